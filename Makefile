@@ -1,0 +1,90 @@
+# make test   installs what the tests need and runs them      make demo    the main job on real data
+# make check  style, types, arrows                            make up      the whole system on this machine
+# The rest: make help
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# Set PYTHON to choose another interpreter: make test PYTHON=python3.13
+PYTHON ?=
+# More options for pytest: make test PYTEST_FLAGS="-k compaction -x"
+PYTEST_FLAGS ?=
+
+DEV := .venv/bin
+DEMO := .venv-demo/bin
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export SAM_CLI_TELEMETRY := 0
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+# ---- environments: plain venv and pip, from hashed locks ------------------------------------------------------------
+# A stamp in each says which lock it was made from: nothing is installed, and no network used, until that changes.
+
+.PHONY: setup
+setup: .venv/.installed .venv-sam/.installed ## what development and tests need
+
+.venv/.installed: locks/dev.txt pyproject.toml locks/install.sh
+	@locks/install.sh .venv locks/dev.txt --editable
+
+.venv-demo/.installed: locks/demo.txt pyproject.toml locks/install.sh
+	@locks/install.sh .venv-demo locks/demo.txt --editable
+
+.venv-sam/.installed: locks/sam.txt locks/install.sh
+	@locks/install.sh .venv-sam locks/sam.txt
+
+# ---- tests ----------------------------------------------------------------------------------------------------------
+
+.PHONY: test
+test: setup ## install what tests need, then run them all
+	@$(DEV)/python -m pytest $(PYTEST_FLAGS)
+
+.PHONY: test-long
+test-long: setup ## the same with the long random runs and histories
+	@DOLMEN_LONG=1 $(DEV)/python -m pytest $(PYTEST_FLAGS)
+
+.PHONY: check
+check: .venv/.installed ## style, formatting, types, import arrows
+	@failed=0; \
+	$(DEV)/ruff check . || failed=1; \
+	$(DEV)/ruff format --check . || failed=1; \
+	$(DEV)/mypy || failed=1; \
+	$(DEV)/lint-imports || failed=1; \
+	exit $$failed
+
+.PHONY: fix
+fix: .venv/.installed ## let ruff mend style and formatting
+	@$(DEV)/ruff check --fix .
+	@$(DEV)/ruff format .
+
+# ---- running it -----------------------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: .venv-demo/.installed ## the main job on real data, on a plain directory
+	@$(DEMO)/python examples/demo.py
+
+.PHONY: up
+up: .venv-demo/.installed ## the whole system on this machine: drop files and delete requests into .local/
+	@$(DEMO)/dolmen local
+
+.PHONY: bench
+bench: .venv/.installed ## measure, and write docs/benchmarks.md
+	@$(DEV)/python -m bench --write
+
+.PHONY: build
+build: .venv-sam/.installed ## the Lambda functions and layers, into .aws-sam/
+	@.venv-sam/bin/sam build
+
+# ---- upkeep ---------------------------------------------------------------------------------------------------------
+
+.PHONY: lock
+lock: ## make the lock files anew: make lock LOCK_FLAGS=--upgrade
+	@locks/update.sh $(LOCK_FLAGS)
+
+.PHONY: clean
+clean: ## remove environments, caches and what was built
+	rm -rf .venv .venv-demo .venv-sam .aws-sam .local .demo build dist .pytest_cache .mypy_cache .ruff_cache \
+		.hypothesis .import_linter_cache
+	find shared functions tests bench examples layers \( -name __pycache__ -o -name '*.egg-info' \) -prune \
+		-exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,14 @@
+"""dolmen: columnar tables on S3 with constant-time deletes. No server, no catalog, no lock service.
+
+``open`` a database by URL; the rest is methods of ``Database`` and ``Table``. Errors are in ``dolmen.errors``.
+"""
+
+from dolmen.database import Database, open
+from dolmen.errors import Error
+from dolmen.results import Commit
+from dolmen.snapshot import Snapshot
+from dolmen.table import Table
+from dolmen.transaction import Transaction
+
+__version__ = "0.1.0"
+__all__ = ["Commit", "Database", "Error", "Snapshot", "Table", "Transaction", "__version__", "open"]
