@@ -1,0 +1,200 @@
+"""Every exception dolmen raises, grouped by what the caller would do about it.
+
+::
+
+    Error
+    ├── InputError (ValueError)      correct the request or the data; nothing was changed
+    │   ├── SchemaError              a schema that cannot be stored, or data that does not fit it
+    │   ├── RowError                 one row of the input is bad: names file, row and column
+    │   ├── PredicateError           a predicate that cannot be read or bound: names the position
+    │   ├── InvalidNameError         a table name outside ``[a-z0-9_]{1,64}``
+    │   ├── TableExistsError         the name is taken
+    │   ├── LimitError               a request larger than the documented limits
+    │   └── AppliedIdError           an id that was applied before, with another request
+    ├── NotFoundError (LookupError)  ask for something else, or create it first
+    │   ├── DatabaseNotFoundError    no pointer under this URL
+    │   ├── TableNotFoundError       no such table in this version
+    │   ├── VersionNotFoundError     no such version, or no version that old
+    │   ├── VersionExpiredError      the version is before the horizon
+    │   └── ObjectNotFoundError      no object under this key
+    ├── RetryableError               the same call may succeed later; nothing was changed
+    │   ├── ConflictError            another commit stands in the way: replay on the newest version
+    │   ├── StaleWriterError         the commit's objects are too old to be trusted: write them again
+    │   ├── UnsettledTimestampError  ``at(timestamp=...)`` too close to now
+    │   ├── ClockError               the store's clock is a day away from every other clock
+    │   ├── ObjectChangedError       the object was overwritten while it was read
+    │   └── StoreUnavailableError    the store cannot be reached or refuses for the moment
+    ├── UnknownOutcomeError          the commit may or may not have landed: look before repeating
+    ├── AccessDeniedError            ask for permission
+    ├── CorruptionError              restore the object from a copy: names object and what is wrong
+    └── UnsupportedFormatError       upgrade dolmen: written by a newer version
+"""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """Base of every exception of dolmen."""
+
+
+class InputError(Error, ValueError):
+    """The request or the data must be corrected. Nothing was changed."""
+
+
+class SchemaError(InputError):
+    """A schema that cannot be stored, or data that does not fit the table's schema."""
+
+
+class RowError(InputError):
+    """One row of an input is bad.
+
+    Args:
+        reason: what is wrong, without the place.
+        file: name of the file, if the input is one.
+        line: 1-based line in the file (text formats), if known.
+        row: 1-based data row of the input (the header does not count), if known.
+        column: name of the column, if one is to blame.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        file: str | None = None,
+        line: int | None = None,
+        row: int | None = None,
+        column: str | None = None,
+    ) -> None:
+        self.reason, self.file, self.line, self.row, self.column = reason, file, line, row, column
+        place = [
+            f"{word} {value!r}" if isinstance(value, str) else f"{word} {value}"
+            for word, value in (("file", file), ("line", line), ("row", row), ("column", column))
+            if value is not None
+        ]
+        super().__init__(f"{', '.join(place)}: {reason}" if place else reason)
+
+
+class PredicateError(InputError):
+    """A predicate that cannot be read, or does not fit the table.
+
+    Args:
+        reason: what is wrong and what to do.
+        position: 0-based character offset in the predicate's text, if it came from text.
+    """
+
+    def __init__(self, reason: str, *, position: int | None = None) -> None:
+        self.reason, self.position = reason, position
+        super().__init__(reason if position is None else f"at character {position}: {reason}")
+
+
+class InvalidNameError(InputError):
+    """A table name outside ``[a-z0-9_]{1,64}``."""
+
+
+class TableExistsError(InputError):
+    """A table of this name exists already."""
+
+
+class LimitError(InputError):
+    """The request is larger than a documented limit."""
+
+
+class AppliedIdError(InputError):
+    """This id was applied before, by a request with other content."""
+
+
+class NotFoundError(Error, LookupError):
+    """What was asked for is not there."""
+
+
+class DatabaseNotFoundError(NotFoundError):
+    """There is no database under this URL."""
+
+
+class TableNotFoundError(NotFoundError):
+    """The version that was read has no such table."""
+
+
+class VersionNotFoundError(NotFoundError):
+    """The database has no such version."""
+
+
+class VersionExpiredError(NotFoundError):
+    """The version is older than the horizon: its objects may be gone."""
+
+
+class ObjectNotFoundError(NotFoundError):
+    """The store has no object under this key."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(f"no object {key!r}")
+
+
+class RetryableError(Error):
+    """The same call may succeed later. Nothing was changed."""
+
+
+class ConflictError(RetryableError):
+    """Another commit changed what this one depends on. Replay it on the newest version."""
+
+
+class StaleWriterError(RetryableError):
+    """This writer's first upload is before the fence: its objects may be gone. Write them again."""
+
+
+class UnsettledTimestampError(RetryableError):
+    """A commit that is still under way may yet get an earlier timestamp than the one asked for."""
+
+
+class ClockError(RetryableError):
+    """The store's clock is a day away from both the local clock and the previous commit."""
+
+
+class ObjectChangedError(RetryableError):
+    """The object is no longer the one that was to be read."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(f"object {key!r} was overwritten since it was named")
+
+
+class StoreUnavailableError(RetryableError):
+    """The store cannot be reached, times out, or refuses for the moment."""
+
+
+class UnknownOutcomeError(Error):
+    """The commit was sent and no answer could be had: it may have landed.
+
+    Args:
+        commit_id: found in ``Database.history()`` if it landed.
+        reason: what kept the answer away.
+    """
+
+    def __init__(self, commit_id: str, reason: str) -> None:
+        self.commit_id, self.reason = commit_id, reason
+        super().__init__(
+            f"commit {commit_id} may or may not have landed ({reason}); "
+            "look for its id in history() before repeating it"
+        )
+
+
+class AccessDeniedError(Error):
+    """The store refuses this caller."""
+
+
+class CorruptionError(Error):
+    """An object does not hold what its checksum or its format says.
+
+    Args:
+        key: the damaged object.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, key: str, reason: str) -> None:
+        self.key, self.reason = key, reason
+        super().__init__(f"object {key!r} is damaged: {reason}")
+
+
+class UnsupportedFormatError(Error):
+    """Written by a newer dolmen, or not a dolmen object at all."""

@@ -1,0 +1,163 @@
+"""Entries of a manifest: what it says of each data file, deletion vector and tombstone.
+
+All timestamps (``row_ts``, ``applied_through``, ``ts``) are commit timestamps: int64 microseconds, strictly
+increasing per database. Entries made by a writer before its commit hold ``UNSTAMPED``; applying the change stamps
+them, so that uploaded objects never hold a timestamp and a rebase changes none of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dolmen.format.values import Json
+
+UNSTAMPED = 0
+
+
+class ColumnStats(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """Bounds of one column in one data file, as ``[min, max, nulls, nans]``.
+
+    Args:
+        min: least value in JSON form (format/values.py), or a lower bound of it; None = unknown or no value.
+        max: greatest value or an upper bound of it. NaN is in neither; -0.0 is stored as 0.0 and equals it.
+        nulls: how many values are NULL; None = unknown.
+        nans: how many values are NaN; None = unknown; 0 for types without NaN.
+    """
+
+    min: Json = None
+    max: Json = None
+    nulls: int | None = None
+    nans: int | None = 0
+
+
+class Blob(msgspec.Struct, frozen=True):
+    """A byte range of a ``.del`` object, with the CRC-32 of these bytes."""
+
+    object: str
+    offset: int
+    length: int
+    crc32: int
+
+
+class Vector(msgspec.Struct, frozen=True):
+    """A data file's deletion vector: portable Roaring bytes in a ``.del`` object.
+
+    ``cardinality`` = how many positions it holds; checked beside the CRC, because a damaged bitmap often parses.
+    """
+
+    object: str
+    offset: int
+    length: int
+    crc32: int
+    cardinality: int
+
+
+class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An immutable Parquet file with rows of one table.
+
+    Args:
+        path: key of the object.
+        size: bytes of the whole object.
+        rows: physical rows, deleted ones included.
+        footer: (offset, length, CRC-32) of the Parquet footer: the Thrift metadata WITH the 8 bytes behind it
+            (length and magic), which reach to the end of the file.
+        row_ts: commit timestamp of all its rows, or None when the file has the column ``_commit_ts``.
+        row_ts_bounds: (least, greatest) commit timestamp of its rows when ``row_ts`` is None.
+        applied_through: tombstones with a timestamp <= this have nothing to say about the file any more.
+        vector: rows already gone, by position.
+        stats: bounds by column id; a column that is absent here is unknown.
+    """
+
+    path: str
+    size: int
+    rows: int
+    footer: tuple[int, int, int]
+    row_ts: int | None = UNSTAMPED
+    row_ts_bounds: tuple[int, int] | None = None
+    applied_through: int = UNSTAMPED
+    vector: Vector | None = None
+    stats: dict[int, ColumnStats] = {}
+
+    @property
+    def uuid(self) -> str:
+        """The file's own name, unique in the world: what overlays and Spark know it by."""
+        return self.path.rpartition("/")[2].removesuffix(".parquet")
+
+    @property
+    def greatest_row_ts(self) -> int:
+        """Commit timestamp of its youngest row."""
+        return self.row_ts if self.row_ts is not None else (self.row_ts_bounds or (0, 0))[1]
+
+    @property
+    def live_rows(self) -> int:
+        """Rows that the vector leaves; tombstones not counted."""
+        return self.rows - (self.vector.cardinality if self.vector else 0)
+
+    def stamped(self, ts: int) -> DataFile:
+        """A fresh file's entry as its statement's timestamp makes it."""
+        return msgspec.structs.replace(self, row_ts=ts, applied_through=ts)
+
+    def newer_pair(self, applied_through: int, vector: Vector | None) -> bool:
+        """Whether this pair may replace the file's: a pair is only ever replaced by a strictly greater one."""
+        cardinality = vector.cardinality if vector else 0
+        own = self.vector.cardinality if self.vector else 0
+        return (applied_through, cardinality) > (self.applied_through, own)
+
+
+class Overlay(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A newer (``applied_through``, vector) pair for a data file whose entry has been spilled; reserved."""
+
+    file: str
+    applied_through: int
+    vector: Vector | None = None
+
+
+class WhereTombstone(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="where"):
+    """Hides the rows for which a predicate is TRUE.
+
+    Args:
+        ts: its statement's timestamp; hides rows in files with ``applied_through`` < ts.
+        columns: ids of the columns the predicate names.
+        blob: the predicate's JSON in the commit's ``.del`` object: the record.
+        predicate: the same predicate, inline when it is small, so that readers fetch nothing.
+    """
+
+    columns: tuple[int, ...]
+    blob: Blob
+    predicate: dict[str, Any] | None = None
+    ts: int = UNSTAMPED
+
+    def stamped(self, ts: int) -> WhereTombstone:
+        """This tombstone with its statement's timestamp."""
+        return msgspec.structs.replace(self, ts=ts)
+
+
+class KeysTombstone(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="keys"):
+    """Hides the rows whose tuple of column values is one of a list.
+
+    Args:
+        ts: its statement's timestamp; hides rows in files with ``applied_through`` < ts.
+        columns: ids of the columns of the tuple, ascending.
+        types: stored type of each column when the tombstone was written.
+        count: number of distinct tuples.
+        bounds: per column [min, max] in JSON form (rounded outwards for long strings).
+        blob: Parquet of the distinct tuples, sorted, in the commit's ``.del`` object: the record.
+        values: per column its values in JSON form (column-wise), inline when small.
+    """
+
+    columns: tuple[int, ...]
+    types: tuple[str, ...]
+    count: int
+    bounds: tuple[tuple[Json, Json], ...]
+    blob: Blob
+    values: tuple[tuple[Json, ...], ...] | None = None
+    ts: int = UNSTAMPED
+
+    def stamped(self, ts: int) -> KeysTombstone:
+        """This tombstone with its statement's timestamp."""
+        return msgspec.structs.replace(self, ts=ts)
+
+
+Tombstone = WhereTombstone | KeysTombstone

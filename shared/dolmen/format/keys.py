@@ -1,0 +1,126 @@
+"""Keys: the lists of column tuples that ``keys`` tombstones hold.
+
+The blob is a Parquet file of the distinct tuples in ascending order, one column per id, named by the decimal id, in
+ascending order of ids. Sorting makes integers cheap (delta encoding) and bounds free.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dolmen.errors import CorruptionError, InputError, RowError
+from dolmen.format.entries import KeysTombstone
+from dolmen.format.schema import Field, is_nested, type_from_json
+from dolmen.format.statistics import column_stats
+from dolmen.format.tombstone_object import TombstoneObject, check_blob
+from dolmen.format.values import Json, from_json, to_array, to_json, to_plain
+
+INLINE_BYTES = 1024
+"""Lists whose JSON is at most this long also stand in the manifest entry."""
+
+Keys: TypeAlias = pa.Table
+"""Distinct tuples in ascending order; columns are named by id."""
+
+
+def keys_from_arrow(data: pa.Table, columns: tuple[Field, ...]) -> Keys:
+    """The distinct, sorted tuples of a table's columns.
+
+    Args:
+        data: rows with (at least) the columns by NAME, in their stored types.
+        columns: the tuple.
+
+    Raises:
+        InputError: a float or nested column, which nothing can be deleted by.
+        RowError: a NULL, with its 1-based row.
+    """
+    columns = tuple(sorted(columns, key=lambda field: field.id))
+    arrays = {}
+    for field in columns:
+        if is_nested(field.arrow_type) or pa.types.is_floating(field.arrow_type):
+            raise InputError(f"column {field.name!r} of type {field.arrow_type} can't be (part of) a key")
+        array = data[field.name]
+        if array.null_count:
+            row = pc.index(pc.is_null(array), True).as_py() + 1
+            raise RowError("NULL in a key: it equals nothing", row=row, column=field.name)
+        arrays[str(field.id)] = array
+    table = pa.table(arrays)
+    if len(columns) == 1:
+        table = pa.table([pc.unique(table.column(0))], names=table.column_names)
+    else:
+        table = table.group_by(table.column_names, use_threads=False).aggregate([])
+    return table.take(pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names]))
+
+
+def add_keys(target: TombstoneObject, keys: Keys) -> KeysTombstone:
+    """Stores ``keys`` in a ``.del`` object; returns the (unstamped) entry."""
+    ids = tuple(int(name) for name in keys.column_names)
+    blob = target.add_keys(_encode(keys), ids)
+    bounds: list[tuple[Json, Json]] = []
+    for column in keys.columns:
+        ends = pc.min_max(column)
+        least, greatest = to_plain(pa.array([ends["min"], ends["max"]], column.type))
+        stats = column_stats(least, greatest, 0)
+        bounds.append((stats.min, stats.max))
+    types = tuple(str(column.type) for column in keys.columns)
+    return KeysTombstone(ids, types, keys.num_rows, tuple(bounds), blob, _inline(keys))
+
+
+def inline_keys(tombstone: KeysTombstone) -> Keys | None:
+    """The keys that stand in the entry itself, or None if they have to be fetched."""
+    if tombstone.values is None:
+        return None
+    arrays = []
+    for values, name in zip(tombstone.values, tombstone.types, strict=True):
+        arrow_type = type_from_json(name)
+        arrays.append(to_array([from_json(value, arrow_type) for value in values], arrow_type))
+    return pa.table(arrays, names=[str(column) for column in tombstone.columns])
+
+
+def decode_keys(body: bytes, tombstone: KeysTombstone) -> Keys:
+    """The keys of a fetched blob. Raises CorruptionError."""
+    check_blob(body, tombstone.blob)
+    try:
+        table = pq.ParquetFile(pa.BufferReader(body)).read()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptionError(tombstone.blob.object, f"keys at byte {tombstone.blob.offset}: {error}") from error
+    names = [str(column) for column in tombstone.columns]
+    if table.column_names != names or table.num_rows != tombstone.count:
+        raise CorruptionError(tombstone.blob.object, f"keys at byte {tombstone.blob.offset}: not those of the entry")
+    return table
+
+
+def _encode(keys: Keys) -> bytes:
+    sink = pa.BufferOutputStream()
+    encodings = {field.name: _encoding(field.type) for field in keys.schema}
+    pq.write_table(
+        keys,
+        sink,
+        compression="zstd",
+        compression_level=9,
+        use_dictionary=False,
+        column_encoding={name: encoding for name, encoding in encodings.items() if encoding},
+        write_statistics=False,
+        store_schema=True,  # keeps types that Parquet alone would not, such as uint64 or zones
+    )
+    return bytes(sink.getvalue())
+
+
+def _encoding(arrow_type: pa.DataType) -> str | None:
+    t = pa.types
+    if t.is_integer(arrow_type) or t.is_temporal(arrow_type):
+        return "DELTA_BINARY_PACKED"
+    if t.is_string(arrow_type) or t.is_binary(arrow_type):
+        return "DELTA_BYTE_ARRAY"
+    return None
+
+
+def _inline(keys: Keys) -> tuple[tuple[Json, ...], ...] | None:
+    if keys.num_rows * keys.num_columns > INLINE_BYTES // 2:  # a value takes at least a digit and a comma
+        return None
+    values = tuple(tuple(to_json(value) for value in to_plain(column.combine_chunks())) for column in keys.columns)
+    return values if len(msgspec.json.encode(values)) <= INLINE_BYTES else None

@@ -1,0 +1,60 @@
+"""Names of objects in a database. Keys are relative to its root; none is ever reused.
+
+Dates in names are UTC and only help people and lifecycle rules; nothing is ever found by listing.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from dolmen.errors import CorruptionError, InvalidNameError
+
+POINTER = "_latest_manifest"
+
+_TABLE_NAME = re.compile(r"[a-z0-9_]{1,64}")
+_MANIFEST = re.compile(r"manifest/v(\d{20})-([0-9a-f]{8})\.json")
+_OBJECT = re.compile(r"(data|tombstone|segment|index|intent)/[A-Za-z0-9_./-]{1,200}")
+
+
+def check_table_name(name: str) -> str:
+    """Returns ``name`` if a table may be called so. Raises InvalidNameError."""
+    if not isinstance(name, str) or not _TABLE_NAME.fullmatch(name):
+        raise InvalidNameError(f"table name {name!r} is not 1 to 64 of a-z, 0-9 and _")
+    return name
+
+
+def check_reference(path: str, holder: str) -> str:
+    """Returns ``path`` if it can be an object of a database; guards against a forged or damaged manifest.
+
+    Args:
+        holder: the object that names it, for the error.
+    """
+    if not _OBJECT.fullmatch(path) or ".." in path:
+        raise CorruptionError(holder, f"it refers to {path!r}, which is no object of a database")
+    return path
+
+
+def manifest_key(version: int, attempt: str) -> str:
+    """``manifest/v<20 digits>-<attempt8>.json``: one per commit attempt."""
+    return f"manifest/v{version:020d}-{attempt}.json"
+
+
+def parse_manifest_key(key: str) -> tuple[int, str] | None:
+    """(version, attempt) of a manifest's key, or None if it isn't one."""
+    match = _MANIFEST.fullmatch(key)
+    return (int(match[1]), match[2]) if match else None
+
+
+def data_key(table: str, now_us: int, uuid: str) -> str:
+    """``data/<table>/YYYY/MM/DD/HH/<uuid>.parquet``."""
+    return f"data/{table}/{_hour(now_us)}/{uuid}.parquet"
+
+
+def tombstone_key(table: str, now_us: int, uuid: str) -> str:
+    """``tombstone/<table>/YYYY/MM/DD/HH/<uuid>.del``."""
+    return f"tombstone/{table}/{_hour(now_us)}/{uuid}.del"
+
+
+def _hour(now_us: int) -> str:
+    return datetime.fromtimestamp(now_us // 1_000_000, UTC).strftime("%Y/%m/%d/%H")

@@ -1,0 +1,224 @@
+"""The manifest: an immutable description of one version of the database, the root of its snapshot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dolmen.errors import CorruptionError, TableNotFoundError
+from dolmen.format.checksum import seal, unseal
+from dolmen.format.entries import DataFile, Overlay, Tombstone
+from dolmen.format.layout import check_reference, check_table_name, manifest_key, parse_manifest_key
+from dolmen.format.pointer import FORMAT_VERSION, check_format_version
+from dolmen.format.schema import Schema
+
+HISTORY_LENGTH = 64
+FEATURES: frozenset[str] = frozenset()
+"""Features of the format, beyond its version, that this code understands."""
+
+
+class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one commit did, in numbers. ``rows_deleted`` counts only deletes by position, which are exact."""
+
+    rows_added: int = 0
+    files_added: int = 0
+    tombstones_added: int = 0
+    rows_deleted: int = 0
+    files_removed: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return Counts(*(a + b for a, b in pairs))
+
+
+class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One earlier commit. ``attempt`` completes the name of its manifest."""
+
+    version: int
+    attempt: str
+    commit_id: str
+    commit_ts: int
+    created_at: int
+    operation: str
+    counts: Counts = Counts()
+
+    @property
+    def manifest(self) -> str:
+        """Key of that version's manifest."""
+        return manifest_key(self.version, self.attempt)
+
+
+class Released(msgspec.Struct, frozen=True):
+    """The objects from which the commit of ``version`` removed at least one reference."""
+
+    version: int
+    objects: tuple[str, ...]
+
+
+class AppliedId(msgspec.Struct, frozen=True):
+    """An event or request that was applied: its id, the digest of its content, and the version that did it."""
+
+    id: str
+    digest: str
+    version: int
+
+
+class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Entries that have left the manifest's inline tail; reserved (feature ``segments``)."""
+
+    kind: str
+    object: str
+    size: int
+    crc32: int
+    count: int
+    least_applied_through: int = 0
+    resolved_through: int = 0
+    bounds: dict[str, Any] = {}
+    removed: tuple[str, ...] = ()
+
+
+class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One table of one version.
+
+    Args:
+        uuid: never reused: dropping and creating a table of the same name gives another.
+        epoch: version of the commit that last created, overwrote or restored it.
+        schema: its columns.
+        primary_key: ids of the columns that upsert replaces by; empty if there is none.
+        sort_key: ids of the columns that rows are sorted by within a file.
+        properties: settings.
+        last_delete_ts: timestamp of the last statement that deleted rows in any way.
+        unseen_delete_ts: greatest timestamp of a delete that no tombstone in ``tombstones`` shows: a dropped
+            tombstone, or a delete by position.
+        files: data files, oldest first.
+        tombstones: unresolved deletes, oldest first.
+        segments, overlays, indexes: reserved.
+    """
+
+    uuid: str
+    epoch: int
+    schema: Schema
+    primary_key: tuple[int, ...] = ()
+    sort_key: tuple[int, ...] = ()
+    properties: dict[str, Any] = {}
+    last_delete_ts: int = 0
+    unseen_delete_ts: int = 0
+    files: tuple[DataFile, ...] = ()
+    tombstones: tuple[Tombstone, ...] = ()
+    segments: tuple[Segment, ...] = ()
+    overlays: tuple[Overlay, ...] = ()
+    indexes: tuple[dict[str, Any], ...] = ()
+
+    def objects(self) -> set[str]:
+        """Every object this entry refers to (tombstones are held for their record)."""
+        held = {file.path for file in self.files}
+        held.update(file.vector.object for file in self.files if file.vector)
+        held.update(tombstone.blob.object for tombstone in self.tombstones)
+        held.update(segment.object for segment in self.segments)
+        held.update(overlay.vector.object for overlay in self.overlays if overlay.vector)
+        return held
+
+
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One version of the database.
+
+    Args:
+        version: 1 for the first commit, then one more each.
+        attempt: 8 hexadecimal digits that name the attempt that wrote this object.
+        previous: key of the version before, None for the first.
+        commit_id: names the change; the same in all attempts of a commit.
+        commit_ts: timestamp of the commit's LAST statement, int64 microseconds; orders deletes against data.
+        created_at: microseconds by the server's clock, never decreasing; for time travel and retention.
+        operation: what the commit did, in a word ("append", "delete", "transaction", ...).
+        data_change: whether any scan's rows may differ from the version before.
+        history: the last 64 commits before this one, oldest first.
+        applied: ids applied exactly once, oldest first.
+        released: objects released by recent commits, this one included, oldest first.
+        orphan_cutoff: the fence: objects uploaded up to then by a commit not landed yet may be gone.
+        revoked_intents: txids whose objects may be gone, with the server's time of the revocation.
+        horizon: the oldest version that may be read.
+        tags: names given to versions.
+        features: what a reader must understand beyond ``format_version``.
+    """
+
+    format_version: int
+    version: int
+    attempt: str
+    previous: str | None
+    commit_id: str
+    commit_ts: int
+    created_at: int
+    operation: str
+    counts: Counts = Counts()
+    data_change: bool = True
+    tables: dict[str, TableEntry] = {}
+    history: tuple[HistoryEntry, ...] = ()
+    applied: tuple[AppliedId, ...] = ()
+    released: tuple[Released, ...] = ()
+    orphan_cutoff: int = 0
+    revoked_intents: dict[str, int] = {}
+    horizon: int = 0
+    tags: dict[str, int] = {}
+    segments: tuple[Segment, ...] = ()
+    features: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The object's own key."""
+        return manifest_key(self.version, self.attempt)
+
+    def table(self, name: str) -> TableEntry:
+        """The table of this name. Raises TableNotFoundError with the names there are."""
+        try:
+            return self.tables[name]
+        except KeyError:
+            there = ", ".join(sorted(self.tables)) or "none"
+            raise TableNotFoundError(f"no table {name!r} in version {self.version}; tables: {there}") from None
+
+    def as_history(self) -> HistoryEntry:
+        """This commit, as later manifests tell of it."""
+        return HistoryEntry(
+            self.version, self.attempt, self.commit_id, self.commit_ts, self.created_at, self.operation, self.counts
+        )
+
+    def encode(self) -> bytes:
+        """The object's bytes: sealed JSON."""
+        return seal(msgspec.json.encode(self))
+
+    @classmethod
+    def decode(cls, body: bytes, key: str) -> Manifest:
+        """Reads a manifest.
+
+        Raises:
+            UnsupportedFormatError: written by a newer dolmen.
+            CorruptionError: it is damaged, is another version's, or refers to what can't be an object.
+        """
+        document = unseal(body, key)
+        check_format_version(document, key, FEATURES)
+        try:
+            manifest = msgspec.json.decode(document, type=cls)
+        except msgspec.DecodeError as error:
+            raise CorruptionError(key, f"not a manifest: {error}") from error
+        if manifest.key != key:
+            raise CorruptionError(key, f"it says that it is {manifest.key}")
+        if manifest.previous is not None and parse_manifest_key(manifest.previous) is None:
+            raise CorruptionError(key, f"{manifest.previous!r} is no manifest")
+        for name, table in manifest.tables.items():
+            check_table_name(name)
+            for path in table.objects():
+                check_reference(path, key)
+        return manifest
+
+
+EMPTY = Manifest(
+    format_version=FORMAT_VERSION,
+    version=0,
+    attempt="00000000",
+    previous=None,
+    commit_id="",
+    commit_ts=0,
+    created_at=0,
+    operation="empty",
+)
+"""What a prefix without a pointer holds: the base of the first commit."""

@@ -1,0 +1,197 @@
+"""Table schemas: columns with ids, and the translation between Arrow types and what is stored.
+
+A column is known by its id, never by its name or place: ids are given out once per table and never reused. Every
+Arrow type has ONE stored form (``storable``); a type without one is refused when the table is created.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from dolmen.errors import SchemaError
+
+TypeJson: TypeAlias = str | dict[str, Any]
+
+COMMIT_TS = "_commit_ts"
+"""Name of the hidden last column of files whose rows have different commit timestamps."""
+COMMIT_TS_ID = 2**31 - 1
+"""Field id of ``_commit_ts``; ids of users' columns stay below."""
+
+_FIELD_ID = b"PARQUET:field_id"
+_PRIMITIVES: dict[str, pa.DataType] = {
+    str(t): t
+    for t in (
+        pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(),
+        pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.date32(), pa.time64("us"),
+        pa.timestamp("us"), pa.timestamp("us", tz="UTC"),
+    )
+}  # fmt: skip
+_DECIMAL = re.compile(r"decimal128\((\d+), (-?\d+)\)")
+_FIXED_BINARY = re.compile(r"fixed_size_binary\[(\d+)\]")
+
+
+class Field(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A column, or a child of a nested one."""
+
+    id: int
+    name: str
+    type: TypeJson
+    nullable: bool = True
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The Arrow type of this column's values, children named and numbered."""
+        return type_from_json(self.type)
+
+    def to_arrow(self) -> pa.Field:
+        """An Arrow field that carries the id, as Parquet's writer stores it."""
+        return pa.field(self.name, self.arrow_type, self.nullable, {_FIELD_ID: str(self.id).encode()})
+
+
+class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
+    """The columns of a table.
+
+    Args:
+        fields: in the order in which scans return them.
+        next_id: the first id never given out.
+        dropped: columns that are gone but still named by a tombstone.
+    """
+
+    fields: tuple[Field, ...]
+    next_id: int
+    dropped: tuple[Field, ...] = ()
+
+    @classmethod
+    def from_arrow(cls, schema: pa.Schema) -> Schema:
+        """Gives every column, nested ones too, an id and its stored type.
+
+        Raises:
+            SchemaError: no columns, a name twice or reserved, or a type that cannot be stored.
+        """
+        if len(schema) == 0:
+            raise SchemaError("a table needs at least one column")
+        names = [field.name for field in schema]
+        for name in names:
+            if not name or name.lower() == COMMIT_TS:
+                raise SchemaError(f"column name {name!r} is {'reserved' if name else 'empty'}: choose another")
+            if names.count(name) > 1:
+                raise SchemaError(f"column {name!r} is there twice")
+        ids = iter(range(1, COMMIT_TS_ID))
+        fields = tuple(_number(field, ids) for field in schema)
+        return cls(fields=fields, next_id=next(ids))
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """The Arrow schema of full rows, with field ids as metadata."""
+        return pa.schema([field.to_arrow() for field in self.fields])
+
+    @cached_property
+    def by_id(self) -> dict[int, Field]:
+        """Columns by id, dropped ones included."""
+        return {field.id: field for field in (*self.dropped, *self.fields)}
+
+    def field(self, name: str) -> Field:
+        """The column of this exact name. Raises SchemaError with the names there are."""
+        for field in self.fields:
+            if field.name == name:
+                return field
+        raise SchemaError(f"no column {name!r}; there are: {', '.join(f.name for f in self.fields)}")
+
+
+def _number(field: pa.Field, ids: Iterator[int]) -> Field:
+    own = next(ids)  # a parent before its children, as in Iceberg
+    try:
+        return Field(id=own, name=field.name, type=_type_to_json(storable(field.type), ids), nullable=field.nullable)
+    except SchemaError as error:
+        raise SchemaError(f"column {field.name!r}: {error}") from None
+
+
+def storable(arrow_type: pa.DataType) -> pa.DataType:
+    """The one Arrow type in which values of ``arrow_type`` are stored and returned.
+
+    Dictionaries become their values, large and view types the ordinary ones, all times microseconds, zoned
+    timestamps UTC. Idempotent.
+
+    Raises:
+        SchemaError: there is none (null, float16, durations, intervals, unions, decimals over 38 digits).
+    """
+    t = pa.types
+    if t.is_dictionary(arrow_type):
+        return storable(arrow_type.value_type)
+    if t.is_run_end_encoded(arrow_type):
+        return storable(arrow_type.value_type)
+    if t.is_large_string(arrow_type) or t.is_string_view(arrow_type):
+        return pa.string()
+    if t.is_large_binary(arrow_type) or t.is_binary_view(arrow_type):
+        return pa.binary()
+    if t.is_timestamp(arrow_type):
+        return pa.timestamp("us", tz="UTC" if arrow_type.tz else None)
+    if t.is_time(arrow_type):
+        return pa.time64("us")
+    if t.is_date(arrow_type):
+        return pa.date32()
+    if t.is_decimal(arrow_type) and arrow_type.precision <= 38:
+        return pa.decimal128(arrow_type.precision, arrow_type.scale)
+    if t.is_list(arrow_type) or t.is_large_list(arrow_type) or t.is_fixed_size_list(arrow_type):
+        return pa.list_(_storable_field(arrow_type.value_field))
+    if t.is_struct(arrow_type):
+        if arrow_type.num_fields == 0:
+            raise SchemaError("a struct without fields cannot be stored")
+        return pa.struct([_storable_field(field) for field in arrow_type])
+    if t.is_map(arrow_type):
+        return pa.map_(storable(arrow_type.key_type), _storable_field(arrow_type.item_field))
+    if str(arrow_type) in _PRIMITIVES or t.is_fixed_size_binary(arrow_type):
+        return arrow_type
+    raise SchemaError(f"type {arrow_type} cannot be stored; cast it first")
+
+
+def _storable_field(field: pa.Field) -> pa.Field:
+    return field.with_type(storable(field.type)).remove_metadata()
+
+
+def _type_to_json(arrow_type: pa.DataType, ids: Iterator[int]) -> TypeJson:
+    """The stored form of a storable type; children get ids from ``ids``."""
+    t = pa.types
+    if t.is_list(arrow_type):
+        return {"list": _number(arrow_type.value_field, ids)}
+    if t.is_struct(arrow_type):
+        return {"struct": [_number(field, ids) for field in arrow_type]}
+    if t.is_map(arrow_type):
+        return {"map": [_number(arrow_type.key_field, ids), _number(arrow_type.item_field, ids)]}
+    return str(arrow_type)
+
+
+def type_from_json(json: TypeJson) -> pa.DataType:
+    """The Arrow type of a stored type. Raises SchemaError for an unknown one."""
+    if isinstance(json, str):
+        if json in _PRIMITIVES:
+            return _PRIMITIVES[json]
+        if match := _DECIMAL.fullmatch(json):
+            return pa.decimal128(int(match[1]), int(match[2]))
+        if match := _FIXED_BINARY.fullmatch(json):
+            return pa.binary(int(match[1]))
+    elif len(json) == 1:
+        ((kind, inner),) = json.items()
+        if kind == "list":
+            return pa.list_(_child(inner).to_arrow())
+        if kind == "struct":
+            return pa.struct([_child(field).to_arrow() for field in inner])
+        if kind == "map":
+            key, item = map(_child, inner)
+            return pa.map_(key.to_arrow(), item.to_arrow())
+    raise SchemaError(f"unknown stored type {json!r}")
+
+
+def _child(json: Any) -> Field:
+    return json if isinstance(json, Field) else msgspec.convert(json, Field)
+
+
+def is_nested(arrow_type: pa.DataType) -> bool:
+    """Whether the type has children: such columns are stored, but not used in predicates or keys."""
+    return bool(pa.types.is_nested(arrow_type))

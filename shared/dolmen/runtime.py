@@ -1,0 +1,99 @@
+"""The seam for determinism: everything that is not a function of its arguments comes from here.
+
+Clock, randomness, sleep and threads are injected everywhere, so that production code runs unchanged under a
+simulation that decides all four from one seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def _local_clock_us() -> int:
+    return time.time_ns() // 1_000
+
+
+def _monotonic() -> float:
+    """Seconds that go on while the machine sleeps, as ``time.monotonic`` on Linux and macOS does not."""
+    if hasattr(time, "clock_gettime"):
+        return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    return time.monotonic()
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a process gives to dolmen.
+
+    Args:
+        clock_us: this machine's wall clock in microseconds since the epoch; never orders commits.
+        monotonic: seconds that only grow, also while the machine sleeps; measures how old an answer is.
+        sleep: waits that many seconds.
+        random: source of uuids and jitter.
+        threads: how many requests are under way at once; 1 runs everything inline.
+        cores: on how many threads columns are decoded: no more than processors, as each thread keeps memory of its own.
+    """
+
+    clock_us: Callable[[], int] = _local_clock_us
+    monotonic: Callable[[], float] = _monotonic
+    sleep: Callable[[float], None] = time.sleep
+    random: random.Random = field(default_factory=random.SystemRandom)
+    threads: int = field(default_factory=lambda: min(16, 4 * (os.cpu_count() or 1)))
+    cores: int = field(default_factory=lambda: os.cpu_count() or 1)
+
+    def uuid(self) -> str:
+        """32 hexadecimal digits of a fresh random (version 4) UUID."""
+        return uuid.UUID(int=self.random.getrandbits(128), version=4).hex
+
+    def attempt(self) -> str:
+        """8 hexadecimal digits that name one commit attempt."""
+        return f"{self.random.getrandbits(32):08x}"
+
+    def map(self, function: Callable[[T], R], items: Iterable[T], *, ahead: int | None = None) -> Iterator[R]:
+        """Like ``map``, in order, with up to ``ahead`` (default ``threads``) items under way at once.
+
+        The bound on items under way is what bounds memory; an error is raised where its item's turn comes, and
+        items not begun by then are not begun.
+        """
+        if self.threads == 1:
+            return map(function, items)
+        return _map(self._pool, function, items, ahead or self.threads)
+
+    def compute(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """The same for work that keeps a processor busy: on ``cores`` threads, one item ahead of them."""
+        if self.threads == 1:
+            return map(function, items)
+        return _map(self._processors, function, items, self.cores + 1)
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.threads, thread_name_prefix="dolmen")
+
+    @cached_property
+    def _processors(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.cores, thread_name_prefix="dolmen-core")
+
+
+def _map(pool: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T], window: int) -> Iterator[R]:
+    pending: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            pending.append(pool.submit(function, item))
+            if len(pending) >= window:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        for future in pending:
+            future.cancel()
