@@ -1,0 +1,187 @@
+"""What dolmen asks of an object store: one small Protocol and the types of its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO, Protocol, Self, TypeAlias
+
+from dolmen.runtime import Runtime
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """An object's bytes (or the range asked for) and the ETag of the whole."""
+
+    body: bytes
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a listing or a HEAD tells of an object. ``last_modified_us`` is by the server's clock."""
+
+    key: str
+    size: int
+    etag: str
+    last_modified_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The conditional put landed: this body is the object's content now."""
+
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreconditionFailed:
+    """The conditional put was refused by its condition: THIS request changed nothing.
+
+    It says nothing of earlier requests for the same key: one of them may have landed and be the very reason.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """No answer, or one that proves nothing: the put may have landed, may land later, or never."""
+
+    reason: str
+
+
+PutOutcome: TypeAlias = Stored | PreconditionFailed | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """One key's outcome of a delete; ``error`` is None when the object is gone (or never was)."""
+
+    key: str
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class ServerClock:
+    """The store's own clock, as last seen in an answer. It is never extrapolated.
+
+    Every store feeds it with the ``Date`` of each answer, errors included. Threads may feed and read it at once: a
+    reading and its age always belong together when taken by ``reading``.
+    """
+
+    runtime: Runtime
+    _last: tuple[int, float] = field(default=(0, float("-inf")), repr=False)
+
+    def observe(self, date_us: int) -> None:
+        """Takes the ``Date`` of an answer that has just arrived (microseconds since the epoch)."""
+        self._last = (date_us, self.runtime.monotonic())
+
+    def reading(self) -> tuple[int, float]:
+        """The last ``Date`` in microseconds and how many seconds ago it arrived: (0, infinity) before the first."""
+        date_us, seen_at = self._last
+        return date_us, self.runtime.monotonic() - seen_at
+
+    @property
+    def now_us(self) -> int:
+        """The last ``Date``, microseconds since the epoch; 0 before the first."""
+        return self._last[0]
+
+    @property
+    def age_seconds(self) -> float:
+        """How long ago the last ``Date`` arrived; infinite before the first."""
+        return self.reading()[1]
+
+
+class ObjectOutput(Protocol):
+    """A streamed upload. Nothing is visible before ``commit``; leaving without it uploads nothing visible.
+
+    The key must be a name that no other writer uses (a fresh uuid): an unclear answer is settled by looking at it.
+    Used by one thread at a time, best as ``with store.open_output(key) as output``: leaving the block aborts what
+    was not committed.
+    """
+
+    def write(self, data: Buffer, /) -> int:
+        """Appends ``data``; returns how many bytes were taken (all)."""
+
+    def commit(self) -> int:
+        """Makes the object visible, created with If-None-Match: *; returns its size in bytes.
+
+        Raises:
+            StoreUnavailableError: it could not be uploaded; at worst an orphan is left.
+            CorruptionError: another object stands under this key.
+        """
+
+    def abort(self) -> None:
+        """Gives the upload up. Safe to call at any time, also after ``commit`` (then it does nothing)."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+
+class ObjectStore(Protocol):
+    """A flat space of keys under one root, strongly consistent, with conditional puts.
+
+    Keys are relative to the root and use ``/``. Methods are safe to call from several threads. Reads that fail for
+    the moment are retried inside and then raise ``StoreUnavailableError``; denied access raises
+    ``AccessDeniedError``; only ``put`` has an unknown outcome.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where this store's root is, in the form ``open_store`` takes."""
+
+    @property
+    def clock(self) -> ServerClock:
+        """The server's clock as of the last answer."""
+
+    def get(
+        self,
+        key: str,
+        byte_range: tuple[int, int] | None = None,
+        *,
+        etag: str | None = None,
+        version: str | None = None,
+    ) -> Object:
+        """Reads an object, or ``byte_range`` = (first, end) of it, end exclusive.
+
+        A range that reaches past the end comes back shorter, or empty.
+
+        Args:
+            etag: read only if the object still has this ETag.
+            version: the id of an older version, on stores that keep them.
+
+        Raises:
+            ObjectNotFoundError: no such object (or version).
+            ObjectChangedError: the ETag differs.
+        """
+
+    def head(self, key: str, *, version: str | None = None) -> ObjectInfo:
+        """Size and ETag of an object. Raises ObjectNotFoundError."""
+
+    def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
+        """Creates the object if the key is free (If-None-Match: *), or replaces exactly the one with ETag ``if_match``.
+
+        There is no unconditional put. An answer that proves that nothing landed (409, refused connection) is retried
+        inside and in the end raised as StoreUnavailableError; a put with an unknown outcome is never sent twice.
+        ``if_match`` on an absent key is PreconditionFailed.
+        """
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Objects whose key starts with ``prefix`` and is greater than ``start_after``, in key order."""
+
+    def delete(self, keys: Sequence[str]) -> Sequence[Deleted]:
+        """Removes objects; each key has an outcome of its own, in the order given. Absent keys count as gone."""
+
+    def open_input(self, key: str, *, etag: str | None = None, version: str | None = None) -> BinaryIO:
+        """A seekable binary file over the object, read in large ranges; pinned to the ETag first seen.
+
+        Raises as ``get`` does, also later, from ``read``: what was read before is never mixed with another object's.
+        """
+
+    def open_output(self, key: str) -> ObjectOutput:
+        """A streamed upload in bounded memory: one put up to 64 MB, a multipart upload above."""
+
+    def local_path(self, key: str) -> str | None:
+        """The object's path if it is a file of this machine (to map it into memory), else None. Proves no existence."""

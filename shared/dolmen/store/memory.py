@@ -1,0 +1,182 @@
+"""An object store in this process's memory: for tests, simulation, and trying things out."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Self
+
+from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError
+from dolmen.runtime import Runtime
+from dolmen.store.base import (
+    Buffer,
+    Deleted,
+    Object,
+    ObjectInfo,
+    PreconditionFailed,
+    PutOutcome,
+    ServerClock,
+    Stored,
+)
+from dolmen.store.create import create
+from dolmen.store.input import open_pinned
+from dolmen.store.keys import check_key
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryObject:
+    body: bytes
+    etag: str
+    last_modified_us: int
+
+
+class MemoryBucket:
+    """The "server": objects by key, shared by any number of MemoryStores, with a clock of its own.
+
+    Args:
+        clock_us: the server's clock, in microseconds since the epoch; None is this machine's.
+        name: what stands in the URL.
+    """
+
+    def __init__(self, clock_us: Callable[[], int] | None = None, name: str = "") -> None:
+        self.clock_us = clock_us or Runtime().clock_us
+        self.name = name
+        self.objects: dict[str, MemoryObject] = {}
+        self.lock = threading.Lock()
+
+
+_shared: dict[str, MemoryBucket] = {}
+_shared_lock = threading.Lock()
+
+
+def shared_bucket(name: str) -> MemoryBucket:
+    """The process-wide bucket of this name, made when first asked for: what ``memory://name`` opens."""
+    with _shared_lock:
+        return _shared.setdefault(name, MemoryBucket(name=name))
+
+
+class MemoryStore:
+    """One client of a MemoryBucket. Each verb is atomic.
+
+    ETags are the MD5 of the content, as S3's mostly are: two equal bodies share one, so that a protocol that suffers
+    from ABA shows it here. No older versions are kept.
+
+    Args:
+        bucket: None makes a new, private one.
+    """
+
+    def __init__(self, bucket: MemoryBucket | None = None, runtime: Runtime | None = None) -> None:
+        self.bucket = bucket or MemoryBucket()
+        self.runtime = runtime or Runtime()
+        self.clock = ServerClock(self.runtime)
+
+    @property
+    def url(self) -> str:
+        return f"memory://{self.bucket.name}"
+
+    def get(
+        self,
+        key: str,
+        byte_range: tuple[int, int] | None = None,
+        *,
+        etag: str | None = None,
+        version: str | None = None,
+    ) -> Object:
+        found = self._find(key, version)
+        if etag is not None and found.etag != etag:
+            raise ObjectChangedError(key)
+        if byte_range is None:
+            return Object(found.body, found.etag)
+        first, end = byte_range
+        if not 0 <= first <= end:
+            raise InputError(f"range [{first}, {end}) of {key!r}")
+        return Object(found.body[first:end], found.etag)
+
+    def head(self, key: str, *, version: str | None = None) -> ObjectInfo:
+        found = self._find(key, version)
+        return ObjectInfo(key, len(found.body), found.etag, found.last_modified_us)
+
+    def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
+        check_key(key)
+        content = bytes(body)
+        etag = f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'
+        with self.bucket.lock:
+            now_us = self._now()
+            there = self.bucket.objects.get(key)
+            if (there.etag if there else None) != if_match:
+                return PreconditionFailed()
+            self.bucket.objects[key] = MemoryObject(content, etag, now_us)
+        return Stored(etag)
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        with self.bucket.lock:
+            self._now()
+            found = sorted(
+                (key, there)
+                for key, there in self.bucket.objects.items()
+                if key.startswith(prefix) and key > start_after
+            )
+        for key, there in found:
+            yield ObjectInfo(key, len(there.body), there.etag, there.last_modified_us)
+
+    def delete(self, keys: Sequence[str]) -> Sequence[Deleted]:
+        with self.bucket.lock:
+            self._now()
+            for key in keys:
+                self.bucket.objects.pop(key, None)
+        return [Deleted(key) for key in keys]
+
+    def open_input(self, key: str, *, etag: str | None = None, version: str | None = None) -> BinaryIO:
+        return open_pinned(self, key, etag=etag, version=version)
+
+    def open_output(self, key: str) -> MemoryOutput:
+        return MemoryOutput(self, check_key(key))
+
+    def local_path(self, key: str) -> str | None:
+        return None
+
+    def _find(self, key: str, version: str | None) -> MemoryObject:
+        with self.bucket.lock:
+            self._now()
+            found = self.bucket.objects.get(key)
+        if found is None or version is not None:
+            raise ObjectNotFoundError(key)
+        return found
+
+    def _now(self) -> int:
+        now_us = self.bucket.clock_us()
+        self.clock.observe(now_us)
+        return now_us
+
+
+class MemoryOutput:
+    """Collects the bytes, and creates the object through the store's ``put`` at the end."""
+
+    def __init__(self, store: MemoryStore, key: str) -> None:
+        self._store, self._key, self._body, self._open = store, key, bytearray(), True
+
+    def write(self, data: Buffer, /) -> int:
+        if not self._open:
+            raise ValueError(f"write to {self._key!r} after its commit or abort")
+        self._body += data
+        return memoryview(data).nbytes
+
+    def commit(self) -> int:
+        if not self._open:
+            raise ValueError(f"commit of {self._key!r} after its commit or abort")
+        create(self._store, self._key, bytes(self._body), self._store.runtime)
+        self._open = False
+        return len(self._body)
+
+    def abort(self) -> None:
+        if self._open:
+            self._body.clear()
+            self._open = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.abort()

@@ -1,0 +1,76 @@
+"""Fixtures for all areas: a real S3 server, a fresh place in it for each test, and a proxy that counts and breaks."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from support.ministack import Ministack, boto3_client, endpoint_environment
+from support.proxy import Proxy
+
+_buckets = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The endpoint of a real S3 server (SQS, EventBridge and Lambda too), for the whole session."""
+    server = Ministack.start(tmp_path_factory.mktemp("ministack"))
+    try:
+        server.self_test()
+        yield server.endpoint
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(request: pytest.FixtureRequest) -> str:
+    """Where S3 is for the tests that need no more than S3: ministack, or what DOLMEN_TEST_S3_ENDPOINT names.
+
+    Any other server must take the key "test" with the secret "testtest".
+    """
+    return os.environ.get("DOLMEN_TEST_S3_ENDPOINT") or str(request.getfixturevalue("ministack"))
+
+
+@cache
+def s3_client(endpoint: str) -> Any:
+    return boto3_client("s3", endpoint)
+
+
+@pytest.fixture
+def s3_url(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """``s3://bucket/prefix`` in a fresh bucket; the AWS_* environment leads there, also for child processes."""
+    for name, value in endpoint_environment(s3_endpoint).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
+    bucket = f"test-{os.getpid()}-{next(_buckets)}"
+    s3_client(s3_endpoint).create_bucket(Bucket=bucket)
+    return f"s3://{bucket}/some/prefix"
+
+
+@pytest.fixture(scope="session")
+def _proxy_process(s3_endpoint: str) -> Iterator[Proxy]:
+    proxy = Proxy.start(s3_endpoint)
+    try:
+        yield proxy
+    finally:
+        proxy.stop()
+
+
+@pytest.fixture
+def proxy(_proxy_process: Proxy, s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """Sends this test's S3 requests through the proxy, which has no rules yet and has seen nothing.
+
+    ``s3_url`` names the place as before. Read time-outs are cut to 2 s, so that lost answers are found soon.
+    """
+    for name, value in endpoint_environment(_proxy_process.url).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("DOLMEN_S3_READ_TIMEOUT", "2")
+    _proxy_process.reset()
+    yield _proxy_process
+    _proxy_process.reset()

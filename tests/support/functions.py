@@ -1,0 +1,147 @@
+"""The Lambda functions in a test: loaded as Lambda loads them, over a bucket or a directory."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+
+from dolmen.database import Database
+from dolmen.runtime import Runtime
+from dolmen.store.base import ObjectStore, Stored
+from dolmen.store.url import open_store
+from support.event_builders import notification, s3_record, sqs_event
+
+FUNCTIONS = Path(__file__).parents[2] / "functions"
+SCHEMA = pa.schema([("id", pa.int64()), ("user_id", pa.int64()), ("kind", pa.string())])
+_RUNTIME = Runtime()
+_ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+@dataclass
+class Context:
+    """What Lambda gives a handler; ``remaining_ms`` are answered in turn, the last one for ever."""
+
+    function_name: str = "dolmen"
+    memory_limit_in_mb: int = 1024
+    invoked_function_arn: str = "arn:aws:lambda:us-east-1:123456789012:function:dolmen"
+    aws_request_id: str = "invocation-1"
+    remaining_ms: list[int] = field(default_factory=lambda: [900_000])
+
+    def get_remaining_time_in_millis(self) -> int:
+        return self.remaining_ms.pop(0) if len(self.remaining_ms) > 1 else self.remaining_ms[0]
+
+
+class Listener(logging.Handler):
+    """Keeps what a function logs: its text and the named facts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[dict[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts = {name: value for name, value in vars(record).items() if name not in _ORDINARY}
+        self.heard.append({"text": record.getMessage(), **facts})
+
+
+def load(name: str) -> ModuleType:
+    """A fresh ``functions/<name>/app.py``, as in a new container."""
+    spec = importlib.util.spec_from_file_location(f"test_function_{name}", FUNCTIONS / name / "app.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class World:
+    """A database, a landing place and both functions.
+
+    Args:
+        landing: the landing bucket, or the directory that stands for it.
+        database_url: where the database is.
+        bucket: what events call the landing bucket.
+    """
+
+    def __init__(self, landing: ObjectStore, database_url: str, bucket: str = "drops") -> None:
+        self.landing, self.url, self.bucket = landing, database_url, bucket
+        self._store = open_store(database_url, _RUNTIME)
+        self.listener = Listener()
+        self.context = Context()
+        self.restart()
+
+    def restart(self) -> None:
+        """New containers for both functions."""
+        self.functions = {name: load(name) for name in ("ingest", "delete")}
+        for module in self.functions.values():
+            module.logger.addHandler(self.listener)
+
+    def close(self) -> None:
+        for module in self.functions.values():
+            module.logger.removeHandler(self.listener)
+
+    @property
+    def database(self) -> Database:
+        """Opened anew, so that nothing but what is stored is seen."""
+        return Database(self._store, _RUNTIME)
+
+    def create(self, name: str = "events", schema: pa.Schema = SCHEMA, primary_key: str | None = "id") -> None:
+        self.database.create_table(name, schema, primary_key=primary_key)
+
+    def drop(self, path: str, body: bytes | str, *, sequencer: str = "01") -> dict[str, Any]:
+        """Puts a file under ``landing/`` and returns the record that S3 would send."""
+        key = f"landing/{path}"
+        content = body.encode() if isinstance(body, str) else body
+        outcome = self.landing.put(key, content)
+        if not isinstance(outcome, Stored):  # as users do, over what was there
+            outcome = self.landing.put(key, content, if_match=self.landing.head(key).etag)
+        assert isinstance(outcome, Stored)
+        return s3_record(key, outcome.etag, bucket=self.bucket, size=len(content), sequencer=sequencer)
+
+    def ingest(self, *records: dict[str, Any], tries: int = 1) -> list[str]:
+        """Delivers records, each in a message of its own (``message-0``, ...); returns the ids that failed."""
+        return self.invoke("ingest", sqs_event([notification(record) for record in records], tries=tries))
+
+    def delete(self, *bodies: Any, ids: list[str] | None = None, tries: int = 1) -> list[str]:
+        """Delivers delete messages; returns the ids that failed."""
+        return self.invoke("delete", sqs_event(bodies, ids, tries=tries))
+
+    def invoke(self, function: str, event: Any) -> list[str]:
+        answer = self.functions[function].lambda_handler(event, self.context)
+        assert set(answer) == {"batchItemFailures"}
+        return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
+
+    def rows(self, table: str = "events") -> list[dict[str, Any]]:
+        """All rows, in a settled order."""
+        found: list[dict[str, Any]] = self.database.table(table).to_arrow().to_pylist()
+        return sorted(found, key=lambda row: [str(value) for value in row.values()])
+
+    def ids(self, table: str = "events") -> list[int]:
+        return sorted(row["id"] for row in self.rows(table))
+
+    def versions(self, operation: str) -> int:
+        """How many commits there were of that kind."""
+        return sum(commit.operation == operation for commit in self.database.history())
+
+    def rejects(self) -> dict[str, dict[str, Any]]:
+        """The reports of rejects, by the key of the copy below ``rejected/``; asserts that each copy is there."""
+        keys = [info.key for info in self.landing.list("rejected/")]
+        reports = {
+            key.removesuffix(".error.json").removeprefix("rejected/"): json.loads(self.landing.get(key).body)
+            for key in keys
+            if key.endswith(".error.json")
+        }
+        assert sorted(key for key in keys if not key.endswith(".error.json")) == sorted(
+            f"rejected/{k}" for k in reports
+        )
+        return reports
+
+    def heard(self, text: str) -> list[dict[str, Any]]:
+        """What was logged with this text."""
+        return [facts for facts in self.listener.heard if facts["text"] == text]

@@ -1,0 +1,69 @@
+"""The three stores, made alike, and small things to do with any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from dolmen.runtime import Runtime
+from dolmen.store import LocalStore, MemoryBucket, MemoryStore, ObjectStore, Stored, open_store
+
+T = TypeVar("T")
+
+RUNTIME = Runtime()  # one for all, so that connections are shared
+
+KINDS = ("memory", "local", "s3")
+
+#: Small enough for tests, as large as S3 wants parts to be.
+PART_BYTES = 5 << 20
+
+
+def make_store(kind: str, directory: Path, s3_url: Callable[[], str], runtime: Runtime | None = None) -> ObjectStore:
+    """An empty store of this kind; ``s3_url`` is called only for S3.
+
+    Uploads to S3 turn into multipart above 6 MB, so that tests need not be large.
+    """
+    if kind == "memory":
+        return MemoryStore(MemoryBucket(), runtime)
+    if kind == "local":
+        return LocalStore(directory / "a store", runtime)
+    from dolmen.store.s3 import S3Store
+
+    bucket, _, prefix = s3_url().removeprefix("s3://").partition("/")
+    return S3Store(bucket, prefix, runtime=runtime or RUNTIME, threshold_bytes=6 << 20, part_bytes=PART_BYTES)
+
+
+def reopened(store: ObjectStore, runtime: Runtime | None = None) -> ObjectStore:
+    """Another client of the same place."""
+    if isinstance(store, MemoryStore):
+        return MemoryStore(store.bucket, runtime)
+    return open_store(store.url, runtime)
+
+
+def put(store: ObjectStore, key: str, body: bytes = b"x") -> str:
+    """Creates an object that must not exist; returns its ETag."""
+    outcome = store.put(key, body)
+    assert isinstance(outcome, Stored), outcome
+    return outcome.etag
+
+
+def keys(store: ObjectStore, prefix: str = "", start_after: str = "") -> list[str]:
+    return [found.key for found in store.list(prefix, start_after)]
+
+
+def at_once(function: Callable[[int], T], count: int) -> list[T]:
+    """Calls ``function(0)`` to ``function(count - 1)`` in threads of their own; returns or raises what they do."""
+    with ThreadPoolExecutor(count) as pool:
+        return [call.result() for call in [pool.submit(function, number) for number in range(count)]]
+
+
+class Naps:
+    """A ``sleep`` that does not: it notes how long it was asked to."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)

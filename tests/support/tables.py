@@ -1,0 +1,111 @@
+"""Tables of many small files and row groups, written by the production writer with smaller sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from dolmen.commit.statements import Write
+from dolmen.database import Database
+from dolmen.format.entries import DataFile
+from dolmen.format.layout import data_key
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.predicate import Predicate, parse
+from dolmen.runtime import Runtime
+from dolmen.scan.cache import ObjectCache
+from dolmen.scan.scan import Scan
+from dolmen.store.base import ObjectStore
+from dolmen.store.counting import CountingStore
+from dolmen.store.memory import MemoryStore
+from dolmen.write.conform import conform
+from dolmen.write.options import DEFAULT
+from dolmen.write.parquet_object import ParquetObject, Plan
+from dolmen.write.runs import prepare
+
+
+class World:
+    """A database in memory whose requests are counted.
+
+    Args:
+        store: another place for it.
+    """
+
+    def __init__(self, store: ObjectStore | None = None, runtime: Runtime | None = None) -> None:
+        self.runtime = runtime or Runtime()
+        self.store = store or CountingStore(MemoryStore(runtime=self.runtime))
+        self.db = Database(self.store, self.runtime)
+
+    def create(
+        self, data: pa.Table, name: str = "t", *, group_rows: int = 10, files: int = 1, key: Sequence[str] = ()
+    ) -> None:
+        """A table that holds ``data`` in files of small row groups."""
+        self.db.create_table(name, data.schema, primary_key=list(key) or None)
+        step = -(-data.num_rows // files)
+        for start in range(0, data.num_rows, max(1, step)):
+            self.append(data.slice(start, step), name, group_rows=group_rows)
+
+    def append(self, data: pa.Table, name: str = "t", *, group_rows: int = 10) -> None:
+        """One more file, in a commit of its own."""
+        with self.db.transaction() as tx:
+            entry = tx.entry(name)
+            tx.begin_upload()
+            file = write_file(self.store, name, entry, data, group_rows)
+            tx.add(Write(name, entry.uuid, files=(file,)))
+
+    @property
+    def manifest(self) -> Manifest:
+        """The newest version's."""
+        return self.db._context.head.refresh().manifest
+
+    def entry(self, name: str = "t") -> TableEntry:
+        """The table in the newest version."""
+        return self.manifest.table(name)
+
+    def predicate(self, text: str, name: str = "t") -> Predicate:
+        """A bound predicate."""
+        return parse(text, self.entry(name).schema, now_us=0)
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+        *,
+        manifest: Manifest | None = None,
+        name: str = "t",
+        cache: ObjectCache | None = None,
+        order_by: str | Sequence[str] | None = None,
+        with_commit_ts: bool = False,
+    ) -> Scan:
+        """A scan that begins with an empty cache, unless one is given."""
+        return Scan(
+            self.store,
+            self.runtime,
+            cache or ObjectCache(),
+            manifest or self.manifest,
+            name,
+            columns=columns,
+            where=None if where is None else self.predicate(where, name),
+            limit=limit,
+            order_by=order_by,
+            with_commit_ts=with_commit_ts,
+        )
+
+    def rows(self, where: str | None = None, name: str = "t") -> list[dict[str, object]]:
+        """All rows of the newest version."""
+        found: list[dict[str, object]] = self.scan(where=where, name=name).to_arrow().to_pylist()
+        return found
+
+
+def write_file(store: ObjectStore, name: str, entry: TableEntry, data: pa.Table, group_rows: int) -> DataFile:
+    """Writes one data file with row groups of at most so many rows; returns its entry, not stamped."""
+    (*batches,) = conform(data.to_reader(), entry.schema)
+    columns = pa.Table.from_batches(batches, entry.schema.arrow).columns
+    run = prepare(list(columns), entry)
+    plan = replace(Plan.of(run, DEFAULT), group_rows=group_rows)
+    key = data_key(name, store.clock.now_us, Runtime().uuid())
+    with ParquetObject(store.open_output(key), key, entry, plan, run) as output:
+        output.write(run)
+        return output.commit()
