@@ -1,0 +1,107 @@
+"""A change: what one transaction wants to do, as data that can be applied to any base manifest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from dolmen.commit.draft import Draft
+from dolmen.commit.statements import Claim, DeletePositions, Statement
+from dolmen.commit.workbench import Workbench
+from dolmen.errors import AppliedIdError, StaleWriterError
+from dolmen.format.manifest import AppliedId, Manifest
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one commit does.
+
+    Args:
+        commit_id: names the change; the same in all attempts.
+        operation: a word for ``history``.
+        statements: in order; statement i gets the i-th timestamp after the base's.
+        applied: digests by applied id: the requests this change answers, each of which is applied once for ever.
+        claims: what it read, if its validity depends on that.
+        first_upload_us: the server's clock before the first of its objects was uploaded; None if none was yet.
+        txid: the intent its objects were uploaded under, if any.
+    """
+
+    commit_id: str
+    operation: str
+    statements: tuple[Statement, ...]
+    applied: dict[str, str] = field(default_factory=dict)
+    claims: tuple[Claim, ...] = ()
+    first_upload_us: int | None = None
+    txid: str | None = None
+
+    def already_applied(self, base: Manifest) -> dict[str, int]:
+        """Versions by id of those of its ids that the base has already.
+
+        Raises:
+            AppliedIdError: an id is there with another digest: another request under the same id.
+        """
+        if not self.applied:
+            return {}
+        known = {entry.id: entry for entry in base.applied if entry.id in self.applied}
+        for entry in known.values():
+            if entry.digest != self.applied[entry.id]:
+                raise AppliedIdError(
+                    f"id {entry.id!r} was applied by version {entry.version} with other content: use a new id"
+                )
+        return {entry.id: entry.version for entry in known.values()}
+
+    def without(self, ids: set[str]) -> Change:
+        """The same change less the requests ``ids`` and all that is bound to them."""
+        return replace(
+            self,
+            statements=tuple(statement for statement in self.statements if statement.request not in ids),
+            applied={id_: digest for id_, digest in self.applied.items() if id_ not in ids},
+        )
+
+    def prepare(self, base: Manifest, bench: Workbench) -> Change:
+        """This change fitted to ``base``; may read, and may add uploads. Only deletes by position need it."""
+        if not any(isinstance(statement, DeletePositions) for statement in self.statements):
+            return self
+        draft = Draft(base)  # each statement must see what those before it do
+        statements: list[Statement] = []
+        for index, statement in enumerate(self.statements):
+            prepared = statement.prepare(draft, bench) if isinstance(statement, DeletePositions) else statement
+            prepared.apply(draft, base.commit_ts + 1 + index)
+            statements.append(prepared)
+        return replace(self, statements=tuple(statements))
+
+    def apply(self, base: Manifest, now_us: int, attempt: str) -> Manifest:
+        """The manifest of the next version. Pure.
+
+        Args:
+            now_us: the server's clock.
+            attempt: names this attempt.
+
+        Raises:
+            StaleWriterError: the change's objects may have been collected.
+            ConflictError: the base contradicts what the change was made on.
+        """
+        self._check_fence(base)
+        already = self.already_applied(base)
+        assert not already, f"{already} must be taken out first"
+        draft = Draft(base)
+        for claim in self.claims:
+            claim.check(draft)
+        first_ts = max(base.commit_ts, now_us) + 1
+        for index, statement in enumerate(self.statements):
+            statement.apply(draft, first_ts + index)
+        return draft.finish(
+            attempt=attempt,
+            commit_id=self.commit_id,
+            operation=self.operation,
+            commit_ts=first_ts + max(len(self.statements) - 1, 0),  # the LAST statement's
+            created_at=max(base.created_at, now_us),
+            applied=tuple(AppliedId(id_, digest, draft.version) for id_, digest in self.applied.items()),
+        )
+
+    def _check_fence(self, base: Manifest) -> None:
+        if self.txid is not None and self.txid in base.revoked_intents:
+            raise StaleWriterError(
+                f"intent {self.txid} was revoked after an hour without a heartbeat: start the job anew"
+            )
+        if self.first_upload_us is not None and self.first_upload_us <= base.orphan_cutoff:
+            raise StaleWriterError("uncommitted objects of that age may have been collected: write them again")

@@ -1,0 +1,94 @@
+"""The newest version as this process knows it: the pointer's ETag and the manifest it names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dolmen.errors import ClockError, CorruptionError, ObjectNotFoundError
+from dolmen.format.layout import POINTER
+from dolmen.format.manifest import EMPTY, Manifest
+from dolmen.format.pointer import Pointer
+from dolmen.runtime import Runtime
+from dolmen.store.base import ObjectStore
+
+_DAY_US = 86_400_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A version that a commit can be based on. ``etag`` is None for a database that is not there yet."""
+
+    manifest: Manifest
+    etag: str | None
+
+
+class Head:
+    """Knows the newest version; asks the store only when told to.
+
+    Args:
+        trust_clock: accept a server's clock that contradicts the local one and the previous commit.
+    """
+
+    def __init__(self, store: ObjectStore, runtime: Runtime, *, trust_clock: bool = False) -> None:
+        self.store, self.runtime = store, runtime
+        self._trust_clock = trust_clock
+        self._base: Base | None = None
+
+    @property
+    def cached(self) -> Base | None:
+        """The newest version seen so far, or None before the first look."""
+        return self._base
+
+    def refresh(self) -> Base:
+        """Reads the pointer, and the manifest if the pointer moved: 1 or 2 GETs.
+
+        Raises:
+            CorruptionError: pointer or manifest is damaged or missing.
+            UnsupportedFormatError: written by a newer dolmen.
+        """
+        known = self._base
+        for last in (False, False, True):
+            try:
+                pointer = self.store.get(POINTER)
+            except ObjectNotFoundError:
+                if known and known.etag is not None:
+                    raise CorruptionError(POINTER, "the pointer is gone") from None
+                return self._seen(Base(EMPTY, None))
+            if known and known.etag == pointer.etag:
+                return self._seen(known)
+            key = Pointer.decode(pointer.body, POINTER).manifest
+            try:
+                return self._seen(Base(self.read_manifest(key), pointer.etag))
+            except ObjectNotFoundError:  # collected between the two reads: the pointer must have moved on
+                if last:
+                    raise CorruptionError(POINTER, f"it names {key}, which is missing") from None
+        raise AssertionError("unreachable")
+
+    def _seen(self, base: Base) -> Base:
+        self._base = base
+        return base
+
+    def read_manifest(self, key: str) -> Manifest:
+        """Reads one manifest. Raises ObjectNotFoundError, CorruptionError, UnsupportedFormatError."""
+        return Manifest.decode(self.store.get(key).body, key)
+
+    def advance(self, base: Base) -> None:
+        """Takes note of a version that this process committed itself."""
+        if self._base is None or base.manifest.version > self._base.manifest.version:
+            self._base = base
+
+    def server_now(self, previous: Manifest) -> tuple[int, float]:
+        """The server's last ``Date`` in microseconds, and when it arrived by ``runtime.monotonic``.
+
+        Raises:
+            ClockError: it is a day away from both the local clock and the previous commit.
+        """
+        now_us, age_seconds = self.store.clock.reading()
+        local_us = self.runtime.clock_us()
+        off = min(abs(now_us - other) for other in (local_us, previous.created_at or local_us))
+        if off > _DAY_US and not self._trust_clock:
+            raise ClockError(
+                f"the store's clock is {off / _DAY_US:.1f} days away from this machine's and from the last commit; "
+                "set the wrong one right, or open the database with trust_clock=True"
+            )
+        return now_us, self.runtime.monotonic() - age_seconds

@@ -1,0 +1,111 @@
+"""The commit loop. The pointer is the only truth: nothing is committed until it says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dolmen.commit.change import Change
+from dolmen.commit.head import Base, Head
+from dolmen.commit.readback import Verdict, read_back
+from dolmen.commit.workbench import Workbench
+from dolmen.errors import Error, StoreUnavailableError, UnknownOutcomeError
+from dolmen.format.layout import POINTER
+from dolmen.format.manifest import Manifest
+from dolmen.format.pointer import Pointer
+from dolmen.store.backoff import attempts
+from dolmen.store.base import Stored, Unknown
+
+STAMP_SECONDS = 240.0
+"""A pointer PUT is signed within this time of the ``Date`` it is stamped with: 4 minutes, so that with S3's 15 for
+old signatures no version is ever dated more than 20 minutes after it could still land (docs/protocol.md)."""
+_RESENDS = 8
+_BACKOFF_CAP_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A commit's outcome.
+
+    Args:
+        manifest: the version that the change became; None if there was nothing left to apply.
+        already: versions by id of the requests that had been applied before and were left out.
+        attempts: how often the pointer was tried.
+    """
+
+    manifest: Manifest | None
+    already: dict[str, int]
+    attempts: int
+
+
+def commit(head: Head, change: Change, bench: Workbench) -> Committed:
+    """Makes ``change`` the next version, whatever others commit meanwhile.
+
+    Raises:
+        ConflictError, TableExistsError, ...: what the change's statements raise on the newest version.
+        StoreUnavailableError: the store can't be reached; nothing was committed.
+        UnknownOutcomeError: no answer could be had about an attempt that was sent.
+    """
+    runtime, already, tries = head.runtime, dict[str, int](), 0
+    fresh = head.cached is None or head.store.clock.age_seconds > STAMP_SECONDS
+    base = head.refresh() if fresh or head.cached is None else head.cached
+    while True:
+        began = runtime.monotonic()
+        try:
+            already |= change.already_applied(base.manifest)
+            change = change.without(set(already))
+            if already and not change.applied and not change.statements:
+                return Committed(None, already, tries)
+            change = change.prepare(base.manifest, bench)
+            change = bench.dated(change)
+            now_us, stamped = head.server_now(base.manifest)
+            manifest = change.apply(base.manifest, now_us, runtime.attempt())
+        except Error:
+            if fresh:
+                raise
+            base, fresh = head.refresh(), True  # a cached base proves nothing
+            continue
+        bench.upload(manifest.key, manifest.encode())
+        if runtime.monotonic() - stamped < STAMP_SECONDS:
+            tries += 1
+            if (etag := _swing(head, base, manifest, stamped + STAMP_SECONDS)) is not None:
+                head.advance(Base(manifest, etag))
+                return Committed(manifest, already, tries)
+            # Lost to another writer: wait in proportion to what an attempt costs, so that N writers don't make N^2.
+            spread = (runtime.monotonic() - began) * 2 ** min(tries, 6)
+            runtime.sleep(runtime.random.uniform(0, min(_BACKOFF_CAP_SECONDS, spread)))
+        base, fresh = head.refresh(), True
+
+
+def _swing(head: Head, base: Base, manifest: Manifest, deadline: float) -> str | None:
+    """Puts the pointer; its new ETag if that committed, None if it is certain that another commit took the place.
+
+    An ETag of "" means committed, and moved on since.
+    """
+    pointer = Pointer(manifest.version, manifest.key, manifest.commit_id).encode()
+    unknown, refusal = "", "the store answers that it changed, and shows that it did not"
+    for _ in attempts(head.runtime, _RESENDS):
+        if head.runtime.monotonic() >= deadline:
+            break
+        try:
+            outcome = head.store.put(POINTER, pointer, if_match=base.etag)
+        except StoreUnavailableError as error:  # nothing landed by this put, and perhaps by an earlier one
+            refusal = str(error)
+            continue
+        except Error as error:
+            if unknown:
+                raise UnknownOutcomeError(manifest.commit_id, f"{unknown}, then {error}") from error
+            raise
+        if isinstance(outcome, Stored):
+            return outcome.etag
+        verdict = read_back(head, base, manifest.commit_id)
+        if verdict is Verdict.OURS:
+            return ""
+        if verdict is Verdict.THEIRS:
+            return None
+        if isinstance(outcome, Unknown):
+            unknown = outcome.reason
+        elif verdict is Verdict.UNKNOWN:
+            unknown = unknown or "the pointer was replaced, and by whom can't be read"
+    if unknown:
+        raise UnknownOutcomeError(manifest.commit_id, unknown)
+    raise StoreUnavailableError(f"the pointer could not be replaced: {refusal}")

@@ -1,0 +1,50 @@
+"""Readback: whose commit is it? The one place that resolves an ambiguous pointer PUT.
+
+An attempt based on version n can have landed only as n+1, and the pointer's ETag tells whether anything landed at
+all. So the question is always "what is the commit id of version n+1?", and the answer stands in the newest manifest,
+in its history, or further back along the chain of versions. What can't be read proves nothing.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from dolmen.commit.head import Base, Head
+from dolmen.errors import Error
+from dolmen.format.manifest import Manifest
+
+
+class Verdict(Enum):
+    """What the store shows of an attempt."""
+
+    OURS = "ours"
+    THEIRS = "theirs"
+    UNMOVED = "the pointer is still the one the attempt was based on"
+    UNKNOWN = "unreadable"
+
+
+def read_back(head: Head, base: Base, commit_id: str) -> Verdict:
+    """Looks for the commit that followed ``base``. Leaves ``head`` refreshed."""
+    try:
+        newest = head.refresh()
+        if newest.etag == base.etag:
+            return Verdict.UNMOVED
+        found = _commit_id_of(head, newest.manifest, base.manifest.version + 1)
+    except Error:
+        return Verdict.UNKNOWN
+    if found is None:
+        return Verdict.UNKNOWN
+    return Verdict.OURS if found == commit_id else Verdict.THEIRS
+
+
+def _commit_id_of(head: Head, newest: Manifest, version: int) -> str | None:
+    manifest = newest
+    while manifest.version > version:
+        for entry in reversed(manifest.history):
+            if entry.version == version:
+                return entry.commit_id
+        older = manifest.history[0].manifest if manifest.history else manifest.previous
+        if older is None:
+            return None
+        manifest = head.read_manifest(older)
+    return manifest.commit_id if manifest.version == version else None

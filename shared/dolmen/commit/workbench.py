@@ -1,0 +1,67 @@
+"""The workbench of one commit: the small objects that go up beside its manifest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyroaring import BitMap
+
+from dolmen.format import vectors
+from dolmen.format.entries import Vector
+from dolmen.format.layout import tombstone_key
+from dolmen.format.tombstone_object import TombstoneObject
+from dolmen.runtime import Runtime
+from dolmen.store.base import ObjectStore
+from dolmen.store.create import create
+
+if TYPE_CHECKING:
+    from dolmen.commit.change import Change
+
+
+class Workbench:
+    """Holds a commit's ``.del`` objects, one per table, until they are uploaded together with the manifest."""
+
+    def __init__(self, store: ObjectStore, runtime: Runtime) -> None:
+        self._store, self._runtime = store, runtime
+        self._open: dict[str, TombstoneObject] = {}
+        self._uploaded: dict[str, bytes] = {}
+
+    def tombstone_object(self, table: str, uuid: str) -> TombstoneObject:
+        """The ``.del`` object in which this commit records deletes of a table; a new one once that is uploaded."""
+        if uuid not in self._open:
+            key = tombstone_key(table, self._store.clock.now_us, self._runtime.uuid())
+            self._open[uuid] = TombstoneObject(key, uuid)
+        return self._open[uuid]
+
+    def read(self, key: str, offset: int, length: int) -> bytes | None:
+        """A range of an object that is still here, so that a transaction sees its own deletes; None for others."""
+        body = self._uploaded.get(key)
+        if body is None:
+            body = next((target.encode() for target in self._open.values() if target.key == key), None)
+        return None if body is None else body[offset : offset + length]
+
+    def read_vector(self, vector: Vector, rows: int) -> BitMap:
+        """The bitmap of a vector of a file with that many rows, uploaded or still here."""
+        body = self.read(vector.object, vector.offset, vector.length)
+        if body is None:
+            body = self._store.get(vector.object, (vector.offset, vector.offset + vector.length)).body
+        return vectors.decode(body, vector, rows)
+
+    def dated(self, change: Change) -> Change:
+        """``change`` with the time of its first upload, if that is about to be one of these objects."""
+        if change.first_upload_us is None and self._open:
+            return replace(change, first_upload_us=self._store.clock.now_us)
+        return change
+
+    def upload(self, manifest_key: str, manifest: bytes) -> None:
+        """Creates what is not uploaded yet, and the manifest, at the same time."""
+        bodies = {target.key: target.encode() for target in self._open.values()}
+        self._uploaded |= bodies
+        self._open.clear()
+
+        def put(item: tuple[str, bytes]) -> None:
+            create(self._store, item[0], item[1], self._runtime)
+
+        for _ in self._runtime.map(put, [*bodies.items(), (manifest_key, manifest)]):
+            pass
