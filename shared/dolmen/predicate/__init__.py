@@ -1,0 +1,56 @@
+"""Conditions on rows: parsed, bound to columns, stored, evaluated, and judged by statistics.
+
+What a predicate means, on every engine:
+
+- SQL's three-valued logic: a comparison with NULL is NULL, ``NOT NULL`` is NULL, ``FALSE AND NULL`` is FALSE, ``TRUE
+  OR NULL`` is TRUE; ``x IN (1, NULL)`` is TRUE or NULL. WHERE keeps, and DELETE removes, rows for which the predicate
+  is TRUE.
+- Integers and decimals of any width compare as in mathematics: ``tiny = 300`` is FALSE for an int8, ``n < 1.5`` means
+  ``n <= 1``; nothing wraps or is rounded.
+- Beside a float, numbers are taken to the nearest float of that width: an int64 equals the double 9007199254740992.0
+  when it is within rounding of it, as in DuckDB and Spark. A literal with a point is a decimal: ``f = 0.1`` finds the
+  float32 next to 0.1. A literal with an exponent is a double: ``f = 1e-1`` compares as double, and does not.
+- NaN equals itself and is greater than every number; -0.0 equals 0.0.
+- Strings compare by their UTF-8 bytes (which is by code point), binary by bytes. In LIKE ``%`` is any text and ``_``
+  any one character, newlines included; without ESCAPE no character escapes. ILIKE lower-cases both sides, character
+  by character.
+- Timestamps with a zone are instants; texts without an offset and dates that are compared with them mean UTC.
+  Timestamps without a zone are not comparable with them. A date is its midnight among timestamps without zone.
+- A comparison happens in the widest of its columns' bound types, their types in the file, and the literal's type.
+
+``parse`` makes a predicate, ``to_builtins``/``to_json`` and their inverses store it, ``rebind`` follows a schema
+change, ``evaluate``/``matches`` run it on Arrow columns, ``judge`` prunes, ``as_keys`` finds deletes by key, ``to_sql``
+shows it.
+"""
+
+from dolmen.predicate.ast import (
+    And,
+    Column,
+    Compare,
+    Constant,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Not,
+    Or,
+    Predicate,
+    Truth,
+    columns,
+    from_builtins,
+    from_json,
+    to_builtins,
+    to_json,
+)  # fmt: skip
+from dolmen.predicate.bind import find_column, rebind
+from dolmen.predicate.evaluate import evaluate, matches
+from dolmen.predicate.keys import as_keys
+from dolmen.predicate.parse import parse
+from dolmen.predicate.prune import Verdict, judge
+from dolmen.predicate.text import to_sql
+
+__all__ = [
+    "And", "Column", "Compare", "Constant", "In", "IsNull", "Like", "Literal", "Not", "Or", "Predicate", "Truth",
+    "Verdict", "as_keys", "columns", "evaluate", "find_column", "from_builtins", "from_json", "judge", "matches",
+    "parse", "rebind", "to_builtins", "to_json", "to_sql",
+]  # fmt: skip

@@ -1,0 +1,215 @@
+"""The predicate's tree: few nodes, bound to column ids and types, stored as JSON.
+
+Each node is an object with a ``kind``. Columns stand there with the type they were bound to, literals with their own
+type and the JSON form of their value (format/values.py)::
+
+    {"kind": "compare", "op": "<", "left": {"kind": "column", "id": 3, "type": "int64"},
+     "right": {"kind": "literal", "type": "int64", "value": 5}}
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, reduce
+from operator import or_
+from typing import Any, TypeAlias
+from typing import Literal as Choice
+
+import msgspec
+import pyarrow as pa
+
+from dolmen.errors import PredicateError, SchemaError
+from dolmen.format.schema import type_from_json
+from dolmen.format.values import Json, Plain
+from dolmen.format.values import from_json as value_from_json
+
+Op: TypeAlias = Choice["=", "<>", "<", "<=", ">", ">="]
+
+
+class Column(msgspec.Struct, frozen=True, tag="column", tag_field="kind"):
+    """A column: its id and the stored type it had when the predicate was bound."""
+
+    id: int
+    type: str
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The bound type as an Arrow type."""
+        return type_from_json(self.type)
+
+
+class Literal(msgspec.Struct, frozen=True, dict=True, tag="literal", tag_field="kind"):
+    """A value that is not NULL, in its own type: it need not fit the column it is compared with."""
+
+    type: str
+    value: Json
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The literal's type as an Arrow type."""
+        return type_from_json(self.type)
+
+    @cached_property
+    def plain(self) -> Plain:
+        """The plain value (format/values.py)."""
+        return value_from_json(self.value, self.arrow_type)
+
+
+class Compare(msgspec.Struct, frozen=True, tag="compare", tag_field="kind"):
+    """``left op right``; NULL when either is NULL."""
+
+    op: Op
+    left: Column
+    right: Column | Literal
+
+
+class In(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag="in", tag_field="kind"):
+    """``column IN (values)``.
+
+    Args:
+        type: type of the values; it need not be the column's.
+        values: JSON forms, distinct and ascending, NaN behind all numbers.
+        null: whether NULL is a member too: then a value that is not found gives NULL instead of FALSE.
+    """
+
+    column: Column
+    type: str
+    values: tuple[Json, ...]
+    null: bool = False
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The values' type as an Arrow type."""
+        return type_from_json(self.type)
+
+    @cached_property
+    def plain(self) -> list[Plain]:
+        """The plain values."""
+        arrow_type = self.arrow_type
+        return [value_from_json(value, arrow_type) for value in self.values]
+
+    @cached_property
+    def prepared(self) -> dict[Any, Any]:
+        """What evaluators made of the values, kept so that a long list is read once and not once per batch."""
+        return {}
+
+
+class IsNull(msgspec.Struct, frozen=True, tag="is_null", tag_field="kind"):
+    """``column IS NULL``; never NULL itself."""
+
+    column: Column
+
+
+class Like(msgspec.Struct, frozen=True, omit_defaults=True, tag="like", tag_field="kind"):
+    """``column LIKE pattern``: ``%`` is any text, ``_`` any one character, newlines included.
+
+    Args:
+        escape: the character that makes the next one stand for itself; without it there is none.
+        ignore_case: ILIKE: both sides are lower-cased first, character by character.
+    """
+
+    column: Column
+    pattern: str
+    escape: str | None = None
+    ignore_case: bool = False
+
+
+class Truth(msgspec.Struct, frozen=True, tag="truth", tag_field="kind"):
+    """A boolean column by itself."""
+
+    column: Column
+
+
+class Constant(msgspec.Struct, frozen=True, tag="constant", tag_field="kind"):
+    """TRUE, FALSE or NULL for every row."""
+
+    value: bool | None
+
+
+class Not(msgspec.Struct, frozen=True, tag="not", tag_field="kind"):
+    """NOT; NULL stays NULL."""
+
+    arg: Predicate
+
+
+class And(msgspec.Struct, frozen=True, tag="and", tag_field="kind"):
+    """All of two or more; FALSE wins over NULL."""
+
+    args: tuple[Predicate, ...]
+
+
+class Or(msgspec.Struct, frozen=True, tag="or", tag_field="kind"):
+    """Any of two or more; TRUE wins over NULL."""
+
+    args: tuple[Predicate, ...]
+
+
+Predicate: TypeAlias = Compare | In | IsNull | Like | Truth | Constant | Not | And | Or
+
+TRUE, FALSE, NULL = Constant(True), Constant(False), Constant(None)
+
+
+def columns_of(p: Predicate) -> tuple[Column, ...]:
+    """The columns that a leaf names, in reading order."""
+    if isinstance(p, Compare):
+        return (p.left, p.right) if isinstance(p.right, Column) else (p.left,)
+    if isinstance(p, (In, IsNull, Like, Truth)):
+        return (p.column,)
+    return ()
+
+
+def children(p: Predicate) -> tuple[Predicate, ...]:
+    """The predicates that a predicate is made of."""
+    if isinstance(p, (And, Or)):
+        return p.args
+    return (p.arg,) if isinstance(p, Not) else ()
+
+
+def columns(p: Predicate) -> frozenset[int]:
+    """Ids of all columns the predicate reads."""
+    own = frozenset(column.id for column in columns_of(p))
+    return reduce(or_, map(columns, children(p)), own)
+
+
+def to_builtins(p: Predicate) -> dict[str, Any]:
+    """The predicate as what JSON is made of, as manifests hold it."""
+    built: dict[str, Any] = msgspec.to_builtins(p)
+    return built
+
+
+def from_builtins(document: Any) -> Predicate:
+    """The inverse of ``to_builtins``.
+
+    Raises:
+        PredicateError: not a predicate, or one of a kind that this version of dolmen does not know.
+    """
+    try:
+        p: Predicate = msgspec.convert(document, Predicate)
+        _check(p)
+    except (msgspec.ValidationError, SchemaError, RecursionError) as error:
+        raise PredicateError(f"not a stored predicate: {error}") from error
+    return p
+
+
+def to_json(p: Predicate) -> bytes:
+    """The predicate as JSON text, as ``.del`` objects hold it; the same bytes for equal predicates."""
+    return msgspec.json.encode(p)
+
+
+def from_json(document: bytes | str) -> Predicate:
+    """The inverse of ``to_json``. Raises PredicateError."""
+    try:
+        return from_builtins(msgspec.json.decode(document))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise PredicateError(f"not a stored predicate: {error}") from error
+
+
+def _check(p: Predicate) -> None:
+    """Meets types and values that would only fail later, in the middle of a scan."""
+    for column in columns_of(p):
+        assert column.arrow_type is not None
+    if isinstance(p, Compare) and isinstance(p.right, Literal) and p.right.plain is None:
+        raise SchemaError("a literal NULL in a comparison")
+    if isinstance(p, In) and (not p.values or None in p.plain):
+        raise SchemaError("IN over nothing or over a literal NULL")
+    for child in children(p):
+        _check(child)

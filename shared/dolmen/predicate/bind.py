@@ -1,0 +1,328 @@
+"""Binding: from named columns and constants to nodes with ids and types, and again when a column's type has changed.
+
+A literal keeps a type of its own and need not fit the column, so nothing wraps: ``tiny < 300`` is TRUE for every
+int8, and means the same after the column has become an int16.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from dolmen.errors import PredicateError, SchemaError
+from dolmen.format.schema import Field, Schema, is_nested
+from dolmen.format.values import Plain, to_json
+from dolmen.predicate import like as like_patterns
+from dolmen.predicate.ast import (
+    FALSE,
+    NULL,
+    TRUE,
+    And,
+    Column,
+    Compare,
+    Constant,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Not,
+    Op,
+    Or,
+    Predicate,
+    Truth,
+    columns_of,
+)  # fmt: skip
+from dolmen.predicate.constants import MAX_DIGITS, Value, from_text
+from dolmen.predicate.domain import HOLDS, Domain, domain_of, fit, grid, into, join, order, plain_of
+
+Side: TypeAlias = Field | Value
+
+_MIRROR: dict[Op, Op] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_TYPES = {
+    Domain.BOOLEAN: pa.bool_(), Domain.FLOAT32: pa.float32(), Domain.FLOAT64: pa.float64(), Domain.TEXT: pa.string(),
+    Domain.BYTES: pa.binary(), Domain.DATE: pa.date32(), Domain.TIME: pa.time64("us"),
+    Domain.NAIVE: pa.timestamp("us"), Domain.ZONED: pa.timestamp("us", tz="UTC"),
+}  # fmt: skip
+
+
+def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
+    """The column of this name, in whatever case it is written.
+
+    Args:
+        quoted: whether a column of exactly this name wins over those that differ in case only.
+
+    Raises:
+        PredicateError: there is none, there are several, or it is nested.
+    """
+    found = [field for field in schema.fields if field.name.lower() == name.lower()]
+    if quoted and len(found) > 1:
+        found = [field for field in found if field.name == name] or found
+    if len(found) > 1:
+        raise PredicateError(f"column {name} could be any of {', '.join(f.name for f in found)}: quote its exact name")
+    if not found:
+        names = [field.name for field in schema.fields]
+        close = difflib.get_close_matches(name, names, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}"
+        text = " (texts stand in single quotes)" if quoted else ""
+        raise PredicateError(f"no column {name!r}{text}; {hint}")
+    if is_nested(found[0].arrow_type):
+        raise PredicateError(f"column {found[0].name!r} is nested: it can be stored, but not used in predicates")
+    return found[0]
+
+
+def compare(op: Op, left: Side, right: Side, within: Domain | None = None) -> Predicate:
+    """``left op right``.
+
+    Args:
+        within: the domain to compare in, if other values beside these two decide it (BETWEEN).
+
+    Raises:
+        PredicateError: the sides have types that do not compare.
+    """
+    if isinstance(left, Value) and isinstance(right, Field):
+        return compare(_MIRROR[op], right, left, within)
+    if isinstance(left, Field):
+        right = _coerced(right, left)
+    if any(isinstance(side, Value) and side.kind is None for side in (left, right)):
+        return NULL
+    domain = within or _domain((left, right))
+    if isinstance(left, Value):
+        assert isinstance(right, Value)
+        sign = order(*(into(side.value, side.kind, domain) for side in (left, right)))
+        return Constant(sign in HOLDS[op])
+    if isinstance(right, Value):
+        return Compare(op, _column(left), _literal(right, domain, left.arrow_type))
+    if _domain((left, right)) is not domain:
+        raise PredicateError("BETWEEN over columns and numbers of different precision: write two comparisons")
+    return Compare(op, _column(left), _column(right))
+
+
+def between(value: Side, low: Side, high: Side) -> Predicate:
+    """``low <= value <= high``, all three in their common domain."""
+    sides = [value, low, high]
+    for field in [side for side in sides if isinstance(side, Field)][:1]:
+        sides = [_coerced(side, field) for side in sides]
+    known = [side for side in sides if isinstance(side, Field) or side.kind is not None]
+    if not known:
+        return NULL
+    domain = _domain(known)
+    value, low, high = sides
+    return conjunction([compare(">=", value, low, domain), compare("<=", value, high, domain)])
+
+
+def one_of(field: Field, values: Iterable[Value]) -> Predicate:
+    """``field IN (values)``."""
+    coerced = [_coerced(value, field) for value in values]
+    members = [value for value in coerced if isinstance(value, Value) and value.kind is not None]
+    null = len(members) < len(coerced)
+    if not members:
+        return NULL if null else FALSE
+    domain = _domain([field, *{value.kind: value for value in members}.values()])
+    plain = {into(value.value, value.kind, domain): None for value in members}
+    distinct = sorted((value for value in plain if value == value), key=None)
+    if len(distinct) < len(plain):
+        distinct.append(float("nan"))
+    if len(distinct) == 1 and not null:
+        return Compare("=", _column(field), _literal(Value(domain, distinct[0]), domain, field.arrow_type))
+    arrow_type = _type_of(distinct, domain, field.arrow_type)
+    return In(_column(field), str(arrow_type), tuple(map(to_json, _exactly(distinct, arrow_type))), null)
+
+
+def one_of_tuples(fields: Sequence[Field], rows: Sequence[Sequence[Value]]) -> Predicate:
+    """``(fields) IN (rows)``; as in DuckDB a tuple with a NULL in it is not equal, rather than unknown.
+
+    Each column compares in the common domain of ALL its members, as in ``one_of``.
+    """
+    known = [negation(is_null(field)) for field in fields]
+    members = [[_coerced(row[place], field) for row in rows] for place, field in enumerate(fields)]
+    domains = [_domain([field, *values]) for field, values in zip(fields, members, strict=True)]
+    alternatives = []
+    for row in zip(*members, strict=True):
+        equal = [compare("=", *of) for of in zip(fields, row, domains, strict=True)]
+        alternatives.append(conjunction([*equal, *known]))
+    return disjunction(alternatives)
+
+
+def is_null(field: Field) -> Predicate:
+    """``field IS NULL``."""
+    return IsNull(_column(field))
+
+
+def truth(field: Field) -> Predicate:
+    """A boolean column by itself."""
+    if domain_of(field.arrow_type) is not Domain.BOOLEAN:
+        raise PredicateError(f"column {field.name!r} is {field.type}, not a condition; compare it with something")
+    return Truth(_column(field))
+
+
+def like(field: Field, pattern: Value, escape: str | None, ignore_case: bool) -> Predicate:
+    """``field LIKE pattern [ESCAPE escape]``, or ILIKE."""
+    if domain_of(field.arrow_type) is not Domain.TEXT:
+        raise PredicateError(f"LIKE is for strings, and column {field.name!r} is {field.type}")
+    if pattern.kind is None:
+        return NULL
+    if pattern.kind is not Domain.TEXT:
+        raise PredicateError("the pattern of LIKE must be a text in single quotes")
+    if escape is not None and (len(escape) != 1 or (ignore_case and escape.isalpha())):
+        raise PredicateError(f"ESCAPE takes one character, with ILIKE no letter; {escape!r} is not")
+    text = str(pattern.value)
+    like_patterns.pattern(text, escape)
+    return Like(_column(field), text, escape, ignore_case)
+
+
+def distinct_from(left: Side, right: Side) -> Predicate:
+    """``left IS DISTINCT FROM right``: ``<>`` with NULL as one more value; never NULL."""
+    if isinstance(left, Value) and isinstance(right, Field):
+        left, right = right, left
+    if isinstance(left, Value):
+        raise PredicateError("IS DISTINCT FROM needs a column")
+    differ = compare("<>", left, right)
+    if isinstance(right, Value):
+        return negation(is_null(left)) if right.kind is None else disjunction([differ, is_null(left)])
+    one_null = [conjunction([is_null(a), negation(is_null(b))]) for a, b in ((left, right), (right, left))]
+    both = [negation(is_null(left)), negation(is_null(right))]
+    return disjunction([conjunction([differ, *both]), *one_null])
+
+
+def conjunction(args: Iterable[Predicate]) -> Predicate:
+    """AND of any number, with nested ones and constants folded in."""
+    flat = [p for arg in args for p in (arg.args if isinstance(arg, And) else (arg,)) if p != TRUE]
+    if FALSE in flat:
+        return FALSE
+    return And(tuple(flat)) if len(flat) > 1 else flat[0] if flat else TRUE
+
+
+def disjunction(args: Iterable[Predicate]) -> Predicate:
+    """OR of any number, with nested ones and constants folded in."""
+    flat = [p for arg in args for p in (arg.args if isinstance(arg, Or) else (arg,)) if p != FALSE]
+    if TRUE in flat:
+        return TRUE
+    return Or(tuple(flat)) if len(flat) > 1 else flat[0] if flat else FALSE
+
+
+def negation(p: Predicate) -> Predicate:
+    """NOT, without a second one."""
+    if isinstance(p, Not):
+        return p.arg
+    if isinstance(p, Constant):
+        return Constant(None if p.value is None else not p.value)
+    return Not(p)
+
+
+def rebind(p: Predicate, schema: Schema) -> Predicate:
+    """The predicate bound to the columns' types of ``schema``; literals stay what they are.
+
+    Raises:
+        SchemaError: a column is gone, or has become something its literals can't be compared with.
+    """
+    if isinstance(p, (And, Or)):
+        return msgspec.structs.replace(p, args=tuple(rebind(arg, schema) for arg in p.args))
+    if isinstance(p, Not):
+        return Not(rebind(p.arg, schema))
+    fields = {field.id: field for field in schema.fields}
+    new = {}
+    for column in columns_of(p):
+        if column.id not in fields:
+            old = schema.by_id.get(column.id)
+            raise SchemaError(f"column {old.name if old else column.id!r}, which the predicate names, was dropped")
+        field = fields[column.id]
+        own, become = domain_of(column.arrow_type), domain_of(field.arrow_type)
+        if become is None or join(own, become) is not become:
+            raise SchemaError(f"column {field.name!r} was {column.type} for the predicate and is now {field.type}")
+        new[column] = _column(field)
+    if isinstance(p, Compare):
+        right = new[p.right] if isinstance(p.right, Column) else p.right
+        if join(domain_of(new[p.left].arrow_type), domain_of(right.arrow_type)) is None:
+            raise SchemaError(f"column {fields[p.left.id].name!r} no longer compares with {right.type}")
+        return Compare(p.op, new[p.left], right)
+    if isinstance(p, Constant):
+        return p
+    if isinstance(p, Like) and domain_of(new[p.column].arrow_type) is not Domain.TEXT:
+        raise SchemaError(f"column {fields[p.column.id].name!r} is no longer a string")
+    return msgspec.structs.replace(p, column=new[p.column])
+
+
+def _column(field: Field) -> Column:
+    assert isinstance(field.type, str), "nested columns are refused where names are looked up"
+    return Column(field.id, field.type)
+
+
+def _coerced(side: Side, field: Field) -> Side:
+    """A literal as it is meant beside this column: texts are parsed, a date is UTC midnight beside zoned ones."""
+    if isinstance(side, Field):
+        return side
+    beside = domain_of(field.arrow_type)
+    if side.kind is Domain.TEXT and beside is not Domain.TEXT:
+        return from_text(str(side.value), field.arrow_type)
+    if side.kind is Domain.DATE and beside is Domain.ZONED:
+        return Value(beside, into(side.value, Domain.DATE, Domain.NAIVE))
+    return side
+
+
+def _domain(sides: Sequence[Side]) -> Domain:
+    """The common domain. Raises PredicateError."""
+    kinds = [domain_of(side.arrow_type) if isinstance(side, Field) else side.kind for side in sides]
+    domain = join(*kinds) if all(isinstance(kind, Domain) for kind in kinds) else None  # type: ignore[arg-type]
+    if domain is not None:
+        return domain
+    names = " with ".join(
+        f"column {side.name!r} ({side.type})" if isinstance(side, Field) else side.name for side in sides
+    )
+    hint = ""
+    if {Domain.ZONED, Domain.NAIVE} <= set(kinds):
+        hint = (
+            ": one has a time zone and the other has none; say which is meant, such as CAST(now() AS TIMESTAMP) (UTC)"
+        )
+    elif {Domain.ZONED, Domain.DATE} <= set(kinds):
+        hint = ": write the day as a DATE, such as CAST(now() AS DATE) (UTC)"
+    elif Domain.BOOLEAN in kinds:
+        hint = ": compare it with TRUE or FALSE"
+    elif Domain.TEXT in kinds:
+        hint = ": write texts in single quotes, numbers without"
+    raise PredicateError(f"can't compare {names}{hint}")
+
+
+def _literal(value: Value, domain: Domain, column: pa.DataType) -> Literal:
+    plain = into(value.value, value.kind, domain)
+    arrow_type = _type_of([plain], domain, column)
+    return Literal(str(arrow_type), to_json(_exactly([plain], arrow_type)[0]))
+
+
+def _type_of(values: Sequence[Plain], domain: Domain, column: pa.DataType) -> pa.DataType:
+    """The column's type if it holds the values, else one that does."""
+    if domain is not Domain.EXACT:
+        return _TYPES[domain]
+    for candidate in (column, pa.int64(), pa.uint64()):
+        if domain_of(candidate) is Domain.EXACT:
+            cells = grid(candidate, domain)
+            if all(isinstance(fit("=", value, cells), tuple) for value in values):
+                return candidate
+    parts = [Decimal(value).as_tuple() for value in values]  # type: ignore[arg-type]
+    scale = max(0, *(-int(part.exponent) for part in parts))
+    precision = scale + max(1, *(len(part.digits) + int(part.exponent) for part in parts))
+    if precision > MAX_DIGITS:
+        raise PredicateError(f"the numbers need {precision} digits together; at most {MAX_DIGITS} can be compared")
+    return pa.decimal128(precision, scale)
+
+
+def _exactly(values: Sequence[Any], arrow_type: pa.DataType) -> list[Plain]:
+    """The one plain form of each value: no -0.0, decimals with the scale of their type."""
+    domain = domain_of(arrow_type)
+    if domain in (Domain.FLOAT32, Domain.FLOAT64):
+        return [value + 0.0 for value in values]
+    if domain in (Domain.DATE, Domain.NAIVE, Domain.ZONED):
+        cells = grid(arrow_type, Domain.EXACT)
+        if not all(cells.least <= value <= cells.greatest for value in values):
+            raise PredicateError("a date or timestamp outside of the range that can be stored")
+    if domain is not Domain.EXACT:
+        return list(values)
+    if pa.types.is_integer(arrow_type):
+        return [int(value) for value in values]
+    cells = grid(arrow_type, Domain.EXACT)
+    placed = [fit("=", value, cells) for value in values]
+    return [plain_of(place[1], arrow_type) for place in placed if isinstance(place, tuple)]

@@ -1,0 +1,249 @@
+"""Constants: typed values that do not depend on rows, and the arithmetic that folds them.
+
+As in DuckDB a number with a point is a decimal, one with an exponent a double; integers and decimals compute exactly
+(there is no overflow before 38 digits), ``/`` gives a double, ``//`` and ``%`` cut towards zero. What would lose
+digits silently is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from decimal import Context, Decimal, InvalidOperation
+from fractions import Fraction
+from typing import NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from dolmen.errors import PredicateError
+from dolmen.format.values import Plain
+from dolmen.predicate import temporal
+from dolmen.predicate.domain import DAY_US, Domain, domain_of, fit, grid, into, join, nearest_float32
+from dolmen.predicate.temporal import Interval
+
+MAX_DIGITS = 38
+"""Exact numbers with more digits become doubles, as in DuckDB."""
+
+_WIDE = Context(prec=200)
+_ESCAPED = re.compile(r"\\x([0-9A-Fa-f]{2})|\\|([^\\])", re.DOTALL)
+_BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+
+Kind: TypeAlias = Domain | type[Interval] | None
+
+
+class Value(NamedTuple):
+    """A value and its domain; NULL has none, an interval has its class instead."""
+
+    kind: Kind
+    value: Plain | Interval
+
+    @property
+    def name(self) -> str:
+        """What it is, for messages."""
+        return self.kind.value if isinstance(self.kind, Domain) else "an interval" if self.kind else "NULL"
+
+
+NULL = Value(None, None)
+
+
+def number(text: str) -> Value:
+    """The number that SQL text means. Raises PredicateError."""
+    try:
+        if "e" in text.lower():
+            return Value(Domain.FLOAT64, float(text))
+        value = Decimal(text)
+    except (ValueError, InvalidOperation):
+        raise PredicateError(f"{text!r} is not a number") from None
+    return exact(int(text)) if "." not in text else exact(value)
+
+
+def exact(value: int | Decimal) -> Value:
+    """An integer or decimal; as a double when it has too many digits."""
+    if not -(10**MAX_DIGITS) < value < 10**MAX_DIGITS or (type(value) is not int and _digits(value) > MAX_DIGITS):
+        return Value(Domain.FLOAT64, float(value))
+    return Value(Domain.EXACT, value)
+
+
+def _digits(value: int | Decimal) -> int:
+    sign, digits, exponent = Decimal(value).as_tuple()
+    assert isinstance(exponent, int), sign
+    return max(len(digits), -exponent) + max(exponent, 0)
+
+
+def from_text(text: str, arrow_type: pa.DataType) -> Value:
+    """What a text literal means where a value of ``arrow_type`` is expected.
+
+    A timestamp without an offset is UTC for a zoned type; one with an offset is refused for a naive type. A number
+    that the type can't hold exactly (but as the nearest float) is refused.
+
+    Raises:
+        PredicateError: it means no such value.
+    """
+    domain = domain_of(arrow_type)
+    match domain:
+        case Domain.TEXT:
+            return Value(domain, text)
+        case Domain.BYTES:
+            return Value(domain, _bytes(text))
+        case Domain.BOOLEAN:
+            if text.strip().lower() in _BOOLEANS:
+                return Value(domain, _BOOLEANS[text.strip().lower()])
+            raise PredicateError(f"{text!r} is not a boolean; write TRUE or FALSE")
+        case Domain.DATE:
+            return Value(domain, temporal.parse_date(text))
+        case Domain.TIME:
+            return Value(domain, temporal.parse_time(text))
+        case Domain.NAIVE | Domain.ZONED:
+            us, zoned = temporal.parse_timestamp(text)
+            if zoned and domain is Domain.NAIVE:
+                raise PredicateError(f"{text!r} has an offset, but is compared with timestamps without zone: remove it")
+            return Value(domain, us)
+    assert domain is not None
+    try:
+        parsed = float(text) if domain.is_float else Decimal(text.strip())
+    except (ValueError, InvalidOperation):
+        raise PredicateError(f"{text!r} is no value of type {arrow_type}") from None
+    if isinstance(parsed, float):
+        return Value(domain, nearest_float32(parsed) if domain is Domain.FLOAT32 else parsed)
+    value = int(parsed) if parsed.is_finite() and parsed == parsed.to_integral_value(context=_WIDE) else parsed
+    if not parsed.is_finite() or not isinstance(fit("=", value, grid(arrow_type, domain)), tuple):
+        raise PredicateError(f"{text!r} is no value of type {arrow_type}; write the number without quotes")
+    return Value(domain, value)
+
+
+def _bytes(text: str) -> bytes:
+    """DuckDB's text form of bytes: ASCII characters stand for themselves, others as ``\\xAA``."""
+    out = bytearray()
+    for match in _ESCAPED.finditer(text):
+        if match[1]:
+            out += bytes.fromhex(match[1])
+        elif match[2] and match[2].isascii():
+            out += match[2].encode()
+        else:
+            raise PredicateError(f"{text!r} is not binary: write bytes as \\xAA, plain only ASCII but the backslash")
+    return bytes(out)
+
+
+def cast(constant: Value, target: pa.DataType) -> Value:
+    """CAST of a constant; numbers are never rounded but to the nearest float. Raises PredicateError."""
+    to, kind, value = domain_of(target), constant.kind, constant.value
+    assert to is not None
+    if kind is None:
+        return constant
+    if kind is Domain.TEXT:
+        return from_text(str(value), target)
+    if kind is to and kind is not Domain.EXACT:
+        return constant
+    match kind, to:
+        case (Domain.DATE, Domain.NAIVE | Domain.ZONED):
+            return Value(to, into(value, Domain.DATE, Domain.NAIVE))
+        case (Domain.NAIVE | Domain.ZONED, Domain.DATE):
+            return Value(to, value // DAY_US)  # type: ignore[operator]
+        case (Domain.NAIVE | Domain.ZONED, Domain.NAIVE | Domain.ZONED):
+            return Value(to, value)  # as UTC
+    if isinstance(kind, Domain) and (kind is Domain.EXACT or kind.is_float):
+        if to is Domain.FLOAT32:
+            return Value(to, nearest_float32(value))  # type: ignore[arg-type]
+        if to is Domain.FLOAT64:
+            return Value(to, float(value))  # type: ignore[arg-type]
+        if to is Domain.EXACT:
+            if isinstance(value, float) and not math.isfinite(value):
+                raise PredicateError(f"{value!s} is no value of type {target}")
+            fitted = fit("=", value, grid(target, to))
+            if isinstance(fitted, tuple):
+                return Value(to, _decimal(grid(target, to).unit * fitted[1]))
+            raise PredicateError(f"{value!s} does not fit {target} without loss")
+    raise PredicateError(f"no cast from {constant.name} to {target} here")
+
+
+def _decimal(value: Fraction) -> int | Decimal:
+    if value.denominator == 1:
+        return value.numerator
+    return _WIDE.divide(Decimal(value.numerator), Decimal(value.denominator))
+
+
+def negate(a: Value) -> Value:
+    """``-a``."""
+    if isinstance(a.value, Interval):
+        return Value(Interval, a.value.times(-1))
+    if a.kind is None:
+        return a
+    if isinstance(a.kind, Domain) and (a.kind is Domain.EXACT or a.kind.is_float):
+        value = a.value
+        assert isinstance(value, (int, float, Decimal))
+        return Value(a.kind, value.copy_negate() if isinstance(value, Decimal) else -value)
+    raise PredicateError(f"no minus before {a.name}")
+
+
+def arithmetic(operator: str, a: Value, b: Value) -> Value:
+    """``a operator b`` for ``+ - * / // %``. Raises PredicateError."""
+    if a.kind is None or b.kind is None:
+        return NULL
+    if isinstance(a.kind, Domain) and isinstance(b.kind, Domain):
+        domain = join(a.kind, b.kind)
+        if domain is Domain.EXACT or (domain and domain.is_float):
+            return _numbers(operator, a, b, domain)
+    result = _times(operator, a, b) if operator in "+-*" else None
+    if result is None and operator in "+*":
+        result = _times(operator, b, a)
+    if result is None:
+        raise PredicateError(f"can't compute {a.name} {operator} {b.name}")
+    return result
+
+
+def _numbers(operator: str, a: Value, b: Value, domain: Domain) -> Value:
+    if operator in ("/", "//", "%") and not b.value:
+        raise PredicateError("division by zero")
+    if operator == "/" and domain is Domain.EXACT:
+        domain = Domain.FLOAT64
+    x, y = (into(side.value, side.kind, domain) for side in (a, b))
+    if domain is not Domain.EXACT:
+        if operator in ("//", "%"):
+            raise PredicateError(f"{operator} is only for integers here")
+        assert isinstance(x, float)
+        assert isinstance(y, float)
+        value = _floats(operator, x, y)
+        return Value(domain, nearest_float32(value) if domain is Domain.FLOAT32 else value)
+    if type(x) is int and type(y) is int:
+        whole: dict[str, Callable[[], int]] = {
+            "+": lambda: x + y,
+            "-": lambda: x - y,
+            "*": lambda: x * y,
+            "//": lambda: abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1),
+            "%": lambda: abs(x) % abs(y) * (-1 if x < 0 else 1),
+        }
+        return exact(whole[operator]())
+    if operator in ("//", "%"):
+        raise PredicateError(f"{operator} is only for integers here")
+    method = {"+": _WIDE.add, "-": _WIDE.subtract, "*": _WIDE.multiply}[operator]
+    return exact(method(Decimal(x), Decimal(y)))
+
+
+def _floats(operator: str, x: float, y: float) -> float:
+    try:
+        return x + y if operator == "+" else x - y if operator == "-" else x * y if operator == "*" else x / y
+    except OverflowError:
+        return math.inf
+
+
+def _times(operator: str, a: Value, b: Value) -> Value | None:
+    """Arithmetic with dates, timestamps and intervals; None if there is none for these types."""
+    sign = -1 if operator == "-" else 1
+    x, y = a.value, b.value
+    if operator == "*":
+        if isinstance(x, Interval) and type(y) is int and b.kind is Domain.EXACT:
+            return Value(Interval, x.times(y))
+        return None
+    if isinstance(y, Interval):
+        if isinstance(x, Interval):
+            return Value(Interval, temporal.plus(x, y.times(sign)))
+        if a.kind in (Domain.DATE, Domain.NAIVE, Domain.ZONED):
+            moved = temporal.shift(into(x, a.kind, Domain.NAIVE), y.times(sign))
+            return Value(Domain.NAIVE if a.kind is Domain.DATE else a.kind, moved)
+    if a.kind is Domain.DATE and type(y) is int and type(x) is int:
+        if b.kind is Domain.EXACT:
+            return Value(Domain.DATE, x + sign * y)
+        if b.kind is Domain.DATE and operator == "-":
+            return Value(Domain.EXACT, x - y)
+    return None

@@ -1,0 +1,295 @@
+"""Evaluating a predicate on Arrow columns: whole arrays, one or two kernels for a comparison with a literal.
+
+The columns come in the types of their file, which may be narrower than those the predicate was bound to. Where
+possible the literal is moved to the file's type (exactly, or the comparison is decided without looking at values);
+otherwise the column is cast, always to the wider type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dolmen.errors import SchemaError
+from dolmen.format.values import Plain, to_array, to_scalar
+from dolmen.predicate import like
+from dolmen.predicate.ast import And, Column, Compare, Constant, In, IsNull, Like, Not, Op, Or, Predicate, Truth
+from dolmen.predicate.domain import (
+    DAY_US,
+    HOLDS,
+    Domain,
+    domain_of,
+    exact_float,
+    fit,
+    grid,
+    into,
+    join,
+    order,
+    plain_of,
+    rounds_to,
+)
+
+Columns: TypeAlias = Mapping[int, pa.Array | pa.ChunkedArray]
+
+_KERNELS = {
+    "=": pc.equal, "<>": pc.not_equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
+}  # fmt: skip
+_OPPOSITE: dict[Op, Op] = {">": "<=", ">=": "<"}
+_FEW = 16
+"""Up to so many members of IN, comparing with each is faster than hashing."""
+_NULL, _TRUE, _FALSE = (pa.scalar(value, pa.bool_()) for value in (None, True, False))
+
+
+def evaluate(p: Predicate, columns: Columns, length: int) -> pa.BooleanArray:
+    """TRUE, FALSE or NULL (unknown) for every row.
+
+    Args:
+        columns: by id, the columns the predicate names, in any type that widens to the bound one (dictionaries and
+            arrays of type null too).
+        length: number of rows.
+
+    Raises:
+        SchemaError: a column has a type that can't be compared as the predicate does.
+    """
+    result = _evaluate(p, columns)
+    if isinstance(result, pa.Scalar):
+        return pa.repeat(result, length)
+    if isinstance(result, pa.ChunkedArray):
+        result = result.combine_chunks()
+    assert len(result) == length, f"{len(result)} rows in columns that should have {length}"
+    return result
+
+
+def matches(p: Predicate, columns: Columns, length: int) -> pa.BooleanArray:
+    """TRUE for the rows for which the predicate is TRUE, FALSE for all others: what WHERE keeps, DELETE removes."""
+    mask = evaluate(p, columns, length)
+    return mask.fill_null(False) if mask.null_count else mask
+
+
+def _evaluate(p: Predicate, columns: Columns) -> Any:
+    match p:
+        case Compare():
+            return _compare(p, columns)
+        case And():
+            return _fold(pc.and_kleene, _FALSE, p.args, columns)
+        case Or():
+            return _fold(pc.or_kleene, _TRUE, p.args, columns)
+        case Not():
+            return pc.invert(_evaluate(p.arg, columns))
+        case In():
+            return _in(p, columns)
+        case IsNull():
+            return pc.is_null(_array(p.column, columns))
+        case Like():
+            return like.match(_only(Domain.TEXT, p.column, columns), p.pattern, p.escape, p.ignore_case)
+        case Truth():
+            return _only(Domain.BOOLEAN, p.column, columns)
+        case Constant():
+            return pa.scalar(p.value, pa.bool_())
+
+
+def _fold(kernel: Any, final: pa.Scalar, args: tuple[Predicate, ...], columns: Columns) -> Any:
+    """AND or OR, stopping where a constant decides it."""
+    result = _evaluate(args[0], columns)
+    for arg in args[1:]:
+        if isinstance(result, pa.Scalar) and result == final:
+            break
+        result = kernel(result, _evaluate(arg, columns))
+    return result
+
+
+def _array(column: Column, columns: Columns) -> Any:
+    array = columns[column.id]
+    if pa.types.is_dictionary(array.type):
+        return array.cast(array.type.value_type)
+    return array.cast(column.arrow_type) if pa.types.is_null(array.type) else array
+
+
+def _only(domain: Domain, column: Column, columns: Columns) -> Any:
+    """A column that must be of this domain in the file too."""
+    array = _array(column, columns)
+    if domain_of(array.type) is not domain:
+        raise SchemaError(f"column {column.id}, bound as {column.type}, is {array.type} in this file")
+    return array
+
+
+def _domain(column: Column, array: Any, other: pa.DataType) -> Domain:
+    """The domain of a comparison: no narrower than the column's bound type and its type in the file."""
+    domain = join(domain_of(column.arrow_type), domain_of(array.type), domain_of(other))
+    if domain is None:
+        raise SchemaError(f"column {column.id}, bound as {column.type}, is {array.type} in this file")
+    return domain
+
+
+def _compare(p: Compare, columns: Columns) -> Any:
+    left = _array(p.left, columns)
+    if isinstance(p.right, Column):
+        right = _array(p.right, columns)
+        domain = join(_domain(p.left, left, left.type), _domain(p.right, right, right.type))
+        if domain is None:
+            raise SchemaError(f"columns {p.left.id} ({left.type}) and {p.right.id} ({right.type}) do not compare")
+        return _compare_columns(p.op, _common(left, right, domain), _common(right, left, domain), domain)
+    domain = _domain(p.left, left, p.right.arrow_type)
+    value = into(p.right.plain, domain_of(p.right.arrow_type), domain)
+    if domain.is_float:
+        return _compare_float(p.op, left, value, domain)
+    if domain in (Domain.TEXT, Domain.BYTES, Domain.BOOLEAN):
+        array = _plain_bytes(left)
+        return _KERNELS[p.op](array, pa.scalar(value, array.type))
+    return _compare_exact(p.op, left, value, domain)
+
+
+def _compare_exact(op: Op, array: Any, value: Any, domain: Domain) -> Any:
+    fitted = fit(op, value, grid(array.type, domain))
+    if isinstance(fitted, bool):
+        return _constant_where_known(array, fitted)
+    op, raw = fitted
+    return _KERNELS[op](array, to_scalar(plain_of(raw, array.type), array.type))
+
+
+def _compare_float(op: Op, array: Any, value: float, domain: Domain) -> Any:
+    """NaN equals itself and is greater than any number; kernels find it in no relation, so ask for the opposite."""
+    if not pa.types.is_floating(array.type):
+        return _compare_rounded(op, array, value, domain)
+    array = _floats(array, domain)
+    if math.isnan(value):
+        if op in ("<=", ">"):
+            return _constant_where_known(array, op == "<=")
+        is_nan = pc.is_nan(array)
+        return is_nan if op in ("=", ">=") else pc.invert(is_nan)
+    scalar = pa.scalar(value, array.type)
+    if op in _OPPOSITE:
+        return pc.invert(_KERNELS[_OPPOSITE[op]](array, scalar))
+    return _KERNELS[op](array, scalar)
+
+
+def _compare_rounded(op: Op, array: Any, value: float, domain: Domain) -> Any:
+    """Integers and decimals beside a float, compared as the floats next to them, but without a cast."""
+    if not abs(value) < 2e38:  # beyond all of them, or NaN
+        return _constant_where_known(array, order(0.0, value) in HOLDS[op])
+    least, greatest, inclusive = rounds_to(value, domain)
+    if op in ("=", "<>"):
+        equal = pc.and_kleene(*(_compare_rounded(side, array, value, domain) for side in (">=", "<=")))
+        return equal if op == "=" else pc.invert(equal)
+    if op in (">=", "<"):
+        op = (">=" if inclusive else ">") if op == ">=" else ("<" if inclusive else "<=")
+        return _compare_exact(op, array, least, Domain.EXACT)
+    op = ("<=" if inclusive else "<") if op == "<=" else (">" if inclusive else ">=")
+    return _compare_exact(op, array, greatest, Domain.EXACT)
+
+
+def _compare_columns(op: Op, left: Any, right: Any, domain: Domain) -> Any:
+    if not domain.is_float:
+        return _KERNELS[op](left, right)
+    if op in (">", ">="):
+        return _compare_columns("<" if op == ">" else "<=", right, left, domain)
+    if op in ("<>", "<="):
+        return pc.invert(_compare_columns("=", left, right, domain) if op == "<>" else _less(right, left))
+    return _less(left, right) if op == "<" else pc.or_(
+        pc.equal(left, right), pc.and_(pc.is_nan(left), pc.is_nan(right))
+    )  # fmt: skip
+
+
+def _less(left: Any, right: Any) -> Any:
+    """``left < right`` with NaN as the greatest."""
+    return pc.or_(pc.less(left, right), pc.and_(pc.is_nan(right), pc.invert(pc.is_nan(left))))
+
+
+def _common(array: Any, other: Any, domain: Domain) -> Any:
+    """A column as a type that holds the values of both."""
+    if domain.is_float:
+        return _floats(array, domain)
+    if domain is Domain.EXACT:
+        return array if array.type == other.type else array.cast(_exact_common(array.type, other.type))
+    if domain is Domain.NAIVE and pa.types.is_date32(array.type):
+        # Dates reach further than timestamps: those beyond are as good as the last day that there is.
+        last = (2**63 - 1) // DAY_US
+        days = pc.min_element_wise(array.cast(pa.int32()), pa.scalar(last, pa.int32()), skip_nulls=False)
+        days = pc.max_element_wise(days, pa.scalar(-last, pa.int32()), skip_nulls=False)
+        return days.cast(pa.date32()).cast(pa.timestamp("us"))
+    return _plain_bytes(array)
+
+
+def _exact_common(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    """The narrowest type for the values of two integer or decimal types."""
+    if pa.types.is_integer(a) and pa.types.is_integer(b) and not {a, b} & {pa.uint64()}:
+        return pa.int64()
+    scale = max(_scale(a), _scale(b))
+    precision = scale + max(_precision(a) - _scale(a), _precision(b) - _scale(b))
+    return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
+
+
+def _scale(arrow_type: pa.DataType) -> int:
+    return arrow_type.scale if pa.types.is_decimal(arrow_type) else 0
+
+
+def _precision(arrow_type: pa.DataType) -> int:
+    return arrow_type.precision if pa.types.is_decimal(arrow_type) else len(str(2**arrow_type.bit_width))
+
+
+def _floats(array: Any, domain: Domain) -> Any:
+    target = pa.float64() if domain is Domain.FLOAT64 else pa.float32()
+    if array.type == target:
+        return array
+    if pa.types.is_decimal(array.type):
+        return array.cast(pa.string()).cast(target)  # Arrow's direct cast rounds more than once
+    return array.cast(target, safe=False)  # large integers go to the nearest float
+
+
+def _plain_bytes(array: Any) -> Any:
+    return array.cast(pa.binary()) if pa.types.is_fixed_size_binary(array.type) else array
+
+
+def _constant_where_known(array: Any, value: bool) -> Any:
+    """``value`` where the column is not NULL."""
+    if array.null_count == 0:
+        return _TRUE if value else _FALSE
+    return pc.or_kleene(pc.is_valid(array), _NULL) if value else pc.and_kleene(pc.is_null(array), _NULL)
+
+
+def _in(p: In, columns: Columns) -> Any:
+    array = _array(p.column, columns)
+    domain = _domain(p.column, array, p.arrow_type)
+    if domain.is_float and not (pa.types.is_integer(array.type) and _all_exact(p, domain)):
+        array = _floats(array, domain)
+    elif domain is Domain.BYTES:
+        array = _plain_bytes(array)
+    values = p.prepared.get((array.type, domain))
+    if values is None:
+        values = p.prepared[array.type, domain] = _value_set(p, array.type, domain)
+    if not len(values):
+        found = _constant_where_known(array, False)
+    elif len(values) <= _FEW:
+        found = reduce(pc.or_, (pc.equal(array, value) for value in values))
+    else:
+        found = pc.is_in(array, value_set=values)
+        if array.null_count:
+            found = pc.if_else(pc.is_valid(array), found, _NULL)
+    if pa.types.is_floating(array.type) and p.plain[-1] != p.plain[-1]:
+        found = pc.or_(found, pc.is_nan(array))
+    return pc.or_kleene(found, _NULL) if p.null else found
+
+
+def _all_exact(p: In, domain: Domain) -> bool:
+    return all(exact_float(value, domain) for value in p.plain)  # type: ignore[arg-type]
+
+
+def _value_set(p: In, arrow_type: pa.DataType, domain: Domain) -> pa.Array:
+    """The members that values of this type can equal, in this type."""
+    own = domain_of(p.arrow_type)
+    values = [into(value, own, domain) for value in p.plain]
+    if domain in (Domain.TEXT, Domain.BYTES, Domain.BOOLEAN):
+        return to_array(values, arrow_type)
+    if pa.types.is_floating(arrow_type):
+        if 0.0 in values:
+            values.append(-0.0)  # they are equal, but not to a hash table
+        return to_array(values, arrow_type)
+    cells = grid(arrow_type, Domain.EXACT if domain.is_float else domain)
+    placed = [fit("=", value, cells) for value in values]
+    members: list[Plain] = [plain_of(place[1], arrow_type) for place in placed if isinstance(place, tuple)]
+    return to_array(members, arrow_type)

@@ -1,0 +1,350 @@
+"""From what users write to a bound predicate: SQL text in DuckDB's dialect, or a mapping of columns to values.
+
+sqlglot reads the text; of its nodes a closed list is understood and everything else refused, down to unknown
+arguments of known nodes, so that no construct is ever taken for a similar one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dolmen.errors import PredicateError
+from dolmen.format.schema import Field, Schema
+from dolmen.predicate import bind, constants, temporal
+from dolmen.predicate.ast import FALSE, Constant, Op, Predicate
+from dolmen.predicate.bind import Side, find_column
+from dolmen.predicate.constants import Value
+from dolmen.predicate.domain import DAY_US, Domain
+from dolmen.predicate.mapping import parse_mapping
+from dolmen.predicate.temporal import Interval
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+MAX_NESTING = 20
+"""How deep parentheses may stand in each other: what sqlglot reads within Python's stack, wherever it is called."""
+
+_COMPARISONS: dict[str, Op] = {"eq": "=", "neq": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
+_ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/", "intdiv": "//", "mod": "%"}
+_NOW = frozenset(("now", "get_current_timestamp", "transaction_timestamp"))
+_CASTS = {
+    "BOOLEAN": pa.bool_(), "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INT": pa.int32(), "BIGINT": pa.int64(),
+    "UTINYINT": pa.uint8(), "USMALLINT": pa.uint16(), "UINT": pa.uint32(), "UBIGINT": pa.uint64(),
+    "FLOAT": pa.float32(), "DOUBLE": pa.float64(), "VARCHAR": pa.string(), "TEXT": pa.string(),
+    "VARBINARY": pa.binary(), "BLOB": pa.binary(), "DATE": pa.date32(), "TIME": pa.time64("us"),
+    "TIMESTAMP": pa.timestamp("us"), "TIMESTAMPNTZ": pa.timestamp("us"), "TIMESTAMPTZ": pa.timestamp("us", tz="UTC"),
+}  # fmt: skip
+
+
+def parse(source: str | Mapping[str, Any], schema: Schema, *, now_us: int) -> Predicate:
+    """Binds a predicate to a table's schema.
+
+    Args:
+        source: SQL text such as ``"user_id = 42 AND event_time < now() - INTERVAL 90 DAY"``; or a mapping such as
+            ``{"user_id": 42, "country": ["de", "fr"], "email": None}``: equality, IN and IS NULL, all of which must
+            hold. Texts in it mean what a quoted literal means in SQL, floats what their digits mean.
+        schema: columns are looked up here without regard to case; exactly when a quoted name stands there exactly.
+        now_us: microseconds since the epoch for ``now()``, ``current_timestamp`` and ``current_date`` (UTC).
+
+    Raises:
+        PredicateError: it cannot be read or does not fit the schema; with the position when it is text.
+    """
+    if isinstance(source, str):
+        return _parse_text(source, schema, now_us)
+    if isinstance(source, Mapping):
+        return parse_mapping(source, schema)
+    raise PredicateError(f"a predicate is SQL text or a mapping of columns to values, not {type(source).__name__}")
+
+
+def _parse_text(text: str, schema: Schema, now_us: int) -> Predicate:
+    from sqlglot import exp
+    from sqlglot.dialects.dialect import Dialect
+    from sqlglot.errors import ParseError, TokenError
+    from sqlglot.tokens import TokenType
+
+    duckdb = Dialect.get_or_raise("duckdb")
+    try:
+        tokens = duckdb.tokenize(text)
+        nesting = 0
+        for token in tokens:
+            if token.token_type in (TokenType.L_BRACKET, TokenType.L_BRACE):
+                raise PredicateError("lists and structs are not understood; write IN (1, 2)", position=token.start)
+            nesting += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
+            if nesting > MAX_NESTING:
+                raise PredicateError(f"more than {MAX_NESTING} parentheses in each other", position=token.start)
+        trees = duckdb.parser().parse_into(exp.Condition, tokens, text)
+        if not trees or trees[0] is None:
+            raise PredicateError("an empty predicate names no rows; to mean every row, write TRUE")
+        return _Reader(schema, now_us).predicate(trees[0])
+    except ParseError as error:
+        raise _syntax_error(text, error.errors) from None
+    except TokenError as error:
+        raise PredicateError(f"can't read {text!r}: is a quote or a comment left open? ({error})") from None
+    except RecursionError:
+        raise PredicateError("nested too deeply: write it with fewer NOT, minus signs or parentheses") from None
+
+
+def _syntax_error(text: str, errors: Sequence[Mapping[str, Any]]) -> PredicateError:
+    if not errors or not errors[0].get("line"):
+        return PredicateError(f"can't read {text!r} as a condition")
+    first = errors[0]
+    before = sum(len(line) for line in text.splitlines(keepends=True)[: first["line"] - 1])
+    position = max(0, before + first["col"] - len(first["highlight"]))
+    problem = first["description"]
+    if "Required keyword" in problem or problem.startswith("Expecting"):
+        problem = f"something is missing around {first['highlight']!r}"
+    else:
+        problem = f"unexpected {first['highlight']!r}"
+    return PredicateError(f"{problem}; a predicate is what stands behind WHERE in DuckDB's SQL", position=position)
+
+
+class _Reader:
+    """Turns sqlglot's tree into a bound predicate. Nodes are dispatched on by their (stable) ``key``."""
+
+    def __init__(self, schema: Schema, now_us: int) -> None:
+        self.schema, self.now_us = schema, now_us
+
+    def predicate(self, node: exp.Expression) -> Predicate:
+        """A condition."""
+        with _at(node):
+            if read := _CONDITIONS.get(node.key):
+                return read(self, node)
+            if node.key in _COMPARISONS:
+                return self._compare(node, _COMPARISONS[node.key])
+            if node.key in ("column", "literal", "null", "boolean") or node.key in _ARITHMETIC:
+                return self._bare(self.side(node))
+            raise _refusal(node)
+
+    def _bare(self, side: Side) -> Predicate:
+        if isinstance(side, Field):
+            return bind.truth(side)
+        if side.kind in (None, Domain.BOOLEAN):
+            return Constant(side.value)  # type: ignore[arg-type]
+        raise PredicateError(f"{side.name} is not a condition")
+
+    def _paren(self, node: exp.Expression) -> Predicate:
+        _only(node, "this")
+        return self.predicate(node.this)
+
+    def _and(self, node: exp.Expression) -> Predicate:
+        return bind.conjunction([self.predicate(arg) for arg in _chain(node)])
+
+    def _or(self, node: exp.Expression) -> Predicate:
+        return bind.disjunction([self.predicate(arg) for arg in _chain(node)])
+
+    def _not(self, node: exp.Expression) -> Predicate:
+        _only(node, "this")
+        return bind.negation(self.predicate(node.this))
+
+    def _compare(self, node: exp.Expression, op: Op) -> Predicate:
+        _only(node, "this", "expression")
+        if node.this.key == "tuple" and op == "=":
+            return self._tuples(node.this, [node.expression])
+        return bind.compare(op, self.side(node.this), self.side(node.expression))
+
+    def _tuples(self, left: exp.Expression, rows: Sequence[exp.Expression]) -> Predicate:
+        fields = []
+        for name in left.expressions:
+            field = self.side(name)
+            if not isinstance(field, Field):
+                raise PredicateError("tuples compare columns with constants, as in (a, b) = (1, 2)")
+            fields.append(field)
+        members = []
+        for row in rows:
+            if row.key != "tuple" or len(row.expressions) != len(fields):
+                raise PredicateError("a tuple equals a tuple of the same length only, as in (a, b) = (1, 2)")
+            members.append([self.constant(member) for member in row.expressions])
+            if constants.NULL in members[-1]:
+                raise PredicateError("tuples compare with constants that are not NULL")
+        return bind.one_of_tuples(fields, members)
+
+    def _in(self, node: exp.Expression) -> Predicate:
+        _only(node, "this", "expressions")
+        if node.this.key == "tuple":
+            return self._tuples(node.this, node.expressions)
+        side = self.side(node.this)
+        members = [self.constant(member) for member in node.expressions]
+        if isinstance(side, Field):
+            return bind.one_of(side, members)
+        equal = bind.disjunction([bind.compare("=", side, member) for member in members])
+        return equal if members else FALSE
+
+    def _between(self, node: exp.Expression) -> Predicate:
+        _only(node, "this", "low", "high")
+        return bind.between(self.side(node.this), self.side(node.args["low"]), self.side(node.args["high"]))
+
+    def _is(self, node: exp.Expression) -> Predicate:
+        _only(node, "this", "expression")
+        side, what = self.side(node.this), node.expression
+        if what.key == "null":
+            return bind.is_null(side) if isinstance(side, Field) else Constant(side.kind is None)
+        if what.key == "boolean":
+            if not isinstance(side, Field):
+                raise PredicateError("IS TRUE and IS FALSE need a boolean column")
+            holds = bind.truth(side) if what.this else bind.negation(bind.truth(side))
+            return bind.conjunction([holds, bind.negation(bind.is_null(side))])
+        raise PredicateError("IS is followed by NULL, TRUE, FALSE or DISTINCT FROM")
+
+    def _nullsafeneq(self, node: exp.Expression) -> Predicate:
+        _only(node, "this", "expression")
+        return bind.distinct_from(self.side(node.this), self.side(node.expression))
+
+    def _nullsafeeq(self, node: exp.Expression) -> Predicate:
+        return bind.negation(self._nullsafeneq(node))
+
+    def _like(self, node: exp.Expression, escape: str | None = None) -> Predicate:
+        _only(node, "this", "expression", "negate")
+        side = self.side(node.this)
+        if not isinstance(side, Field):
+            raise PredicateError("LIKE needs a column on its left")
+        p = bind.like(side, self.constant(node.expression), escape or None, node.key == "ilike")
+        return bind.negation(p) if node.args.get("negate") else p
+
+    def _escape(self, node: exp.Expression) -> Predicate:
+        _only(node, "this", "expression")
+        negated = node.this.key == "not"
+        inner, escape = node.this.this if negated else node.this, self.constant(node.expression)
+        if inner.key not in ("like", "ilike") or escape.kind is not Domain.TEXT:
+            raise PredicateError("ESCAPE belongs to LIKE, with one character in single quotes")
+        p = self._like(inner, str(escape.value))
+        return bind.negation(p) if negated else p
+
+    def side(self, node: exp.Expression) -> Side:
+        """One side of a comparison: a column or a constant."""
+        while node.key == "paren":
+            _only(node, "this")
+            node = node.this
+        if node.key != "column":
+            return self.constant(node)
+        with _at(node):
+            _only(node, "this")
+            if node.this.key != "identifier":
+                raise _refusal(node)
+            return find_column(node.name, self.schema, quoted=bool(node.this.args.get("quoted")))
+
+    def constant(self, node: exp.Expression) -> Value:
+        """A constant expression, folded."""
+        with _at(node):
+            match node.key:
+                case "null":
+                    return constants.NULL
+                case "boolean":
+                    return Value(Domain.BOOLEAN, bool(node.this))
+                case "literal":
+                    return Value(Domain.TEXT, node.name) if node.is_string else constants.number(node.name)
+                case "paren":
+                    _only(node, "this")
+                    return self.constant(node.this)
+                case "neg":
+                    return constants.negate(self.constant(node.this))
+                case "cast":
+                    return constants.cast(self.constant(node.this), _cast_target(node))
+                case "interval":
+                    return self._interval(node)
+                case "timestamptrunc" | "datetrunc":
+                    return self._truncated(node)
+            if node.key in _ARITHMETIC:
+                _only(node, "this", "expression", "safe", "typed")
+                a, b = self.constant(node.this), self.constant(node.expression)
+                return constants.arithmetic(_ARITHMETIC[node.key], a, b)
+            name = node.name.lower() if node.key == "anonymous" else node.key
+            if not any(node.args.get(arg) for arg in ("expressions", "expression")):
+                if name in _NOW or name == "currenttimestamp":
+                    return Value(Domain.ZONED, self.now_us)
+                if name == "currentdate":
+                    return Value(Domain.DATE, self.now_us // DAY_US)
+                if name in ("localtimestamp", "current_localtimestamp"):
+                    return Value(Domain.NAIVE, self.now_us)
+            raise _refusal(node)
+
+    def _interval(self, node: exp.Expression) -> Value:
+        _only(node, "this", "unit")
+        if node.this is None:
+            raise _refusal(node)
+        amount, unit = self.constant(node.this), node.args.get("unit")
+        if unit is None:
+            return Value(Interval, temporal.parse_interval(str(amount.value)))
+        if unit.key != "var" or not isinstance(amount.value, (int, str)):
+            raise PredicateError("an interval is a whole number of one unit, such as INTERVAL 90 DAY")
+        return Value(Interval, temporal.parse_interval(f"{amount.value} {unit.name}"))
+
+    def _truncated(self, node: exp.Expression) -> Value:
+        _only(node, "this", "unit")
+        value = self.constant(node.this)
+        if value.kind not in (Domain.NAIVE, Domain.ZONED):
+            raise PredicateError("date_trunc is understood for constant timestamps only, such as now()")
+        return Value(value.kind, temporal.truncate(value.value, node.args["unit"].name))  # type: ignore[arg-type]
+
+
+def _chain(node: exp.Expression) -> list[exp.Expression]:
+    """The operands of a chain of the same connective, without recursion: chains are long."""
+    operands, pending = [], [node]
+    while pending:
+        top = pending.pop()
+        if top.key == node.key:
+            _only(top, "this", "expression")
+            pending += (top.expression, top.this)
+        else:
+            operands.append(top)
+    return operands
+
+
+def _cast_target(node: exp.Expression) -> pa.DataType:
+    _only(node, "this", "to")
+    target = node.args["to"]
+    name = target.this.name if hasattr(target.this, "name") else str(target.this)
+    if name == "DECIMAL":
+        sizes = [int(param.name) for param in target.expressions] or [18, 3]
+        precision, scale = (*sizes, 0)[:2]
+        if not 0 <= scale <= precision <= constants.MAX_DIGITS or precision == 0:
+            raise PredicateError(f"DECIMAL takes 1 to {constants.MAX_DIGITS} digits and no more of them as fraction")
+        return pa.decimal128(precision, scale)
+    if name not in _CASTS or target.expressions:
+        raise PredicateError(f"no cast to {target.sql('duckdb')} here; there are {', '.join(_CASTS)}, DECIMAL(p, s)")
+    return _CASTS[name]
+
+
+def _only(node: exp.Expression, *known: str) -> None:
+    """Refuses a node with arguments that are not understood."""
+    if any(value and name not in known for name, value in node.args.items()):
+        raise _refusal(node)
+
+
+def _refusal(node: exp.Expression) -> PredicateError:
+    text = node.sql("duckdb")
+    if len(text) > 80:
+        text = text[:77] + "..."
+    if node.key == "column" and node.args.get("table"):
+        advice = "write the column's name alone"
+    elif any(part.key == "column" for part in node.walk()):
+        advice = "compare columns themselves, without functions, casts or arithmetic"
+    else:
+        advice = "only literals, CAST, + - * / // %, now(), current_date, date_trunc and INTERVAL make constants"
+    return PredicateError(f"{text} is not understood in a predicate; {advice}", position=_position(node))
+
+
+def _position(node: exp.Expression) -> int | None:
+    """Where the node begins: the least position that it or anything in it has."""
+    return min((part.meta["start"] for part in node.walk() if "start" in part.meta), default=None)
+
+
+@contextmanager
+def _at(node: exp.Expression) -> Iterator[None]:
+    """Adds the node's position to errors that have none."""
+    try:
+        yield
+    except PredicateError as error:
+        if error.position is not None:
+            raise
+        raise PredicateError(error.reason, position=_position(node)) from None
+
+
+_CONDITIONS: dict[str, Callable[[_Reader, Any], Predicate]] = {
+    "paren": _Reader._paren, "and": _Reader._and, "or": _Reader._or, "not": _Reader._not, "in": _Reader._in,
+    "between": _Reader._between, "is": _Reader._is, "like": _Reader._like, "ilike": _Reader._like,
+    "escape": _Reader._escape, "nullsafeneq": _Reader._nullsafeneq, "nullsafeeq": _Reader._nullsafeeq,
+}  # fmt: skip

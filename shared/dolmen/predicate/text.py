@@ -1,0 +1,131 @@
+"""A predicate as SQL text: for people, and understood again by ``parse``."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+
+import numpy as np
+
+from dolmen.format.schema import Schema
+from dolmen.format.values import Plain
+from dolmen.predicate import temporal
+from dolmen.predicate.ast import (
+    And,
+    Column,
+    Compare,
+    Constant,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Not,
+    Or,
+    Predicate,
+    Truth,
+)  # fmt: skip
+from dolmen.predicate.domain import Domain, domain_of
+
+_SIMPLE = re.compile(r"[a-z_][a-z0-9_]*")
+_RESERVED = (
+    "all analyse analyze and any array as asc asymmetric both case cast check collate column constraint create "
+    "current_date current_timestamp default deferrable desc describe distinct do else end except exists false fetch "
+    "for foreign from group having if in initially interval intersect into is isnull lambda lateral leading like "
+    "limit localtimestamp map not notnull null offset on only or order pivot pivot_longer pivot_wider placing primary "
+    "qualify references returning select show some summarize symmetric table then to trailing true union unique "
+    "unpivot using variadic when where window with current_user"
+)
+_RESERVED_NAMES = frozenset(_RESERVED.split())
+
+
+def to_sql(p: Predicate, schema: Schema) -> str:
+    """DuckDB's SQL for a predicate. Parsed again with the same schema it is the same predicate.
+
+    Args:
+        schema: names the columns; dropped ones that it still knows too.
+    """
+    match p:
+        case Compare():
+            right = p.right
+            text = _name(right, schema) if isinstance(right, Column) else _value(right.plain, right.type, p.left)
+            return f"{_name(p.left, schema)} {p.op} {text}"
+        case In():
+            return _in(p, "IN", schema)
+        case IsNull():
+            return f"{_name(p.column, schema)} IS NULL"
+        case Like():
+            operator = "ILIKE" if p.ignore_case else "LIKE"
+            escape = f" ESCAPE {_quoted(p.escape)}" if p.escape else ""
+            return f"{_name(p.column, schema)} {operator} {_quoted(p.pattern)}{escape}"
+        case Truth():
+            return _name(p.column, schema)
+        case Constant():
+            return "NULL" if p.value is None else "TRUE" if p.value else "FALSE"
+        case Not(arg=IsNull(column=column)):
+            return f"{_name(column, schema)} IS NOT NULL"
+        case Not(arg=In() as inner):
+            return _in(inner, "NOT IN", schema)
+        case Not():
+            return f"NOT {_nested(p.arg, schema)}"
+        case And():
+            return " AND ".join(_nested(arg, schema) for arg in p.args)
+        case Or():
+            return " OR ".join(_nested(arg, schema) for arg in p.args)
+    raise AssertionError(p)
+
+
+def _in(p: In, operator: str, schema: Schema) -> str:
+    values = [_value(value, p.type, p.column) for value in p.plain]
+    return f"{_name(p.column, schema)} {operator} ({', '.join(values + ['NULL'] * p.null)})"
+
+
+def _nested(p: Predicate, schema: Schema) -> str:
+    text = to_sql(p, schema)
+    return f"({text})" if isinstance(p, (And, Or)) else text
+
+
+def _name(column: Column, schema: Schema) -> str:
+    name = schema.by_id[column.id].name
+    alone = sum(field.name.lower() == name for field in schema.fields) <= 1
+    return (
+        name
+        if alone and _SIMPLE.fullmatch(name) and name not in _RESERVED_NAMES
+        else '"' + name.replace('"', '""') + '"'
+    )
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _value(value: Plain, own: str, column: Column) -> str:
+    """A literal that binds to the same type beside this column."""
+    domain, beside = domain_of(Literal(own, None).arrow_type), domain_of(column.arrow_type)
+    match domain, value:
+        case Domain.BOOLEAN, _:
+            return "TRUE" if value else "FALSE"
+        case Domain.EXACT, Decimal():
+            return f"{value:f}"
+        case Domain.FLOAT32, float():
+            digits = str(np.float32(value))
+            plain = beside is Domain.FLOAT32 and math.isfinite(value) and "e" not in digits
+            return digits if plain else f"CAST('{digits}' AS FLOAT)"
+        case Domain.FLOAT64, float():
+            if not math.isfinite(value):
+                return f"CAST('{value}' AS DOUBLE)"
+            return repr(value) if beside is Domain.FLOAT64 or "e" in repr(value) else f"{value!r}e0"
+        case Domain.TEXT, str():
+            return _quoted(value)
+        case Domain.BYTES, bytes():
+            escaped = (chr(b) if 32 <= b < 127 and b not in b"'\\" else f"\\x{b:02X}" for b in value)
+            return "'" + "".join(escaped) + "'"
+        case Domain.DATE, int():
+            return f"DATE '{temporal.format_date(value)}'"
+        case Domain.TIME, int():
+            return f"TIME '{temporal.format_time(value)}'"
+        case Domain.NAIVE, int():
+            return f"TIMESTAMP '{temporal.format_timestamp(value)}'"
+        case Domain.ZONED, int():
+            return f"TIMESTAMPTZ '{temporal.format_timestamp(value)}+00:00'"
+    return str(value)

@@ -1,0 +1,94 @@
+"""The tombstones of a scan, ready to be applied: predicates decoded, keys made into lookups."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dolmen.errors import CorruptionError, PredicateError
+from dolmen.format.entries import Blob, KeysTombstone, Tombstone, WhereTombstone
+from dolmen.format.keys import Keys, decode_keys, inline_keys
+from dolmen.format.schema import Schema
+from dolmen.format.tombstone_object import check_blob
+from dolmen.predicate import Predicate, from_builtins, from_json
+from dolmen.scan.blobs import BlobReader, Place, place
+from dolmen.scan.cache import CacheKey, ObjectCache
+from dolmen.scan.keys_lookup import KeysLookup
+
+
+@dataclass(frozen=True)
+class Deletes:
+    """What a scan's tombstones say.
+
+    Args:
+        predicates: of ``where`` tombstones, by the place of their blob.
+        lookups: of ``keys`` tombstones, by their columns: one for all of the same columns.
+    """
+
+    predicates: dict[Blob, Predicate]
+    lookups: dict[tuple[int, ...], KeysLookup]
+
+    def predicates_of(self, tombstones: Iterable[Tombstone]) -> list[Predicate]:
+        """The predicates among these tombstones."""
+        return [self.predicates[t.blob] for t in tombstones if isinstance(t, WhereTombstone)]
+
+    def lookups_of(self, tombstones: Iterable[Tombstone]) -> list[KeysLookup]:
+        """The lookups that these tombstones are in."""
+        return [self.lookups[columns] for columns in {t.columns for t in tombstones if isinstance(t, KeysTombstone)}]
+
+
+def not_inline(tombstones: Iterable[Tombstone], cache: ObjectCache) -> list[Tombstone]:
+    """The tombstones whose content has to be fetched."""
+    return [
+        t
+        for t in tombstones
+        if (t.predicate if isinstance(t, WhereTombstone) else t.values) is None and _cache_key(t) not in cache
+    ]
+
+
+def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobReader, cache: ObjectCache) -> Deletes:
+    """Fetches what does not stand in the manifest, and makes it ready.
+
+    Raises:
+        CorruptionError: a blob is not what its entry says.
+    """
+    held: dict[Place, Predicate | Keys | None] = {}
+    for tombstone in tombstones:
+        held[place(tombstone.blob)] = _inline(tombstone) or cache.get(_cache_key(tombstone))
+    bodies = reader.read(t.blob for t in tombstones if held[place(t.blob)] is None)
+    predicates: dict[Blob, Predicate] = {}
+    keys: dict[tuple[int, ...], list[tuple[KeysTombstone, Keys]]] = defaultdict(list)
+    for tombstone in tombstones:
+        found: Any = held[place(tombstone.blob)]
+        if found is None:
+            body = bodies[place(tombstone.blob)]
+            found = _decode(tombstone, body)
+            cache.put(_cache_key(tombstone), found, 4 * len(body))
+        if isinstance(tombstone, WhereTombstone):
+            predicates[tombstone.blob] = found
+        else:
+            keys[tombstone.columns].append((tombstone, found))
+    types = {columns: [schema.by_id[id_].arrow_type for id_ in columns] for columns in keys}
+    return Deletes(predicates, {columns: KeysLookup(found, types[columns]) for columns, found in keys.items()})
+
+
+def _cache_key(tombstone: Tombstone) -> CacheKey:
+    return ("tombstone", tombstone.blob.object, tombstone.blob.offset)
+
+
+def _inline(tombstone: Tombstone) -> Predicate | Keys | None:
+    if isinstance(tombstone, KeysTombstone):
+        return inline_keys(tombstone)
+    return None if tombstone.predicate is None else from_builtins(tombstone.predicate)
+
+
+def _decode(tombstone: Tombstone, body: bytes) -> Predicate | Keys:
+    if isinstance(tombstone, KeysTombstone):
+        return decode_keys(body, tombstone)
+    check_blob(body, tombstone.blob)
+    try:
+        return from_json(body)
+    except PredicateError as error:
+        raise CorruptionError(tombstone.blob.object, f"predicate at byte {tombstone.blob.offset}: {error}") from error

@@ -1,0 +1,123 @@
+"""``explain()``: what a scan reads and what it can skip, in numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from dolmen.format.entries import KeysTombstone, WhereTombstone
+from dolmen.scan.blobs import requests
+from dolmen.scan.deletes import not_inline
+from dolmen.scan.display import html, text
+from dolmen.scan.footers import first_request
+from dolmen.scan.plan import Plan
+from dolmen.scan.read import TableReader, batches
+from dolmen.scan.row_groups import RowGroup
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """A number of requests, and the bytes they bring."""
+
+    requests: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Fetch) -> Fetch:
+        return Fetch(self.requests + other.requests, self.bytes + other.bytes)
+
+    def __str__(self) -> str:
+        return f"{self.requests:,} requests, {self.bytes:,} bytes"
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """What a scan reads, beginning with the cache as it was.
+
+    Args:
+        plan: what the manifest alone tells.
+        row_groups: in all files that are read.
+        row_groups_read: those that may have rows for the scan, by the footers' statistics and vectors.
+        row_groups_tested: those of them whose rows have to be tested, one by one, against a predicate or tombstone.
+        vectors, vector_positions: deletion vectors applied, and the rows they remove.
+        where_tombstones, keys_tombstones: deletes that are checked, in at least one file.
+        tombstone_fetch, vector_fetch, footer_fetch, data_fetch: requests; a small file comes whole with its footer.
+            With a limit, ``data_fetch`` is what is read at most. Files of this machine are read without requests, in
+            ``row_groups_read`` pieces.
+    """
+
+    plan: Plan
+    row_groups: int
+    row_groups_read: int
+    row_groups_tested: int
+    vectors: int
+    vector_positions: int
+    where_tombstones: int
+    keys_tombstones: int
+    tombstone_fetch: Fetch
+    vector_fetch: Fetch
+    footer_fetch: Fetch
+    data_fetch: Fetch
+
+    @property
+    def fetch(self) -> Fetch:
+        """All requests together."""
+        return self.tombstone_fetch + self.vector_fetch + self.footer_fetch + self.data_fetch
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What ``repr`` shows, line by line: first what the manifest tells, then what footers and tombstones tell."""
+        return [
+            *self.plan.facts(),
+            (
+                "row groups, by footers",
+                f"{self.row_groups_read:,} of {self.row_groups:,}, {self.row_groups_tested:,} row by row",
+            ),
+            ("vectors", f"{self.vectors:,}, removing {self.vector_positions:,} rows"),
+            ("applied tombstones", f"{self.where_tombstones:,} where, {self.keys_tombstones:,} keys"),
+            ("fetch tombstones", str(self.tombstone_fetch)),
+            ("fetch vectors", str(self.vector_fetch)),
+            ("fetch footers", str(self.footer_fetch)),
+            ("fetch data", f"{'at most ' if self.plan.limit is not None else ''}{self.data_fetch}"),
+        ]
+
+    def __repr__(self) -> str:
+        return text(self.facts())
+
+    def _repr_html_(self) -> str:
+        return html(self.facts())
+
+
+def explain(reader: TableReader) -> Explanation:
+    """Explains what this (fresh) reader would do."""
+    plan, cache = reader.plan, reader.cache
+    vectors = [file.file.vector for file in plan.files if file.file.vector]
+    blobs = requests(t.blob for t in not_inline(plan.tombstones, cache))
+    bitmaps = requests(v for v in vectors if ("vector", v.object, v.offset) not in cache)
+    unopened = [file.file for file in plan.files if ("footer", file.file.path, 0) not in cache]
+    footers = [first_request(file) for file in unopened]
+    groups: list[int] = []
+    tested: list[int] = []
+
+    def seen(group: RowGroup) -> RowGroup:
+        groups.append(group.index)
+        if group.tests:
+            tested.append(group.index)
+        return group
+
+    data = Fetch()
+    for batch in batches(map(seen, reader.groups()), plan.output_ids):
+        data += Fetch(len(batch.requests), sum(request.length for request in batch.requests))
+    kinds = Counter(type(tombstone) for tombstone in plan.tombstones)
+    return Explanation(
+        plan=plan,
+        row_groups=reader.row_groups_seen,
+        row_groups_read=len(groups),
+        row_groups_tested=len(tested),
+        vectors=len(vectors),
+        vector_positions=sum(vector.cardinality for vector in vectors),
+        where_tombstones=kinds[WhereTombstone],
+        keys_tombstones=kinds[KeysTombstone],
+        tombstone_fetch=Fetch(len(blobs), sum(request.range.length for request in blobs)),
+        vector_fetch=Fetch(len(bitmaps), sum(request.range.length for request in bitmaps)),
+        footer_fetch=Fetch(len(footers), sum(request.length - 1 for request in footers)),
+        data_fetch=data,
+    )

@@ -1,0 +1,117 @@
+"""A 64-bit code for every tuple of column values, so that tuples of any types are looked up as integers.
+
+The code of one integer-like column is its value: equal codes are equal values. All other codes are hashes of the
+whole content: equal values have equal codes, and equal codes have to be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Words = npt.NDArray[np.uint64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: Fibonacci hashing (Knuth, TAOCP 3, section 6.4)
+_STEP = np.uint64(0xFF51AFD7ED558CCD)  # the first multiplier of MurmurHash3's 64-bit finaliser
+_SHIFT = np.uint64(32)
+
+_INTEGER_WIDTHS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+_SIGNED_WIDTHS = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
+
+
+def is_exact(types: Sequence[pa.DataType]) -> bool:
+    """Whether equal codes are equal tuples."""
+    return len(types) == 1 and _is_integer_like(types[0])
+
+
+def codes(arrays: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
+    """The codes of the tuples at each place of some arrays of equal length; any value where one is NULL."""
+    if is_exact([array.type for array in arrays]):
+        return integers(arrays[0])
+    mixed = np.zeros(len(arrays[0]), np.uint64)
+    for array in arrays:
+        for word, there in _words(array):
+            if there is None:
+                mixed = _mix(mixed, word)
+            else:
+                mixed[there] = _mix(mixed[there], word[there])
+    return mixed.view(np.int64)
+
+
+def _mix(mixed: Words, word: Words) -> Words:
+    mixed = mixed ^ word
+    mixed *= _STEP
+    mixed ^= mixed >> _SHIFT
+    return mixed
+
+
+def slots(found: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
+    """The place of each code in a table of 2 to the ``bits`` slots."""
+    hashed = found.view(np.uint64) * _GOLDEN
+    hashed >>= np.uint64(64 - bits)
+    return hashed.view(np.int64)
+
+
+def integers(array: pa.Array) -> npt.NDArray[np.int64]:
+    """The values of an integer-like array; those of uint64 wrap around."""
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.uint8())
+    signed = not pa.types.is_unsigned_integer(array.type)
+    width = (_SIGNED_WIDTHS if signed else _INTEGER_WIDTHS)[array.type.bit_width]
+    values = _values(array, width)
+    return values.view(np.int64) if values.itemsize == 8 else values.astype(np.int64)
+
+
+def _is_integer_like(arrow_type: pa.DataType) -> bool:
+    t = pa.types
+    return bool(t.is_integer(arrow_type) or t.is_temporal(arrow_type) or t.is_boolean(arrow_type))
+
+
+def _values(array: pa.Array, dtype: npt.DTypeLike, width: int = 1) -> npt.NDArray[np.generic]:
+    """The fixed-width values of an array without copying, ``width`` items each; NULLs have any value."""
+    buffer = array.buffers()[1]
+    if buffer is None or len(array) == 0:
+        return np.zeros(len(array) * width, dtype)
+    values: npt.NDArray[np.generic] = np.frombuffer(buffer, dtype, (array.offset + len(array)) * width)
+    return values[array.offset * width :]
+
+
+def _words(array: pa.Array) -> Iterator[tuple[Words, npt.NDArray[np.bool_] | None]]:
+    """All of each value's content, 64 bits at a time, and which values are that long; None = all."""
+    if _is_integer_like(array.type):
+        yield integers(array).view(np.uint64), None
+    elif pa.types.is_decimal(array.type):
+        halves = _values(array, np.uint64, 2).reshape(-1, 2)
+        yield halves[:, 0].astype(np.uint64), None
+        yield halves[:, 1].astype(np.uint64), None
+    elif pa.types.is_fixed_size_binary(array.type):
+        width = array.type.byte_width
+        offsets = np.arange(len(array) + 1, dtype=np.int64) * width
+        yield from _text_words(_values(array, np.uint8, width), offsets)
+    else:
+        ends = np.frombuffer(array.buffers()[1], np.int32, array.offset + len(array) + 1)[array.offset :]
+        body = array.buffers()[2]
+        data = np.frombuffer(body, np.uint8) if body is not None else np.zeros(0, np.uint8)
+        yield from _text_words(data, ends.astype(np.int64))
+
+
+def _text_words(
+    data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]
+) -> Iterator[tuple[Words, npt.NDArray[np.bool_] | None]]:
+    data, offsets = data[offsets[0] : offsets[-1]], offsets - offsets[0]
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    yield lengths.view(np.uint64), None
+    if len(lengths) == 0:
+        return
+    padded = np.zeros(len(data) + 8, np.uint8)
+    padded[: len(data)] = data
+    anywhere = np.ndarray((len(data) + 1,), "<u8", padded.data, 0, (1,))  # the 8 bytes from each byte on
+    masks = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [2**64 - 1], np.uint64)
+    shortest = int(lengths.min())
+    for done in range(0, int(lengths.max()), 8):
+        left = np.clip(lengths - done, 0, 8)
+        word = anywhere[np.minimum(starts + done, len(data))] & masks[left]
+        yield word, None if shortest > done else left > 0

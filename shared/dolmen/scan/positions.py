@@ -1,0 +1,51 @@
+"""Finding rows for a delete by position."""
+
+from __future__ import annotations
+
+from pyroaring import BitMap
+
+from dolmen.format.manifest import Manifest
+from dolmen.format.vectors import from_mask
+from dolmen.predicate import Predicate
+from dolmen.runtime import Runtime
+from dolmen.scan.blobs import Pending
+from dolmen.scan.cache import ObjectCache
+from dolmen.scan.plan import plan
+from dolmen.scan.read import RowGroupColumns, TableReader
+from dolmen.scan.row_groups import RowGroup
+from dolmen.scan.surviving import surviving
+from dolmen.store.base import ObjectStore
+
+
+def matching_positions(
+    store: ObjectStore,
+    runtime: Runtime,
+    cache: ObjectCache,
+    manifest: Manifest,
+    table: str,
+    where: Predicate,
+    pending: Pending | None = None,
+) -> dict[str, BitMap]:
+    """The live rows for which a predicate is TRUE, as positions by the uuid of their file.
+
+    Rows that a vector or a tombstone hides already are not among them, so the counts are exact. Reads only the columns
+    of the predicate and of tombstones, and nothing of row groups that statistics prove whole.
+
+    Args:
+        pending: reads objects that a transaction has not uploaded yet.
+    """
+    reader = TableReader(store, runtime, cache, plan(manifest, table, columns=(), where=where), pending)
+    found: dict[str, BitMap] = {}
+    for uuid, positions in reader.read(_positions, reader.groups(), frozenset()):
+        if positions:
+            found.setdefault(uuid, BitMap()).update(positions)
+    return found
+
+
+def _positions(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
+    uuid = group.file.file.uuid
+    everything = BitMap(range(group.first, group.first + group.rows))
+    if group.tests:
+        keep = surviving(group, columns.read(group.tests))
+        return uuid, everything if keep is None else from_mask(keep, group.first)
+    return uuid, everything - group.file.vector if group.file.vector else everything

@@ -1,0 +1,103 @@
+"""Byte ranges of objects: which of them to ask for together, and the file that Parquet reads them from."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+GAP_BYTES = 1 << 20
+"""Ranges that are at most so far apart are fetched together: on S3 a request costs more than so many bytes."""
+
+MERGED_BYTES = 8 << 20
+"""No request asks for more than this, unless one column chunk alone is larger."""
+
+
+class Range(NamedTuple):
+    """The bytes ``start`` <= i < ``end`` of an object."""
+
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        """How many bytes."""
+        return self.end - self.start
+
+
+def coalesce(ranges: Iterable[Range], gap: int = GAP_BYTES, most: int = MERGED_BYTES) -> list[Range]:
+    """The requests that cover ``ranges`` (in any order, overlaps allowed), in ascending order."""
+    merged: list[Range] = []
+    for wanted in sorted(ranges):
+        last = merged[-1] if merged else None
+        if last and wanted.start <= last.end + gap and max(wanted.end, last.end) - last.start <= most:
+            merged[-1] = Range(last.start, max(wanted.end, last.end))
+        else:
+            merged.append(wanted)
+    return merged
+
+
+class FetchedFile:
+    """The fetched ranges of an object, as a file for pyarrow that has holes where nothing was fetched.
+
+    Reading into a hole is a bug of the planning above and raises AssertionError. One position, so one reader at a
+    time; instances over the same bytes cost nothing.
+
+    Args:
+        parts: (offset, bytes), ascending and not overlapping.
+        size: of the whole object.
+    """
+
+    closed = False
+    mode = "rb"
+
+    def __init__(self, parts: Sequence[tuple[int, bytes]], size: int) -> None:
+        self._starts = [start for start, _ in parts]
+        self._bodies = [body for _, body in parts]
+        self._size, self._position = size, 0
+
+    def read_buffer(self, length: int) -> pa.Buffer:
+        """The next ``length`` bytes, without copying."""
+        place = bisect_right(self._starts, self._position) - 1
+        offset = self._position - self._starts[place] if place >= 0 else 0
+        if place < 0 or offset + length > len(self._bodies[place]):
+            raise AssertionError(f"bytes {self._position} to {self._position + length} were not fetched")
+        self._position += length
+        return pa.py_buffer(self._bodies[place]).slice(offset, length)
+
+    def read(self, length: int = -1) -> bytes:
+        """The next ``length`` bytes, copied."""
+        if length < 0:
+            length = self._size - self._position
+        body: bytes = self.read_buffer(length).to_pybytes()
+        return body
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Moves to ``offset`` from the start (0), from here (1) or from the end (2)."""
+        self._position = offset + (0, self._position, self._size)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._position
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def writable(self) -> bool:
+        """Never."""
+        return False
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def open(self) -> Any:
+        """This file as pyarrow takes it."""
+        return pa.PythonFile(self, mode="r")

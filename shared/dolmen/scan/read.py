@@ -1,0 +1,244 @@
+"""Reading row groups: open files, prune row groups, fetch ranges, decode; each stage ahead of the next.
+
+All waiting happens in the thread that consumes the rows; the stages hand their work to pools whose tasks never wait
+for each other. What is under way at once is bounded per stage, which is what bounds memory:
+``threads`` requests of at most ``MERGED_BYTES`` each, and one decoded row group per processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TypeVar
+
+import pyarrow as pa
+from pyroaring import BitMap
+
+from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.format import vectors
+from dolmen.format.entries import DataFile, Vector
+from dolmen.runtime import Runtime
+from dolmen.scan.blobs import BlobReader, Pending, place
+from dolmen.scan.cache import ObjectCache
+from dolmen.scan.deletes import load_deletes
+from dolmen.scan.footers import Opened, open_file
+from dolmen.scan.plan import FilePlan, Plan
+from dolmen.scan.ranges import MERGED_BYTES, Range, coalesce
+from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.scan.sources import Source
+from dolmen.store.base import ObjectStore
+
+R = TypeVar("R")
+
+VECTOR_BYTES = 16 << 20
+"""Vectors of consecutive files are fetched together up to this much."""
+
+
+class RowGroupColumns:
+    """Columns of one row group, decoded when asked for.
+
+    Args:
+        group: the row group.
+        source: where its bytes are.
+        table: for messages.
+    """
+
+    def __init__(self, group: RowGroup, source: Source, table: str) -> None:
+        self._group, self._source, self._table = group, source, table
+        self._read: dict[int, pa.Array] = {}
+
+    def read(self, ids: frozenset[int]) -> dict[int, pa.Array]:
+        """All rows of these columns by id, in the file's types; NULLs of type null where the file is too old.
+
+        Raises:
+            CorruptionError: bytes that don't decode, or whose checksum differs.
+        """
+        footer = self._group.file.footer
+        leaves = footer.leaves(ids - self._read.keys())
+        if leaves:
+            try:
+                table = self._source.read(self._group.index, leaves)
+            except FileNotFoundError as error:
+                raise missing(self._group.file.file, self._table) from error
+            except (OSError, pa.ArrowException) as error:
+                raise CorruptionError(
+                    self._group.file.file.path, f"row group {self._group.index}, table {self._table!r}: {error}"
+                ) from error
+            names = [id_ for id_, column in footer.columns.items() if column.leaves[0] in leaves]
+            for id_, column in zip(names, table.columns, strict=True):
+                self._read[id_] = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        for id_ in ids - self._read.keys():
+            self._read[id_] = pa.nulls(self._group.rows)
+        return {id_: self._read[id_] for id_ in ids}
+
+
+@dataclass
+class TableReader:
+    """Runs a plan. Each is used once.
+
+    Args:
+        pending: reads objects that a transaction has not uploaded yet.
+        cautious: open no file before its row groups are asked for; for scans that may stop early.
+    """
+
+    store: ObjectStore
+    runtime: Runtime
+    cache: ObjectCache
+    plan: Plan
+    pending: Pending | None = None
+    cautious: bool = False
+    row_groups_seen: int = field(default=0, init=False)
+    """Row groups in all files opened so far."""
+
+    def __post_init__(self) -> None:
+        self._blobs = BlobReader(self.store, self.runtime, self.pending)
+
+    def open_files(self, files: Sequence[FilePlan]) -> Iterator[OpenFile]:
+        """Fetches footers and vectors."""
+        for some in _by_vector_bytes(files, 0 if self.cautious else VECTOR_BYTES):
+            bitmaps = self._vectors(some)
+
+            def opened(plan: FilePlan, bitmaps: dict[str, BitMap] = bitmaps) -> OpenFile:
+                found = open_file(self.store, self.cache, plan.file, self.plan.table)
+                return OpenFile(plan, found.footer, bitmaps.get(plan.file.path), self._source(plan.file, found))
+
+            yield from self.runtime.map(opened, some, ahead=1 if self.cautious else None)
+
+    def groups(self) -> Iterator[RowGroup]:
+        """Row groups that may have rows, in file order."""
+        deletes = load_deletes(self.plan.tombstones, self.plan.entry.schema, self._blobs, self.cache)
+        for file in self.open_files(self.plan.files):
+            self.row_groups_seen += len(file.footer.firsts)
+            yield from row_groups(file, self.plan.where, deletes)
+
+    def read(
+        self, work: Callable[[RowGroup, RowGroupColumns], R], groups: Iterable[RowGroup], ids: frozenset[int]
+    ) -> Iterator[R]:
+        """Does ``work`` on row groups, several at a time, and yields what it returns in their order.
+
+        Args:
+            ids: columns that ``work`` may read beside those that ``RowGroup.tests`` names.
+        """
+
+        def run(item: tuple[RowGroup, Source]) -> R:
+            group, source = item
+            return work(group, RowGroupColumns(group, source, self.plan.table))
+
+        yield from self.runtime.compute(run, self._sources(groups, ids))
+
+    def _source(self, file: DataFile, found: Opened) -> Source | None:
+        """Where the file's bytes are if no more have to be fetched."""
+        if found.body is not None:
+            return Source.fetched([(0, found.body)], file.size, found.footer.metadata)
+        path = self.store.local_path(file.path)
+        return None if path is None else Source.local(path, found.footer.metadata)
+
+    def _vectors(self, files: Sequence[FilePlan]) -> dict[str, BitMap]:
+        """Deletion vectors by the path of their file."""
+        found: dict[str, BitMap] = {}
+        wanted: list[tuple[DataFile, Vector]] = []
+        for plan in files:
+            vector = plan.file.vector
+            if vector is not None:
+                bitmap = self.cache.get(("vector", vector.object, vector.offset))
+                if bitmap is None:
+                    wanted.append((plan.file, vector))
+                else:
+                    found[plan.file.path] = bitmap
+        bodies = self._blobs.read(vector for _, vector in wanted)
+        for file, vector in wanted:
+            bitmap = vectors.decode(bodies[place(vector)], vector, file.rows)
+            self.cache.put(("vector", vector.object, vector.offset), bitmap, vector.length)
+            found[file.path] = bitmap
+        return found
+
+    def _sources(self, groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[tuple[RowGroup, Source]]:
+        """Each row group with the bytes it needs, or the file they are in."""
+        for asks, some in groupby(batches(groups, ids), lambda batch: bool(batch.requests)):
+            for batch, parts in self._fetched(some) if asks else ((batch, []) for batch in some):
+                file = batch.groups[0].file
+                source = file.source or Source.fetched(parts, file.file.size, file.footer.metadata)
+                for group in batch.groups:
+                    yield group, source
+
+    def _fetched(self, some: Iterable[Batch]) -> Iterator[tuple[Batch, list[tuple[int, bytes]]]]:
+        """Batches with the (offset, bytes) that were asked for; requests of several batches are under way at once."""
+        parts: list[tuple[int, bytes]] = []
+        requests = ((batch, wanted) for batch in some for wanted in batch.requests)
+        for batch, part in self.runtime.map(self._fetch, requests):
+            parts.append(part)
+            if len(parts) == len(batch.requests):
+                yield batch, parts
+                parts = []
+
+    def _fetch(self, item: tuple[Batch, Range]) -> tuple[Batch, tuple[int, bytes]]:
+        batch, wanted = item
+        file = batch.groups[0].file.file
+        try:
+            body = self.store.get(file.path, wanted).body
+        except ObjectNotFoundError as error:
+            raise missing(file, self.plan.table) from error
+        if len(body) != wanted.length:
+            raise CorruptionError(file.path, f"{len(body)} bytes at {wanted.start}, not {wanted.length}")
+        return batch, (wanted.start, body)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Consecutive row groups of one file whose bytes are fetched together.
+
+    Args:
+        requests: the GETs; none when nothing is needed, or all is here.
+    """
+
+    groups: tuple[RowGroup, ...]
+    requests: tuple[Range, ...]
+
+
+def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
+    """Cuts row groups into batches of about ``MERGED_BYTES``: which requests are made follows from this alone."""
+    held: list[RowGroup] = []
+    ranges: list[Range] = []
+    size = 0
+
+    def done() -> Batch:
+        return Batch(tuple(held), tuple(coalesce(ranges)))
+
+    for group in groups:
+        if group.file.source is not None:
+            if held:
+                yield done()
+                held, ranges, size = [], [], 0
+            yield Batch((group,), ())
+            continue
+        own = group.file.footer.ranges(group.index, ids | group.tests)
+        length = sum(found.length for found in own)
+        if held and (held[0].file is not group.file or size + length > MERGED_BYTES):
+            yield done()
+            held, ranges, size = [], [], 0
+        held.append(group)
+        ranges += own
+        size += length
+    if held:
+        yield done()
+
+
+def missing(file: DataFile, table: str) -> CorruptionError:
+    """The error for a data file that is not there."""
+    return CorruptionError(file.path, f"it is missing, and is a data file of table {table!r}")
+
+
+def _by_vector_bytes(files: Sequence[FilePlan], most: int) -> Iterator[Sequence[FilePlan]]:
+    """Cuts files into runs whose vectors take at most ``most`` bytes, or are of one file."""
+    held: list[FilePlan] = []
+    size = 0
+    for plan in files:
+        length = plan.file.vector.length if plan.file.vector else 0
+        if held and size + length > most:
+            yield held
+            held, size = [], 0
+        held.append(plan)
+        size += length
+    if held:
+        yield held

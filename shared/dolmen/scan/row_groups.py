@@ -1,0 +1,128 @@
+"""Row groups: which of an opened file's have to be read, and which tests their rows have to pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from pyroaring import BitMap
+
+from dolmen.format.entries import DataFile
+from dolmen.format.statistics import Bounds
+from dolmen.predicate import Predicate, Verdict, columns, judge
+from dolmen.scan.deletes import Deletes
+from dolmen.scan.footers import Footer
+from dolmen.scan.keys_lookup import KeysLookup
+from dolmen.scan.plan import FilePlan
+from dolmen.scan.sources import Source
+
+
+@dataclass(frozen=True)
+class OpenFile:
+    """A file of the plan with all that is needed before its rows.
+
+    Args:
+        plan: its part of the plan.
+        footer: what its footer says.
+        vector: positions already gone.
+        source: where its bytes are, if none have to be fetched: on this machine, or they came with the footer.
+    """
+
+    plan: FilePlan
+    footer: Footer
+    vector: BitMap | None
+    source: Source | None
+
+    @property
+    def file(self) -> DataFile:
+        """Its entry."""
+        return self.plan.file
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """A row group to read: what statistics could not decide is decided row by row.
+
+    Args:
+        file: the file it is in.
+        index: its number there.
+        first: position of its first row: rows of the file before it, deleted ones included.
+        rows: physical rows.
+        gone: how many of them the file's vector removes.
+        filter: the scan's predicate, None if every row matches.
+        predicates: of ``where`` tombstones; rows for which one is TRUE are hidden.
+        lookups: of ``keys`` tombstones.
+    """
+
+    file: OpenFile
+    index: int
+    first: int
+    rows: int
+    gone: int
+    filter: Predicate | None
+    predicates: tuple[Predicate, ...]
+    lookups: tuple[KeysLookup, ...]
+
+    @property
+    def exact_rows(self) -> int | None:
+        """How many rows it has for the scan, where that is known without reading it."""
+        return self.rows - self.gone if not self.tests else None
+
+    @cached_property
+    def tests(self) -> frozenset[int]:
+        """Ids of the columns that decide which rows are there."""
+        ids: set[int] = set(columns(self.filter)) if self.filter is not None else set()
+        for predicate in self.predicates:
+            ids |= columns(predicate)
+        for lookup in self.lookups:
+            ids.update(lookup.columns)
+        return frozenset(ids)
+
+
+def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes) -> Iterator[RowGroup]:
+    """The row groups that may have rows for the scan."""
+    plan, footer = file.plan, file.footer
+    predicates = deletes.predicates_of(plan.tombstones)
+    lookups = deletes.lookups_of(plan.tombstones)
+    wanted = where if plan.filter else None
+    ids = {id_ for lookup in lookups for id_ in lookup.columns}.union(
+        *(columns(predicate) for predicate in predicates), columns(wanted) if wanted is not None else ()
+    )
+    nans = {id_: stats.nans for id_, stats in plan.file.stats.items()}
+    for index, first in enumerate(footer.firsts):
+        rows = footer.rows(index)
+        gone = file.vector.range_cardinality(first, first + rows) if file.vector else 0
+        if gone == rows:
+            continue
+        known = {id_: footer.bounds(index, id_, nans.get(id_)) for id_ in ids}
+        verdict = Verdict.ALWAYS if wanted is None else judge(wanted, known, rows)
+        if verdict is Verdict.NEVER:
+            continue
+        tests = _predicates_to_test(predicates, known, rows)
+        if tests is None:
+            continue
+        yield RowGroup(
+            file=file,
+            index=index,
+            first=first,
+            rows=rows,
+            gone=gone,
+            filter=wanted if verdict is Verdict.MAYBE else None,
+            predicates=tests,
+            lookups=tuple(x for x in lookups if x.may_match(known, rows, plan.file.applied_through)),
+        )
+
+
+def _predicates_to_test(
+    predicates: list[Predicate], known: dict[int, Bounds], rows: int
+) -> tuple[Predicate, ...] | None:
+    """Those that may hide some of the rows; None when one hides all."""
+    tests = []
+    for predicate in predicates:
+        verdict = judge(predicate, known, rows)
+        if verdict is Verdict.ALWAYS:
+            return None
+        if verdict is Verdict.MAYBE:
+            tests.append(predicate)
+    return tuple(tests)

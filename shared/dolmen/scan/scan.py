@@ -1,0 +1,207 @@
+"""A scan: what ``table.scan(...)`` returns. It can explain itself, stream, count, or become a data frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from dolmen.errors import InputError
+from dolmen.format.manifest import Manifest
+from dolmen.format.schema import COMMIT_TS_ID, Field
+from dolmen.predicate import Predicate
+from dolmen.runtime import Runtime
+from dolmen.scan import plan as planning
+from dolmen.scan.blobs import Pending
+from dolmen.scan.cache import ObjectCache
+from dolmen.scan.count import count_rows
+from dolmen.scan.explain import Explanation, explain
+from dolmen.scan.optional import optional
+from dolmen.scan.plan import Plan
+from dolmen.scan.read import RowGroupColumns, TableReader
+from dolmen.scan.row_groups import RowGroup
+from dolmen.scan.surviving import surviving, to_arrow
+from dolmen.store.base import ObjectStore
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+
+
+class Scan:
+    """Rows of one table in one version. Nothing is read before it is asked for; each use reads anew.
+
+    Rows come in the order of the files, in any number of batches; ``limit`` takes any rows and then stops reading.
+
+    Args:
+        manifest: the snapshot.
+        columns: names of the result's columns, in order; all by default.
+        where: only rows for which this is TRUE.
+        limit: at most so many rows.
+        order_by: columns to sort by, descending with a leading ``-``; NULLs and NaN come last. Sorts in memory.
+        with_commit_ts: adds the column ``_commit_ts``: when each row was committed.
+        pending: reads objects that a transaction has not uploaded yet.
+
+    Raises:
+        TableNotFoundError, SchemaError, InputError: the arguments don't fit the table.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        runtime: Runtime,
+        cache: ObjectCache,
+        manifest: Manifest,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Predicate | None = None,
+        limit: int | None = None,
+        order_by: str | Sequence[str] | None = None,
+        with_commit_ts: bool = False,
+        pending: Pending | None = None,
+    ) -> None:
+        self._store, self._runtime, self._cache, self._pending = store, runtime, cache, pending
+        if columns is not None and not columns:
+            raise InputError("columns=[]: name at least one, or use count()")
+        entry = manifest.table(table)
+        self._order = _order([order_by] if isinstance(order_by, str) else order_by or ())
+        order = [entry.schema.field(name) for name, _ in self._order]
+        self._limit = limit
+        self.plan: Plan = planning.plan(
+            manifest,
+            table,
+            columns=columns,
+            where=where,
+            limit=None if order else limit,
+            with_commit_ts=with_commit_ts,
+        )
+        self.schema: pa.Schema = self.plan.schema
+        extra = [field for field in order if field.id not in self.plan.output_ids]
+        if extra:
+            self.plan = replace(self.plan, output=(*self.plan.output, *extra))
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Streams the rows with bounded memory: at most a few row groups are held at once."""
+        if self._order:
+            return iter(self._sorted().to_batches())
+        return self._batches()
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The same stream as a ``pyarrow.RecordBatchReader``."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
+
+    def to_arrow(self) -> pa.Table:
+        """All rows in memory."""
+        return self._sorted() if self._order else pa.Table.from_batches(self._batches(), self.schema)
+
+    def to_pandas(self, **options: Any) -> pd.DataFrame:
+        """All rows as a pandas frame; ``options`` go to ``pyarrow.Table.to_pandas``."""
+        return self.to_arrow().to_pandas(**options)
+
+    def to_polars(self) -> pl.DataFrame:
+        """All rows as a Polars frame."""
+        return optional("polars", "polars").from_arrow(self.to_arrow())
+
+    def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
+        """A DuckDB relation that streams the scan whenever it is executed.
+
+        Args:
+            connection: where the relation lives; DuckDB's default connection otherwise.
+        """
+        duckdb = optional("duckdb", "dolmen[sql]")
+        return (connection or duckdb.default_connection()).from_arrow(self)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The stream by the Arrow PyCapsule interface, for anything that reads it."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def count(self) -> int:
+        """How many rows ``to_arrow`` would have, from metadata alone where that is exact."""
+        rows = count_rows(self._reader(self.plan))
+        return rows if self._limit is None else min(rows, self._limit)
+
+    def explain(self) -> Explanation:
+        """What the scan reads and what it can skip. Fetches footers and tombstones to tell it to the byte."""
+        return explain(self._reader(self.plan))
+
+    def _reader(self, plan: Plan) -> TableReader:
+        return TableReader(
+            self._store, self._runtime, self._cache, plan, self._pending, cautious=plan.limit is not None
+        )
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        plan, reader = self.plan, self._reader(self.plan)
+        if plan.limit is None:
+            for batch in reader.read(self._decode, reader.groups(), plan.output_ids):
+                if batch is not None:
+                    yield batch
+            return
+        left, inexact, groups = plan.limit, 1, reader.groups()
+        while left and (wave := _wave(groups, left, inexact)):
+            for batch in reader.read(self._decode, wave, plan.output_ids):
+                if batch is not None:
+                    yield batch.slice(0, left)
+                    left -= min(left, batch.num_rows)
+                if not left:
+                    break
+            inexact *= 2
+
+    def _decode(self, group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
+        """The scan's rows of one row group; None if there are none."""
+        keep = surviving(group, columns.read(group.tests))
+        if keep is not None:
+            kept = int(np.count_nonzero(keep))
+            if kept == 0:
+                return None
+            if kept == len(keep):
+                keep = None
+        arrays = columns.read(self.plan.output_ids)
+        output = [_output(group, field, arrays) for field in self.plan.output]
+        if keep is not None:
+            kept_rows = to_arrow(keep)
+            output = [array.filter(kept_rows) for array in output]
+        return pa.record_batch(output, self.plan.schema)
+
+    def _sorted(self) -> pa.Table:
+        table = pa.Table.from_batches(self._batches(), self.plan.schema).sort_by(self._order)
+        return table.select(self.schema.names).slice(0, self._limit)
+
+    def __repr__(self) -> str:
+        return f"<Scan of {self.plan!r}>"
+
+    def _repr_html_(self) -> str:
+        return self.plan._repr_html_()
+
+
+def _order(order_by: Sequence[str]) -> list[tuple[str, str]]:
+    return [(name[1:], "descending") if name.startswith("-") else (name, "ascending") for name in order_by]
+
+
+def _wave(groups: Iterator[RowGroup], left: int, inexact: int) -> list[RowGroup]:
+    """The next row groups: as many as surely hold ``left`` rows, but at most ``inexact`` of unknown rows."""
+    wave: list[RowGroup] = []
+    for group in groups:
+        wave.append(group)
+        if group.exact_rows is None:
+            inexact -= 1
+        else:
+            left -= group.exact_rows
+        if left <= 0 or inexact <= 0:
+            break
+    return wave
+
+
+def _output(group: RowGroup, field: Field, arrays: dict[int, pa.Array]) -> pa.Array:
+    """A column of the result: in the table's type, whatever the file's was."""
+    row_ts = group.file.file.row_ts
+    if field.id == COMMIT_TS_ID and row_ts is not None:
+        return pa.repeat(pa.scalar(row_ts, pa.int64()), group.rows)
+    array, wanted = arrays[field.id], field.arrow_type
+    if array.type == wanted:
+        return array
+    return pa.nulls(group.rows, wanted) if pa.types.is_null(array.type) else array.cast(wanted)

@@ -1,0 +1,62 @@
+"""Which rows of a row group are there: vectors by position first, then tombstones, then the scan's predicate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dolmen.format.vectors import keep_mask
+from dolmen.predicate import matches
+from dolmen.scan.row_groups import RowGroup
+
+Mask = npt.NDArray[np.bool_]
+
+
+def live(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
+    """Which rows are not deleted; None = all of them.
+
+    Positions are counted over all physical rows of the file, so this must see whole row groups.
+
+    Args:
+        columns: by id, at least those that ``group.tests`` names, whole.
+    """
+    keep = keep_mask(group.file.vector, group.first, group.rows) if group.gone and group.file.vector else None
+    for lookup in group.lookups:
+        hidden = lookup.hidden([columns[id_] for id_ in lookup.columns], group.file.file.applied_through)
+        keep = _without(keep, hidden)
+    for predicate in group.predicates:
+        keep = _without(keep, to_mask(matches(predicate, columns, group.rows)))
+    return keep
+
+
+def matching(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
+    """Which rows the scan's predicate wants, deleted or not; None = all of them."""
+    return None if group.filter is None else to_mask(matches(group.filter, columns, group.rows))
+
+
+def surviving(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
+    """Which rows are the scan's; None = all of them."""
+    keep, wanted = live(group, columns), matching(group, columns)
+    if keep is None or wanted is None:
+        return wanted if keep is None else keep
+    return keep & wanted
+
+
+def to_mask(array: pa.BooleanArray) -> Mask:
+    """A boolean array without NULLs as bytes."""
+    mask: Mask = array.to_numpy(zero_copy_only=False)
+    return mask
+
+
+def to_arrow(mask: Mask) -> pa.BooleanArray:
+    """Bytes as an Arrow array, several times faster than ``pa.array``."""
+    bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits])
+
+
+def _without(keep: Mask | None, hidden: Mask) -> Mask:
+    kept = ~hidden
+    return kept if keep is None else keep & kept

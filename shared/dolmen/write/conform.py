@@ -1,0 +1,147 @@
+"""Record batches of any origin made to fit a table: columns by name, lossless casts, bounded batches.
+
+Columns come in any order. A missing nullable column is NULL, a missing one that is not nullable, or an extra one, is
+a ``SchemaError`` before any row is looked at. Values are cast only where nothing is lost (``lossless``); the first
+one that does not fit is a ``RowError`` naming its row and column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from dolmen.errors import RowError, SchemaError
+from dolmen.format.schema import Schema
+from dolmen.write.lossless import Cast, FindCast, Misfit, first_misfit, lossless, matching
+
+MAX_BATCH_ROWS = 131_072
+MAX_BATCH_BYTES = 64 << 20
+"""Batches above either limit are handed out in parts; a single row is never cut."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column of the target is made: from which input column (None: all NULL), by which cast (None: as is)."""
+
+    field: pa.Field
+    place: int | None
+    cast: Cast | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How batches of one schema become batches of a table's schema."""
+
+    target: pa.Schema
+    columns: tuple[Column, ...]
+
+
+def plan_conform(source: pa.Schema, target: Schema | pa.Schema, find: FindCast = lossless) -> Plan:
+    """How batches of ``source`` are made to fit ``target`` (a table's schema, or an Arrow schema of stored types).
+
+    Args:
+        find: how values without children are cast.
+
+    Raises:
+        SchemaError: a column is there twice, is unknown, is missing and not nullable, or is of another kind.
+    """
+    schema = target.arrow if isinstance(target, Schema) else target
+    columns = (
+        Column(field, place, cast)
+        for field, (cast, place) in zip(schema, matching(list(source), list(schema), find), strict=True)
+    )
+    return Plan(schema, tuple(columns))
+
+
+def conform(batches: pa.RecordBatchReader, schema: Schema | pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of ``batches`` as batches of exactly ``schema``, neither too long nor too large.
+
+    Raises:
+        SchemaError: the columns do not match; raised by the call, before any row is read.
+        RowError: a value does not fit; ``row`` counts from 1 over the whole stream. Rows before its batch have
+            been handed out by then.
+    """
+    return _conform(batches, plan_conform(batches.schema, schema))
+
+
+def _conform(batches: Iterable[pa.RecordBatch], plan: Plan) -> Iterator[pa.RecordBatch]:
+    row = 1
+    for batch in batches:
+        for part in _parts(batch):
+            yield conform_batch(part, plan, first_row=row)
+            row += part.num_rows
+
+
+def conform_batch(batch: pa.RecordBatch, plan: Plan, *, first_row: int = 1) -> pa.RecordBatch:
+    """One batch made to fit. ``first_row`` is the 1-based number of its first row, for errors.
+
+    Raises:
+        RowError: the first value that does not fit, by row and then by column.
+    """
+    arrays, faults = [], []
+    for column in plan.columns:
+        array = pa.nulls(batch.num_rows, column.field.type) if column.place is None else batch.column(column.place)
+        try:
+            arrays.append(_fit(array, column))
+        except Misfit:
+            place, reason = first_misfit(array, partial(_fit, column=column))
+            faults.append((place, column.field.name, reason))
+    if faults:
+        place, name, reason = min(faults, key=lambda fault: fault[0])
+        raise RowError(reason, row=first_row + place, column=name)
+    if not arrays:
+        raise SchemaError("a table needs at least one column")
+    return pa.RecordBatch.from_arrays(arrays, schema=plan.target)
+
+
+def _fit(array: pa.Array, column: Column) -> pa.Array:
+    values = column.cast(array) if column.cast else array
+    if not column.field.nullable and values.null_count:  # asked of the decoded values: dictionaries may hold NULLs
+        raise Misfit("NULL in a column that is not nullable")
+    return values
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in parts within the limits: decoding and 32-bit offsets then never overflow."""
+    for start in range(0, batch.num_rows, MAX_BATCH_ROWS):
+        yield from _halves(_without_views(batch.slice(start, MAX_BATCH_ROWS)))
+
+
+def _halves(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows == 1 or batch.nbytes <= MAX_BATCH_BYTES:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from _halves(batch.slice(0, middle))
+    yield from _halves(batch.slice(middle))
+
+
+def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with views copied out: a slice of them would count the bytes of all the values they share."""
+    types = [_without_view(field.type) for field in batch.schema]
+    if types == batch.schema.types:
+        return batch
+    arrays = [column.cast(kind) for column, kind in zip(batch.columns, types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def _without_view(kind: pa.DataType) -> pa.DataType:
+    if t.is_string_view(kind):
+        return pa.large_string()
+    if t.is_binary_view(kind):
+        return pa.large_binary()
+    if t.is_list(kind):
+        return pa.list_(_inner_without_view(kind.value_field))
+    if t.is_large_list(kind):
+        return pa.large_list(_inner_without_view(kind.value_field))
+    if t.is_struct(kind):
+        return pa.struct([_inner_without_view(field) for field in kind])
+    return kind
+
+
+def _inner_without_view(field: pa.Field) -> pa.Field:
+    return field.with_type(_without_view(field.type))

@@ -1,0 +1,233 @@
+"""One data file under way: a Parquet file streamed into an object, and the entry that describes it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dolmen.format.checksum import crc32
+from dolmen.format.entries import ColumnStats, DataFile
+from dolmen.format.manifest import TableEntry
+from dolmen.store.base import Buffer, ObjectOutput
+from dolmen.write.encodings import Encodings, choose, leaves
+from dolmen.write.extent import Extent
+from dolmen.write.options import WriteOptions
+from dolmen.write.runs import Run
+
+STATISTICS_COLUMNS = 64
+"""So many columns have statistics in the entry: the key columns, then the others in the schema's order."""
+
+#: With this rate 2^n rows take 2^n bytes of filter: one size smaller than for 0.01, since sizes are powers of two.
+BLOOM_FALSE_POSITIVES = 0.03
+#: A column with few values in the first row group may have more in others; all their filters are of one size.
+_BLOOM_HEADROOM = 2
+
+MIN_GROUP_ROWS = 1 << 14
+MAX_GROUP_ROWS = 1 << 18
+"""Rows of a full row group: enough for a column chunk to be worth a request, few enough to decode many at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all files of one write have in common.
+
+    Args:
+        group_rows: rows of a row group at most.
+        no_statistics: ids of columns that get no Parquet statistics, whether a file's first run has NaN or not.
+    """
+
+    encodings: Encodings
+    group_rows: int
+    compression_level: int
+    no_statistics: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, first: Run, options: WriteOptions) -> Plan:
+        """What suits the first run."""
+        encodings = choose(first.table, options.compression_level)
+        rows = options.row_group_bytes / encodings.row_bytes if encodings.row_bytes else MAX_GROUP_ROWS
+        # A power of two, because bloom filters come in such sizes.
+        group_rows = 1 << int(math.log2(min(MAX_GROUP_ROWS, max(MIN_GROUP_ROWS, rows))))
+        return cls(encodings, group_rows, options.compression_level)
+
+    def without_float_statistics(self, entry: TableEntry) -> Plan:
+        """The same for files in which no float column has Parquet statistics."""
+        floats = (field.id for field in entry.schema.fields if pa.types.is_floating(field.arrow_type))
+        return replace(self, no_statistics=frozenset(floats))
+
+
+#: Page headers and small pages are collected to this much before they go to the store.
+_BUFFER_BYTES = 1 << 20
+
+
+class ParquetObject:
+    """Writes runs as row groups of one Parquet object. Used as a context: leaving it uncommitted aborts the upload.
+
+    A float column has Parquet statistics only if the first run has no NaN in it, and the caller must not ``write``
+    a run that has (``accepts`` tells): Parquet's min and max pass over NaN, so that engines which order NaN as a
+    value, as Spark and DuckDB do, would prune rows away by them. Leaves of nested columns that are floats never have
+    any. The choice can't be changed once the file is open.
+
+    Args:
+        output: the upload; belongs to this object from here on.
+        path: its key.
+        first: the first run that will be written.
+    """
+
+    def __init__(
+        self,
+        output: ObjectOutput,
+        path: str,
+        entry: TableEntry,
+        plan: Plan,
+        first: Run,
+    ) -> None:
+        self._path, self._entry, self._group_rows = path, entry, plan.group_rows
+        self._without = plan.no_statistics | first.columns_with_nan()
+        self._extents: dict[int, Extent] = {}
+        self._rows = self._groups = 0
+        self._in_footer: dict[int, list[int]] = {}  # by column: row groups whose ends are only there
+        self._sink = _Sink(output)
+        schema = entry.schema.arrow
+        self._stream = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), _BUFFER_BYTES)
+        self._writer = pq.ParquetWriter(
+            self._stream,
+            schema,
+            compression="zstd",
+            compression_level=plan.compression_level,
+            data_page_version="1.0",  # what every reader knows
+            write_page_index=True,
+            write_page_checksum=True,
+            write_statistics=self._statistics_paths(),
+            sorting_columns=self._sorting_columns(),
+            bloom_filter_options=self._bloom_filters(first.table) or None,
+            **plan.encodings.options(),
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far; the footer and the filters are yet to come."""
+        return int(self._stream.tell())
+
+    def accepts(self, run: Run) -> bool:
+        """Whether the run may go into this file: no NaN in a column that has Parquet statistics."""
+        return run.columns_with_nan() <= self._without
+
+    def write(self, run: Run) -> None:
+        """Appends the rows, in row groups of about equal size."""
+        rows = run.table.num_rows
+        group_rows = -(-rows // -(-rows // self._group_rows))
+        self._writer.write_table(run.table, row_group_size=group_rows)
+        groups = range(self._groups, self._groups + -(-rows // group_rows))
+        self._rows, self._groups = self._rows + rows, groups.stop
+        for id_, found in run.extents.items():
+            if found.in_footer:
+                self._in_footer.setdefault(id_, []).extend(groups)
+            self._extents[id_] = self._extents[id_].merged(found) if id_ in self._extents else found
+
+    def commit(self) -> DataFile:
+        """Finishes the file and makes the object visible; returns its entry, not yet stamped."""
+        self._sink.keep_tail()
+        self._writer.close()
+        self._stream.flush()
+        self._take_ends_from_footer(self._writer.writer.metadata)
+        footer = self._sink.footer()
+        size = self._sink.output.commit()
+        if size != self._sink.size:
+            raise AssertionError(f"{self._path}: {self._sink.size} bytes were written, {size} were stored")
+        place = (size - len(footer), len(footer), crc32(footer))
+        return DataFile(path=self._path, size=size, rows=self._rows, footer=place, stats=self._stats())
+
+    def __enter__(self) -> Self:
+        self._sink.output.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._sink.closed = True
+        self._writer.is_open = False  # else its destructor would write a footer
+        self._sink.output.__exit__(*exception)
+
+    def _take_ends_from_footer(self, metadata: pq.FileMetaData) -> None:
+        columns = [leaf.column for leaf in leaves(self._entry.schema.arrow)]
+        for id_, groups in self._in_footer.items():
+            place = columns.index(self._entry.schema.by_id[id_].name)
+            total = self._extents[id_]
+            for group in groups:
+                found = metadata.row_group(group).column(place).statistics
+                if found is not None and found.has_min_max:
+                    total = total.merged(Extent(found.min, found.max))
+                elif found is None or found.num_values:  # values, but nobody knows which
+                    total = Extent(None, None, total.nulls, total.nans)
+                    break
+            self._extents[id_] = total
+
+    def _stats(self) -> dict[int, ColumnStats]:
+        keys = {*self._entry.primary_key, *self._entry.sort_key}
+        kept = sorted(self._extents, key=lambda id_: id_ not in keys)[:STATISTICS_COLUMNS]
+        return {id_: self._extents[id_].stats() for id_ in sorted(kept)}
+
+    def _statistics_paths(self) -> list[str]:
+        without = {self._entry.schema.by_id[id_].name for id_ in self._without}
+        there = leaves(self._entry.schema.arrow)
+        bad = {
+            leaf.path
+            for leaf in there
+            if leaf.column in without or (leaf.nested and leaf.physical_type in ("FLOAT", "DOUBLE"))
+        }
+        return [leaf.path for leaf in there if leaf.path not in bad]
+
+    def _sorting_columns(self) -> list[pq.SortingColumn] | None:
+        columns = [leaf.column for leaf in leaves(self._entry.schema.arrow)]
+        names = [self._entry.schema.by_id[id_].name for id_ in self._entry.sort_key]
+        return [pq.SortingColumn(columns.index(name)) for name in names] or None  # ascending, NULLs last
+
+    def _bloom_filters(self, rows: pa.Table) -> dict[str, dict[str, Any]]:
+        """For the primary key, sized by the values in the first row group, as it is for each row group alike."""
+        filters = {}
+        for id_ in self._entry.primary_key:
+            field = self._entry.schema.by_id[id_]
+            if not pa.types.is_boolean(field.arrow_type):  # Parquet has none for them
+                distinct = pc.count_distinct(rows[field.name].slice(0, self._group_rows)).as_py()
+                ndv = max(1, min(self._group_rows, _BLOOM_HEADROOM * distinct))
+                filters[field.name] = {"ndv": ndv, "fpp": BLOOM_FALSE_POSITIVES}
+        return filters
+
+
+class _Sink:
+    """What pyarrow's writer takes for a file: passes bytes on and keeps the last of them, for the footer's CRC."""
+
+    def __init__(self, output: ObjectOutput) -> None:
+        self.output, self.size, self.closed = output, 0, False
+        self._tail: list[bytes] | None = None
+
+    def write(self, data: Buffer, /) -> int:
+        if self.closed:  # given up: what the writer's destructor still writes goes nowhere
+            return len(data)
+        self.output.write(data)
+        self.size += len(data)
+        if self._tail is not None:
+            self._tail.append(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is held back here."""
+
+    def close(self) -> None:
+        """The upload is committed or aborted by its owner."""
+
+    def keep_tail(self) -> None:
+        """From here on what is written is kept: page index, bloom filters and footer."""
+        self._tail = []
+
+    def footer(self) -> bytes:
+        """The Parquet footer that was written last, the 8 bytes of length and magic included."""
+        tail = b"".join(self._tail or ())
+        length = int.from_bytes(tail[-8:-4], "little") + 8
+        if tail[-4:] != b"PAR1" or length > len(tail):
+            raise AssertionError("the Parquet writer did not end with a footer")
+        return tail[-length:]

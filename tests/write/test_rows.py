@@ -1,0 +1,131 @@
+"""Rows are taken from whatever holds rows."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from dolmen.errors import InputError
+from dolmen.write.rows import as_batches
+
+ROWS = {"id": [1, 2, 3], "name": ["a", None, "ç"]}
+TABLE = pa.table(ROWS)
+
+
+class Capsule:
+    """Anything that speaks the Arrow PyCapsule protocol."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return TABLE.__arrow_c_stream__(requested_schema)
+
+
+class ArrayCapsule:
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
+        return TABLE.to_batches()[0].__arrow_c_array__(requested_schema)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TABLE,
+        TABLE.to_batches()[0],
+        TABLE.to_reader(),
+        ds.dataset(TABLE),
+        ds.dataset(TABLE).scanner(),
+        TABLE.to_batches(max_chunksize=1),
+        (batch for batch in TABLE.to_batches(max_chunksize=2)),
+        [TABLE.slice(0, 1), TABLE.slice(1)],
+        pd.DataFrame({"id": [1, 2, 3], "name": ["a", None, "ç"]}),
+        pd.DataFrame({"name": ["a", None, "ç"]}, index=pd.Index([1, 2, 3], name="id")),
+        pd.DataFrame({"id": [1, 2, 3], "name": ["a", None, "ç"]}).iloc[[0, 1, 2]],
+        pl.DataFrame(ROWS),
+        duckdb.sql("SELECT * FROM (VALUES (1::BIGINT, 'a'), (2, NULL), (3, 'ç')) t(id, name)"),
+        [{"id": 1, "name": "a"}, {"id": 2}, {"name": "ç", "id": 3}],
+        ({"id": number, "name": name} for number, name in zip(*ROWS.values(), strict=True)),
+        ROWS,
+        {"id": np.array([1, 2, 3]), "name": pa.array(ROWS["name"])},
+        Capsule(),
+        ArrayCapsule(),
+    ],
+    ids=lambda data: type(data).__name__,
+)
+def test_rows_are_taken_from(data: Any) -> None:
+    table = as_batches(data).read_all()
+    assert table.select(["id", "name"]).to_pydict() == ROWS
+    assert table.num_columns == 2
+
+
+def test_a_dataset_on_disk_is_streamed(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": range(100_000)}), tmp_path / "rows.parquet", row_group_size=10_000)
+    batches = as_batches(ds.dataset(tmp_path))
+    assert next(batches).num_rows <= 100_000
+    assert sum(batch.num_rows for batch in batches) < 100_000
+
+
+def test_an_iterator_of_batches_is_not_run_ahead_of() -> None:
+    taken: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(10):
+            taken.append(number)
+            yield pa.record_batch({"n": [number]})
+
+    reader = as_batches(batches())
+    assert len(taken) == 1  # for the schema
+    reader.read_next_batch()
+    assert len(taken) <= 2
+
+
+def test_nothing_is_no_rows() -> None:
+    for make in (list, tuple, lambda: iter([]), pd.DataFrame, dict):
+        assert as_batches(make()).read_all().num_rows == 0
+        assert as_batches(make(), TABLE.schema).read_all().equals(TABLE.slice(0, 0))
+
+
+def test_pandas_nan_means_null_and_polars_nan_does_not() -> None:
+    assert as_batches(pd.DataFrame({"v": [1.0, float("nan")]})).read_all()["v"].null_count == 1
+    assert as_batches(pl.DataFrame({"v": [1.0, float("nan")]})).read_all()["v"].null_count == 0
+
+
+def test_keys_of_later_dicts_are_not_lost() -> None:
+    rows = as_batches([{"a": 1}, {"b": datetime.date(2024, 2, 29)}]).read_all()
+    assert rows.to_pylist() == [{"a": 1, "b": None}, {"a": None, "b": datetime.date(2024, 2, 29)}]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (5, "int is nothing that rows can be taken from"),
+        (None, "NoneType is nothing"),
+        ("rows.csv", "files are read by"),
+        (b"rows", "bytes is nothing"),
+        ([1, 2], "list of int holds no rows"),
+        ([{"a": 1}, 2], "item 1 is a int"),
+        ([{"a": 1}, {"a": "x"}], "column 'a'"),
+        ([{1: 2}], "column name 1 is no string"),
+        ({"a": [1, 2], "b": [1]}, "cannot be taken as Arrow data"),
+        ([pa.record_batch({"a": [1]}), {"a": 1}], "item 1 is a dict"),
+        ([pa.record_batch({"a": [1]}), pa.record_batch({"b": [1]})], "item 1 has another schema"),
+        (pd.DataFrame(index=range(3)), "these 3 rows have no columns"),
+        (TABLE.select([]), "these 3 rows have no columns"),
+        ([{}, {}], "these 2 rows have no columns"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "cannot be taken as Arrow data"),
+        (pd.DataFrame({"a": [1, "x"]}), "cannot be taken as Arrow data"),
+        (pl.DataFrame(ROWS).lazy(), r"call \.collect\(\) first"),
+        (pl.Series([1]), "cannot be taken as Arrow data"),
+    ],
+)
+def test_what_holds_no_rows_is_refused_clearly(data: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        as_batches(data).read_all()
