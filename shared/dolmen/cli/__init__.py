@@ -1,0 +1,5 @@
+"""The ``dolmen`` command."""
+
+from dolmen.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,322 @@
+"""Commands. Each opens the database, calls the Python API and prints what came of it."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Optional
+
+import pyarrow as pa
+import typer
+from rich.markup import escape
+
+import dolmen
+from dolmen.cli.columns import parse_columns
+from dolmen.cli.exit_codes import exit_code
+from dolmen.cli.output import (
+    commit_facts,
+    console,
+    errors,
+    print_commit,
+    print_json,
+    print_rows,
+    write_rows,
+)
+from dolmen.cli.progress import Progress
+from dolmen.errors import Error, InputError
+from dolmen.ingest.formats import detect, infer, read
+from dolmen.snapshot import Snapshot
+
+app = typer.Typer(
+    help="dolmen: columnar tables on S3 with constant-time deletes.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+DatabaseUrl = Annotated[
+    str,
+    typer.Option("--database", "-d", envvar="DOLMEN_DATABASE", help="s3://bucket/prefix or a directory."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+TableName = Annotated[str, typer.Argument(help="Name of the table.")]
+Version = Annotated[Optional[int], typer.Option("--version", help="Read this version.")]  # noqa: UP045 (typer)
+At = Annotated[Optional[str], typer.Option("--at", help="Read the version of this time (ISO 8601, UTC).")]  # noqa: UP045
+Request = Annotated[Optional[str], typer.Option("--request-id", help="Apply once, however often tried.")]  # noqa: UP045
+
+
+@app.command()
+def create(
+    table: TableName,
+    database: DatabaseUrl,
+    columns: Annotated[str, typer.Option(help="e.g. 'id BIGINT NOT NULL, at TIMESTAMPTZ, name VARCHAR'.")] = "",
+    like: Annotated[Optional[Path], typer.Option(help="Infer the columns from this file.")] = None,  # noqa: UP045
+    primary_key: Annotated[str, typer.Option(help="Column, or columns with commas.")] = "",
+    sort_key: Annotated[str, typer.Option(help="Column, or columns with commas.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Create a table from a list of columns, or like a file."""
+    if bool(columns) == (like is not None):
+        raise InputError("give --columns or --like, one of them")
+    schema = parse_columns(columns) if like is None else _inferred(like)
+    made = dolmen.open(database).create_table(table, schema, _names(primary_key), _names(sort_key))
+    if as_json:
+        print_json({"table": table, "columns": {field.name: str(field.type) for field in made.schema}})
+    else:
+        console.print(made)
+
+
+@app.command()
+def append(
+    table: TableName,
+    files: Annotated[list[Path], typer.Argument(help="CSV, JSON lines or Parquet; plain, .gz or .zst.")],
+    database: DatabaseUrl,
+    create: Annotated[
+        bool, typer.Option("--create", help="Create the table like the first file if it is missing.")
+    ] = False,
+    upsert: Annotated[bool, typer.Option("--upsert", help="Replace rows with the same primary key.")] = False,
+    request_id: Request = None,
+    as_json: Json = False,
+) -> None:
+    """Add the rows of files, all in one commit."""
+    db = dolmen.open(database)
+    if create and table not in db.tables():
+        db.create_table(table, _inferred(files[0]))
+    with Progress(files, quiet=as_json) as progress, db.transaction("upsert" if upsert else "append") as tx:
+        if request_id is not None:
+            tx.bind(request_id, "")
+        target = tx.table(table)
+        write = target.upsert if upsert else target.append
+        for file in files:
+            rows = read(partial(progress.open, file), detect(file.name), target.schema, name=file.name)
+            write(rows, request=request_id)
+        commit = tx.commit()
+    print_commit(commit, as_json)
+
+
+@app.command()
+def delete(
+    table: TableName,
+    database: DatabaseUrl,
+    where: Annotated[Optional[str], typer.Option(help="Predicate, e.g. 'user_id = 42'. TRUE deletes all.")] = None,  # noqa: UP045
+    keys: Annotated[str, typer.Option(help="Primary keys with commas.")] = "",
+    keys_file: Annotated[Optional[Path], typer.Option(help="A file with the key columns.")] = None,  # noqa: UP045
+    on: Annotated[str, typer.Option(help="Key columns, if not the primary key.")] = "",
+    positions: Annotated[
+        bool, typer.Option("--positions", help="Look rows up now; exact count, faster scans.")
+    ] = False,
+    request_id: Request = None,
+    as_json: Json = False,
+) -> None:
+    """Delete rows by predicate or by keys."""
+    if sum((where is not None, bool(keys), keys_file is not None)) != 1:
+        raise InputError("give --where, --keys or --keys-file, one of them")
+    target = dolmen.open(database).table(table)
+    chosen: Any = None
+    if keys_file is not None:
+        chosen = read(partial(_open, keys_file), detect(keys_file.name), None, name=keys_file.name)
+    elif keys:
+        chosen = _typed_keys(target, keys, _names(on))
+    mode: Any = "positions" if positions else "tombstone"
+    commit = target.delete(where, keys=chosen, on=_names(on), mode=mode, request=request_id)
+    print_commit(commit, as_json)
+
+
+@app.command()
+def scan(
+    table: TableName,
+    database: DatabaseUrl,
+    columns: Annotated[str, typer.Option(help="Columns with commas; all by default.")] = "",
+    where: Annotated[Optional[str], typer.Option(help="Only rows for which this is true.")] = None,  # noqa: UP045
+    limit: Annotated[Optional[int], typer.Option(help="At most so many rows.")] = None,  # noqa: UP045
+    order_by: Annotated[str, typer.Option(help="Columns to sort by; -name for descending.")] = "",
+    version: Version = None,
+    at: At = None,
+    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Write to this file.")] = None,  # noqa: UP045
+    form: Annotated[str, typer.Option("--format", help="table, csv, jsonl, arrow or parquet.")] = "table",
+    count: Annotated[bool, typer.Option("--count", help="Only count the rows.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show what would be read, and read nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Read rows: filter, project, time travel; print them or write a file."""
+    source = _snapshot(dolmen.open(database), version, at).table(table)
+    found = source.scan(_names(columns), where, limit, order_by=_names(order_by))
+    if explain:
+        sys.stdout.write(str(found.explain()) + "\n")
+    elif count:
+        rows = found.count()
+        print_json({"rows": rows}) if as_json else console.print(rows, highlight=False)
+    else:
+        if output and form == "table":
+            form = detect(output.name).kind
+        rows = write_rows(found.to_reader(), output, "jsonl" if as_json and not output else form)
+        if not as_json or output:
+            errors.print(f"{rows:,} rows")
+
+
+@app.command()
+def sql(
+    query: Annotated[str, typer.Argument(help="A SELECT over the tables.")],
+    database: DatabaseUrl,
+    version: Version = None,
+    at: At = None,
+    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Write to this file.")] = None,  # noqa: UP045
+    form: Annotated[str, typer.Option("--format", help="table, csv, jsonl, arrow or parquet.")] = "table",
+    as_json: Json = False,
+) -> None:
+    """Run a query on DuckDB; filters and columns are pushed into the scans."""
+    result = _snapshot(dolmen.open(database), version, at).sql(query)
+    write_rows(result.to_arrow().to_reader(), output, "jsonl" if as_json else form)
+
+
+@app.command()
+def history(
+    database: DatabaseUrl,
+    limit: Annotated[int, typer.Option(help="How many commits.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """List commits, newest first."""
+    commits = dolmen.open(database).history(limit)
+    if as_json:
+        for commit in commits:
+            print_json(commit_facts(commit))
+        return
+    told = ("rows_added", "files_added", "tombstones_added", "rows_deleted")
+    print_rows(
+        ["version", "time (UTC)", "operation", *(name.replace("_", " ") for name in told)],
+        (
+            (c.version, f"{c.created_at:%Y-%m-%d %H:%M:%S}", c.operation, *(getattr(c.counts, n) or "" for n in told))
+            for c in commits
+        ),
+    )
+
+
+@app.command()
+def tables(database: DatabaseUrl, version: Version = None, at: At = None, as_json: Json = False) -> None:
+    """List the tables."""
+    snapshot = _snapshot(dolmen.open(database), version, at)
+    facts = [snapshot.table(name).describe() for name in snapshot.tables()]
+    if as_json:
+        print_json(facts)
+    else:
+        print_rows(
+            ["table", "rows in files", "files", "bytes", "unresolved deletes"],
+            (
+                (f["table"], f"{f['rows_in_files']:,}", f["files"], f"{f['bytes']:,}", len(f["unresolved_deletes"]))
+                for f in facts
+            ),
+        )
+
+
+@app.command()
+def show(
+    table: TableName, database: DatabaseUrl, version: Version = None, at: At = None, as_json: Json = False
+) -> None:
+    """Show a table: columns, keys, files, unresolved deletes."""
+    snapshot = _snapshot(dolmen.open(database), version, at)
+    facts = snapshot.table(table).describe()
+    if as_json:
+        print_json(facts)
+        return
+    print_rows(
+        ["", ""],
+        (
+            (name.replace("_", " "), _plain(value))
+            for name, value in facts.items()
+            if value != {} and name not in ("columns", "unresolved_deletes")
+        ),
+    )
+    print_rows(["column", "type"], facts["columns"].items())
+    if facts["unresolved_deletes"]:
+        print_rows(["commit_ts", "unresolved delete"], (d.values() for d in facts["unresolved_deletes"]))
+
+
+@app.command()
+def local(
+    root: Annotated[Path, typer.Option(help="Where landing/, queue/ and the rest are.")] = Path(".local"),
+    database: Annotated[str | None, typer.Option("--database", "-d", help="Elsewhere than in ROOT/database.")] = None,
+    functions: Annotated[Path, typer.Option(help="The functions of the project.")] = Path("functions"),
+    once: Annotated[bool, typer.Option("--once", help="End when all that is there is handled.")] = False,
+    auto_create: Annotated[
+        bool, typer.Option("--auto-create/--no-auto-create", help="Create tables from the files dropped for them.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Run the whole pipeline on this machine: files in landing/<table>/ become rows, queue/*.json delete some."""
+    from dolmen.local import Layout, LocalEvent, run_local
+
+    layout = Layout.under(root, database)
+
+    def tell(event: LocalEvent) -> None:
+        facts = {name: value for name, value in event.facts.items() if name != "exc_info"}
+        if as_json:
+            print_json({"function": event.function, "event": event.text, **facts})
+        else:
+            told = escape(" ".join(f"{name}={value}" for name, value in facts.items()))
+            console.print(f"[bold]{event.function}[/] {event.text} [dim]{told}[/]", highlight=False, soft_wrap=True)
+
+    if not as_json:
+        console.print(f"drop files into {layout.landing}/<table>/, and delete requests as .json into {layout.queue}/")
+        console.print(f"read with: dolmen scan <table> --database {layout.database}    (stop with Ctrl-C)")
+    run_local(
+        layout.database,
+        layout.landing,
+        layout.queue,
+        functions,
+        once=once,
+        auto_create=auto_create,
+        on_event=tell,
+    )
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _snapshot(db: dolmen.Database, version: int | None, at: str | None) -> Snapshot:
+    if version is None and at is None:
+        return db.at(version=db.version)
+    return db.at(version, timestamp=at)
+
+
+def _names(text: str) -> list[str] | None:
+    return [name.strip() for name in text.split(",")] if text else None
+
+
+def _inferred(file: Path) -> pa.Schema:
+    return infer(partial(_open, file), detect(file.name), name=file.name)
+
+
+def _open(file: Path) -> BinaryIO:
+    return file.open("rb")
+
+
+def _typed_keys(table: dolmen.Table, text: str, on: list[str] | None) -> Any:
+    names = on or list(table.primary_key)
+    if len(names) != 1:
+        raise InputError("--keys takes values of one column; give --keys-file for keys of several")
+    arrow_type = table.schema.field(names[0]).type
+    try:
+        return pa.table([pa.array([key.strip() for key in text.split(",")]).cast(arrow_type)], names=names)
+    except pa.ArrowInvalid as error:
+        raise InputError(f"--keys: {error}") from error
+
+
+def main() -> None:
+    """Runs the command; errors of dolmen become one line and an exit code (cli/exit_codes.py)."""
+    try:
+        app()
+    except Error as error:
+        if "--json" in sys.argv:
+            print_json({"error": {"type": type(error).__name__, "message": str(error), "exit_code": exit_code(error)}})
+        else:
+            errors.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False)
+        raise SystemExit(exit_code(error)) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except OSError as error:
+        errors.print(f"[bold red]error[/]: {escape(str(error))}", highlight=False)
+        raise SystemExit(2) from None

@@ -1,0 +1,42 @@
+"""Exit codes of the ``dolmen`` command: one per branch of the exception tree, by what the caller would do.
+
+====  =======================================================================
+0     done
+1     a fault of dolmen itself: please report it
+2     the command line, the request or the data must be corrected
+3     what was asked for is not there
+4     try the same again later; nothing was changed
+5     the commit may or may not have landed: look at ``dolmen history`` first
+6     the store denies access
+7     an object is damaged or missing
+8     written by a newer dolmen: upgrade
+====  =======================================================================
+"""
+
+from __future__ import annotations
+
+from dolmen.errors import (
+    AccessDeniedError,
+    CorruptionError,
+    Error,
+    InputError,
+    NotFoundError,
+    RetryableError,
+    UnknownOutcomeError,
+    UnsupportedFormatError,
+)
+
+_CODES: tuple[tuple[type[Error], int], ...] = (
+    (InputError, 2),
+    (NotFoundError, 3),
+    (RetryableError, 4),
+    (UnknownOutcomeError, 5),
+    (AccessDeniedError, 6),
+    (CorruptionError, 7),
+    (UnsupportedFormatError, 8),
+)
+
+
+def exit_code(error: Error) -> int:
+    """The exit code that tells a script what to do about an error."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), 1)

@@ -1,0 +1,201 @@
+"""From what a user asks for to statements: rows become data files, predicates and keys become tombstones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+from dolmen.commit.statements import DeletePositions, Write
+from dolmen.commit.workbench import Workbench
+from dolmen.context import Context
+from dolmen.errors import InputError, LimitError, SchemaError
+from dolmen.format.entries import KeysTombstone, WhereTombstone
+from dolmen.format.keys import Keys, add_keys, keys_from_arrow
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.schema import Field, Schema, is_nested
+from dolmen.format.values import to_array
+from dolmen.predicate import Predicate, as_keys, columns, parse, to_builtins, to_json
+from dolmen.reading import Where
+from dolmen.scan.positions import matching_positions
+from dolmen.write.conform import conform
+from dolmen.write.data_file import write_data_files
+from dolmen.write.rows import as_batches
+from dolmen.write.upsert import dedupe_last
+
+Mode: TypeAlias = Literal["tombstone", "positions"]
+
+MAX_KEYS = 1_000_000
+MAX_REQUEST_BYTES = 64 * 1024 * 1024
+INLINE_BYTES = 1024
+"""Predicates whose JSON is at most this long also stand in the manifest entry."""
+
+
+def append(context: Context, name: str, entry: TableEntry, data: Any, request: str | None = None) -> Write:
+    """Writes rows into data files. Nothing is checked against rows that are there already.
+
+    Raises:
+        SchemaError, RowError: the data does not fit; nothing is visible of it.
+    """
+    batches = conform(as_batches(data, entry.schema.arrow), entry.schema)
+    files = write_data_files(context.store, name, entry, batches, context.runtime)
+    return Write(name, entry.uuid, files=tuple(files), request=request)
+
+
+def upsert(
+    context: Context,
+    bench: Workbench,
+    name: str,
+    entry: TableEntry,
+    data: Any,
+    on: Sequence[str] | None = None,
+    request: str | None = None,
+) -> Write:
+    """Writes rows, and a tombstone for the older rows with their keys. Of equal keys in ``data`` the last wins.
+
+    Raises:
+        InputError: no key to go by, or one of floats.
+        RowError: a NULL in a key, or rows that do not fit.
+        LimitError: more than 1,000,000 keys.
+    """
+    fields = key_fields(entry, on)
+    batches, keys = dedupe_last(conform(as_batches(data, entry.schema.arrow), entry.schema), fields)
+    if keys.num_rows == 0:
+        return Write(name, entry.uuid, request=request)
+    files = write_data_files(context.store, name, entry, batches, context.runtime)
+    tombstone = _keys_tombstone(bench, name, entry, keys)
+    return Write(name, entry.uuid, tuple(files), (tombstone,), request)
+
+
+def delete_where(
+    context: Context, bench: Workbench, name: str, entry: TableEntry, where: Where, request: str | None = None
+) -> Write:
+    """A tombstone for the rows for which a predicate is TRUE. Reads no data.
+
+    Equalities on a tuple of columns become a keys tombstone, anything else a where tombstone.
+    """
+    predicate = parse_where(context, entry, where)
+    tuples = as_keys(predicate)
+    if tuples is not None:
+        ids, values = tuples
+        fields = [entry.schema.by_id[id_] for id_ in ids]
+        arrays = (
+            [
+                to_array(list(column), field.arrow_type)
+                for field, column in zip(fields, zip(*values, strict=True), strict=True)
+            ]
+            if values
+            else [pa.array([], field.arrow_type) for field in fields]
+        )
+        rows = pa.table(arrays, names=[field.name for field in fields])
+        keys = keys_from_arrow(rows, tuple(fields))
+        if keys.num_rows == 0:  # equalities with NULL alone: nothing equals it
+            return Write(name, entry.uuid, request=request)
+        return Write(name, entry.uuid, tombstones=(_keys_tombstone(bench, name, entry, keys),), request=request)
+    body = to_json(predicate)
+    if len(body) > MAX_REQUEST_BYTES:
+        raise LimitError(f"a predicate of {len(body):,} bytes: at most {MAX_REQUEST_BYTES:,} are allowed")
+    ids = tuple(sorted(columns(predicate)))
+    blob = bench.tombstone_object(name, entry.uuid).add_where(body, ids)
+    inline = to_builtins(predicate) if len(body) <= INLINE_BYTES else None
+    return Write(name, entry.uuid, tombstones=(WhereTombstone(ids, blob, inline),), request=request)
+
+
+def delete_keys(
+    bench: Workbench,
+    name: str,
+    entry: TableEntry,
+    keys: Any,
+    on: Sequence[str] | None = None,
+    request: str | None = None,
+) -> Write:
+    """A tombstone for the rows with these keys. Reads no data.
+
+    Args:
+        keys: values of the one key column, tuples of several, or anything Arrow with columns of their names.
+        on: names of the key columns; the primary key by default.
+    """
+    fields = key_fields(entry, on)
+    found = keys_from_arrow(_key_rows(keys, fields), fields)
+    if found.num_rows == 0:
+        return Write(name, entry.uuid, request=request)
+    return Write(name, entry.uuid, tombstones=(_keys_tombstone(bench, name, entry, found),), request=request)
+
+
+def delete_positions(
+    context: Context, bench: Workbench, manifest: Manifest, name: str, where: Where, request: str | None = None
+) -> DeletePositions | None:
+    """Deletion vectors for the rows of one version that match; None if none do. Reads the predicate's columns."""
+    entry = manifest.table(name)
+    predicate = parse_where(context, entry, where)
+    found = matching_positions(context.store, context.runtime, context.cache, manifest, name, predicate, bench.read)
+    paths = {file.uuid: file.path for file in entry.files}
+    positions = {paths[uuid]: bitmap for uuid, bitmap in found.items() if bitmap}
+    return DeletePositions.of(name, entry.uuid, positions, request) if positions else None
+
+
+def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:
+    """A bound predicate. Raises PredicateError; a delete of everything must be said as ``"TRUE"``."""
+    if where is None or where == "" or where == {}:
+        raise InputError('delete what? Give a predicate or keys; "TRUE" deletes all rows')
+    return parse(where, entry.schema, now_us=context.store.clock.now_us)
+
+
+def key_fields(entry: TableEntry, on: Sequence[str] | None) -> tuple[Field, ...]:
+    """The columns to go by. Raises InputError when there is no primary key and ``on`` names none."""
+    if on is not None:
+        names = [on] if isinstance(on, str) else list(on)
+        fields = tuple(entry.schema.field(name) for name in names)
+    else:
+        fields = tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
+    if not fields:
+        raise InputError("the table has no primary key: name the columns, on=[...]")
+    return check_key(fields)
+
+
+def check_key(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+    """Returns ``fields`` if they can be a key. Raises SchemaError for floats, nested columns and repetitions."""
+    if len({field.id for field in fields}) < len(fields):
+        raise SchemaError("a column stands twice in the key")
+    for field in fields:
+        if pa.types.is_floating(field.arrow_type) or is_nested(field.arrow_type):
+            raise SchemaError(f"column {field.name!r} of type {field.arrow_type} can't be part of a key")
+    return fields
+
+
+def check_sortable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+    """Returns ``fields`` if rows can be sorted by them. Raises SchemaError for nested columns."""
+    for field in fields:
+        if is_nested(field.arrow_type):
+            raise SchemaError(f"rows can't be sorted by column {field.name!r} of type {field.arrow_type}")
+    return fields
+
+
+def _keys_tombstone(bench: Workbench, name: str, entry: TableEntry, keys: Keys) -> KeysTombstone:
+    if keys.num_rows > MAX_KEYS:
+        raise LimitError(f"{keys.num_rows:,} keys in one request: at most {MAX_KEYS:,} are allowed, so split it")
+    return add_keys(bench.tombstone_object(name, entry.uuid), keys)
+
+
+def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
+    """The key columns, by name and in their stored types."""
+    if isinstance(keys, (list, tuple, set, frozenset, range)):
+        values = list(keys)
+        if len(fields) > 1:
+            if wrong := [
+                value for value in values if not isinstance(value, (list, tuple)) or len(value) != len(fields)
+            ]:
+                raise InputError(f"key {wrong[0]!r} is not a tuple of {', '.join(field.name for field in fields)}")
+            by_column: list[list[Any]] = [list(column) for column in zip(*values, strict=True)] or [[] for _ in fields]
+        else:
+            by_column = [values]
+        try:
+            arrays = [pa.array(column, field.arrow_type) for column, field in zip(by_column, fields, strict=True)]
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
+            raise InputError(
+                f"keys do not fit {', '.join(f'{f.name} {f.arrow_type}' for f in fields)}: {error}"
+            ) from error
+        return pa.table(arrays, names=[field.name for field in fields])
+    wanted = Schema(fields=fields, next_id=max(field.id for field in fields) + 1)
+    return pa.Table.from_batches(conform(as_batches(keys, wanted.arrow), wanted), wanted.arrow)

@@ -1,0 +1,177 @@
+"""The reading side of a table, the same for the newest version, an old one, and inside a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from dolmen.context import Context
+from dolmen.format.entries import Tombstone, WhereTombstone
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.predicate import Predicate, from_builtins, parse, to_sql
+from dolmen.scan.scan import Scan
+
+Where: TypeAlias = str | Mapping[str, Any] | None
+"""A predicate: SQL text (``"user_id = 42 AND price > 3"``), or a mapping of columns to values."""
+
+
+class ReadableTable:
+    """A table as one version shows it; subclasses say which version that is."""
+
+    def __init__(self, context: Context, name: str) -> None:
+        self._context, self.name = context, name
+
+    def _snapshot(self) -> Manifest:
+        """The version to read now."""
+        raise NotImplementedError
+
+    def _known(self) -> Manifest:
+        """The version at hand, without asking the store if that can be avoided."""
+        return self._snapshot()
+
+    def _pending(self, key: str, offset: int, length: int) -> bytes | None:
+        """A range of an object that is part of this view but not in the store yet; None for others."""
+        return None
+
+    def _note_read(self, predicate: Predicate | None) -> None:
+        """Called for each read; a transaction remembers what its outcome depends on."""
+
+    @property
+    def _entry(self) -> TableEntry:
+        return self._known().table(self.name)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns and their types."""
+        return self._entry.schema.arrow.remove_metadata()
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """Names of the columns that ``upsert`` and ``delete(keys=...)`` go by; empty if there are none."""
+        return self._names(self._entry.primary_key)
+
+    @property
+    def sort_key(self) -> tuple[str, ...]:
+        """Names of the columns by which rows are sorted within a file."""
+        return self._names(self._entry.sort_key)
+
+    def _names(self, ids: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple(self._entry.schema.by_id[id_].name for id_ in ids)
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Where = None,
+        limit: int | None = None,
+        *,
+        order_by: str | Sequence[str] | None = None,
+        with_commit_ts: bool = False,
+    ) -> Scan:
+        """Rows of this version, as a scan that can explain itself, stream, or become a data frame.
+
+        Args:
+            columns: names, in the order wanted; all by default.
+            where: only rows for which this is TRUE.
+            limit: at most so many rows, whichever come first (see ``order_by``).
+            order_by: columns to sort by, descending with a leading ``-``; sorts in memory.
+            with_commit_ts: add the column ``_commit_ts``, each row's commit timestamp.
+
+        Raises:
+            PredicateError: ``where`` can't be read.
+            SchemaError: no such column.
+        """
+        manifest = self._snapshot()
+        entry = manifest.table(self.name)
+        predicate = None if where is None else parse(where, entry.schema, now_us=self._context.store.clock.now_us)
+        self._note_read(predicate)
+        return Scan(
+            self._context.store,
+            self._context.runtime,
+            self._context.cache,
+            manifest,
+            self.name,
+            columns=columns,
+            where=predicate,
+            limit=limit,
+            order_by=order_by,
+            with_commit_ts=with_commit_ts,
+            pending=self._pending,
+        )
+
+    def count(self, where: Where = None) -> int:
+        """How many rows there are (for which ``where`` is TRUE); from metadata alone where that is exact."""
+        return self.scan(where=where).count()
+
+    def to_arrow(self) -> pa.Table:
+        """All rows. Short for ``scan().to_arrow()``."""
+        return self.scan().to_arrow()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """All rows, for anything that reads Arrow streams (DuckDB, Polars, pandas, ...)."""
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    def describe(self) -> dict[str, Any]:
+        """What the manifest tells of the table, without reading data.
+
+        Returns:
+            ``table``, ``version``, ``rows_in_files`` (rows that unresolved deletes may still hide included), ``files``,
+            ``bytes``, ``primary_key``, ``sort_key``, ``columns`` (types by name), ``properties``, and
+            ``unresolved_deletes`` (each with ``commit_ts`` and ``rows``: which ones, in words).
+        """
+        manifest = self._known()
+        entry = manifest.table(self.name)
+        return {
+            "table": self.name,
+            "version": manifest.version,
+            "rows_in_files": sum(file.live_rows for file in entry.files),
+            "files": len(entry.files),
+            "bytes": sum(file.size for file in entry.files),
+            "primary_key": list(self.primary_key),
+            "sort_key": list(self.sort_key),
+            "columns": {f.name: f"{f.type}{'' if f.nullable else ' not null'}" for f in entry.schema.arrow},
+            "properties": entry.properties,
+            "unresolved_deletes": [
+                {"commit_ts": tombstone.ts, "rows": _in_words(tombstone, entry)} for tombstone in entry.tombstones
+            ],
+        }
+
+    def _headline(self) -> list[tuple[str, str]]:
+        told = self.describe()
+        deletes = len(told["unresolved_deletes"])
+        facts = [
+            ("version", str(told["version"])),
+            ("rows", f"{told['rows_in_files']:,}" + (f" less {deletes} unresolved deletes" if deletes else "")),
+            ("files", f"{told['files']:,} ({told['bytes']:,} bytes)"),
+        ]
+        return facts + [
+            (n, ", ".join(told[n.replace(" ", "_")])) for n in ("primary key", "sort key") if told[n.replace(" ", "_")]
+        ]
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name} {value}" for name, value in self._headline())
+        columns = "\n".join(f"  {name}: {type_}" for name, type_ in self.describe()["columns"].items())
+        return f"<{type(self).__name__} {self.name}: {facts}>\n{columns}"
+
+    def _repr_html_(self) -> str:
+        def rows(pairs: Iterable[tuple[str, str]]) -> str:
+            return "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in pairs)
+
+        columns = self.describe()["columns"].items()
+        return f"<b>{escape(self.name)}</b><table>{rows(self._headline())}</table><table>{rows(columns)}</table>"
+
+
+def _in_words(tombstone: Tombstone, entry: TableEntry) -> str:
+    if isinstance(tombstone, WhereTombstone):
+        if tombstone.predicate is not None:
+            return to_sql(from_builtins(tombstone.predicate), entry.schema)
+        return f"a predicate of {tombstone.blob.length:,} bytes"
+    names = ", ".join(entry.schema.by_id[id_].name for id_ in tombstone.columns)
+    if tombstone.count == 1 and tombstone.values is not None:
+        return " AND ".join(
+            f"{entry.schema.by_id[id_].name} = {values[0]}"
+            for id_, values in zip(tombstone.columns, tombstone.values, strict=True)
+        )
+    return f"{tombstone.count:,} keys of {names}"

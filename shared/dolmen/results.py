@@ -1,0 +1,85 @@
+"""What commits tell their caller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from html import escape
+
+from dolmen.format.manifest import Counts, HistoryEntry
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit, as its writer or ``history()`` sees it.
+
+    Args:
+        version: the version it made; for a call that changed nothing, the version it was made on.
+        commit_ts: timestamp of its last statement, int64 microseconds; orders deletes against data.
+        created_at: when it landed, by the store's clock.
+        commit_id: names it for ever.
+        operation: what it did, in a word; "nothing" if there was nothing to do.
+        counts: what it did, in numbers.
+        attempts: how often the pointer was tried (0 when read from history).
+        already: by request id, the versions that had applied requests of this call before.
+    """
+
+    version: int
+    commit_ts: int
+    created_at: datetime
+    commit_id: str
+    operation: str
+    counts: Counts
+    attempts: int = 0
+    already: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entry: HistoryEntry, *, attempts: int = 0, already: dict[str, int] | None = None) -> Commit:
+        """A commit as the manifest tells of it."""
+        return cls(
+            entry.version,
+            entry.commit_ts,
+            datetime.fromtimestamp(entry.created_at / 1e6, UTC),
+            entry.commit_id,
+            entry.operation,
+            entry.counts,
+            attempts,
+            already or {},
+        )
+
+    @classmethod
+    def nothing(cls, base: HistoryEntry, already: dict[str, int] | None = None) -> Commit:
+        """The outcome of a call that had nothing to change on ``base``, or had been applied before."""
+        version = max(already.values()) if already else base.version
+        created_at = datetime.fromtimestamp(base.created_at / 1e6, UTC)
+        return cls(version, base.commit_ts, created_at, "", "nothing", Counts(), 0, already or {})
+
+    @property
+    def rows(self) -> int | None:
+        """Rows added, else rows deleted; None when a tombstone deleted them, which counts nothing."""
+        if self.counts.rows_added:
+            return self.counts.rows_added
+        return None if self.counts.tombstones_added else self.counts.rows_deleted
+
+    def _facts(self) -> list[tuple[str, str]]:
+        counts = self.counts
+        facts = [
+            ("rows added", counts.rows_added),
+            ("files added", counts.files_added),
+            ("tombstones", counts.tombstones_added),
+            ("rows deleted", counts.rows_deleted),
+            ("files removed", counts.files_removed),
+        ]
+        told = [(name, f"{value:,}") for name, value in facts if value]
+        if self.already:
+            told.append(("applied before", ", ".join(f"{id_} (version {v})" for id_, v in self.already.items())))
+        return told
+
+    def __repr__(self) -> str:
+        facts = "".join(f", {name} {value}" for name, value in self._facts())
+        return f"<Commit {self.version} {self.operation} at {self.created_at:%Y-%m-%d %H:%M:%S}Z{facts}>"
+
+    def _repr_html_(self) -> str:
+        head = f"<b>version {self.version}</b> {escape(self.operation)} {self.created_at:%Y-%m-%d %H:%M:%S}Z"
+        rows = "".join(f"<tr><td>{escape(n)}</td><td>{escape(v)}</td></tr>" for n, v in self._facts())
+        return f"<div>{head}<table>{rows}</table></div>"

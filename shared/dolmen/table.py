@@ -1,0 +1,103 @@
+"""A table, as users know it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from dolmen.format.manifest import Manifest
+from dolmen.mutation import Mode
+from dolmen.reading import ReadableTable, Where
+from dolmen.results import Commit
+from dolmen.snapshot import PinnedTable, pin
+from dolmen.transaction import Transaction, TransactionTable, digest_of, replay
+
+
+class Table(ReadableTable):
+    """A table of a database. Every read follows the newest version; every write is one commit."""
+
+    def _snapshot(self) -> Manifest:
+        return self._context.head.refresh().manifest
+
+    def _known(self) -> Manifest:
+        cached = self._context.head.cached
+        return cached.manifest if cached else self._snapshot()
+
+    def at(self, version: int | None = None, *, timestamp: datetime | int | str | None = None) -> PinnedTable:
+        """This table in an older version. See ``Database.at``."""
+        return pin(self._context, version, timestamp).table(self.name)
+
+    def append(self, data: Any, *, request: str | None = None) -> Commit:
+        """Adds rows. Keys are not checked: appending a key twice gives two rows (see ``upsert``).
+
+        Args:
+            data: an Arrow table, batch or reader, a pandas or Polars frame, a list of dicts, anything that gives an
+                Arrow stream; columns by name, in any order. Streamed in bounded memory.
+            request: an id under which this is applied once, however often it is tried.
+
+        Raises:
+            SchemaError, RowError: the data does not fit the table; nothing was added.
+        """
+        return self._commit("append", request, lambda table: table.append(data, request=request))
+
+    def upsert(self, data: Any, on: Sequence[str] | None = None, *, request: str | None = None) -> Commit:
+        """Adds rows in place of all older rows with their keys, without reading any. Of equal keys the last wins.
+
+        Args:
+            on: the key's columns; the primary key by default.
+
+        Raises:
+            RowError: a NULL key, or rows that do not fit.
+            LimitError: more than 1,000,000 keys.
+        """
+        return self._commit("upsert", request, lambda table: table.upsert(data, on, request=request))
+
+    def delete(
+        self,
+        where: Where = None,
+        *,
+        keys: Any = None,
+        on: Sequence[str] | None = None,
+        mode: Mode = "tombstone",
+        request: str | None = None,
+    ) -> Commit:
+        """Deletes rows: all there are now for which the predicate is TRUE, or that have one of the keys.
+
+        A tombstone costs three small PUTs and reads nothing, whatever the table's size. ``mode="positions"`` looks
+        the rows up now and stores their positions: later scans are faster, and ``Commit.rows`` is exact.
+
+        Args:
+            where: SQL text or a mapping; ``"TRUE"`` deletes all rows.
+            keys: values (tuples for several columns) of the primary key or of the columns ``on``.
+        """
+
+        def statement(table: TransactionTable) -> None:
+            table.delete(where, keys=keys, on=on, mode=mode, request=request)
+
+        content = None if request is None else digest_of({"table": self.name, "where": where, "keys": keys, "on": on})
+        if mode == "positions":  # a file may be replaced between the look-up and the commit: look again
+            return replay(self._context, lambda tx: self._run(tx, request, content, statement), "delete").commit
+        return self._commit("delete", request, statement, content)
+
+    def _commit(
+        self,
+        operation: str,
+        request: str | None,
+        statement: Callable[[TransactionTable], None],
+        digest: str | None = None,
+    ) -> Commit:
+        with Transaction(self._context, operation) as transaction:
+            self._run(transaction, request, digest, statement)
+            return transaction.commit()
+
+    def _run(
+        self,
+        transaction: Transaction,
+        request: str | None,
+        digest: str | None,
+        statement: Callable[[TransactionTable], None],
+    ) -> None:
+        if request is not None:
+            transaction.bind(request, digest or "")
+        statement(transaction.table(self.name))

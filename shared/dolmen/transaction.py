@@ -1,0 +1,366 @@
+"""Transactions: any statements over any tables, seen by each other, committed as one version or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, time
+from decimal import Decimal
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from uuid import UUID
+
+import pyarrow as pa
+
+from dolmen import mutation
+from dolmen.commit.change import Change
+from dolmen.commit.draft import Draft
+from dolmen.commit.loop import commit as commit_change
+from dolmen.commit.statements import Claim, Create, DeletePositions, Drop, Statement
+from dolmen.commit.workbench import Workbench
+from dolmen.context import Context
+from dolmen.errors import ConflictError, InputError
+from dolmen.format.entries import DataFile
+from dolmen.format.layout import check_table_name
+from dolmen.format.manifest import AppliedId, Manifest, TableEntry
+from dolmen.format.schema import Schema
+from dolmen.format.statistics import Bounds
+from dolmen.format.statistics import bounds as stored_bounds
+from dolmen.predicate import Predicate, Verdict, columns, judge
+from dolmen.reading import ReadableTable, Where
+from dolmen.results import Commit
+from dolmen.store.backoff import attempts
+
+if TYPE_CHECKING:
+    from dolmen.scan.sql import SqlResult
+
+T = TypeVar("T")
+
+_REPLAYS = 100
+
+
+class Transaction:
+    """Collects statements on one snapshot; ``commit`` makes them one version.
+
+    Used through ``Database.transaction`` and ``Database.run``. Reads see the snapshot and the statements so far. What
+    was read must still hold when it commits, otherwise ConflictError; statements that don't read never conflict.
+    """
+
+    def __init__(self, context: Context, operation: str = "transaction") -> None:
+        self._context, self._operation = context, operation
+        self.bench = Workbench(context.store, context.runtime)
+        self._base: Manifest | None = None
+        self._statements: list[Statement] = []
+        self._claims: list[Claim] = []
+        self._applied: dict[str, str] = {}
+        self._first_upload_us: int | None = None
+        self._draft: Draft | None = None
+        self._seen: Manifest | None = None
+        self._known: tuple[Manifest, frozenset[str]] | None = None
+        self._pinned = False
+        self._done = False
+
+    def table(self, name: str) -> TransactionTable:
+        """A table as this transaction sees it. Raises TableNotFoundError."""
+        self.entry(name)
+        return TransactionTable(self, name)
+
+    def create_table(
+        self,
+        name: str,
+        schema: pa.Schema,
+        primary_key: str | Sequence[str] | None = None,
+        sort_key: str | Sequence[str] | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> TransactionTable:
+        """See ``Database.create_table``."""
+        check_table_name(name)
+        stored = Schema.from_arrow(schema)
+        key = mutation.check_key(tuple(stored.field(column) for column in _names(primary_key)))
+        order = tuple(stored.field(column) for column in _names(sort_key))
+        entry = TableEntry(
+            uuid=self._context.runtime.uuid(),
+            epoch=0,
+            schema=stored,
+            primary_key=tuple(field.id for field in key),
+            sort_key=tuple(field.id for field in mutation.check_sortable(order)),
+            properties=dict(properties or {}),
+        )
+        self.add(Create(name, entry))
+        return TransactionTable(self, name)
+
+    def drop_table(self, name: str) -> None:
+        """See ``Database.drop_table``."""
+        self.add(Drop(name, self.entry(name).uuid))
+
+    def sql(self, query: str) -> SqlResult:
+        """Runs a query over the tables as this transaction sees them."""
+        from dolmen.scan.sql import run_sql  # DuckDB and sqlglot's optimizer: only for those who ask
+
+        return run_sql(query, self.table)
+
+    def bind(self, request: str, digest: str) -> None:
+        """Makes this transaction apply a request exactly once; bind statements to it by the same id."""
+        if self._applied.setdefault(request, digest) != digest:
+            raise InputError(f"request {request!r} stands in this transaction twice with different content")
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Statements inside this block are all added or, when it raises, none of them."""
+        draft = self._draft.copy() if self._draft else None
+        statements, claims = len(self._statements), len(self._claims)
+        try:
+            yield
+        except BaseException:
+            self._draft, self._seen = draft, None
+            del self._statements[statements:], self._claims[claims:]
+            raise
+
+    def applied_before(self, requests: Collection[str]) -> dict[str, AppliedId]:
+        """Those of ``requests`` (ids) that its base has, under this digest or another.
+
+        Only saves work: ``commit`` looks again, on the newest version.
+        """
+        return {entry.id: entry for entry in self.base.applied if entry.id in requests}
+
+    def has_applied(self, request: str | None) -> bool:
+        """Whether its base shows this request's work already: a statement of it would stand there twice."""
+        if self._known is None or self._known[0] is not self.base:
+            self._known = self.base, frozenset(entry.id for entry in self.base.applied)
+        return request in self._known[1]
+
+    def commit(self) -> Commit:
+        """Makes the statements one version; a transaction without any costs no request.
+
+        Raises:
+            ConflictError: what was read has changed; repeat the transaction (``Database.run`` does that by itself).
+            UnknownOutcomeError: the commit may have landed.
+        """
+        self._open()
+        self._done = True
+        if not self._statements and not self._applied:
+            return Commit.nothing(self.base.as_history())
+        change = Change(
+            commit_id=self._context.runtime.uuid(),
+            operation=self._operation,
+            statements=tuple(self._statements),
+            applied=self._applied,
+            claims=tuple(self._claims),
+            first_upload_us=self._first_upload_us,
+        )
+        done = commit_change(self._context.head, change, self.bench)
+        if done.manifest is None:
+            return Commit.nothing(self.base.as_history(), done.already)
+        return Commit.of(done.manifest.as_history(), attempts=done.attempts, already=done.already)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is None and not self._done:
+            self.commit()
+        self._done = True
+
+    @property
+    def base(self) -> Manifest:
+        """The version this transaction is made on: the newest one known when it first looked."""
+        if self._base is None:
+            cached = self._context.head.cached
+            self._base = (cached or self._context.head.refresh()).manifest
+        return self._base
+
+    def refresh(self) -> None:
+        """Takes the newest version as the base; before the first statement only."""
+        self._base = self._context.head.refresh().manifest
+
+    def pin(self) -> None:
+        """Keeps the base from here on: something is looked up in it that may leave neither statement nor claim."""
+        self._pinned = True
+
+    def entry(self, name: str) -> TableEntry:
+        """The table's entry, statements so far included; looks again before it says that there is none."""
+        tables = self._draft.tables if self._draft else self.base.tables
+        if name not in tables and self._draft is None and not self._claims and not self._pinned:
+            self.refresh()
+        return self.manifest.table(name)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The base with the statements so far applied, under provisional timestamps."""
+        if self._draft is None:
+            return self.base
+        if self._seen is None:
+            self._seen = self._draft.finish(
+                attempt="00000000",
+                commit_id="",
+                operation="draft",
+                commit_ts=self.base.commit_ts + len(self._statements),
+                created_at=self.base.created_at,
+                applied=(),
+            )
+        return self._seen
+
+    def begin_upload(self) -> None:
+        """Notes the time before the first object of this transaction is uploaded, which the fence goes by."""
+        self._open()
+        if self._first_upload_us is None:
+            if not self._context.store.clock.now_us:
+                self._context.head.refresh()
+            self._first_upload_us = self._context.store.clock.now_us
+
+    def add(self, statement: Statement) -> None:
+        """Adds a statement and applies it to the draft that later ones see; what it raises leaves it out."""
+        self._open()
+        draft = self._draft or Draft(self.base)
+        if isinstance(statement, DeletePositions):
+            statement = statement.prepare(draft, self.bench)
+        statement.apply(draft, self.base.commit_ts + 1 + len(self._statements))
+        self._statements.append(statement)
+        self._draft, self._seen = draft, None
+
+    def claim(self, name: str, predicate: Predicate | None) -> None:
+        """Remembers a read: the commit is valid only if no later version changes its answer."""
+        entry = self.base.tables.get(name)
+        if entry is None:
+            return  # created by this transaction: nobody else can have changed it
+        schema = entry.schema
+
+        def may_match(file: DataFile) -> bool:
+            if predicate is None:
+                return True
+            known: dict[int, Bounds] = {
+                id_: stored_bounds(file.stats.get(id_), schema.by_id[id_].arrow_type) for id_ in columns(predicate)
+            }
+            return judge(predicate, known, file.rows) is not Verdict.NEVER
+
+        self._claims.append(Claim(name, entry.uuid, entry.epoch, self.base.commit_ts, may_match))
+
+    def _open(self) -> None:
+        if self._done:
+            raise InputError("this transaction has ended: begin another one")
+
+
+class TransactionTable(ReadableTable):
+    """A table inside a transaction: reads see its statements, writes add to them."""
+
+    def __init__(self, transaction: Transaction, name: str) -> None:
+        super().__init__(transaction._context, name)
+        self._transaction = transaction
+
+    def _snapshot(self) -> Manifest:
+        return self._transaction.manifest
+
+    def _pending(self, key: str, offset: int, length: int) -> bytes | None:
+        return self._transaction.bench.read(key, offset, length)
+
+    def _note_read(self, predicate: Predicate | None) -> None:
+        self._transaction.claim(self.name, predicate)
+
+    def append(self, data: Any, *, request: str | None = None) -> None:
+        """See ``Table.append``."""
+        transaction = self._transaction
+        entry = transaction.entry(self.name)
+        if transaction.has_applied(request):
+            return
+        transaction.begin_upload()
+        statement = mutation.append(self._context, self.name, entry, data, request)
+        if statement.files:
+            transaction.add(statement)
+
+    def upsert(self, data: Any, on: Sequence[str] | None = None, *, request: str | None = None) -> None:
+        """See ``Table.upsert``."""
+        transaction = self._transaction
+        entry = transaction.entry(self.name)
+        if transaction.has_applied(request):
+            return
+        transaction.begin_upload()
+        statement = mutation.upsert(self._context, transaction.bench, self.name, entry, data, on, request)
+        if statement.files:
+            transaction.add(statement)
+
+    def delete(
+        self,
+        where: Where = None,
+        *,
+        keys: Any = None,
+        on: Sequence[str] | None = None,
+        mode: mutation.Mode = "tombstone",
+        request: str | None = None,
+    ) -> None:
+        """See ``Table.delete``."""
+        transaction, context = self._transaction, self._context
+        entry = transaction.entry(self.name)
+        statement: Statement | None
+        if (keys is None) == (where is None):
+            raise InputError("delete takes a predicate or keys=..., one of them")
+        if transaction.has_applied(request):
+            return
+        if mode == "positions":
+            if keys is not None:
+                raise InputError('mode="positions" takes a predicate, not keys')
+            transaction.pin()
+            statement = mutation.delete_positions(
+                context, transaction.bench, transaction.manifest, self.name, where, request
+            )
+        elif mode != "tombstone":
+            raise InputError(f'mode {mode!r}: "tombstone" or "positions"')
+        elif keys is not None:
+            statement = mutation.delete_keys(transaction.bench, self.name, entry, keys, on, request)
+        else:
+            statement = mutation.delete_where(context, transaction.bench, self.name, entry, where, request)
+        if statement is not None and getattr(statement, "tombstones", True):
+            transaction.add(statement)
+
+
+def _names(columns: str | Sequence[str] | None) -> list[str]:
+    if columns is None:
+        return []
+    return [columns] if isinstance(columns, str) else list(columns)
+
+
+@dataclass(frozen=True)
+class Replayed(Generic[T]):
+    """The run of a function that was committed: what it returned, and the commit."""
+
+    value: T
+    commit: Commit
+
+
+def replay(context: Context, function: Callable[[Transaction], T], operation: str = "transaction") -> Replayed[T]:
+    """Runs ``function`` in transactions on ever newer versions until one commits."""
+    for _ in attempts(context.runtime, _REPLAYS):
+        transaction = Transaction(context, operation)
+        transaction.refresh()
+        value = function(transaction)
+        try:
+            return Replayed(value, transaction.commit())
+        except ConflictError as error:
+            conflict = error
+    raise conflict
+
+
+def digest_of(request: Any) -> str:
+    """The digest of a request's content: SHA-256 over canonical JSON (sorted keys, no spaces).
+
+    Raises:
+        InputError: the content can be read only once, or has no canonical form.
+    """
+    text = json.dumps(request, sort_keys=True, separators=(",", ":"), default=_canonical)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, (range, tuple)):
+        return list(value)
+    if isinstance(value, (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray)):
+        return value.to_pylist()
+    if isinstance(value, (date, time, Decimal, UUID)):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    raise InputError(f"with a request id, give keys as a list or an Arrow table, not as {type(value).__name__}")

@@ -1,0 +1,202 @@
+"""The ``dolmen`` command: what people see, what machines get, and exit codes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from dolmen.cli import main
+
+EVENTS = Path(__file__).parents[2] / "examples" / "events.csv"
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    def lines(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Cli = Callable[..., Outcome]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    monkeypatch.setenv("DOLMEN_DATABASE", str(tmp_path / "db"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["dolmen", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def events(cli: Cli) -> Cli:
+    assert cli("create", "events", "--like", EVENTS, "--primary-key", "id").code == 0
+    assert cli("append", "events", EVENTS).code == 0
+    return cli
+
+
+def ids(outcome: Outcome) -> list[object]:
+    return sorted(row["id"] for row in outcome.lines())  # type: ignore[type-var]
+
+
+def test_a_table_is_created_from_columns(cli: Cli) -> None:
+    made = cli(
+        "create", "t", "--columns", "id BIGINT NOT NULL, at TIMESTAMPTZ, tags VARCHAR[], d DECIMAL(10, 2)", "--json"
+    )
+    assert json.loads(made.out)["columns"] == {
+        "id": "int64",
+        "at": "timestamp[us, tz=UTC]",
+        "tags": "list<element: string>" if "element" in made.out else "list<item: string>",
+        "d": "decimal128(10, 2)",
+    }
+
+
+def test_files_of_each_format_are_appended_in_one_commit(cli: Cli, tmp_path: Path) -> None:
+    lines = EVENTS.read_text().splitlines()
+    plain, zipped, parquet = tmp_path / "a.csv", tmp_path / "b.csv.gz", tmp_path / "c.parquet"
+    plain.write_text("\n".join(lines[:3]) + "\n")
+    zipped.write_bytes(gzip.compress(("\n".join([lines[0], *lines[3:5]]) + "\n").encode()))
+    assert cli("append", "events", plain, zipped, "--create").code == 0
+    assert cli("scan", "events", "-o", parquet).code == 0
+    assert pq.read_table(parquet)["id"].to_pylist() == [1, 2, 3, 4]
+    assert cli("append", "events", parquet).code == 0
+    assert [commit["operation"] for commit in cli("history", "--json").lines()] == ["append"] * 2 + ["create_table"]
+    assert ids(cli("scan", "events", "--json")) == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_a_delete_by_predicate_by_keys_by_file_and_by_position(events: Cli, tmp_path: Path) -> None:
+    assert events("delete", "events", "--where", "id = 1").code == 0
+    assert events("delete", "events", "--keys", "2, 3").code == 0
+    keys = tmp_path / "keys.csv"
+    keys.write_text("id\n4\n")
+    assert events("delete", "events", "--keys-file", keys).code == 0
+    done = events("delete", "events", "--where", "id = 5", "--positions", "--json")
+    assert json.loads(done.out)["rows_deleted"] == 1
+    assert ids(events("scan", "events", "--json")) == [6]
+
+
+def test_an_upsert_replaces_rows(events: Cli, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"id": 1, "user_id": 99}\n')
+    assert events("append", "events", rows, "--upsert").code == 0
+    assert [row["user_id"] for row in events("scan", "events", "--where", "id = 1", "--json").lines()] == [99]
+
+
+def test_a_scan_filters_projects_sorts_limits_and_counts(events: Cli) -> None:
+    found = events(
+        "scan", "events", "--columns", "id", "--where", "user_id = 42", "--order-by", "-id", "--limit", 2, "--json"
+    )
+    assert found.lines() == [{"id": 5}, {"id": 3}]
+    assert events("scan", "events", "--count").out.strip() == "6"
+    assert "events" in events("scan", "events", "--explain").out
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "jsonl"])
+def test_rows_are_printed(events: Cli, form: str) -> None:
+    assert "refund" in events("scan", "events", "--format", form).out
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.parquet"])
+def test_rows_are_written_and_read_again(events: Cli, tmp_path: Path, name: str) -> None:
+    assert events("scan", "events", "--output", tmp_path / name).code == 0
+    assert events("append", "events", tmp_path / name).code == 0
+    assert ids(events("scan", "events", "--json")) == sorted([1, 2, 3, 4, 5, 6] * 2)
+
+
+def test_older_versions_are_read(events: Cli) -> None:
+    events("delete", "events", "--where", "TRUE")
+    assert events("scan", "events", "--count").out.strip() == "0"
+    assert events("scan", "events", "--count", "--version", 2).out.strip() == "6"
+    assert events("sql", "SELECT count(*) AS n FROM events", "--version", 2, "--json").lines() == [{"n": 6}]
+
+
+def test_sql_joins_and_groups(events: Cli) -> None:
+    found = events("sql", "SELECT user_id, count(*) AS n FROM events GROUP BY ALL ORDER BY ALL", "--json")
+    assert found.lines() == [{"user_id": 7, "n": 2}, {"user_id": 13, "n": 1}, {"user_id": 42, "n": 3}]
+
+
+def test_tables_and_show_tell_of_unresolved_deletes(events: Cli) -> None:
+    events("delete", "events", "--where", "amount > 3 AND user_id = 42")
+    events("delete", "events", "--where", "id = 1")
+    (table,) = json.loads(events("tables", "--json").out)
+    assert (table["table"], table["rows_in_files"], table["files"]) == ("events", 6, 1)
+    shown = events("show", "events")
+    assert "timestamp[us, tz=UTC]" in shown.out
+    assert "amount" in shown.out
+    assert "id = 1" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "phrase"),
+    [
+        (["scan", "events", "--where", "nope = 1"], 2, "nope"),
+        (["scan", "events", "--columns", "nope"], 2, "nope"),
+        (["delete", "events"], 2, "--where"),
+        (["delete", "events", "--keys", "x"], 2, "x"),
+        (["create", "events", "--columns", "id BIGINT"], 2, "exists"),
+        (["create", "Bad-Name", "--columns", "id BIGINT"], 2, "Bad-Name"),
+        (["create", "t", "--columns", "id INTERVAL"], 2, "INTERVAL"),
+        (["append", "events", "absent.csv"], 2, "absent.csv"),
+        (["append", "events", "rows.xml"], 2, "rows.xml"),
+        (["scan", "absent"], 3, "absent"),
+        (["scan", "events", "--version", "99"], 3, "99"),
+        (["scan", "events", "--at", "2001-01-01"], 3, "younger"),
+        (["scan", "events", "--at", "2999-01-01"], 4, "20 minutes"),
+        (["scan", "events", "--at", "yesterday"], 2, "yesterday"),
+        (["nonsense"], 2, "nonsense"),
+    ],
+)
+def test_an_error_says_what_to_do_and_has_its_exit_code(
+    events: Cli, arguments: list[str], code: int, phrase: str
+) -> None:
+    outcome = events(*arguments)
+    assert (outcome.code, phrase in outcome.err.replace("\n", " ")) == (code, True), outcome
+    assert "Traceback" not in outcome.err
+
+
+def test_errors_are_json_for_machines(events: Cli) -> None:
+    outcome = events("scan", "absent", "--json")
+    error = json.loads(outcome.out)["error"]
+    assert (outcome.code, error["type"], error["exit_code"]) == (3, "TableNotFoundError", 3)
+
+
+def test_reading_where_nothing_is_says_so(cli: Cli) -> None:
+    outcome = cli("tables")
+    assert outcome.code == 3
+    assert "no database" in outcome.err
+
+
+def test_a_bad_row_is_named_and_nothing_is_appended(events: Cli, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_text("id,user_id\n7,1\nseven,2\n")
+    outcome = events("append", "events", EVENTS, bad)
+    assert outcome.code == 2
+    assert all(part in outcome.err.replace("\n", " ") for part in ("bad.csv", "line 3", "'id'"))
+    assert events("scan", "events", "--count").out.strip() == "6"
+
+
+def test_a_request_id_is_applied_once(events: Cli) -> None:
+    first = events("append", "events", EVENTS, "--request-id", "r1", "--json")
+    again = events("append", "events", EVENTS, "--request-id", "r1", "--json")
+    assert json.loads(again.out)["already"] == {"r1": json.loads(first.out)["version"]}
+    assert events("scan", "events", "--count").out.strip() == "12"
