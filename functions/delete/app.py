@@ -1,0 +1,108 @@
+"""Delete requests become tombstones: queue -> one commit per batch.
+
+Takes SQS batches of requests (reporting partial batch failures), and a request without a queue (raising when it
+fails, so that Lambda tries again). The messages are described in ``dolmen.ingest.requests``, the settings in
+``dolmen.ingest.settings``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from functools import cache
+from typing import Any
+
+from aws_lambda_powertools import Logger, Metrics
+from aws_lambda_powertools.metrics import MetricUnit
+from aws_lambda_powertools.utilities.batch.types import PartialItemFailureResponse
+from aws_lambda_powertools.utilities.typing import LambdaContext
+
+from dolmen.database import Database
+from dolmen.errors import Error
+from dolmen.ingest.deletes import apply_deletes
+from dolmen.ingest.events import Message, isolate, messages
+from dolmen.ingest.requests import DeleteRequest, parse_request
+from dolmen.ingest.settings import Settings
+from dolmen.results import Commit
+
+logger = Logger(service="delete")
+metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolmen"), service="delete")
+
+
+@logger.inject_lambda_context
+@metrics.log_metrics(capture_cold_start_metric=True)
+def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItemFailureResponse:
+    """Applies the requests of an event; answers which messages are to be delivered again."""
+    batch = messages(event)
+    counts = Counter({"Messages": len(batch)})
+    database = _opened(Settings.of(os.environ))
+    half_ms = context.get_remaining_time_in_millis() / 2
+    failed: dict[str | None, str] = {}
+    for group in isolate(batch):
+        requests, sent_by = _requests(group, context.aws_request_id, failed)
+        deleted = apply_deletes(
+            database, requests, out_of_time=lambda: context.get_remaining_time_in_millis() < half_ms
+        )
+        for message, request, outcome in zip(sent_by, requests, deleted.outcomes, strict=True):
+            if outcome.error is not None:
+                _refuse(message, outcome.error, failed, request.id)
+                continue
+            counts["DeletesDuplicate" if outcome.status == "duplicate" else "DeletesApplied"] += 1
+            logger.info(
+                f"delete {outcome.status}",
+                message_id=message.id,
+                request_id=request.id,
+                tables=[delete.table for delete in request.deletes],
+                version=outcome.version,
+            )
+        if deleted.commit is not None:
+            _tell_commit(deleted.commit)
+            counts["CommitAttempts"] += deleted.commit.attempts
+    counts["DeletesFailed"] = len(failed)
+    for name, count in counts.items():
+        metrics.add_metric(name, MetricUnit.Count, count)
+    metrics.add_metric("ManifestBytes", MetricUnit.Bytes, database.manifest_bytes)
+    if None in failed:
+        raise RuntimeError(f"not deleted: {failed[None]}")
+    return {"batchItemFailures": [{"itemIdentifier": str(message_id)} for message_id in failed]}
+
+
+@cache
+def _opened(settings: Settings) -> Database:
+    """One database for the life of the container: what it has cached makes the next commit cheaper."""
+    return settings.open()[0]
+
+
+def _requests(
+    group: list[Message], invocation_id: str, failed: dict[str | None, str]
+) -> tuple[list[DeleteRequest], list[Message]]:
+    """The requests of a group, and beside each its message. Malformed messages fail."""
+    requests: list[DeleteRequest] = []
+    sent_by: list[Message] = []
+    for message in group:
+        try:
+            # Lambda repeats an asynchronous invocation under the same id.
+            requests.append(parse_request(message.body, message.id or invocation_id))
+            sent_by.append(message)
+        except Error as error:
+            _refuse(message, error, failed)
+    return requests, sent_by
+
+
+def _refuse(message: Message, error: Exception, failed: dict[str | None, str], request_id: str | None = None) -> None:
+    """Logs why a request was not applied."""
+    failed[message.id] = str(error)
+    logger.error(
+        "delete failed",
+        exc_info=None if isinstance(error, Error) else error,
+        message_id=message.id,
+        request_id=request_id,
+        error=type(error).__name__,
+        reason=str(error),
+    )
+
+
+def _tell_commit(commit: Commit) -> None:
+    logger.info(
+        "committed", version=commit.version, tombstones=commit.counts.tombstones_added, attempts=commit.attempts
+    )

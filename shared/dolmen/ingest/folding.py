@@ -1,0 +1,149 @@
+"""A batch of requests as one commit: each of them applied once, none in another's way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dolmen.database import Database
+from dolmen.errors import AppliedIdError, ConflictError, InputError, NotFoundError, RetryableError, StaleWriterError
+from dolmen.results import Commit
+from dolmen.transaction import Transaction
+
+MAX_ROUNDS = 5
+"""How often a batch is made anew because what it was made on has changed under it."""
+
+Status = Literal["applied", "duplicate", "settled", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a batch.
+
+    Args:
+        id: under which it is applied exactly once.
+        digest: of its content.
+        state: adds its statements to a transaction, bound to ``id``, and returns whether it is to be applied; False
+            settles it without. What it raises fails this request alone. Called again when the batch is made anew.
+    """
+
+    id: str
+    digest: str
+    state: Callable[[Transaction], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a request.
+
+    Args:
+        status: ``applied`` by this batch's commit; a ``duplicate`` of one that was applied before or stands in this
+            batch too; ``settled`` without a commit; ``failed``: nothing of it is applied, or that is not known.
+        version: the version that applied it.
+        error: why it failed.
+    """
+
+    status: Status
+    version: int | None = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What became of a batch: an outcome for each request, in their order, and the commit, if there was one."""
+
+    outcomes: list[Outcome]
+    commit: Commit | None
+
+
+def apply_together(
+    database: Database,
+    operation: str,
+    requests: Sequence[Request],
+    *,
+    out_of_time: Callable[[], bool] = lambda: False,
+) -> Folded:
+    """Applies requests in ONE commit.
+
+    Duplicates are folded first. One that fails, or that was applied before (even while this runs), leaves the others
+    as they are. When the commit itself fails, all that stood in it fail together: delivered again, in whatever
+    batches, each is still applied once.
+
+    Args:
+        operation: a word for ``history``.
+        out_of_time: once it is true, requests not begun yet fail, so that the others are committed in time.
+    """
+    leaders: dict[str, Request] = {}
+    for request in requests:
+        leaders.setdefault(request.id, request)
+    settled: dict[str, Outcome] = {}
+    commit = None
+    for last_round in (*[False] * (MAX_ROUNDS - 1), True):
+        waiting = [request for request in leaders.values() if request.id not in settled]
+        stated: list[Request] = []
+        try:
+            transaction = database.transaction(operation)
+            stated = _state(transaction, waiting, settled, out_of_time)
+            if stated:
+                commit = transaction.commit()
+        except Exception as error:  # noqa: BLE001 - reported with every request that stood in the commit
+            if last_round or not isinstance(error, _CHANGED):
+                failed = Outcome("failed", error=error)
+                settled = {**{request.id: failed for request in waiting}, **settled}
+                break
+            continue  # made anew on the newest version, each request finds out for itself what has changed
+        for request in stated:
+            assert commit is not None
+            before = commit.already.get(request.id)
+            settled[request.id] = Outcome("applied", commit.version) if before is None else Outcome("duplicate", before)
+        break
+    outcomes = [_outcome(request, leaders[request.id], settled[request.id]) for request in requests]
+    return Folded(outcomes, commit if commit and commit.commit_id else None)
+
+
+_CHANGED = (InputError, NotFoundError, ConflictError, StaleWriterError)
+"""What a commit raises when the base that its statements were made on is no longer the newest version."""
+
+
+def _state(
+    transaction: Transaction, waiting: Sequence[Request], settled: dict[str, Outcome], out_of_time: Callable[[], bool]
+) -> list[Request]:
+    """Adds requests to a transaction; settles those that are not to be applied by it. Returns the others."""
+    known = transaction.applied_before({request.id for request in waiting})
+    stated = []
+    for request in waiting:
+        before = known.get(request.id)
+        try:
+            if before is not None:
+                settled[request.id] = _applied_before(request, before.digest, before.version)
+            elif out_of_time():
+                raise RetryableError("this invocation is running out of time")
+            else:
+                with transaction.together():
+                    to_apply = request.state(transaction)
+                if to_apply:
+                    transaction.bind(request.id, request.digest)
+                    stated.append(request)
+                else:
+                    settled[request.id] = Outcome("settled")
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one request must not block its batch
+            settled[request.id] = Outcome("failed", error=error)
+    return stated
+
+
+def _applied_before(request: Request, digest: str, version: int) -> Outcome:
+    if digest == request.digest:
+        return Outcome("duplicate", version)
+    reason = f"id {request.id!r} was applied by version {version} with other content: use a new id"
+    return Outcome("failed", error=AppliedIdError(reason))
+
+
+def _outcome(request: Request, leader: Request, outcome: Outcome) -> Outcome:
+    """The outcome of a request, given that of the first with its id."""
+    if request is leader or outcome.status == "failed":
+        return outcome
+    if request.digest != leader.digest:
+        reason = f"id {request.id!r} stands in one batch twice with different content: use a new id"
+        return Outcome("failed", error=AppliedIdError(reason))
+    return Outcome("duplicate", outcome.version)

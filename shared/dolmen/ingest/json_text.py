@@ -1,0 +1,105 @@
+"""JSON text as Arrow values, a block at a time.
+
+pyarrow's parser does the work. What it takes though it is not JSON (NaN, Infinity), or gives another type than dolmen
+does (times), is asked of it as text or checked after it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json
+from pyarrow import types as t
+
+from dolmen.errors import RowError, SchemaError
+from dolmen.ingest.text import Parse, precision_check, text_cast
+from dolmen.write.conform import Plan, conform_batch, plan_conform
+from dolmen.write.lossless import Cast, Misfit
+
+_PARSER_WORDS = re.compile(r"^JSON parse error: |[.]? in row \d+$")
+
+
+def parse_objects(data: bytes | pa.Buffer, schema: pa.Schema | None, unexpected: Literal["error", "infer"]) -> pa.Table:
+    """The JSON objects in ``data``, of the types in ``schema``; ``unexpected`` says what becomes of other fields.
+
+    Raises:
+        pa.ArrowInvalid: for whatever is wrong. Objects that share a line are NOT found to be wrong.
+    """
+    size = len(data) if isinstance(data, bytes) else data.size
+    table = json.read_json(
+        pa.BufferReader(data),
+        json.ReadOptions(use_threads=False, block_size=size + 1),
+        json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
+    )
+    table.validate()  # lists of nothing but NULLs come out with too few values
+    return table
+
+
+def asked_type(target: pa.DataType) -> pa.DataType:
+    """The type to ask of the parser for values of ``target``: text where dolmen reads it itself.
+
+    Raises:
+        SchemaError: JSON cannot hold it.
+    """
+    if t.is_map(target):
+        raise SchemaError("maps cannot be read from text: drop Parquet, or use a list of structs")
+    if t.is_list(target):
+        return pa.list_(asked_type(target.value_type))
+    if t.is_struct(target):
+        return pa.struct([(field.name, asked_type(field.type)) for field in target])
+    if t.is_temporal(target) or t.is_binary(target) or t.is_fixed_size_binary(target):
+        return pa.string()
+    return target
+
+
+def json_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
+    """The cast of JSON values, parsed to ``target`` already or text (see ``lossless.FindCast``)."""
+    if source == target:
+        return _finite if t.is_floating(target) else precision_check(target)
+    return text_cast(target, empty_is_null=False, parse=nested_parse(target) if t.is_nested(target) else None)
+
+
+def nested_parse(target: pa.DataType) -> Parse:
+    """How JSON text becomes lists or structs.
+
+    Raises:
+        SchemaError: JSON cannot hold them.
+    """
+    asked = pa.schema([("value", asked_type(target))])
+    return partial(_parse_nested, asked=asked, plan=plan_conform(asked, pa.schema([("value", target)]), json_cast))
+
+
+def _parse_nested(text: pa.Array, asked: pa.Schema, plan: Plan) -> pa.Array:
+    if not len(text):
+        return pa.nulls(0, plan.target.types[0])
+    lines = pc.binary_join_element_wise('{"value":', pc.fill_null(text, "null"), "}\n", "")
+    try:
+        table = parse_objects(_joined(lines), asked, "error")
+    except pa.ArrowInvalid as error:
+        raise Misfit(_PARSER_WORDS.sub("", str(error))) from None
+    if table.num_rows != len(text):
+        raise Misfit("not one JSON value")
+    (batch,) = table.combine_chunks().to_batches()
+    try:
+        return conform_batch(batch, plan).column(0)
+    except RowError as error:
+        raise Misfit(error.reason) from None
+
+
+def _joined(strings: pa.Array) -> pa.Buffer:
+    """The bytes of all strings, one after the other."""
+    _, offsets, data = strings.buffers()
+    bounds = np.frombuffer(offsets, np.int32)
+    first = int(bounds[strings.offset])
+    return data.slice(first, int(bounds[strings.offset + len(strings)]) - first)
+
+
+def _finite(values: pa.Array) -> pa.Array:
+    if pc.all(pc.is_finite(values)).as_py() is False:
+        raise Misfit("NaN and Infinity are not JSON")
+    return values

@@ -1,0 +1,116 @@
+"""Landing places: which objects are rows for which table, and how they are opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import BinaryIO
+from urllib.parse import unquote
+
+from dolmen.errors import InputError, ObjectNotFoundError
+from dolmen.format.layout import check_table_name
+from dolmen.ingest.events import Drop
+from dolmen.runtime import Runtime
+from dolmen.store.base import ObjectStore
+from dolmen.store.url import open_store
+
+PREFIX = "landing/"
+REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where below the landing prefix an object lies: ``<table>/<anything>``."""
+
+    path: str
+
+    @property
+    def table(self) -> str:
+        """The table whose rows it holds.
+
+        Raises:
+            InputError: there is no table's directory in its path, or one that cannot be a table's name.
+        """
+        folder, slash, _ = self.path.partition("/")
+        if not slash:
+            raise InputError("not in a directory that names a table: drop it into landing/<table>/")
+        return check_table_name(folder)
+
+
+@dataclass(frozen=True)
+class Landing:
+    """The buckets that files are dropped into.
+
+    Args:
+        database_url: objects of the database itself are never taken for drops.
+        prefix: what the keys of drops start with; empty for the whole bucket.
+        url: a store that stands for every bucket (a directory on one machine); None opens ``s3://<bucket>``.
+        rejected_url: where rejects go; None is ``rejected/`` in the bucket of the drop.
+    """
+
+    database_url: str
+    prefix: str = PREFIX
+    url: str | None = None
+    rejected_url: str | None = None
+    runtime: Runtime = field(default_factory=Runtime)
+    _stores: dict[str, ObjectStore] = field(default_factory=dict, repr=False, compare=False)
+
+    def place(self, drop: Drop) -> Place | None:
+        """Where a drop lies; None if it is none: outside the prefix, of the database or rejected, or with a
+        temporary name (``_`` or ``.`` before any part of its path below the table), or a "folder" of a console."""
+        path = drop.key.removeprefix(self.prefix)
+        if not drop.key.startswith(self.prefix) or not path or path.endswith("/"):
+            return None
+        if is_temporary(path):
+            return None
+        here = f"{unquote(self._bucket_url(drop.bucket))}/{drop.key}"
+        own = (self.database_url, self._rejected_url(drop.bucket))
+        return None if any(here.startswith(f"{unquote(url).rstrip('/')}/") for url in own) else Place(path)
+
+    def open(self, drop: Drop) -> BinaryIO:
+        """The dropped object as a file: this version of it or, in a bucket that keeps none, this ETag.
+
+        Raises:
+            ObjectNotFoundError: it is gone.
+            ObjectChangedError: it was overwritten.
+        """
+        store = self.store(drop)
+        if drop.version is not None:
+            return store.open_input(drop.key, version=drop.version)
+        # S3 writes ETags in quotes, as HTTP does; its notifications and directories do not.
+        etag = drop.etag if store.url.startswith("file:") else f'"{drop.etag}"'
+        return store.open_input(drop.key, etag=etag)
+
+    def store(self, drop: Drop) -> ObjectStore:
+        """The bucket of a drop."""
+        return self._open(self._bucket_url(drop.bucket))
+
+    def rejected(self, drop: Drop) -> ObjectStore:
+        """Where it goes if it cannot be read."""
+        return self._open(self._rejected_url(drop.bucket))
+
+    def _bucket_url(self, bucket: str) -> str:
+        return (self.url or f"s3://{bucket}").rstrip("/")
+
+    def _rejected_url(self, bucket: str) -> str:
+        return self.rejected_url or f"{self._bucket_url(bucket)}/{REJECTED}"
+
+    def _open(self, url: str) -> ObjectStore:
+        if url not in self._stores:
+            self._stores[url] = open_store(url, self.runtime)
+        return self._stores[url]
+
+
+def is_temporary(path: str) -> bool:
+    """Whether a path ``<table>/...`` names something unfinished: ``_`` or ``.`` begins a part of it. A table's name may
+    begin with ``_``."""
+    folder, *below = path.split("/")
+    return folder.startswith(".") or any(part.startswith((".", "_")) for part in below)
+
+
+def exists(store: ObjectStore, key: str) -> bool:
+    """Whether there is an object of this key: one request."""
+    try:
+        store.head(key)
+    except ObjectNotFoundError:
+        return False
+    return True

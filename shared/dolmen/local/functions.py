@@ -1,0 +1,140 @@
+"""The Lambda functions, run in this process: loaded by path, called with the events that Lambda would give them."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from dolmen.errors import InputError
+from dolmen.local.letters import Letter
+from dolmen.runtime import Runtime
+
+TIMEOUT_SECONDS = 900
+_ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+Tell = Callable[[str, int, dict[str, Any]], None]
+"""Takes what a function logs: the text, the level of ``logging``, and the named facts."""
+
+
+class Module(Protocol):
+    """What a function's ``app.py`` has."""
+
+    logger: Any
+    lambda_handler: Callable[[dict[str, Any], Any], Any]
+
+
+@dataclass(slots=True)
+class Context:
+    """What Lambda tells a handler beside the event."""
+
+    function_name: str
+    aws_request_id: str
+    runtime: Runtime
+    function_version: str = "$LATEST"
+    invoked_function_arn: str = ""
+    memory_limit_in_mb: int = 1024
+    log_group_name: str = ""
+    log_stream_name: str = ""
+    began: float = field(default=0.0)
+
+    def __post_init__(self) -> None:
+        self.invoked_function_arn = f"arn:aws:lambda:local:000000000000:function:{self.function_name}"
+        self.began = self.runtime.monotonic()
+
+    def get_remaining_time_in_millis(self) -> int:
+        """As on Lambda. Nothing is ended here, but handlers stop taking work when half of it is over."""
+        return int(max(0.0, TIMEOUT_SECONDS - (self.runtime.monotonic() - self.began)) * 1000)
+
+
+class Function:
+    """One function, warm: its ``app.py`` is loaded once.
+
+    Args:
+        directory: holds ``app.py``.
+        log: the file that its log goes to.
+        tell: also told of all that it logs.
+    """
+
+    def __init__(self, directory: Path, log: Path, tell: Tell, runtime: Runtime) -> None:
+        self.name, self._runtime, self._reasons = directory.name, runtime, dict[str, str]()
+        self._module = _load(directory / "app.py")
+        self._tell, self._heard_now = tell, list[tuple[str, int, dict[str, Any]]]()
+        self._log = log.open("a")
+        self._streams = [
+            (handler, handler.setStream(self._log))
+            for handler in self._module.logger.handlers
+            if isinstance(handler, logging.StreamHandler)
+        ]
+        self._listener = _Listener(self._heard)
+        self._module.logger.addHandler(self._listener)
+
+    def close(self) -> None:
+        """Lets go of its log."""
+        self._module.logger.removeHandler(self._listener)
+        for handler, stream in self._streams:
+            handler.setStream(stream)
+        self._log.close()
+
+    def deliver(self, letters: Sequence[Letter]) -> dict[str, str]:
+        """Invokes it with a batch. Returns, by message id, why those that failed have failed."""
+        self._reasons.clear()
+        self._heard_now.clear()
+        context = Context(f"dolmen-{self.name}", self._runtime.uuid(), self._runtime)
+        event = {"Records": [_record(self.name, letter) for letter in letters]}
+        try:
+            with redirect_stdout(self._log):  # where metrics go, too
+                answer = self._module.lambda_handler(event, context)
+            failed = [item["itemIdentifier"] for item in answer["batchItemFailures"]]
+        except Exception as error:  # noqa: BLE001 - an invocation that raises fails as a whole, whatever it raises
+            return {letter.id: f"{type(error).__name__}: {error}" for letter in letters}
+        finally:
+            for told in self._heard_now:
+                self._tell(*told)
+        return {id_: self._reasons.get(id_, "see the functions' log") for id_ in failed}
+
+    def _heard(self, text: str, level: int, facts: dict[str, Any]) -> None:
+        if reason := facts.get("reason"):
+            self._reasons[str(facts.get("message_id"))] = str(reason)
+        self._heard_now.append((text, level, facts))
+
+
+class _Listener(logging.Handler):
+    def __init__(self, heard: Tell) -> None:
+        super().__init__()
+        self._heard = heard
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts = {name: value for name, value in vars(record).items() if name not in _ORDINARY}
+        self._heard(record.getMessage(), record.levelno, facts)
+
+
+def _load(path: Path) -> Module:
+    spec = importlib.util.spec_from_file_location(f"dolmen_local_{path.parent.name}", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise InputError(f"there is no function {path}: run this in a checkout of dolmen, or say where functions/ is")
+    module: Any = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        raise InputError(f"{path} needs {error.name!r}, which is not installed: pip install 'dolmen[aws]'") from error
+    checked: Module = module
+    return checked
+
+
+def _record(function: str, letter: Letter) -> dict[str, Any]:
+    """What Lambda hands over of a message of SQS: docs.aws.amazon.com/lambda/latest/dg/with-sqs.html."""
+    return {
+        "messageId": letter.id,
+        "receiptHandle": letter.id,
+        "body": letter.body,
+        "attributes": {"ApproximateReceiveCount": str(letter.tries)},
+        "messageAttributes": {},
+        "eventSource": "aws:sqs",
+        "eventSourceARN": f"arn:aws:sqs:local:000000000000:{function}",
+        "awsRegion": "local",
+    }

@@ -1,0 +1,211 @@
+"""The loop that feeds files and requests of this machine to the functions, as S3 and SQS would."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from dolmen.errors import InputError
+from dolmen.local.functions import Function
+from dolmen.local.layout import Layout
+from dolmen.local.letters import LandingDirectory, Letter, QueueDirectory, write_whole
+from dolmen.runtime import Runtime
+
+MAX_TRIES = 5
+MAX_BACKOFF_SECONDS = 60.0
+MAX_BATCH = {"ingest": 100, "delete": 500}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEvent:
+    """Something that happened, for people to see.
+
+    Args:
+        function: ``ingest`` or ``delete``.
+        text: what a function logged ("drop ingested", "committed", ...), or "given up".
+        level: as in ``logging``.
+        facts: named details: places and numbers, never values of the data.
+    """
+
+    function: str
+    text: str
+    level: int
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Source(Protocol):
+    """Where letters come from."""
+
+    unsettled: bool
+    """Whether there was more at the last look, which was still changing."""
+
+    def poll(self) -> Iterator[Letter]:
+        """New letters."""
+
+    def done(self, letter: Letter, *, given_up: bool) -> None:
+        """Called when a letter was handled, or a dead letter holds it now."""
+
+
+def run_local(
+    database: str,
+    landing_dir: str | os.PathLike[str],
+    queue_dir: str | os.PathLike[str],
+    functions_dir: str | os.PathLike[str],
+    *,
+    poll_seconds: float = 1.0,
+    once: bool = False,
+    auto_create: bool = False,
+    on_event: Callable[[LocalEvent], None] = lambda event: None,
+    runtime: Runtime | None = None,
+) -> None:
+    """Watches a landing and a queue directory, and has the functions handle what comes; until interrupted.
+
+    A file counts when two looks in a row find it unchanged. A writer that pauses for longer must write elsewhere (or
+    under a name that begins with ``.`` or ``_``) and rename the file into place. May be killed at any time: what was
+    under way is delivered again, and applied once.
+
+    Args:
+        database: its URL, or a directory.
+        landing_dir: files go to ``<table>/...`` in it, and stay there.
+        queue_dir: delete requests are ``*.json`` files in it, and go when they are applied.
+        functions_dir: the project's ``functions/``.
+        poll_seconds: how long to wait between two looks.
+        once: end as soon as everything there has been handled or given up.
+        auto_create: create a table that does not exist from the first file dropped for it.
+        on_event: told of all that happens.
+
+    Raises:
+        InputError: another process runs on these directories, or there are no functions.
+    """
+    runtime = runtime or Runtime()
+    layout = Layout.beside(landing_dir, queue_dir, database)
+    layout.make()
+    with ExitStack() as stack:
+        stack.enter_context(_only_one(layout.state / "lock"))
+        stack.enter_context(_environment(_settings(layout, auto_create)))
+        lines = [
+            stack.enter_context(_line(name, source, Path(functions_dir), layout, runtime, on_event, poll_seconds))
+            for name, source in (
+                ("ingest", LandingDirectory(layout.landing, layout.state, runtime)),
+                ("delete", QueueDirectory(layout.queue)),
+            )
+        ]
+        while True:
+            handled = [line.step() for line in lines]
+            idle = not any(handled)
+            if idle and once and not any(line.busy for line in lines):
+                return
+            if idle:
+                runtime.sleep(poll_seconds)
+
+
+@dataclass
+class _Line:
+    """A source, the function that handles what comes from it, and what is on its way."""
+
+    source: Source
+    function: Function
+    layout: Layout
+    runtime: Runtime
+    on_event: Callable[[LocalEvent], None]
+    poll_seconds: float
+    waiting: dict[str, Letter] = field(default_factory=dict)
+    looked: float = float("-inf")
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.waiting) or self.source.unsettled
+
+    def step(self) -> bool:
+        """Delivers one batch of what is due; returns whether there was any."""
+        now = self.runtime.monotonic()
+        if now - self.looked >= self.poll_seconds:
+            self.waiting |= {letter.id: letter for letter in self.source.poll()}
+            self.looked = now
+        batch = [letter for letter in self.waiting.values() if letter.due <= now][: MAX_BATCH[self.function.name]]
+        if not batch:
+            return False
+        for letter in batch:
+            letter.tries += 1
+        failed = self.function.deliver(batch)
+        for letter in batch:
+            reason = failed.get(letter.id)
+            if reason is not None and letter.tries < MAX_TRIES:
+                letter.due = self.runtime.monotonic() + min(self.poll_seconds * 2**letter.tries, MAX_BACKOFF_SECONDS)
+                continue
+            if reason is not None:
+                self._give_up(letter, reason)
+            self.source.done(letter, given_up=reason is not None)
+            del self.waiting[letter.id]
+        return True
+
+    def _give_up(self, letter: Letter, reason: str) -> None:
+        about = {"name": letter.name, "reason": reason, "tries": letter.tries, "message_id": letter.id}
+        text = json.dumps({"function": self.function.name, **about, "body": letter.body}, indent=2, ensure_ascii=False)
+        path = self.layout.dead_letters / f"{self.function.name}-{letter.id}.json"
+        write_whole(path, text + "\n")
+        event = LocalEvent(self.function.name, "given up", logging.ERROR, {**about, "dead_letter": str(path)})
+        self.on_event(event)
+
+
+@contextmanager
+def _line(
+    name: str,
+    source: Source,
+    functions: Path,
+    layout: Layout,
+    runtime: Runtime,
+    on_event: Callable[[LocalEvent], None],
+    poll_seconds: float,
+) -> Iterator[_Line]:
+    def tell(text: str, level: int, facts: dict[str, Any]) -> None:
+        on_event(LocalEvent(name, text, level, facts))
+
+    function = Function(functions / name, layout.state / "functions.log", tell, runtime)
+    try:
+        yield _Line(source, function, layout, runtime, on_event, poll_seconds)
+    finally:
+        function.close()
+
+
+def _settings(layout: Layout, auto_create: bool) -> dict[str, str]:
+    return {
+        "DOLMEN_DATABASE": layout.database,
+        "DOLMEN_LANDING_PREFIX": "",
+        "DOLMEN_LANDING_URL": layout.landing.as_uri(),
+        "DOLMEN_REJECTED_URL": layout.rejected.as_uri(),
+        "DOLMEN_AUTO_CREATE": "1" if auto_create else "0",
+    }
+
+
+@contextmanager
+def _environment(settings: Mapping[str, str]) -> Iterator[None]:
+    """The environment in which the functions find their settings, for as long as they run."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _only_one(lock: Path) -> Iterator[None]:
+    """Holds a lock that a killed process loses by itself."""
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another process runs on these directories: it holds {lock}") from None
+        yield

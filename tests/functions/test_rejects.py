@@ -1,0 +1,70 @@
+"""Where rejects go and what they are called."""
+
+from __future__ import annotations
+
+import pytest
+
+from dolmen.ingest.events import Drop
+from dolmen.ingest.landing import Place
+from dolmen.ingest.rejects import reject_key
+from support.functions import World
+from support.proxy import Proxy
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        ("events/a.csv", "events/a-", ".csv"),
+        ("events/a.csv.gz", "events/a-", ".csv.gz"),
+        ("events/2026/11/a.jsonl.zst", "events/2026/11/a-", ".jsonl.zst"),
+        ("events/a.b.c.parquet", "events/a.b.c-", ".parquet"),
+        ("events/noending", "events/noending-", ""),
+        ("events/日本.csv", "events/日本-", ".csv"),
+        ("loose.csv", "loose-", ".csv"),
+        ("events/a.something-long.x", "events/a.something-long-", ".x"),
+    ],
+)
+def test_a_reject_keeps_its_name_and_ending(path: str, before: str, after: str) -> None:
+    key = reject_key(Drop("b", f"landing/{path}", 1, "e"), Place(path))
+    assert key.startswith(before)
+    assert key.endswith(after)
+    assert len(key) == len(before) + 8 + len(after)
+
+
+def test_different_drops_of_one_name_are_different_rejects() -> None:
+    place = Place("events/a.csv")
+    drops = [Drop("b", "k", 1, "e"), Drop("b", "k", 1, "f"), Drop("b", "k", 1, "e", "v"), Drop("c", "k", 1, "e")]
+    drops += [Drop("b", "k", 1, "e", None, "01"), Drop("b", "k", 1, "e", None, "02")]
+    assert len({reject_key(drop, place) for drop in drops}) == len(drops)
+
+
+def test_a_key_as_long_as_keys_can_be_can_be_rejected(s3_world: World) -> None:
+    path = f"events/{'x' * (1024 - len('landing/events/.csv'))}.csv"
+    s3_world.create()
+    assert s3_world.ingest(s3_world.drop(path, "id,user_id,kind\nx,1,x\n")) == []
+    [(copy, report)] = s3_world.rejects().items()
+    assert copy.startswith("events/")
+    assert report["file"] == path
+
+
+def test_a_large_reject_is_copied_in_bounded_pieces(s3_world: World, proxy: Proxy) -> None:
+    body = b"id,user_id,kind\n" + b"1,1,x\n" * 2_000_000 + b"oops\n"
+    s3_world.create()
+    record = s3_world.drop("events/large.csv", body)
+    proxy.forget_requests()
+    assert s3_world.ingest(record) == []
+    [(copy, report)] = s3_world.rejects().items()
+    assert s3_world.landing.get(f"rejected/{copy}").body == body
+    assert report["line"] == 2_000_002
+    ranges = [request.size for request in proxy.requests() if request.method == "GET" and "large.csv" in request.key]
+    assert max(ranges) <= 16 << 20
+
+
+def test_rejects_go_where_they_are_told_to(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = world.landing.url.replace("/bucket", "/elsewhere")  # type: ignore[attr-defined]
+    monkeypatch.setenv("DOLMEN_REJECTED_URL", elsewhere)
+    world.create()
+    assert world.ingest(world.drop("events/a.csv", "id\nx\n")) == []
+    assert world.rejects() == {}
+    [facts] = world.heard("drop rejected")
+    assert facts["rejected_to"].startswith(f"{elsewhere}/events/a-")

@@ -1,0 +1,66 @@
+"""Reading takes bounded memory, whatever the size of the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BUDGET_BYTES = 120 << 20
+
+_PROGRAM = """
+import sys
+
+class WithoutPandas:  # where it is installed, pyarrow imports it on its own: 45 MB that are not of reading
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "pandas":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, WithoutPandas())
+import json, pathlib, re
+from dolmen.ingest.formats import detect, read
+
+def memory(word):
+    return int(re.search(word + r":\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1]) << 10
+
+name = sys.argv[1]
+before, rows, largest = memory("VmRSS"), 0, 0
+for batch in read(lambda: open(name, "rb"), detect(name), None, name=name):
+    rows, largest = rows + batch.num_rows, max(largest, batch.nbytes)
+print(json.dumps({"rows": rows, "largest": largest, "taken": memory("VmHWM") - before}))
+"""
+
+_ROW = '{id},{user},2025-01-01T00:00:{second:02}.{id:06},click,"Köln, Dom",{amount},"said ""{payload}"" and went"\n'
+_JSON = (
+    '{{"id": {id}, "user": {user}, "at": "2025-01-01T00:00:{second:02}", "amount": {amount}, "tags": ["{payload}"]}}\n'
+)
+
+
+def _lines(template: str, count: int) -> bytes:
+    return "".join(
+        template.format(id=n, user=n * 7919, second=n % 60, amount=n / 8, payload=f"{n:060}") for n in range(count)
+    ).encode()
+
+
+@pytest.mark.parametrize(("name", "size"), [("rows.csv", 150 << 20), ("rows.jsonl", 60 << 20)])
+def test_a_large_file_is_inferred_and_read_in_bounded_memory(name: str, size: int, tmp_path: Path) -> None:
+    size = 1 << 30 if os.environ.get("DOLMEN_LONG") else size
+    header = b"id,user,at,kind,place,amount,text\n" if name.endswith("csv") else b""
+    lines = _lines(_ROW if header else _JSON, 20_000)
+    repeated = size // len(lines)
+    path = tmp_path / name
+    with path.open("wb") as file:
+        file.write(header)
+        for _ in range(repeated):
+            file.write(lines)
+    done = subprocess.run([sys.executable, "-c", _PROGRAM, str(path)], capture_output=True, text=True, check=True)
+    path.unlink()
+    measured = json.loads(done.stdout)
+    print(f"{name}: {size >> 20} MiB, {measured['taken'] / 2**20:.0f} MiB taken")
+    assert measured["rows"] == 20_000 * repeated
+    assert measured["largest"] < 16 << 20
+    assert measured["taken"] < BUDGET_BYTES

@@ -1,0 +1,241 @@
+"""The local pipeline: the same functions, real events, redelivery, dead letters."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import dolmen.database
+from dolmen.errors import InputError
+from dolmen.local import Layout, LocalEvent, run_local
+from dolmen.runtime import Runtime
+from support.functions import FUNCTIONS, SCHEMA
+
+HEAD = "id,user_id,kind\n"
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    made = Layout.under(tmp_path)
+    made.make()
+    return made
+
+
+def drop(layout: Layout, path: str, text: str) -> Path:
+    file = layout.landing / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+def request(layout: Layout, name: str, body: Any) -> None:
+    (layout.queue / name).write_text(body if isinstance(body, str) else json.dumps(body))
+
+
+def run(layout: Layout, **options: Any) -> list[LocalEvent]:
+    """Runs until all is handled; returns what was told."""
+    events: list[LocalEvent] = []
+    functions = options.pop("functions", FUNCTIONS)
+    options = {"poll_seconds": 0.01, "once": True, "on_event": events.append} | options
+    run_local(layout.database, layout.landing, layout.queue, functions, **options)
+    return events
+
+
+def texts(events: list[LocalEvent]) -> list[str]:
+    return [event.text for event in events]
+
+
+def test_files_become_rows_and_requests_delete_them(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
+    database = dolmen.database.open(layout.database)
+    table = database.create_table("events", SCHEMA, primary_key="id")
+    drop(layout, "events/2026/a + b 日本 100%.csv", f"{HEAD}1,42,x\n2,7,y\n")
+    drop(layout, "events/c.jsonl", '{"id": 3, "user_id": 42}\n')
+    bad = drop(layout, "events/bad.csv", f"{HEAD}1,oops,x\n")
+    events = run(layout)
+    assert sorted(texts(events)) == ["committed", "drop ingested", "drop ingested", "drop rejected"]
+    assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2, 3]
+    assert bad.exists()
+    [report] = [json.loads(path.read_text()) for path in layout.rejected.rglob("*.error.json")]
+    assert (report["file"], report["line"], report["column"]) == ("events/bad.csv", 2, "user_id")
+
+    request(layout, "erase.json", {"table": "events", "where": {"user_id": 42}, "request_id": "erase-42"})
+    assert texts(run(layout)) == ["delete applied", "committed"]
+    assert table.to_arrow()["id"].to_pylist() == [2]
+    assert [path for path in layout.queue.rglob("*") if path.is_file()] == []
+    assert run(layout) == []
+    assert [commit.operation for commit in database.history()] == ["delete", "ingest", "create_table"]
+    log = [json.loads(line) for line in (layout.state / "functions.log").read_text().splitlines()]
+    assert {line["service"] for line in log} == {"ingest", "delete"}
+    assert {name for line in log for name in line} >= {"RowsIngested", "DeletesApplied", "message_id"}
+    assert capsys.readouterr().out == ""
+
+
+def test_a_lost_memory_doubles_nothing(layout: Layout) -> None:
+    drop(layout, "events/a.csv", f"{HEAD}1,42,x\n")
+    run(layout, auto_create=True)
+    (layout.state / "landing.jsonl").unlink()
+    assert texts(run(layout)) == ["drop duplicate"]
+    assert dolmen.database.open(layout.database).table("events").count() == 1
+
+
+def test_tables_are_created_when_that_is_wanted(layout: Layout) -> None:
+    drop(layout, "new/a.csv", "a,b\n1,x\n")
+    run(layout, auto_create=True)
+    assert dolmen.database.open(layout.database).table("new").to_arrow().to_pylist() == [{"a": 1, "b": "x"}]
+
+
+def test_a_request_that_keeps_failing_becomes_a_dead_letter_with_its_reason(layout: Layout) -> None:
+    table = dolmen.database.open(layout.database).create_table("events", pa.schema([("id", pa.int64())]))
+    table.append([{"id": 1}, {"id": 2}])
+    bodies = {
+        "poison.json": {"table": "nowhere", "where": "id = 1"},
+        "good.json": {"table": "events", "where": "id = 1"},
+    }
+    for name, body in bodies.items():
+        request(layout, name, body)
+    events = run(layout)
+    assert table.to_arrow()["id"].to_pylist() == [2]
+    [given_up] = [event for event in events if event.text == "given up"]
+    assert given_up.level == logging.ERROR
+    [path] = layout.dead_letters.iterdir()
+    letter = json.loads(path.read_text())
+    assert (letter["function"], letter["name"], letter["tries"]) == ("delete", "poison.json", 5)
+    assert "no table 'nowhere'" in letter["reason"]
+    assert json.loads(letter["body"]) == bodies["poison.json"]
+    assert run(layout) == []
+
+
+def test_two_processes_on_one_landing_directory_are_refused(layout: Layout) -> None:
+    drop(layout, "events/a.csv", HEAD)
+
+    refused = []
+
+    def another(event: LocalEvent) -> None:
+        with pytest.raises(InputError, match="another process"):
+            run(layout)
+        refused.append(event)
+
+    run(layout, on_event=another, auto_create=True)
+    assert refused
+
+
+def test_without_functions_it_says_what_to_do(layout: Layout, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no function"):
+        run(layout, functions=tmp_path / "nowhere")
+
+
+def test_the_environment_is_as_it_was_afterwards(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOLMEN_DATABASE", "s3://production/database")
+    monkeypatch.delenv("DOLMEN_LANDING_URL", raising=False)
+    before = dict(os.environ)
+    run(layout)
+    assert dict(os.environ) == before
+
+
+FAKE = """
+import json, logging, pathlib
+logger = logging.getLogger("fake-" + pathlib.Path(__file__).parent.name)
+log = pathlib.Path(__file__).with_name("calls.jsonl")
+def lambda_handler(event, context):
+    assert context.get_remaining_time_in_millis() > 0
+    with log.open("a") as file:
+        file.write(json.dumps(event) + "\\n")
+    calls = len(log.read_text().splitlines())
+    BEHAVIOUR
+    return {"batchItemFailures": []}
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Callable[[str], Path]:
+    """Functions that note what they are called with, and then do what the test says."""
+
+    def make(behaviour: str) -> Path:
+        for name in ("ingest", "delete"):
+            (tmp_path / "functions" / name).mkdir(parents=True)
+            (tmp_path / "functions" / name / "app.py").write_text(FAKE.replace("BEHAVIOUR", behaviour))
+        return tmp_path / "functions"
+
+    return make
+
+
+def calls(functions: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (functions / name / "calls.jsonl").read_text().splitlines()]
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now, self.naps = 1000.0, list[float]()
+
+    def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        self.now += seconds
+
+    @property
+    def runtime(self) -> Runtime:
+        return Runtime(monotonic=lambda: self.now, sleep=self.sleep)
+
+
+def test_events_are_those_of_aws(layout: Layout, fake: Callable[[str], Path]) -> None:
+    functions = fake("pass")
+    drop(layout, "events/a b+ü.csv", "id\n")
+    request(layout, "x.json", '{"any": "text"}')
+    run(layout, functions=functions)
+    [event] = calls(functions, "ingest")
+    [record] = event["Records"]
+    assert record["eventSource"] == "aws:sqs"
+    assert record["attributes"]["ApproximateReceiveCount"] == "1"
+    [notified] = json.loads(record["body"])["Records"]
+    assert notified["eventName"] == "ObjectCreated:Put"
+    assert notified["s3"]["object"]["key"] == "events/a+b%2B%C3%BC.csv"
+    assert notified["s3"]["object"]["size"] == 3
+    [event] = calls(functions, "delete")
+    assert [record["body"] for record in event["Records"]] == ['{"any": "text"}']
+
+
+def test_only_what_failed_is_delivered_again_each_time_after_a_longer_wait(
+    layout: Layout, fake: Callable[[str], Path]
+) -> None:
+    failing = """
+    failed = [record["messageId"] for record in event["Records"]][:1] if calls < 4 else []
+    return {"batchItemFailures": [{"itemIdentifier": id_} for id_ in failed]}
+"""
+    functions, clock = fake(failing), Clock()
+    for n in range(3):
+        drop(layout, f"events/{n}.csv", f"id\n{n}\n")
+    run(layout, functions=functions, poll_seconds=1.0, runtime=clock.runtime)
+    delivered = calls(functions, "ingest")
+    assert [len(event["Records"]) for event in delivered] == [3, 1, 1, 1]
+    assert len({event["Records"][0]["messageId"] for event in delivered}) == 1
+    assert [event["Records"][0]["attributes"]["ApproximateReceiveCount"] for event in delivered] == ["1", "2", "3", "4"]
+    assert clock.now - 1000 == 1 + 2 + 4 + 8
+    assert list(layout.dead_letters.iterdir()) == []
+
+
+def test_an_invocation_that_raises_fails_its_whole_batch(layout: Layout, fake: Callable[[str], Path]) -> None:
+    functions, clock = fake('raise OSError("out of disk")'), Clock()
+    for n in range(2):
+        drop(layout, f"events/{n}.csv", f"id\n{n}\n")
+    run(layout, functions=functions, poll_seconds=1.0, runtime=clock.runtime)
+    assert len(calls(functions, "ingest")) == 5
+    letters = [json.loads(path.read_text()) for path in layout.dead_letters.iterdir()]
+    assert {letter["name"] for letter in letters} == {"events/0.csv", "events/1.csv"}
+    assert {letter["reason"] for letter in letters} == {"OSError: out of disk"}
+
+
+def test_a_file_that_was_given_up_is_tried_anew_at_the_next_start(layout: Layout, fake: Callable[[str], Path]) -> None:
+    clock = Clock()
+    drop(layout, "events/a.csv", f"{HEAD}1,42,x\n")
+    run(layout, functions=fake('raise OSError("no network")'), poll_seconds=1.0, runtime=clock.runtime)
+    assert len(list(layout.dead_letters.iterdir())) == 1
+    run(layout, auto_create=True)
+    assert dolmen.database.open(layout.database).table("events").count() == 1
