@@ -1,0 +1,9 @@
+"""A seeded simulation of a database in a bad world, checked against plain Python rows.
+
+Actors (``actors``, ``readers``; listed in ``simulation.ACTORS``) run production code in virtual time (``scheduler``)
+against one shared bucket, through clients that crash, lose, delay, double and refuse (``faulty_store``).
+What was really committed is read from the store as it lands (``ledger``), the rows of every version come from a model
+that knows nothing of files or tombstones (``model``), and every answer is held against both. One seed decides all::
+
+    python -m dolmen.testing --seed 7 --steps 2000
+"""

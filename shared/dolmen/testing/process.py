@@ -1,0 +1,157 @@
+"""One incarnation of an actor: a fresh client and a fresh Database, until it crashes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from dolmen.database import Database
+from dolmen.errors import (
+    AppliedIdError,
+    RetryableError,
+    TableExistsError,
+    TableNotFoundError,
+    UnknownOutcomeError,
+    UnsettledTimestampError,
+)
+from dolmen.results import Commit
+from dolmen.runtime import Runtime
+from dolmen.testing.faulty_store import MINUTE_US, FaultyStore, Network
+from dolmen.testing.ledger import Ledger
+from dolmen.testing.model import Effect, Operation, Run, ViolationError
+from dolmen.transaction import Transaction
+
+T = TypeVar("T")
+
+#: So often an operation loses to others at most, as few as they are.
+_MOST_RUNS = 12
+
+#: What a call may raise while the world is as bad as it is; anything else ends the history.
+EXPECTED = (RetryableError, TableNotFoundError, TableExistsError, AppliedIdError)
+
+
+class Process:
+    """Runs an actor's operations through production code, and has the ledger judge the answers.
+
+    Args:
+        who: the actor's name.
+        rng: of this incarnation: uuids, jitter, skew.
+    """
+
+    def __init__(self, network: Network, who: str, rng: random.Random) -> None:
+        self.network, self.who = network, who
+        limit = 600 if rng.random() < 0.05 else 10
+        skew_us = rng.randint(-limit * MINUTE_US, limit * MINUTE_US)
+        scheduler = network.scheduler
+        self.runtime = Runtime(
+            clock_us=lambda: scheduler.now_us + skew_us + self.store.clock_jump_us,
+            monotonic=lambda: scheduler.now_us / 1e6,
+            sleep=lambda seconds: scheduler.pause(round(seconds * 1e6)),
+            random=rng,
+            threads=1,
+        )
+        self.store = FaultyStore(network, who, self.runtime)
+        self.db = Database(self.store, self.runtime)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The truth."""
+        return self.network.ledger
+
+    def write(
+        self,
+        kind: str,
+        effects: Iterable[Effect],
+        call: Callable[[], Commit | None],
+        *,
+        reads: bool = False,
+        digests: dict[str, str] | None = None,
+    ) -> bool:
+        """One call that writes. Returns whether it was acknowledged.
+
+        Args:
+            effects: what it does, in the order of its statements.
+            reads: whether it may conflict with whatever changes what it read.
+            digests: by id, the requests that it answers.
+        """
+        operation = self._begin(Operation(kind, self.who, *self._versions, reads=reads, digests=digests or {}))
+        self.begin_run(*effects)
+        return self._judge(operation, call)
+
+    def replayed(
+        self, kind: str, function: Callable[[Transaction, Run], None], digests: dict[str, str] | None = None
+    ) -> bool:
+        """``db.run`` with a function that tells its run what it does. Returns whether it was acknowledged."""
+        operation = self._begin(Operation(kind, self.who, *self._versions, replays=True, digests=digests or {}))
+
+        def run(transaction: Transaction) -> None:
+            if operation.runs:
+                self.network.counts["replays"] += 1
+            if operation.runs >= _MOST_RUNS:
+                raise ViolationError(f"{operation} has been replayed {operation.runs} times and never commits")
+            self.making(transaction, self.begin_run(), function)
+
+        return self._judge(operation, lambda: self.db.run(run))
+
+    def begin_run(self, *effects: Effect) -> Run:
+        """What the next commit id will stand for."""
+        operation = self.store.operation
+        assert operation is not None
+        operation.runs += 1
+        self.store.run = Run(operation, list(effects))
+        return self.store.run
+
+    def making(self, transaction: Transaction, run: Run, function: Callable[[Transaction, Run], None]) -> None:
+        """Calls ``function`` and notes on which version it was: known for certain once it has found its tables."""
+        try:
+            function(transaction, run)
+        finally:
+            run.base = transaction.base.version
+
+    def read(self, call: Callable[[], T]) -> T | None:
+        """A call that reads; None if it could not."""
+        operation = self._begin(Operation("read", self.who, *self._versions))
+        try:
+            return call()
+        except UnsettledTimestampError:
+            self.network.counts["unsettled timestamps"] += 1
+        except RetryableError as error:
+            self.ledger.refused(operation, None, error)
+        return None
+
+    @property
+    def _versions(self) -> tuple[int, int]:
+        """The newest version, and the newest that this process has seen."""
+        return self.ledger.version, min(self.db.version, self.ledger.version)
+
+    def _begin(self, operation: Operation) -> Operation:
+        self.store.operation, self.store.run = operation, None
+        return operation
+
+    def _judge(self, operation: Operation, call: Callable[[], Commit | None]) -> bool:
+        counts = self.network.counts
+        self._note(f"begins {operation.kind}")
+        try:
+            commit = call()
+        except UnknownOutcomeError as error:
+            self._note(f"{operation.kind}: {error}")
+            if not operation.faults:
+                raise
+            counts["unknown commits"] += 1
+            counts["unknown commits that had landed"] += operation.landed is not None
+        except EXPECTED as error:
+            self._note(f"{operation.kind}: {type(error).__name__}: {error}")
+            counts[f"{type(error).__name__} of {operation.kind.split()[0]}"] += 1
+            self.ledger.refused(operation, self.store.run, error)
+        else:
+            self._note(f"{operation.kind}: {commit!r}")
+            assert self.store.run is not None
+            self.ledger.acknowledged(operation, self.store.run, commit)
+            counts["acknowledged"] += 1
+            counts["attempts lost"] += max(commit.attempts - 1, 0) if commit else 0
+            return True
+        return False
+
+    def _note(self, what: str) -> None:
+        self.network.trace.note(self.network.scheduler.now_us, self.who, what)

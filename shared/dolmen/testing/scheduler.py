@@ -1,0 +1,136 @@
+"""Virtual time: actors run production code in threads of which exactly one runs, until it pauses.
+
+A pause is the only place where another actor can come in; who comes next is decided by the times at which pauses
+end, hence by whoever chooses their lengths. So one seed decides the whole schedule, on any machine.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable
+
+START_US = 1_767_225_600_000_000
+"""2026-01-01T00:00:00Z: when every history begins."""
+
+
+class Stopped(BaseException):
+    """The history is over: unwinds an actor's thread. No production code may catch it."""
+
+
+class Task:
+    """An actor's thread, and the baton that lets it run."""
+
+    def __init__(self, name: str, body: Callable[[], None]) -> None:
+        self.name, self.body = name, body
+        self.baton = threading.Lock()
+        self.baton.acquire()
+        self.thread: threading.Thread | None = None
+
+
+class Scheduler:
+    """Runs tasks in virtual time. Everything but ``run`` is called by the task that holds the baton."""
+
+    def __init__(self) -> None:
+        self.now_us = START_US
+        self.failure: BaseException | None = None
+        self._events: list[tuple[int, int, Task | Callable[[], None]]] = []
+        self._events_ever = 0
+        self._tasks: list[Task] = []
+        self._main = threading.Lock()
+        self._main.acquire()
+        self._current: Task | None = None
+        self._stopping = False
+        self._unwinding = False
+
+    def spawn(self, name: str, body: Callable[[], None], delay_us: int = 0) -> None:
+        """Adds an actor; it begins to run that much later."""
+        task = Task(name, body)
+        self._tasks.append(task)
+        self._schedule(delay_us, task)
+
+    def after(self, delay_us: int, action: Callable[[], None]) -> None:
+        """Calls ``action`` that much later, in nobody's name. It must not pause."""
+        self._schedule(delay_us, action)
+
+    def pause(self, delay_us: int) -> None:
+        """Lets that much time go by for the calling actor; others run meanwhile."""
+        task = self._current
+        assert task is not None, "only actors pause"
+        assert task.thread is threading.current_thread(), "production code reached the store from a thread of its own"
+        if self._stopping:
+            raise Stopped
+        self._schedule(delay_us, task)
+        if self._hand_on(task):
+            task.baton.acquire()
+        if self._stopping:
+            raise Stopped
+
+    def stop(self) -> None:
+        """Ends the history at the caller's next pause."""
+        self._stopping = True
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the history; ``run`` raises the first error."""
+        self.failure = self.failure or error
+        self._stopping = True
+
+    def run(self) -> None:
+        """Runs until an actor stops the history or fails, then unwinds all of them."""
+        self._hand_on(None)
+        self._main.acquire()
+        self._unwinding = True
+        for task in self._tasks:
+            if task.thread is not None and task.thread.is_alive():
+                self._current = task
+                task.baton.release()
+                task.thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+    def drain(self, within_us: int) -> None:
+        """After ``run``: what was under way and due within that time still happens, without any actor."""
+        end_us = self.now_us + within_us
+        while self._events:
+            self.now_us, _, event = heapq.heappop(self._events)
+            if self.now_us > end_us:
+                return
+            if not isinstance(event, Task):
+                event()
+
+    def _schedule(self, delay_us: int, event: Task | Callable[[], None]) -> None:
+        self._events_ever += 1
+        heapq.heappush(self._events, (self.now_us + max(delay_us, 0), self._events_ever, event))
+
+    def _hand_on(self, task: Task | None) -> bool:
+        """Moves time on to the next event; whether the caller has to wait for its baton."""
+        while self._events and not self._stopping:
+            self.now_us, _, event = heapq.heappop(self._events)
+            if not isinstance(event, Task):
+                try:
+                    event()
+                except BaseException as error:  # noqa: BLE001  # belongs to the history, not to this thread
+                    self.fail(error)
+                continue
+            self._current = event
+            if event is task:
+                return False
+            if event.thread is None:
+                event.thread = threading.Thread(target=self._live, args=(event,), name=event.name, daemon=True)
+                event.thread.start()
+            else:
+                event.baton.release()
+            return True
+        self._stopping = True
+        self._main.release()
+        return True
+
+    def _live(self, task: Task) -> None:
+        try:
+            task.body()
+        except Stopped:
+            pass
+        except BaseException as error:  # noqa: BLE001  # raised again by ``run``
+            self.fail(error)
+        if not self._unwinding:
+            self._hand_on(None)

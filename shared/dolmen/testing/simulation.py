@@ -1,0 +1,191 @@
+"""One history: actors, a world as bad as its seed says, and what must hold in spite of it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+from dolmen.database import Database
+from dolmen.errors import RetryableError
+from dolmen.runtime import Runtime
+from dolmen.store.memory import MemoryStore
+from dolmen.testing import actors
+from dolmen.testing.actors import Actor
+from dolmen.testing.faulty_store import MINUTE_US, SECOND_US, Crash, Faults, Network
+from dolmen.testing.process import Process
+from dolmen.testing.readers import Reader, check_rows, rows_from
+from dolmen.testing.requests import Queue
+from dolmen.testing.scheduler import Scheduler
+from dolmen.testing.trace import Trace
+
+ACTORS: tuple[tuple[type[Actor], int], ...] = (
+    (actors.Founder, 2),
+    (actors.Appender, 2),
+    (actors.Upserter, 1),
+    (actors.Deleter, 1),
+    (actors.PositionDeleter, 2),
+    (actors.Blind, 1),
+    (actors.Counter, 2),
+    (actors.Transferrer, 1),
+    (actors.Inserter, 2),
+    (actors.Worker, 3),
+    (Reader, 2),
+)
+"""Every kind of actor, and how many of it take part: the one place to register a new kind."""
+
+WEATHER: dict[str, Faults] = {
+    "calm": Faults(),
+    "ordinary": Faults(
+        crash=0.004, lost=0.01, late=0.01, double=0.006, refused=0.002, outage=0.002, stall=0.0005, jump=0.001
+    ),
+    "lossy": Faults(crash=0.002, lost=0.08, late=0.02, double=0.02, refused=0.01, outage=0.006, jump=0.001),
+    "late": Faults(crash=0.004, lost=0.02, late=0.10, double=0.03, outage=0.006, stall=0.004),
+    "crashing": Faults(crash=0.04, lost=0.01, late=0.02, double=0.01, refused=0.002),
+    "stormy": Faults(
+        crash=0.01, lost=0.06, late=0.06, double=0.03, refused=0.01, outage=0.008, stall=0.003, jump=0.002
+    ),
+}
+"""How bad a history is: its seed chooses one."""
+
+_AUDIT_EVERY = 20
+_AUDITS_AT_THE_END = 2
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What happened in a history."""
+
+    seed: int
+    steps: int
+    weather: str
+    digest: str
+    counts: Counter[str]
+
+
+class HistoryError(AssertionError):
+    """A history in which something happened that must never happen.
+
+    Args:
+        seed, steps: what to replay.
+        reason: what happened.
+        lines: the last of its trace.
+    """
+
+    def __init__(self, seed: int, steps: int, reason: str, lines: list[str]) -> None:
+        super().__init__(seed, steps, reason, lines)  # all of them, so that it can be sent between processes
+        self.seed, self.steps, self.reason, self.lines = seed, steps, reason, lines
+
+    def __str__(self) -> str:
+        command = f"python -m dolmen.testing --seed {self.seed} --steps {self.steps}"
+        return "\n".join([self.reason, f"replay: {command}", "the last of it:", *self.lines])
+
+
+def simulate(seed: int, steps: int, *, keep: int = 60) -> Summary:
+    """Runs one history to its end and checks all of it.
+
+    Args:
+        seed: decides everything.
+        steps: how many store verbs it has.
+        keep: how many lines of trace an error shows.
+
+    Raises:
+        HistoryError: names what went wrong, and how to replay it.
+    """
+    history = _History(seed, steps, keep)
+    try:
+        history.run()
+    except Exception as error:
+        raise HistoryError(seed, steps, f"{type(error).__name__}: {error}", history.trace.lines()) from error
+    network = history.network
+    return Summary(seed, network.steps, history.weather, history.trace.digest, network.counts)
+
+
+class _History:
+    """The world of one seed; see ``actors.World``."""
+
+    def __init__(self, seed: int, steps: int, keep: int) -> None:
+        self.seed = seed
+        rng = self._rng("network")
+        self.weather = rng.choice(sorted(WEATHER))
+        self.haste = rng.choice((1, 1, 4))
+        self.scheduler, self.trace, self.queue = Scheduler(), Trace(keep), Queue()
+        self.network = Network(self.scheduler, rng, WEATHER[self.weather], Counter(), self.trace)
+        self.network.step_limit = steps
+        self._quiet_until_us = 0
+        self._given_out = 0
+        self._audited = 0
+        self._auditor: Database | None = None
+
+    def unique(self) -> int:
+        """A number that was not given out before."""
+        self._given_out += 1
+        return self._given_out
+
+    def run(self) -> None:
+        """All of it."""
+        for kind, number in ACTORS:
+            for index in range(number):
+                self._spawn(f"{kind.__name__.lower()}-{index + 1}", kind)
+        self.scheduler.run()
+        self.scheduler.drain(20 * MINUTE_US)
+        ledger = self.network.ledger
+        ledger.check_dates()
+        if ledger.version:
+            rng = self._rng("audit")
+            versions = {ledger.version, *(rng.randint(1, ledger.version) for _ in range(_AUDITS_AT_THE_END))}
+            for version in sorted(versions):
+                self._audit(version)
+
+    def _spawn(self, name: str, kind: type[Actor]) -> None:
+        actor = kind(self, self._rng(name))
+        self.scheduler.spawn(name, lambda: self._live(name, actor), actor.random.randint(0, SECOND_US // 10))
+
+    def _live(self, name: str, actor: Actor) -> None:
+        lives = 0
+        while True:
+            lives += 1
+            try:
+                process = Process(self.network, name, self._rng(f"{name} life {lives}"))
+                while True:
+                    actor.turn(process)
+                    self._audit_now_and_then()
+                    self.scheduler.pause(self._idle_us(actor.random))
+            except Crash:
+                self.scheduler.pause(actor.random.randint(SECOND_US // 10, 2 * SECOND_US))
+            except RetryableError:  # it could not even open the database
+                self.scheduler.pause(actor.random.randint(SECOND_US // 10, 10 * SECOND_US))
+
+    def _idle_us(self, rng: random.Random) -> int:
+        """How long an actor does nothing; now and then all of them rest, and time goes by."""
+        now_us = self.scheduler.now_us
+        if rng.random() < 0.004:
+            self._quiet_until_us = now_us + rng.randint(MINUTE_US, 40 * MINUTE_US)
+        return rng.randint(0, SECOND_US // (4 * self.haste)) + max(self._quiet_until_us - now_us, 0)
+
+    def _audit_now_and_then(self) -> None:
+        version = self.network.ledger.version
+        if version - self._audited >= _AUDIT_EVERY:
+            self._audited = version
+            self._audit(version)
+
+    def _audit(self, version: int) -> None:
+        """Reads a version through production code without any faults, and compares it with the model."""
+        if self._auditor is None:
+            runtime = Runtime(
+                clock_us=lambda: self.scheduler.now_us,
+                monotonic=lambda: self.scheduler.now_us / 1e6,
+                sleep=lambda seconds: None,
+                random=self._rng("auditor"),
+                threads=1,
+            )
+            self._auditor = Database(MemoryStore(self.network.bucket, runtime), runtime)
+        state = self.network.ledger.states[version]
+        snapshot = self._auditor.at(version=version)
+        assert snapshot.tables() == sorted(state)
+        for name in state:
+            check_rows(rows_from(snapshot.table(name).to_arrow()), state, name, f"version {version}")
+        self.network.counts["versions audited"] += 1
+
+    def _rng(self, purpose: str) -> random.Random:
+        return random.Random(f"{self.seed} {purpose}")

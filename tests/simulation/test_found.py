@@ -1,0 +1,66 @@
+"""What histories have brought to light, as short stories."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from dolmen.database import Database
+from dolmen.errors import TableNotFoundError
+from dolmen.runtime import Runtime
+from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen.transaction import Transaction
+
+SCHEMA = pa.schema([("k", pa.int64())])
+
+
+def open_database(bucket: MemoryBucket) -> Database:
+    runtime = Runtime(sleep=lambda seconds: None, threads=1)
+    return Database(MemoryStore(bucket, runtime), runtime)
+
+
+def test_a_redelivered_request_is_not_seen_twice_by_later_statements_of_its_batch() -> None:
+    """The delete looked up positions in the rows of a request that was applied before, and so never committed."""
+    db = open_database(MemoryBucket())
+    db.create_table("t", SCHEMA)
+
+    def first(transaction: Transaction) -> None:
+        transaction.bind("a", "digest of a")
+        transaction.table("t").append(pa.table({"k": [1, 2]}), request="a")
+
+    def both(transaction: Transaction) -> int:
+        first(transaction)
+        seen = transaction.table("t").count()
+        transaction.bind("b", "digest of b")
+        transaction.table("t").delete("k = 1", mode="positions", request="b")
+        return seen
+
+    db.run(first)
+    assert db.run(both) == 2
+    assert db.table("t").to_arrow()["k"].to_pylist() == [2]
+    assert db.run(both) == 1
+    assert db.version == 3
+
+
+def test_a_table_that_another_process_dropped_can_be_created_again() -> None:
+    """The first process still had the table in its cached version, and called it existing without another look."""
+    bucket = MemoryBucket()
+    first, second = open_database(bucket), open_database(bucket)
+    first.create_table("t", SCHEMA)
+    second.drop_table("t")
+    first.create_table("t", SCHEMA)
+    assert second.tables() == ["t"]
+
+
+def test_a_transaction_that_has_looked_into_its_version_does_not_move_to_another() -> None:
+    """Seed 700086: a delete by position found nothing in version 2, and the rest was made on version 5."""
+    bucket = MemoryBucket()
+    first, second = open_database(bucket), open_database(bucket)
+    first.create_table("a", SCHEMA)
+    with first.transaction() as transaction:
+        transaction.table("a").delete("k = 1", mode="positions")
+        second.table("a").append(pa.table({"k": [1]}))
+        second.create_table("b", SCHEMA)
+        with pytest.raises(TableNotFoundError):
+            transaction.table("b")
+    assert second.table("a").count() == 1
