@@ -251,6 +251,18 @@ WRITER = """if 1:
 """
 
 
+def stop_within_a_put(process: subprocess.Popen[str], store: LocalStore) -> None:
+    """Halt the process when it has an unfinished file: where a random moment falls depends on the machine's load."""
+    while process.poll() is None:
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        if os.listdir(os.path.join(store.root, TEMPORARY)):
+            return
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.001)
+    raise AssertionError("the writer ended by itself")
+
+
 def test_whenever_a_writer_is_killed_objects_are_whole_and_what_it_acknowledged_is_there(store: LocalStore) -> None:
     import hashlib
 
@@ -265,6 +277,8 @@ def test_whenever_a_writer_is_killed_objects_are_whole_and_what_it_acknowledged_
         assert process.stdout is not None
         first = process.stdout.readline()  # it is under way
         time.sleep(dice.uniform(0, 0.1))
+        if kill % 2:
+            stop_within_a_put(process, store)
         process.send_signal(signal.SIGKILL)
         lines = [first, *process.stdout.read().splitlines()]
         process.wait()
@@ -286,7 +300,7 @@ def test_whenever_a_writer_is_killed_objects_are_whole_and_what_it_acknowledged_
         for name in temporary:
             os.unlink(os.path.join(store.root, TEMPORARY, name))
     assert acknowledged >= KILLS
-    assert kills_in_a_put >= KILLS // 4
+    assert kills_in_a_put >= KILLS // 2
 
 
 def test_a_put_is_stored_even_if_its_etag_is_of_another_kind_before_and_after(store: LocalStore) -> None:
