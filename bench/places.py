@@ -22,6 +22,7 @@ class Local:
     """A fresh directory per database."""
 
     name = "local directory"
+    append_rounds = 9
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -50,6 +51,7 @@ class Ministack:
     """A bucket of a ministack server (HTTP S3 on this machine)."""
 
     name = "ministack (S3 over HTTP on this machine)"
+    append_rounds = 3  # the server is one Python process, which takes a minute for an upload of 12M rows
     _BUCKET = "bench"
 
     def __init__(self, endpoint: str) -> None:

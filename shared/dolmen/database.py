@@ -13,7 +13,7 @@ from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
 from dolmen.context import Context
 from dolmen.results import Commit
-from dolmen.runtime import Runtime
+from dolmen.runtime import Runtime, shared_runtime
 from dolmen.snapshot import Snapshot, pin
 from dolmen.store.base import ObjectStore
 from dolmen.store.url import open_store
@@ -35,7 +35,7 @@ def open(url: str, *, runtime: Runtime | None = None, trust_clock: bool = False)
         runtime: clock, randomness, sleep and threads, for tests.
         trust_clock: accept a store's clock that is a day away from every other.
     """
-    runtime = runtime or Runtime()
+    runtime = runtime or shared_runtime()
     return Database(open_store(url, runtime), runtime, trust_clock=trust_clock)
 
 

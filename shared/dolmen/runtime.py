@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -83,6 +83,17 @@ class Runtime:
     @cached_property
     def _processors(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self.cores, thread_name_prefix="dolmen-core")
+
+
+def shared_runtime() -> Runtime:
+    """The runtime of all that this process opens without one of its own: its threads and connections are shared."""
+    return _runtime_of(os.getpid())
+
+
+@cache
+def _runtime_of(process: int) -> Runtime:
+    """By process, as threads don't survive a fork."""
+    return Runtime()
 
 
 def _map(pool: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T], window: int) -> Iterator[R]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import dolmen
 from dolmen.errors import InputError
 from dolmen.store import LocalStore, MemoryBucket, MemoryStore, open_store
 from dolmen.store.s3 import S3Store
@@ -129,6 +130,9 @@ def test_stores_of_one_runtime_and_environment_share_their_connection(
     assert isinstance(one, S3Store)
     assert isinstance(two, S3Store)
     assert one.connection is two.connection
+    database = dolmen.open(s3_url)._context.store
+    assert isinstance(database, S3Store)
+    assert database.connection is one.connection, "a connection takes 0.1 s of processor time to make"
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody-else")
     three = open_store(s3_url)
     assert isinstance(three, S3Store)

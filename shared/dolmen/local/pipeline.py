@@ -16,7 +16,7 @@ from dolmen.errors import InputError
 from dolmen.local.functions import Function
 from dolmen.local.layout import Layout
 from dolmen.local.letters import LandingDirectory, Letter, QueueDirectory, write_whole
-from dolmen.runtime import Runtime
+from dolmen.runtime import Runtime, shared_runtime
 
 MAX_TRIES = 5
 MAX_BACKOFF_SECONDS = 60.0
@@ -84,7 +84,7 @@ def run_local(
     Raises:
         InputError: another process runs on these directories, or there are no functions.
     """
-    runtime = runtime or Runtime()
+    runtime = runtime or shared_runtime()
     layout = Layout.beside(landing_dir, queue_dir, database)
     layout.make()
     with ExitStack() as stack:

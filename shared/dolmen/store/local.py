@@ -19,7 +19,7 @@ from dolmen.errors import (
     ObjectNotFoundError,
     StoreUnavailableError,
 )
-from dolmen.runtime import Runtime
+from dolmen.runtime import Runtime, shared_runtime
 from dolmen.store.base import (
     Buffer,
     Deleted,
@@ -60,7 +60,7 @@ class LocalStore:
 
     def __init__(self, path: str | os.PathLike[str], runtime: Runtime | None = None) -> None:
         self.root = os.path.abspath(os.fspath(path))
-        self.runtime = runtime or Runtime()
+        self.runtime = runtime or shared_runtime()
         self.clock = ServerClock(self.runtime)
         self._temporary = os.path.join(self.root, TEMPORARY)
         self._swept = False

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Self
 
 from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError
-from dolmen.runtime import Runtime
+from dolmen.runtime import Runtime, shared_runtime
 from dolmen.store.base import (
     Buffer,
     Deleted,
@@ -41,7 +41,7 @@ class MemoryBucket:
     """
 
     def __init__(self, clock_us: Callable[[], int] | None = None, name: str = "") -> None:
-        self.clock_us = clock_us or Runtime().clock_us
+        self.clock_us = clock_us or shared_runtime().clock_us
         self.name = name
         self.objects: dict[str, MemoryObject] = {}
         self.lock = threading.Lock()
@@ -69,7 +69,7 @@ class MemoryStore:
 
     def __init__(self, bucket: MemoryBucket | None = None, runtime: Runtime | None = None) -> None:
         self.bucket = bucket or MemoryBucket()
-        self.runtime = runtime or Runtime()
+        self.runtime = runtime or shared_runtime()
         self.clock = ServerClock(self.runtime)
 
     @property

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from botocore.exceptions import BotoCoreError, ClientError
 
 from dolmen.errors import InputError, ObjectChangedError, StoreUnavailableError
-from dolmen.runtime import Runtime
+from dolmen.runtime import Runtime, shared_runtime
 from dolmen.store.backoff import attempts
 from dolmen.store.base import (
     Buffer,
@@ -64,7 +64,7 @@ class S3Store:
         part_bytes: int = PART_BYTES,
     ) -> None:
         self.bucket, self.prefix = bucket, prefix.strip("/")
-        self.runtime = runtime or Runtime()
+        self.runtime = runtime or shared_runtime()
         self.threshold_bytes, self.part_bytes = threshold_bytes, part_bytes
         self.connection = connect(self.runtime, session)
         self._root = f"{self.prefix}/" if self.prefix else ""

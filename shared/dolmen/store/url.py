@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from functools import cache
 from urllib.parse import unquote
 
 from dolmen.errors import InputError
-from dolmen.runtime import Runtime
+from dolmen.runtime import Runtime, shared_runtime
 from dolmen.store.base import ObjectStore
 from dolmen.store.local import LocalStore
 from dolmen.store.memory import MemoryStore, shared_bucket
@@ -27,7 +26,7 @@ def open_store(url: str | os.PathLike[str], runtime: Runtime | None = None) -> O
     Raises:
         InputError: the URL is none of these.
     """
-    runtime = runtime or _default_runtime()
+    runtime = runtime or shared_runtime()
     text = os.fspath(url)
     scheme, separator, rest = text.partition("://")
     if not separator:
@@ -65,8 +64,3 @@ def _open_s3(text: str, rest: str, runtime: Runtime) -> ObjectStore:
             raise
         raise InputError("s3:// needs boto3: pip install 'dolmen[aws]'") from error
     return S3Store(bucket, prefix, runtime=runtime)
-
-
-@cache
-def _default_runtime() -> Runtime:
-    return Runtime()
