@@ -107,7 +107,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Overlay(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A newer (``applied_through``, vector) pair for a data file whose entry has been spilled; reserved."""
+    """A newer (``applied_through``, vector) pair for a data file whose entry is in a segment."""
 
     file: str
     applied_through: int

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from dolmen.errors import CorruptionError, TableNotFoundError
 from dolmen.format.checksum import seal, unseal
-from dolmen.format.entries import DataFile, Overlay, Tombstone
+from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone
 from dolmen.format.layout import check_reference, check_table_name, manifest_key, parse_manifest_key
 from dolmen.format.pointer import FORMAT_VERSION, check_format_version
 from dolmen.format.schema import Schema
@@ -19,13 +19,20 @@ FEATURES: frozenset[str] = frozenset()
 
 
 class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one commit did, in numbers. ``rows_deleted`` counts only deletes by position, which are exact."""
+    """What one commit did, in numbers. ``rows_deleted`` counts only deletes by position, which are exact.
+
+    ``groups_dropped`` = groups of a compaction that others changed meanwhile; ``files_resolved`` = files whose pair a
+    resolution replaced.
+    """
 
     rows_added: int = 0
     files_added: int = 0
     tombstones_added: int = 0
     rows_deleted: int = 0
     files_removed: int = 0
+    files_resolved: int = 0
+    tombstones_removed: int = 0
+    groups_dropped: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
@@ -49,11 +56,60 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         return manifest_key(self.version, self.attempt)
 
 
-class Released(msgspec.Struct, frozen=True):
-    """The objects from which the commit of ``version`` removed at least one reference."""
+SegmentKind: TypeAlias = Literal["files", "overlays", "removed", "tombstones", "applied", "released", "history", "table"]
+
+
+class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Entries that have left the manifest's inline tail, in an object of their own (format/segments.py).
+
+    Args:
+        kind: what its entries are. ``files``, ``overlays``, ``removed`` and ``tombstones`` belong to a table, ``table``
+            is an idle table's whole entry, the others belong to the database.
+        object: its key.
+        size: bytes of the object.
+        crc32: of the whole object.
+        count: number of entries.
+        least, greatest: of files the least and greatest commit timestamp of a row; of tombstones and overlays of
+            ``ts`` and ``applied_through``; of applied ids, released and history of the version.
+        least_applied_through: of files, as they stand in the object.
+        resolved_through: of files: each one's ``applied_through`` is at least this.
+        rows, bytes, deleted: of files: physical rows, size, and positions in vectors, all together.
+        stats: of files: bounds by column id over all of them; a column that is absent here is unknown.
+        bloom: of applied ids: (offset, length, CRC-32) of the bloom filter in the object.
+    """
+
+    kind: SegmentKind
+    object: str
+    size: int
+    crc32: int
+    count: int
+    least: int = 0
+    greatest: int = 0
+    least_applied_through: int = 0
+    resolved_through: int = 0
+    rows: int = 0
+    bytes: int = 0
+    deleted: int = 0
+    stats: dict[int, ColumnStats] = {}
+    bloom: tuple[int, int, int] | None = None
+
+    @property
+    def applied_through(self) -> int:
+        """Every one of its files has at least this ``applied_through``."""
+        return max(self.least_applied_through, self.resolved_through)
+
+
+class Released(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The objects from which the commit of ``version`` removed at least one reference.
+
+    Args:
+        objects: each alone: a merged-away segment is released without what it names.
+        trees: segments released with all that they name, as a dropped table's are.
+    """
 
     version: int
-    objects: tuple[str, ...]
+    objects: tuple[str, ...] = ()
+    trees: tuple[Segment, ...] = ()
 
 
 class AppliedId(msgspec.Struct, frozen=True):
@@ -62,20 +118,6 @@ class AppliedId(msgspec.Struct, frozen=True):
     id: str
     digest: str
     version: int
-
-
-class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Entries that have left the manifest's inline tail; reserved (feature ``segments``)."""
-
-    kind: str
-    object: str
-    size: int
-    crc32: int
-    count: int
-    least_applied_through: int = 0
-    resolved_through: int = 0
-    bounds: dict[str, Any] = {}
-    removed: tuple[str, ...] = ()
 
 
 class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -93,7 +135,12 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
             tombstone, or a delete by position.
         files: data files, oldest first.
         tombstones: unresolved deletes, oldest first.
-        segments, overlays, indexes: reserved.
+        segments: older entries of files, tombstones, overlays and ``removed``, oldest first.
+        overlays: newer pairs of files whose entries are in segments; of several pairs of a file the greatest counts.
+        removed: uuids of files whose entries are in segments, and which are gone.
+        section: of an idle table, the segment that holds its whole entry: of the rest only uuid, epoch and the two
+            timestamps of deletes stand here.
+        indexes: reserved.
     """
 
     uuid: str
@@ -108,15 +155,23 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     tombstones: tuple[Tombstone, ...] = ()
     segments: tuple[Segment, ...] = ()
     overlays: tuple[Overlay, ...] = ()
+    removed: tuple[str, ...] = ()
+    section: Segment | None = None
     indexes: tuple[dict[str, Any], ...] = ()
 
+    def segments_of(self, kind: SegmentKind) -> tuple[Segment, ...]:
+        """Its segments of one kind, oldest first."""
+        return tuple(segment for segment in self.segments if segment.kind == kind)
+
     def objects(self) -> set[str]:
-        """Every object this entry refers to (tombstones are held for their record)."""
+        """Every object this entry itself names (tombstones are held for their record); not what segments name."""
         held = {file.path for file in self.files}
         held.update(file.vector.object for file in self.files if file.vector)
         held.update(tombstone.blob.object for tombstone in self.tombstones)
         held.update(segment.object for segment in self.segments)
         held.update(overlay.vector.object for overlay in self.overlays if overlay.vector)
+        if self.section:
+            held.add(self.section.object)
         return held
 
 
@@ -132,12 +187,17 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         created_at: microseconds by the server's clock, never decreasing; for time travel and retention.
         operation: what the commit did, in a word ("append", "delete", "transaction", ...).
         data_change: whether any scan's rows may differ from the version before.
-        history: the last 64 commits before this one, oldest first.
-        applied: ids applied exactly once, oldest first.
-        released: objects released by recent commits, this one included, oldest first.
+        history: the commits before this one, oldest first: at least the last 64, older ones are in segments.
+        applied: ids applied exactly once, oldest first; older ones are in segments.
+        released: objects released by commits, this one included, that are not known to be deleted yet, oldest first.
+        properties: settings of the database.
         orphan_cutoff: the fence: objects uploaded up to then by a commit not landed yet may be gone.
         revoked_intents: txids whose objects may be gone, with the server's time of the revocation.
         horizon: the oldest version that may be read.
+        horizon_at: ``created_at`` of the commit that moved the horizon there.
+        freed: all that was released up to this version has been deleted.
+        swept: orphans last modified before this time have been deleted.
+        segments: older entries of history, applied ids and released, oldest first.
         tags: names given to versions.
         features: what a reader must understand beyond ``format_version``.
     """
@@ -159,9 +219,17 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     orphan_cutoff: int = 0
     revoked_intents: dict[str, int] = {}
     horizon: int = 0
+    horizon_at: int = 0
+    freed: int = 0
+    swept: int = 0
+    properties: dict[str, Any] = {}
     tags: dict[str, int] = {}
     segments: tuple[Segment, ...] = ()
     features: tuple[str, ...] = ()
+
+    def segments_of(self, kind: SegmentKind) -> tuple[Segment, ...]:
+        """The database's own segments of one kind, oldest first."""
+        return tuple(segment for segment in self.segments if segment.kind == kind)
 
     @property
     def key(self) -> str:
@@ -208,6 +276,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             check_table_name(name)
             for path in table.objects():
                 check_reference(path, key)
+        for segment in manifest.segments:
+            check_reference(segment.object, key)
         return manifest
 
 
