@@ -54,6 +54,9 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
         return pa.field(self.name, self.arrow_type, self.nullable, {_FIELD_ID: str(self.id).encode()})
 
 
+COMMIT_TS_FIELD = Field(id=COMMIT_TS_ID, name=COMMIT_TS, type="int64", nullable=False)
+
+
 class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     """The columns of a table.
 

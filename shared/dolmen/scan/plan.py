@@ -13,7 +13,7 @@ import pyarrow as pa
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.entries import DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field, type_from_json
+from dolmen.format.schema import COMMIT_TS_FIELD, Field, type_from_json
 from dolmen.format.statistics import Bounds, bounds
 from dolmen.format.values import Plain, from_json
 from dolmen.predicate import Predicate, Verdict, columns, from_builtins, judge, to_sql
@@ -22,8 +22,6 @@ from dolmen.scan.display import html, text
 Reason: TypeAlias = Literal["filter", "deleted", "limit"]
 
 _WORDS: dict[Reason, str] = {"filter": "statistics", "deleted": "deletes of all rows", "limit": "the limit"}
-
-COMMIT_TS_FIELD = Field(id=COMMIT_TS_ID, name=COMMIT_TS, type="int64", nullable=False)
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, closing
 from functools import partial
 
+import msgspec
 import pyarrow as pa
 
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import data_key
 from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import COMMIT_TS_FIELD
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore
 from dolmen.write.options import DEFAULT, WriteOptions
@@ -28,6 +30,7 @@ def write_data_files(
     batches: Iterable[pa.RecordBatch],
     runtime: Runtime,
     options: WriteOptions = DEFAULT,
+    name: Callable[[], str] | None = None,
 ) -> list[DataFile]:
     """Writes rows into as many data files as they need; no rows, no file.
 
@@ -36,10 +39,13 @@ def write_data_files(
 
     Args:
         table_name: stands in the objects' keys.
+        table: its schema may end with the hidden column ``_commit_ts`` (``with_commit_ts``).
         batches: of exactly ``table.schema.arrow``.
+        name: gives each object a name that is unique in the world; a fresh uuid by default.
 
     Returns:
-        Their entries, in the order of the rows, not yet stamped.
+        Their entries, in the order of the rows, not yet stamped. Those of files with ``_commit_ts`` have no
+        ``row_ts``, but the bounds of that column.
 
     Raises:
         StoreUnavailableError, AccessDeniedError: from the upload; and whatever ``batches`` raises.
@@ -57,7 +63,7 @@ def write_data_files(
                 # Once is enough: if the next column with NaN began a file too, wide tables would fall to pieces.
                 plan = plan.without_float_statistics(table)
             if not current:
-                key = data_key(table_name, store.clock.now_us, runtime.uuid())
+                key = data_key(table_name, store.clock.now_us, (name or runtime.uuid)())
                 current = opened.enter_context(ParquetObject(store.open_output(key), key, table, plan, run))
             current.write(run)
             del run  # before the next one is made
@@ -68,6 +74,12 @@ def write_data_files(
         if current:
             files.append(current.commit())
     return files
+
+
+def with_commit_ts(table: TableEntry) -> TableEntry:
+    """The table as its files are written whose rows have different commit timestamps: with the last, hidden column."""
+    schema = msgspec.structs.replace(table.schema, fields=(*table.schema.fields, COMMIT_TS_FIELD))
+    return msgspec.structs.replace(table, schema=schema)
 
 
 def _runs(

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 from dolmen.format.checksum import crc32
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import COMMIT_TS_ID
 from dolmen.store.base import Buffer, ObjectOutput
 from dolmen.write.encodings import Encodings, choose, leaves
 from dolmen.write.extent import Extent
@@ -141,7 +143,11 @@ class ParquetObject:
         if size != self._sink.size:
             raise AssertionError(f"{self._path}: {self._sink.size} bytes were written, {size} were stored")
         place = (size - len(footer), len(footer), crc32(footer))
-        return DataFile(path=self._path, size=size, rows=self._rows, footer=place, stats=self._stats())
+        written = DataFile(path=self._path, size=size, rows=self._rows, footer=place, stats=self._stats())
+        hidden = self._extents.get(COMMIT_TS_ID)
+        if hidden is None:
+            return written
+        return msgspec.structs.replace(written, row_ts=None, row_ts_bounds=(hidden.least, hidden.greatest))
 
     def __enter__(self) -> Self:
         self._sink.output.__enter__()
@@ -168,7 +174,8 @@ class ParquetObject:
 
     def _stats(self) -> dict[int, ColumnStats]:
         keys = {*self._entry.primary_key, *self._entry.sort_key}
-        kept = sorted(self._extents, key=lambda id_: id_ not in keys)[:STATISTICS_COLUMNS]
+        columns = [id_ for id_ in self._extents if id_ != COMMIT_TS_ID]  # its bounds have a place of their own
+        kept = sorted(columns, key=lambda id_: id_ not in keys)[:STATISTICS_COLUMNS]
         return {id_: self._extents[id_].stats() for id_ in sorted(kept)}
 
     def _statistics_paths(self) -> list[str]:
