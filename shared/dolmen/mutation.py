@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -11,11 +11,12 @@ from dolmen.commit.statements import DeletePositions, Write
 from dolmen.commit.workbench import Workbench
 from dolmen.context import Context
 from dolmen.errors import InputError, LimitError, SchemaError
-from dolmen.format.entries import KeysTombstone, WhereTombstone
+from dolmen.format.entries import DataFile, KeysTombstone, WhereTombstone
 from dolmen.format.keys import Keys, add_keys, keys_from_arrow
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.values import to_array
+from dolmen.intent import Intent, LateIntent
 from dolmen.predicate import Predicate, as_keys, columns, parse, to_builtins, to_json
 from dolmen.reading import Where
 from dolmen.scan.positions import matching_positions
@@ -32,15 +33,25 @@ INLINE_BYTES = 1024
 """Predicates whose JSON is at most this long also stand in the manifest entry."""
 
 
-def append(context: Context, name: str, entry: TableEntry, data: Any, request: str | None = None) -> Write:
+def append(
+    context: Context,
+    name: str,
+    entry: TableEntry,
+    data: Any,
+    request: str | None = None,
+    intent: Callable[[], Intent] | None = None,
+) -> Write:
     """Writes rows into data files. Nothing is checked against rows that are there already.
+
+    Args:
+        intent: gives the intent to write under, asked for when a second file begins; without it there is none.
 
     Raises:
         SchemaError, RowError: the data does not fit; nothing is visible of it.
     """
     batches = conform(as_batches(data, entry.schema.arrow), entry.schema)
-    files = write_data_files(context.store, name, entry, batches, context.runtime)
-    return Write(name, entry.uuid, files=tuple(files), request=request)
+    files = _write(context, name, entry, batches, intent)
+    return Write(name, entry.uuid, files=files, request=request)
 
 
 def upsert(
@@ -51,8 +62,12 @@ def upsert(
     data: Any,
     on: Sequence[str] | None = None,
     request: str | None = None,
+    intent: Callable[[], Intent] | None = None,
 ) -> Write:
     """Writes rows, and a tombstone for the older rows with their keys. Of equal keys in ``data`` the last wins.
+
+    Args:
+        intent: as for ``append``.
 
     Raises:
         InputError: no key to go by, or one of floats.
@@ -63,9 +78,23 @@ def upsert(
     batches, keys = dedupe_last(conform(as_batches(data, entry.schema.arrow), entry.schema), fields)
     if keys.num_rows == 0:
         return Write(name, entry.uuid, request=request)
-    files = write_data_files(context.store, name, entry, batches, context.runtime)
+    files = _write(context, name, entry, batches, intent)
     tombstone = _keys_tombstone(bench, name, entry, keys)
-    return Write(name, entry.uuid, tuple(files), (tombstone,), request)
+    return Write(name, entry.uuid, files, (tombstone,), request)
+
+
+def _write(
+    context: Context,
+    name: str,
+    entry: TableEntry,
+    batches: Iterable[pa.RecordBatch],
+    intent: Callable[[], Intent] | None,
+) -> tuple[DataFile, ...]:
+    store, runtime = context.store, context.runtime
+    if intent is None:
+        return tuple(write_data_files(store, name, entry, batches, runtime))
+    late = LateIntent(runtime, intent)
+    return tuple(write_data_files(store, name, entry, batches, runtime, name=late.name, beat=late.beat))
 
 
 def delete_where(

@@ -31,6 +31,7 @@ def write_data_files(
     runtime: Runtime,
     options: WriteOptions = DEFAULT,
     name: Callable[[], str] | None = None,
+    beat: Callable[[], None] = lambda: None,
 ) -> list[DataFile]:
     """Writes rows into as many data files as they need; no rows, no file.
 
@@ -42,6 +43,7 @@ def write_data_files(
         table: its schema may end with the hidden column ``_commit_ts`` (``with_commit_ts``).
         batches: of exactly ``table.schema.arrow``.
         name: gives each object a name that is unique in the world; a fresh uuid by default.
+        beat: called after each run, to show that the job is alive.
 
     Returns:
         Their entries, in the order of the rows, not yet stamped. Those of files with ``_commit_ts`` have no
@@ -67,6 +69,7 @@ def write_data_files(
                 current = opened.enter_context(ParquetObject(store.open_output(key), key, table, plan, run))
             current.write(run)
             del run  # before the next one is made
+            beat()
             if current.size >= options.target_file_bytes:
                 files.append(current.commit())
                 opened.close()

@@ -1,0 +1,94 @@
+"""The one registry of all fields that hold references: what a version needs, field by field.
+
+Collection must not forget a kind of object, so each field of each struct of the format stands here: as the key of an
+object, as something that holds references inside, or as neither. A field that nobody has classified fails a test.
+What segments hold is reached by reading them (maintenance/gc_mark.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from dolmen.errors import UnsupportedFormatError
+from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Overlay, Vector, WhereTombstone
+from dolmen.format.manifest import AppliedId, Counts, HistoryEntry, Manifest, Released, Segment, TableEntry
+from dolmen.format.schema import Field, Schema
+
+KEYS: dict[type, tuple[str, ...]] = {
+    Blob: ("object",),
+    DataFile: ("path",),
+    Segment: ("object",),
+    Vector: ("object",),
+}
+"""Fields that are the key of an object."""
+
+INSIDE: dict[type, tuple[str, ...]] = {
+    DataFile: ("vector",),
+    KeysTombstone: ("blob",),
+    Manifest: ("tables", "segments"),
+    Overlay: ("vector",),
+    TableEntry: ("files", "tombstones", "segments", "overlays", "section"),
+    WhereTombstone: ("blob",),
+}
+"""Fields whose value, or whose values, hold references."""
+
+RESERVED: dict[type, tuple[str, ...]] = {TableEntry: ("indexes",)}
+"""Fields that will hold references one day: with anything in them, what a version needs can't be told."""
+
+RELEASED: dict[type, tuple[str, ...]] = {Manifest: ("released",), Released: ("objects", "trees")}
+"""Fields that name objects of OLDER versions: the work list of collection, no need of this version."""
+
+WITHOUT: dict[type, tuple[str, ...]] = {
+    AppliedId: ("id", "digest", "version"),
+    Blob: ("offset", "length", "crc32"),
+    ColumnStats: ("min", "max", "nulls", "nans"),
+    Counts: Counts.__struct_fields__,
+    DataFile: ("size", "rows", "footer", "row_ts", "row_ts_bounds", "applied_through", "stats"),
+    Field: ("id", "name", "type", "nullable"),
+    HistoryEntry: HistoryEntry.__struct_fields__,  # names a manifest, which lives as long as its version
+    KeysTombstone: ("columns", "types", "count", "bounds", "values", "ts"),
+    Manifest: (
+        "format_version", "version", "attempt", "previous", "commit_id", "commit_ts", "created_at", "operation",
+        "counts", "data_change", "history", "applied", "orphan_cutoff", "revoked_intents", "horizon", "horizon_at",
+        "freed", "swept", "properties", "tags", "features",
+    ),
+    Overlay: ("file", "applied_through"),
+    Released: ("version",),
+    Schema: ("fields", "next_id", "dropped"),
+    Segment: (
+        "kind", "size", "crc32", "count", "least", "greatest", "least_applied_through", "resolved_through", "rows",
+        "bytes", "deleted", "stats", "created_at", "bloom",
+    ),
+    TableEntry: (
+        "uuid", "epoch", "schema", "primary_key", "sort_key", "properties", "last_delete_ts", "unseen_delete_ts",
+        "removed",  # uuids of files that are NOT needed
+    ),
+    Vector: ("offset", "length", "crc32", "cardinality"),
+    WhereTombstone: ("columns", "predicate", "ts"),
+}  # fmt: skip
+"""Fields that hold no references."""
+
+
+def references(value: Any) -> Iterator[str]:
+    """Keys of all objects that a manifest, a table's entry or any entry names itself; with repetitions.
+
+    Raises:
+        UnsupportedFormatError: it has a part whose references this code does not know.
+    """
+    if value is None:
+        return
+    if isinstance(value, msgspec.Struct):
+        kind = type(value)
+        for name in RESERVED.get(kind, ()):
+            if getattr(value, name):
+                raise UnsupportedFormatError(f"this dolmen does not know what {name} of a table needs: upgrade it")
+        for name in KEYS.get(kind, ()):
+            yield getattr(value, name)
+        for name in INSIDE.get(kind, ()):
+            yield from references(getattr(value, name))
+    else:
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from references(each)
