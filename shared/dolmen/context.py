@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dolmen.commit.head import Head
 from dolmen.runtime import Runtime
-from dolmen.scan.cache import ObjectCache
+from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectStore
+from dolmen.store.cache import ObjectCache
 
 
 @dataclass(frozen=True)
@@ -17,4 +18,13 @@ class Context:
     store: ObjectStore
     runtime: Runtime
     head: Head
-    cache: ObjectCache = field(default_factory=ObjectCache)
+
+    @property
+    def cache(self) -> ObjectCache:
+        """What was read of immutable objects."""
+        return self.head.cache
+
+    @property
+    def segments(self) -> SegmentReader:
+        """Reads what has left the manifests."""
+        return self.head.segments

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dolmen.scan.cache import ObjectCache
 from dolmen.scan.ranges import GAP_BYTES, MERGED_BYTES, FetchedFile, Range, coalesce
 from dolmen.scan.scan import Scan
+from dolmen.store.cache import ObjectCache
 from dolmen.store.local import LocalStore
 from support.tables import World
 from support.written import events

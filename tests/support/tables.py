@@ -14,9 +14,9 @@ from dolmen.format.layout import data_key
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.predicate import Predicate, parse
 from dolmen.runtime import Runtime
-from dolmen.scan.cache import ObjectCache
 from dolmen.scan.scan import Scan
 from dolmen.store.base import ObjectStore
+from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 from dolmen.write.conform import conform

@@ -9,7 +9,9 @@ from dolmen.format.layout import POINTER
 from dolmen.format.manifest import EMPTY, Manifest
 from dolmen.format.pointer import Pointer
 from dolmen.runtime import Runtime
+from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectStore
+from dolmen.store.cache import ObjectCache
 
 _DAY_US = 86_400_000_000
 
@@ -27,10 +29,15 @@ class Head:
 
     Args:
         trust_clock: accept a server's clock that contradicts the local one and the previous commit.
+        cache: keeps what is read of immutable objects; one of its own by default.
     """
 
-    def __init__(self, store: ObjectStore, runtime: Runtime, *, trust_clock: bool = False) -> None:
+    def __init__(
+        self, store: ObjectStore, runtime: Runtime, *, trust_clock: bool = False, cache: ObjectCache | None = None
+    ) -> None:
         self.store, self.runtime = store, runtime
+        self.cache = ObjectCache() if cache is None else cache
+        self.segments = SegmentReader(store, runtime, self.cache)
         self._trust_clock = trust_clock
         self._base: Base | None = None
 

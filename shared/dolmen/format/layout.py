@@ -56,5 +56,15 @@ def tombstone_key(table: str, now_us: int, uuid: str) -> str:
     return f"tombstone/{table}/{_hour(now_us)}/{uuid}.del"
 
 
+def segment_key(kind: str, uuid: str) -> str:
+    """``segment/<kind>/<uuid>``."""
+    return f"segment/{kind}/{uuid}"
+
+
+def uuid_of(path: str) -> str:
+    """A data file's own name, unique in the world: what overlays and Spark know it by."""
+    return path.rpartition("/")[2].removesuffix(".parquet")
+
+
 def _hour(now_us: int) -> str:
     return datetime.fromtimestamp(now_us // 1_000_000, UTC).strftime("%Y/%m/%d/%H")

@@ -14,8 +14,8 @@ from dolmen.format.schema import Schema
 from dolmen.format.tombstone_object import check_blob
 from dolmen.predicate import Predicate, from_builtins, from_json
 from dolmen.scan.blobs import BlobReader, Place, place
-from dolmen.scan.cache import CacheKey, ObjectCache
 from dolmen.scan.keys_lookup import KeysLookup
+from dolmen.store.cache import CacheKey, ObjectCache
 
 
 @dataclass(frozen=True)

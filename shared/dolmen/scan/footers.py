@@ -14,9 +14,9 @@ from dolmen.format.entries import DataFile
 from dolmen.format.schema import is_nested
 from dolmen.format.statistics import UNKNOWN, Bounds
 from dolmen.format.values import Plain
-from dolmen.scan.cache import ObjectCache
 from dolmen.scan.ranges import GAP_BYTES, Range
 from dolmen.store.base import ObjectStore
+from dolmen.store.cache import ObjectCache
 
 _FIELD_ID = b"PARQUET:field_id"
 _PARSED_FACTOR = 4

@@ -9,12 +9,12 @@ from dolmen.format.vectors import from_mask
 from dolmen.predicate import Predicate
 from dolmen.runtime import Runtime
 from dolmen.scan.blobs import Pending
-from dolmen.scan.cache import ObjectCache
 from dolmen.scan.plan import plan
 from dolmen.scan.read import RowGroupColumns, TableReader
 from dolmen.scan.row_groups import RowGroup
 from dolmen.scan.surviving import surviving
 from dolmen.store.base import ObjectStore
+from dolmen.store.cache import ObjectCache
 
 
 def matching_positions(

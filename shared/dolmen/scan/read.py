@@ -20,7 +20,6 @@ from dolmen.format import vectors
 from dolmen.format.entries import DataFile, Vector
 from dolmen.runtime import Runtime
 from dolmen.scan.blobs import BlobReader, Pending, place
-from dolmen.scan.cache import ObjectCache
 from dolmen.scan.deletes import load_deletes
 from dolmen.scan.footers import Opened, open_file
 from dolmen.scan.plan import FilePlan, Plan
@@ -28,6 +27,7 @@ from dolmen.scan.ranges import MERGED_BYTES, Range, coalesce
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
 from dolmen.scan.sources import Source
 from dolmen.store.base import ObjectStore
+from dolmen.store.cache import ObjectCache
 
 R = TypeVar("R")
 

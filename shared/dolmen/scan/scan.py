@@ -16,7 +16,6 @@ from dolmen.predicate import Predicate
 from dolmen.runtime import Runtime
 from dolmen.scan import plan as planning
 from dolmen.scan.blobs import Pending
-from dolmen.scan.cache import ObjectCache
 from dolmen.scan.count import count_rows
 from dolmen.scan.explain import Explanation, explain
 from dolmen.scan.optional import optional
@@ -25,6 +24,7 @@ from dolmen.scan.read import RowGroupColumns, TableReader
 from dolmen.scan.row_groups import RowGroup
 from dolmen.scan.surviving import surviving, to_arrow
 from dolmen.store.base import ObjectStore
+from dolmen.store.cache import ObjectCache
 
 if TYPE_CHECKING:
     import duckdb

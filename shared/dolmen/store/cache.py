@@ -1,4 +1,4 @@
-"""What was read of immutable objects, kept in memory: footers, deletion vectors, keys.
+"""What was read of immutable objects, kept in memory: footers, deletion vectors, keys, segments.
 
 Objects never change under their key, so nothing here is ever out of date; the least recently used goes first.
 """
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 CacheKey: TypeAlias = tuple[str, str, int]
 """(what it is, the object's key, the offset in it)."""
 
-DEFAULT_BYTES = 64 << 20
+DEFAULT_BYTES = 128 << 20
 
 
 class ObjectCache:
@@ -39,12 +39,13 @@ class ObjectCache:
 
     def put(self, key: CacheKey, value: Any, size: int) -> None:
         """Keeps ``value``, which takes about ``size`` bytes of memory, if it fits at all."""
-        if size > self.max_bytes:
-            return
         with self._lock:
             _, replaced = self._kept.pop(key, (None, 0))
+            self.bytes -= replaced
+            if size > self.max_bytes:
+                return
             self._kept[key] = (value, size)
-            self.bytes += size - replaced
+            self.bytes += size
             while self.bytes > self.max_bytes:
                 _, (_, freed) = self._kept.popitem(last=False)
                 self.bytes -= freed

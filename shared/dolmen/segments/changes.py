@@ -1,0 +1,68 @@
+"""What has happened to data files since their entries went into segments: newer pairs, and removals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+
+from dolmen.format.entries import DataFile, Overlay
+from dolmen.format.manifest import TableEntry
+from dolmen.segments.reader import SegmentReader
+from dolmen.segments.uuids import Uuids
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes of files in segments, inline ones and spilled ones together.
+
+    Args:
+        removed: uuids of files that are gone.
+        pairs: by uuid, the greatest pair that any overlay has.
+    """
+
+    removed: frozenset[str]
+    pairs: dict[str, Overlay]
+
+    @classmethod
+    def of(cls, entry: TableEntry, reader: SegmentReader) -> Changes:
+        """All changes that a table's entry tells of; fetches those that are in segments."""
+        removed = set(entry.removed)
+        pairs: dict[str, Overlay] = {}
+        for segment in entry.segments:
+            if segment.kind == "removed":
+                removed.update(reader.removed(segment))
+            elif segment.kind == "overlays":
+                _take(pairs, reader.overlays(segment))
+        _take(pairs, entry.overlays)
+        return cls(frozenset(removed), pairs)
+
+    @cached_property
+    def uuids(self) -> Uuids:
+        """Whom they concern."""
+        return Uuids([*self.removed, *(uuid for uuid in self.pairs if uuid not in self.removed)])
+
+
+def effective(file: DataFile, overlay: Overlay | None, resolved_through: int) -> DataFile:
+    """A file's entry with its newest pair: of two the greater counts, wherever it stands."""
+    through, vector = file.applied_through, file.vector
+    if overlay is not None and file.newer_pair(overlay.applied_through, overlay.vector):
+        through, vector = overlay.applied_through, overlay.vector
+    through = max(through, resolved_through)
+    if through == file.applied_through and vector is file.vector:
+        return file
+    return msgspec.structs.replace(file, applied_through=through, vector=vector)
+
+
+def _take(pairs: dict[str, Overlay], overlays: Iterable[Overlay]) -> None:
+    for overlay in overlays:
+        known = pairs.get(overlay.file)
+        if known is None or pair_of(known) < pair_of(overlay):
+            pairs[overlay.file] = overlay
+
+
+def pair_of(held: DataFile | Overlay) -> tuple[int, int]:
+    """What decides which of two pairs of a file is newer."""
+    return held.applied_through, held.vector.cardinality if held.vector else 0

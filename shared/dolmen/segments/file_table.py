@@ -1,0 +1,167 @@
+"""One segment of data-file entries as a table: what is asked for is decoded, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dolmen.errors import CorruptionError
+from dolmen.format.entries import DataFile
+from dolmen.format.layout import check_reference, uuid_of
+from dolmen.format.manifest import Segment
+from dolmen.format.segment_files import BASE_COLUMNS, stats_columns, stats_ids, to_entries
+from dolmen.segments.uuids import Uuids, codes_of_paths
+
+Positions = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int64]
+
+_UNKNOWN = -1
+
+
+class FileTable:
+    """The entries of a segment of kind ``files``.
+
+    Args:
+        segment: what the manifest says of it.
+        body: the object, checked.
+        grown: called whenever it takes more memory than before.
+
+    Raises:
+        CorruptionError: it is not Parquet with the columns of a segment, or has another number of entries.
+    """
+
+    def __init__(self, segment: Segment, body: bytes, grown: Callable[[FileTable], None] = lambda _: None) -> None:
+        self.segment, self._body, self._grown = segment, body, grown
+        self._columns: dict[str, pa.Array] = {}
+        self.nbytes = len(body)
+        try:
+            parquet = pq.ParquetFile(pa.BufferReader(body))
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptionError(segment.object, f"not a segment of files: {error}") from error
+        self._names = frozenset(parquet.schema_arrow.names)
+        if missing := set(BASE_COLUMNS) - self._names:
+            raise CorruptionError(segment.object, f"not a segment of files: no columns {sorted(missing)}")
+        self._metadata = parquet.metadata
+        if self._metadata.num_rows != segment.count:
+            raise CorruptionError(segment.object, f"it has {self._metadata.num_rows} entries, not {segment.count}")
+        self.nbytes += self._metadata.serialized_size * 4
+
+    def __len__(self) -> int:
+        return self.segment.count
+
+    @cached_property
+    def ids(self) -> frozenset[int]:
+        """Ids of the columns whose statistics it has."""
+        return frozenset(stats_ids(self._names))
+
+    def column(self, name: str) -> pa.Array | None:
+        """A whole column; None if there is no such column."""
+        found = self._columns.get(name)
+        if found is None and name in self._names:
+            found = _one(self._read([name])[name])
+            self._columns[name] = found
+            self.nbytes += found.nbytes
+            self._grown(self)
+        return found
+
+    def numbers(self, name: str) -> Numbers:
+        """A whole column of integers; -1 where it is NULL."""
+        column = self.column(name)
+        if column is None:
+            return np.full(len(self), _UNKNOWN, np.int64)
+        numbers: Numbers = column.fill_null(_UNKNOWN).to_numpy()
+        return numbers
+
+    @cached_property
+    def sorted_uuids(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:
+        """Codes of its files' uuids, ascending, and whose they are."""
+        paths = _one(self._read(["path"])["path"])
+        for path in pc.filter(paths, pc.invert(pc.match_substring_regex(paths, r"^data/[A-Za-z0-9_./-]{1,200}$"))):
+            check_reference(path.as_py(), self.segment.object)
+        codes = codes_of_paths(paths)
+        order = np.argsort(codes, kind="stable").astype(np.int32)
+        self.nbytes += 12 * len(order)
+        self._grown(self)
+        return codes[order], order
+
+    def find(self, uuids: Uuids) -> tuple[Positions, Positions]:
+        """Which of its entries are of these files: places here, ascending, and the places in ``uuids`` of each."""
+        codes, order = self.sorted_uuids
+        first, last = np.searchsorted(codes, uuids.codes, "left"), np.searchsorted(codes, uuids.codes, "right")
+        hits = np.flatnonzero(last > first)
+        if not len(hits):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        lengths = (last - first)[hits]
+        which = np.repeat(hits, lengths)
+        offsets = np.arange(len(which)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        places = order[first[which] + offsets].astype(np.int64)
+        names = self._names_of(places)
+        same = np.fromiter(
+            (name == uuids.names[place] for name, place in zip(names, which, strict=True)), np.bool_, len(names)
+        )
+        places, which = places[same], which[same]
+        ascending = np.argsort(places, kind="stable")
+        return places[ascending], which[ascending]
+
+    def entries(self, places: Positions | None = None, ids: Collection[int] | None = None) -> Iterator[list[DataFile]]:
+        """Entries as they stand in the object, some at a time.
+
+        Args:
+            places: which ones, ascending; all by default.
+            ids: columns whose bounds they shall have; all by default. The others are unknown then.
+        """
+        wanted = self.ids if ids is None else self.ids & frozenset(ids)
+        names = [*BASE_COLUMNS, *(name for id_ in sorted(wanted) for name in stats_columns(id_))]
+        for group, first, last in self._groups():
+            own = None
+            if places is not None:
+                own = places[np.searchsorted(places, first) : np.searchsorted(places, last)] - first
+                if not len(own):
+                    continue
+            table = self._read(names, [group])
+            found = to_entries(table if own is None else table.take(pa.array(own)))
+            for entry in found:
+                check_reference(entry.path, self.segment.object)
+                if entry.vector:
+                    check_reference(entry.vector.object, self.segment.object)
+            yield found
+
+    def _groups(self) -> Iterator[tuple[int, int, int]]:
+        """Number, first and end of each row group."""
+        rows = [self._metadata.row_group(group).num_rows for group in range(self._metadata.num_row_groups)]
+        ends = np.cumsum([0, *rows]).tolist()
+        for group, (first, last) in enumerate(pairwise(ends)):
+            yield group, first, last
+
+    def _names_of(self, places: Positions) -> list[str]:
+        found: list[str] = []
+        order = np.argsort(places, kind="stable")
+        ascending = places[order]
+        for group, first, last in self._groups():
+            own = ascending[np.searchsorted(ascending, first) : np.searchsorted(ascending, last)] - first
+            if len(own):
+                found += map(uuid_of, _one(self._read(["path"], [group])["path"]).take(pa.array(own)).to_pylist())
+        names = [""] * len(found)
+        for place, name in zip(order.tolist(), found, strict=True):
+            names[place] = name
+        return names
+
+    def _read(self, names: Sequence[str], groups: Sequence[int] | None = None) -> pa.Table:
+        try:
+            parquet = pq.ParquetFile(pa.BufferReader(self._body), metadata=self._metadata)
+            if groups is None:
+                return parquet.read(list(names), use_threads=False)
+            return parquet.read_row_groups(list(groups), list(names), use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptionError(self.segment.object, f"not a segment of files: {error}") from error
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,0 +1,133 @@
+"""A table's data files in one version, wherever their entries are: inline, or in segments with what changed them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property
+
+from dolmen.format.entries import DataFile, Tombstone
+from dolmen.format.manifest import Segment, TableEntry
+from dolmen.predicate import Predicate, Verdict, columns, judge
+from dolmen.segments.changes import Changes
+from dolmen.segments.judging import known_bounds
+from dolmen.segments.part import Part, Totals
+from dolmen.segments.reader import SegmentReader
+from dolmen.segments.uuids import Uuids
+
+
+class LiveFiles:
+    """The live data files of a table, each with its newest pair.
+
+    Nothing is fetched before it is asked for, and never more segments than the question needs.
+
+    Args:
+        entry: the table; an idle one's section is fetched.
+    """
+
+    def __init__(self, entry: TableEntry, reader: SegmentReader) -> None:
+        self.entry, self._reader = reader.whole(entry), reader
+        self.segments = self.entry.segments_of("files")
+        self._found_in: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, entry: TableEntry, reader: SegmentReader) -> LiveFiles:
+        """The live files that a table's entry tells of."""
+        return cls(entry, reader)
+
+    @cached_property
+    def changes(self) -> Changes:
+        """What happened to files that are in segments."""
+        return Changes.of(self.entry, self._reader)
+
+    def __iter__(self) -> Iterator[DataFile]:
+        """Effective entries, oldest first, a segment at a time."""
+        for part in self.parts():
+            yield from part.entries()
+        yield from self.entry.files
+
+    def of_segment(self, key: str) -> Iterator[DataFile]:
+        """Effective entries of the live files of one segment, by its key, oldest first."""
+        for part in self.parts(segment for segment in self.segments if segment.object == key):
+            yield from part.entries()
+
+    def parts(self, segments: Iterable[Segment] | None = None) -> Iterator[Part]:
+        """Its segments of files, oldest first, or some of them, each with what changed them."""
+        changes = self.changes
+        for segment, table in self._reader.each_files(self.segments if segments is None else segments):
+            yield Part.of(segment, table, changes)
+
+    def find(self, uuids: Collection[str]) -> dict[str, DataFile]:
+        """The effective entries of those of these files that are still there, by uuid."""
+        wanted = set(uuids)
+        found = {file.uuid: file for file in self.entry.files if file.uuid in wanted}
+        left = wanted - found.keys()
+        if self.segments and left:
+            left -= self.changes.removed
+        for segment in reversed(self.segments):  # the newest is the likeliest
+            if not left:
+                break
+            (part,) = self.parts([segment])
+            places, _ = part.table.find(Uuids(left))
+            for file in part.entries(places):
+                found[file.uuid] = file
+                self._found_in[file.uuid] = segment.object
+            left -= found.keys()
+        return found
+
+    def segment_of(self, uuid: str) -> str | None:
+        """Key of the segment in which a live file's entry is; None when it is inline, or there is no such file."""
+        if uuid not in self._found_in:
+            self.find([uuid])
+        return self._found_in.get(uuid)
+
+    def matching(self, where: Predicate | None, ids: Collection[int] | None = None) -> Iterator[DataFile]:
+        """Effective entries of the files that may hold rows for which a predicate is TRUE, oldest first.
+
+        Args:
+            where: bound to the table's schema; None = every row.
+            ids: columns whose bounds the entries shall have; all by default.
+        """
+        if where is None:
+            for part in self.parts():
+                yield from part.entries(ids=ids)
+            yield from self.entry.files
+            return
+        needed = columns(where)
+        judged = ids if ids is None else {*ids, *needed}
+        for part in self.parts(self.segments_for(where)):
+            for file in part.entries(ids=judged):
+                if self._may_match(where, needed, file):
+                    yield file
+        for file in self.entry.files:
+            if self._may_match(where, needed, file):
+                yield file
+
+    def segments_for(self, where: Predicate | None) -> list[Segment]:
+        """Its segments of files that may hold rows for which a predicate is TRUE, by their bounds in the root."""
+        if where is None:
+            return list(self.segments)
+        needed = columns(where)
+        return [segment for segment in self.segments if self._may_match(where, needed, segment)]
+
+    def totals(self) -> Totals:
+        """Sums over all live files. Segments are fetched only if something changed in any."""
+        inline = self.entry.files
+        known = Totals(
+            len(inline),
+            sum(file.rows for file in inline),
+            sum(file.rows - file.live_rows for file in inline),
+            sum(file.size for file in inline),
+        )
+        if not len(self.changes.uuids):
+            return sum((Totals(s.count, s.rows, s.deleted, s.bytes) for s in self.segments), known)
+        return sum((part.totals() for part in self.parts()), known)
+
+    def _may_match(self, where: Predicate, needed: Collection[int], file: DataFile | Segment) -> bool:
+        return judge(where, known_bounds(file, self.entry.schema, needed), file.rows) is not Verdict.NEVER
+
+
+def tombstones_of(entry: TableEntry, reader: SegmentReader) -> tuple[Tombstone, ...]:
+    """A table's unresolved deletes, spilled and inline, oldest first."""
+    entry = reader.whole(entry)
+    spilled = (tombstone for segment in entry.segments_of("tombstones") for tombstone in reader.tombstones(segment))
+    return (*spilled, *entry.tombstones)

@@ -1,0 +1,151 @@
+"""Reading segments: each object is fetched once, checked, and kept as what was made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import msgspec
+
+from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.format import bloom
+from dolmen.format.entries import Overlay, Tombstone
+from dolmen.format.manifest import AppliedId, HistoryEntry, Released, Segment, TableEntry
+from dolmen.format.segments import check, check_bloom, decode
+from dolmen.runtime import Runtime
+from dolmen.segments.file_table import FileTable
+from dolmen.store.base import ObjectStore
+from dolmen.store.cache import CacheKey, ObjectCache
+
+_DECODED_FACTOR = 10
+"""Decoded entries take about so many times the bytes of their compressed JSON."""
+_AHEAD = 4
+
+
+@dataclass
+class Tally:
+    """What was fetched: requests and bytes."""
+
+    requests: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class SegmentReader:
+    """Reads segments of one database. Safe to use from several threads.
+
+    All methods raise CorruptionError, which names the object, when it is missing or not what its reference says.
+
+    Args:
+        cache: keeps what was read.
+        tally: counts what had to be fetched; see ``tallied``.
+    """
+
+    store: ObjectStore
+    runtime: Runtime
+    cache: ObjectCache
+    tally: Tally = field(default_factory=Tally)
+
+    def tallied(self) -> SegmentReader:
+        """The same reader with a tally of its own, to learn what one piece of work fetches."""
+        return replace(self, tally=Tally())
+
+    def files(self, segment: Segment) -> FileTable:
+        """Entries of data files."""
+        key = _key(segment)
+        found: FileTable | None = self.cache.get(key)
+        if found is None:
+            found = FileTable(segment, self._fetch(segment), lambda table: self.cache.put(key, table, table.nbytes))
+            self.cache.put(key, found, found.nbytes)
+        return found
+
+    def each_files(self, segments: Iterable[Segment]) -> Iterator[tuple[Segment, FileTable]]:
+        """``files`` of several segments in their order, a few of them fetched at once."""
+        return self.runtime.map(lambda segment: (segment, self.files(segment)), segments, ahead=_AHEAD)
+
+    def overlays(self, segment: Segment) -> tuple[Overlay, ...]:
+        """Newer pairs of data files."""
+        return self._entries(segment)
+
+    def removed(self, segment: Segment) -> tuple[str, ...]:
+        """Uuids of data files that are gone."""
+        return self._entries(segment)
+
+    def tombstones(self, segment: Segment) -> tuple[Tombstone, ...]:
+        """Unresolved deletes, oldest first."""
+        return self._entries(segment)
+
+    def applied(self, segment: Segment, ids: Collection[str] | None = None) -> tuple[AppliedId, ...]:
+        """Ids applied exactly once.
+
+        Args:
+            ids: only those of them, all by default. Where the bloom filter knows none of them, it alone is fetched.
+        """
+        if ids is None:
+            return self._entries(segment)
+        if segment.bloom and _key(segment) not in self.cache and not self._maybe(segment, ids):
+            return ()
+        wanted = frozenset(ids)
+        return tuple(entry for entry in self._entries(segment) if entry.id in wanted)
+
+    def released(self, segment: Segment) -> tuple[Released, ...]:
+        """Objects released by commits, oldest first."""
+        return self._entries(segment)
+
+    def history(self, segment: Segment) -> tuple[HistoryEntry, ...]:
+        """Earlier commits, oldest first."""
+        return self._entries(segment)
+
+    def table(self, segment: Segment) -> TableEntry:
+        """An idle table's whole entry."""
+        (entry,) = self._entries(segment)
+        return cast(TableEntry, entry)
+
+    def whole(self, entry: TableEntry) -> TableEntry:
+        """A table's entry with all its parts: an idle one's is fetched."""
+        if entry.section is None:
+            return entry
+        found = self.table(entry.section)
+        if found.uuid != entry.uuid:
+            raise CorruptionError(entry.section.object, f"it is of table {found.uuid}, not of {entry.uuid}")
+        return msgspec.structs.replace(
+            found, epoch=entry.epoch, last_delete_ts=entry.last_delete_ts, unseen_delete_ts=entry.unseen_delete_ts
+        )
+
+    def _entries(self, segment: Segment) -> tuple[Any, ...]:
+        found: tuple[Any, ...] | None = self.cache.get(_key(segment))
+        if found is None:
+            found = decode(segment, self._fetch(segment))
+            self.cache.put(_key(segment), found, segment.size * _DECODED_FACTOR)
+        return found
+
+    def _fetch(self, segment: Segment) -> bytes:
+        body = self._get(segment)
+        check(segment, body)
+        return body
+
+    def _maybe(self, segment: Segment, ids: Collection[str]) -> bool:
+        """Whether the bloom filter knows any of ``ids``."""
+        assert segment.bloom is not None
+        offset, length, _ = segment.bloom
+        key = ("bloom", segment.object, offset)
+        body: bytes | None = self.cache.get(key)
+        if body is None:
+            body = self._get(segment, (offset, offset + length))
+            check_bloom(segment, body)
+            self.cache.put(key, body, len(body))
+        return bool(bloom.maybe(body, list(ids)))
+
+    def _get(self, segment: Segment, byte_range: tuple[int, int] | None = None) -> bytes:
+        self.tally.requests += 1
+        try:
+            body = self.store.get(segment.object, byte_range).body
+        except ObjectNotFoundError as error:
+            raise CorruptionError(segment.object, f"it is missing, and a segment of {segment.kind}") from error
+        self.tally.bytes += len(body)
+        return body
+
+
+def _key(segment: Segment) -> CacheKey:
+    return ("segment", segment.object, 0)
