@@ -1,0 +1,268 @@
+"""``verify``: a complete check of a database, from the pointer to the last byte of the data.
+
+What is looked at, in this order:
+
+1. pointer, manifests and the chain of versions back to the horizon;
+2. what the checked version says of its tables, files, deletes and segments;
+3. whether all objects are there, with their sizes: by one listing, merged with what is referenced;
+4. tombstones and deletion vectors: each ``.del`` object is read once;
+5. footers of a sample of the data files; with ``deep`` all bytes of all data files.
+
+Bloom filters are covered by no checksum and are not read: a damaged one makes readers of other engines skip rows,
+dolmen does not use them. Everybody else goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from dolmen.commit.head import Head
+from dolmen.context import Context
+from dolmen.errors import DatabaseNotFoundError, ObjectNotFoundError, VersionExpiredError, VersionNotFoundError
+from dolmen.format.entries import DataFile, Overlay, Tombstone
+from dolmen.format.layout import POINTER
+from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry
+from dolmen.maintenance.verification_chain import check_chain, newest_manifest, read_manifest
+from dolmen.maintenance.verification_data import DataCheck
+from dolmen.maintenance.verification_deletes import DeleteObjects, check_deletes
+from dolmen.maintenance.verification_entries import TableCheck, check_applied, check_manifest
+from dolmen.maintenance.verification_objects import Missing, Need, References, check_objects, check_repeated
+from dolmen.maintenance.verification_report import Ledger, Progress, Report, Unreferenced
+from dolmen.maintenance.verification_segments import TableView, check_dated, read_segment
+from dolmen.segments.file_table import FileTable
+from dolmen.store.cache import ObjectCache
+
+SAMPLED_FOOTERS = 256
+"""So many data files of a table are opened, evenly spread, unless all are read."""
+
+CACHE_BYTES = 64 << 20
+"""Segments are kept in memory up to this much between the steps of a check."""
+
+_TOLD = frozenset(("file-size", "file-entry", "delete-short"))
+"""An object with such a finding is not read: what its bytes look like would be told once more."""
+
+
+def verify(
+    context: Context,
+    *,
+    version: int | None = None,
+    deep: bool = False,
+    all_versions: bool = False,
+    progress: Progress | None = None,
+) -> Report:
+    """Checks a database and tells what is wrong, what it costs and what to do. Changes nothing.
+
+    Args:
+        version: the version whose contents are checked; the newest by default.
+        deep: read every data file whole: page checksums, row counts, statistics against the values, order of rows.
+        all_versions: read the manifest of every kept version, and look whether every object that one of them needs is
+            there. Without it the newest version's list of released objects answers for the older ones.
+        progress: is called with what is being checked, how many are done, and how many there are.
+
+    Returns:
+        a report; ``report.ok`` says whether there is no error.
+
+    Raises:
+        DatabaseNotFoundError: there is no pointer.
+        VersionNotFoundError, VersionExpiredError: there is no such version, or it expired before or during the check.
+        StoreUnavailableError, AccessDeniedError: from the store.
+    """
+    # A cache of its own, in memory: what is believed is what the store holds now.
+    head = Head(context.store, context.runtime, cache=ObjectCache(CACHE_BYTES))
+    fresh = Context(context.store, context.runtime, head)
+    return _Verification(fresh, Ledger(progress), deep, all_versions).run(version)
+
+
+class _Verification:
+    def __init__(self, context: Context, ledger: Ledger, deep: bool, all_versions: bool) -> None:
+        self._context, self._ledger, self._deep, self._all = context, ledger, deep, all_versions
+        self._references = References()
+        self._seen: set[bytes] = set()
+
+    def run(self, version: int | None) -> Report:
+        context, ledger = self._context, self._ledger
+        try:
+            context.store.head(POINTER)
+        except ObjectNotFoundError:
+            raise DatabaseNotFoundError(f"there is no database at {context.store.url}") from None
+        newest = newest_manifest(context, ledger)
+        if newest is None:
+            return self._report(version or 0, [], {})
+        told = check_chain(context, newest, ledger, self._references, every=self._all, each=self._older)
+        manifest = newest if version in (None, newest.version) else self._chosen(newest, told, version or 0)
+        if manifest is None:
+            return self._report(version or 0, [], {})
+        ledger.oldest = ledger.newest = manifest.version
+        views = self._check_entries(manifest)
+        if manifest is not newest:
+            self._reference(newest, Ledger(), "known")
+        self._check_released(newest)
+        check_repeated(self._references, ledger)
+        missing, orphans = check_objects(context.store, context.runtime, self._references, ledger, newest.swept)
+        skip = {one.key for one in missing} | {found.object for found in ledger.findings if found.kind in _TOLD}
+        self._check_contents(views, skip)
+        horizon = context.head.refresh().manifest.horizon
+        if manifest.version < horizon:
+            raise VersionExpiredError(f"version {manifest.version} expired while it was checked: verify a newer one")
+        return self._report(manifest.version, [one for one in missing if one.versions[1] >= horizon], orphans)
+
+    def _report(self, version: int, missing: Iterable[Missing], orphans: dict[str, Unreferenced]) -> Report:
+        ledger = self._ledger
+        for one in missing:
+            ledger.found(one.kind, one.key, "it is missing", table=one.table, rows=one.rows, versions=one.versions)
+        url = self._context.store.url
+        return Report(
+            url, version, tuple(ledger.findings), dict(ledger.counts), dict(ledger.checked), orphans, self._deep
+        )
+
+    def _chosen(self, newest: Manifest, told: dict[int, HistoryEntry], version: int) -> Manifest | None:
+        if not 1 <= version <= newest.version:
+            raise VersionNotFoundError(f"no version {version}: the newest is {newest.version}")
+        if version < newest.horizon:
+            raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
+        entry = told.get(version)
+        return read_manifest(self._context, entry.manifest, version, self._ledger) if entry else None
+
+    # ---- entries
+
+    def _check_entries(self, manifest: Manifest) -> list[tuple[TableView, TableCheck]]:
+        ledger = self._ledger
+        check_manifest(manifest, ledger)
+        applied = self._own(manifest, "applied", ledger)
+        check_applied(applied, manifest, ledger)
+        for _ in self._own(manifest, "history", ledger):
+            pass
+        views = []
+        for view in self._reference(manifest, ledger, "needed"):
+            if view.entry is None:
+                continue
+            check = TableCheck(view.name, view.entry, manifest, view.holder, ledger)
+            check.check_schema()
+            check.check_tombstones(view.tombstones)
+            view.check()
+            for file in view.files():
+                ledger.looked("data files", total=view.count())
+                check.check_file(file)
+            views.append((view, check))
+        return views
+
+    def _own(self, manifest: Manifest, kind: SegmentKind, ledger: Ledger) -> Iterator[Any]:
+        """The database's own entries of a kind, oldest first; checks the segments they are in."""
+        for segment in manifest.segments_of(kind):
+            entries = read_segment(self._context, segment, ledger)
+            if entries is not None:
+                ledger.looked("segments")
+                check_dated(segment, [entry.version for entry in entries], ledger)
+                yield from entries
+        yield from getattr(manifest, kind)
+
+    # ---- references
+
+    def _reference(self, manifest: Manifest, ledger: Ledger, need: Need) -> list[TableView]:
+        """Takes all that a version needs."""
+        versions = (manifest.version, manifest.version)
+        for segment in manifest.segments:
+            self._references.add(segment.object, versions, need=need, size=segment.size)
+        views = [TableView(self._context, name, root, manifest, ledger) for name, root in manifest.tables.items()]
+        for view in views:
+            self._reference_table(view, versions, need)
+        return views
+
+    def _reference_table(self, view: TableView, versions: tuple[int, int], need: Need) -> None:
+        add, name = self._references.add, view.name
+        for segment in view.segments:
+            add(segment.object, versions, need=need, table=name, size=segment.size, rows=segment.rows)
+        for tombstone in view.tombstones:
+            blob = tombstone.blob
+            add(blob.object, versions, need=need, table=name, end=blob.offset + blob.length)
+        for file in view.files():
+            add(file.path, versions, need=need, table=name, size=file.size, rows=file.rows)
+            if file.vector:
+                vector = file.vector
+                end = vector.offset + vector.length
+                add(vector.object, versions, need=need, table=name, end=end, rows=vector.cardinality)
+
+    def _older(self, manifest: Manifest) -> None:
+        """Takes what a kept version needs, as far as no newer one with the same entries was seen."""
+        if not self._all:
+            return
+        versions = (manifest.version, manifest.version)
+        for segment in manifest.segments:
+            self._references.add(segment.object, versions, need="kept", size=segment.size)
+        for name, root in manifest.tables.items():
+            # One digest instead of the entry: a table is the same in most of the versions.
+            digest = hashlib.blake2b(msgspec.msgpack.encode(root), digest_size=16).digest()
+            if digest not in self._seen:
+                self._seen.add(digest)
+                self._reference_table(TableView(self._context, name, root, manifest, self._ledger), versions, "kept")
+
+    def _check_released(self, newest: Manifest) -> None:
+        """What older versions need, as the list of what is to be freed tells."""
+        ledger = self._ledger
+        for released in self._own(newest, "released", ledger):
+            ledger.looked("released objects", len(released.objects))
+            kept = released.version > max(newest.horizon, 1)
+            versions = (max(newest.horizon, 1), released.version - 1)
+            need: Need = "released" if kept else "known"
+            for key in released.objects:
+                self._references.add(key, versions, need=need)
+            for tree in released.trees:
+                self._references.add(tree.object, versions, need=need, size=tree.size)
+                self._reference_tree(tree, versions)
+        if any(released.version <= newest.freed for released in newest.released):
+            reason = f"what version {newest.released[0].version} released is listed, freed is all up to {newest.freed}"
+            ledger.found("released-untrimmed", newest.key, reason)
+
+    def _reference_tree(self, tree: Segment, versions: tuple[int, int]) -> None:
+        """What a released segment names: some of it may have been released, and freed, before."""
+        for entry in _entries(self._context, tree, self._ledger):
+            objects: set[str] = set()
+            if isinstance(entry, TableEntry):
+                objects = entry.objects()
+                for segment in entry.segments:
+                    self._reference_tree(segment, versions)
+            elif isinstance(entry, DataFile | Overlay):
+                objects = {entry.vector.object} if entry.vector else set()
+                if isinstance(entry, DataFile):
+                    objects.add(entry.path)
+            elif isinstance(entry, Tombstone):
+                objects = {entry.blob.object}
+            for key in objects:
+                self._references.add(key, versions, need="known")
+
+    # ---- contents
+
+    def _check_contents(self, views: list[tuple[TableView, TableCheck]], skip: set[str]) -> None:
+        deletes = DeleteObjects()
+        for view, check in views:
+            for tombstone in view.tombstones:
+                deletes.add_tombstone(tombstone, view.name, check.entry.uuid)
+            for file in view.files():
+                deletes.add_vector(file, view.name, check.entry.uuid)
+        objects = [one for key, one in deletes.by_key.items() if key not in skip]
+        check_deletes(self._context, objects, len(objects), self._ledger)
+        for view, check in views:
+            data = DataCheck(self._context, view.name, check.entry, self._ledger, skip)
+            if self._deep:
+                data.check_data(view.files(), view.count())
+            else:
+                step = max(1, -(-view.count() // SAMPLED_FOOTERS))
+                sample: Iterator[DataFile] = islice(view.files(), 0, None, step)
+                data.check_footers(sample, -(-view.count() // step))
+
+
+def _entries(context: Context, segment: Segment, ledger: Ledger) -> Iterator[Any]:
+    """The entries of a segment of any kind."""
+    found = read_segment(context, segment, ledger)
+    if isinstance(found, FileTable):
+        for some in found.entries():
+            yield from some
+    elif isinstance(found, TableEntry):
+        yield found
+    else:
+        yield from found or ()

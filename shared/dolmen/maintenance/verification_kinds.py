@@ -1,0 +1,184 @@
+"""What can be wrong with a database: the kinds of findings of ``verify``, and what to do about each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Severity: TypeAlias = Literal["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of finding.
+
+    Args:
+        name: stable: scripts and tests go by it.
+        severity: an error means that something can't be read, or is read wrong; a warning costs money or trust only.
+        meaning: what holds when there is no such finding.
+        repair: what to do.
+    """
+
+    name: str
+    severity: Severity
+    meaning: str
+    repair: str
+
+
+_COPY = "Put a good copy back under the same key (from an older version of the object, a replica, a backup)"
+_COPY_OR_OLDER = f"{_COPY}; without one, read the table as it was with at(version=...) and overwrite it with that."
+_COPY_OR_LOSE_ROWS = (
+    f"{_COPY}; without one these rows are lost: read what is left with a filter that leaves the file out, or an older "
+    "version with at(version=...), and overwrite the table with it."
+)
+_COPY_OR_LOSE_DELETE = (
+    f"{_COPY}; without one the rows it deleted can't be told any more: overwrite the table with an older version, "
+    "and repeat the deletes since."
+)
+_COMPARE = (
+    "Rows of the file may be hidden or shown wrongly. Compare with an older version (at(version=...)), and overwrite "
+    "the table with the rows that are right."
+)
+_REWRITE = "The rows are all there: compact the table, which writes them anew with right entries, then verify again."
+_WRONG_WRITER = (
+    "No dolmen writes this: keep a copy of the database, find out what wrote the version, and overwrite the table with "
+    "an older version (at(version=...))."
+)
+_KEEP = "Nothing is lost: {0}"
+
+_ALL: tuple[Kind, ...] = (
+    # ---- pointer, manifests, chain
+    Kind("pointer-damaged", "error", "the pointer can be read", f"{_COPY}, or write one for the newest good manifest."),
+    Kind(
+        "pointer-differs",
+        "error",
+        "the pointer and the manifest it names have one version and one commit id",
+        "Write the pointer anew from the manifest it names; then look who writes to this prefix without dolmen.",
+    ),
+    Kind(
+        "newer-format", "error", "every object is of a format that this dolmen reads", "Upgrade dolmen, verify again."
+    ),
+    Kind(
+        "manifest-missing",
+        "error",
+        "the manifest of every kept version is there",
+        f"{_COPY}; without one that version can't be read, the others can. If it is the newest, write a pointer to the "
+        "newest manifest that is left: later commits are lost.",
+    ),
+    Kind(
+        "manifest-damaged",
+        "error",
+        "the manifest of every kept version can be read and has its checksum",
+        f"{_COPY}; without one that version can't be read, the others can.",
+    ),
+    Kind("chain-broken", "error", "versions follow each other without a gap", _WRONG_WRITER),
+    Kind("history-differs", "error", "the history of each version tells of its manifests as they are", _WRONG_WRITER),
+    Kind("history-short", "error", "the history goes back to the oldest kept version", _WRONG_WRITER),
+    Kind("commit-ts-order", "error", "commit timestamps increase with versions", _WRONG_WRITER),
+    Kind("created-at-order", "error", "the times of versions never decrease", _WRONG_WRITER),
+    Kind("fence-order", "error", "horizon, orphan cutoff, freed and swept never move back nor ahead", _WRONG_WRITER),
+    Kind(
+        "applied-twice",
+        "error",
+        "an id is applied once",
+        "Rows of one event may stand twice in a table: look for them.",
+    ),
+    Kind("applied-version", "warning", "an applied id names a version that there is", _KEEP.format("ids still work.")),
+    # ---- objects
+    Kind("file-missing", "error", "every data file that is referenced is there", _COPY_OR_LOSE_ROWS),
+    Kind("file-size", "error", "every data file has the size of its entry", _COPY_OR_LOSE_ROWS),
+    Kind("delete-missing", "error", "every .del object that is referenced is there", _COPY_OR_LOSE_DELETE),
+    Kind("delete-short", "error", "every .del object reaches to the end of its blobs", _COPY_OR_LOSE_DELETE),
+    Kind("segment-missing", "error", "every segment that is referenced is there", _COPY_OR_OLDER),
+    Kind("segment-size", "error", "every segment has the size of its entry", _COPY_OR_OLDER),
+    Kind(
+        "orphan-left",
+        "warning",
+        "orphans older than the last sweep are gone",
+        _KEEP.format("the object takes up room; delete it once you know that nobody put it there on purpose."),
+    ),
+    Kind(
+        "released-missing",
+        "error",
+        "objects that only older versions need are there as long as these are kept",
+        f"The newest version is whole. {_COPY}; without one, shorten the retention so that these versions expire.",
+    ),
+    Kind(
+        "released-untrimmed",
+        "warning",
+        "what has been freed is no longer on the list of what is to be freed",
+        _KEEP.format("the next run of gc trims the list."),
+    ),
+    Kind("file-twice", "error", "a data file is referenced once", _WRONG_WRITER),
+    Kind(
+        "tombstone-twice",
+        "warning",
+        "a tombstone is there once",
+        _KEEP.format("it hides the same rows twice; resolve the table."),
+    ),
+    # ---- entries
+    Kind("table-uuid", "error", "no two tables have one uuid", _WRONG_WRITER),
+    Kind("table-epoch", "error", "a table's epoch is a version up to this one", _WRONG_WRITER),
+    Kind("schema-ids", "error", "column ids are given out once, and keys name columns", _WRONG_WRITER),
+    Kind("delete-timestamps", "error", "a table's last delete is not before its newest tombstone", _WRONG_WRITER),
+    Kind("tombstone-column", "error", "tombstones name columns that there are", _WRONG_WRITER),
+    Kind("tombstone-order", "error", "tombstones stand in the order of their timestamps", _WRONG_WRITER),
+    Kind(
+        "file-timestamps",
+        "error",
+        "row timestamps <= applied_through <= commit timestamp",
+        _COMPARE,
+    ),
+    Kind("file-entry", "error", "an entry's rows, size and footer fit each other", _WRONG_WRITER),
+    Kind("vector-entry", "error", "a vector's cardinality and place fit its file and object", _COPY_OR_LOSE_DELETE),
+    Kind("stats-entry", "error", "statistics are of columns that there are, and of their types", _REWRITE),
+    # ---- segments
+    Kind(
+        "segment-damaged",
+        "error",
+        "segments can be read, and have their checksum and number of entries",
+        _COPY_OR_OLDER,
+    ),
+    Kind(
+        "segment-bounds",
+        "error",
+        "what the manifest says of a segment (bounds, totals) is true of its entries",
+        "Scans may leave files out. Merging the table's segments writes the bounds anew; verify again.",
+    ),
+    Kind(
+        "overlay-stray",
+        "warning",
+        "overlays and removals are of files in segments",
+        _KEEP.format("they only take place in the manifest; merging the table's segments drops them."),
+    ),
+    # ---- deletes
+    Kind("tombstone-damaged", "error", "a tombstone's record is what stands in the manifest", _COPY_OR_LOSE_DELETE),
+    Kind("vector-damaged", "error", "a vector can be read, and points into its file", _COPY_OR_LOSE_DELETE),
+    Kind(
+        "delete-footer",
+        "warning",
+        "the footer of a .del object tells of its blobs as the manifest does",
+        _KEEP.format("readers go by the manifest; resolving and compacting the table leaves the object behind."),
+    ),
+    # ---- data files
+    Kind("footer-damaged", "error", "a data file's footer can be read, and is what its entry says", _COPY_OR_LOSE_ROWS),
+    Kind("file-columns", "error", "a data file has the table's columns in fitting types", _COPY_OR_LOSE_ROWS),
+    Kind("data-damaged", "error", "a data file's pages can be read and have their checksums", _COPY_OR_LOSE_ROWS),
+    Kind("row-count", "error", "a data file has as many rows as its entry says", _COPY_OR_LOSE_ROWS),
+    Kind("stats-untrue", "error", "statistics contain the values, and their counts are exact", _REWRITE),
+    Kind(
+        "unsorted",
+        "warning",
+        "rows are sorted by the sort key within a row group",
+        _KEEP.format("scans are right, but may read more than they need; compact the table."),
+    ),
+    Kind(
+        "row-timestamps",
+        "error",
+        "the timestamps of a file's rows are within the bounds of its entry",
+        _COMPARE,
+    ),
+)
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in _ALL}
+"""All kinds by name."""

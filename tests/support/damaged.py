@@ -1,0 +1,121 @@
+"""Databases in memory that are damaged on purpose: objects lost, cut and swapped, entries that say what is not so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from dolmen.commit.head import Head
+from dolmen.context import Context
+from dolmen.format.entries import DataFile
+from dolmen.format.layout import POINTER
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.pointer import Pointer
+from dolmen.maintenance.verification import verify
+from dolmen.maintenance.verification_report import Report
+from dolmen.runtime import Runtime
+from dolmen.store.counting import CountingStore
+from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
+
+Change = Callable[[Any], Any]
+
+
+class Damaged:
+    """A copy of a database, to be damaged and verified.
+
+    Args:
+        objects: of the healthy one.
+        now_us: the server's time.
+    """
+
+    def __init__(self, objects: Mapping[str, MemoryObject], now_us: int) -> None:
+        self.bucket = MemoryBucket(lambda: now_us)
+        self.bucket.objects.update(objects)
+        self.store = CountingStore(MemoryStore(self.bucket))
+
+    @property
+    def manifest(self) -> Manifest:
+        """The newest version."""
+        return self.manifest_at(Pointer.decode(self.body(POINTER), POINTER).manifest)
+
+    def manifest_at(self, key: str) -> Manifest:
+        """The version under this key."""
+        return Manifest.decode(self.body(key), key)
+
+    def table(self, name: str = "t") -> TableEntry:
+        """A table of the newest version."""
+        return self.manifest.tables[name]
+
+    def body(self, key: str) -> bytes:
+        """An object's bytes."""
+        return self.bucket.objects[key].body
+
+    def put(self, key: str, body: bytes) -> str:
+        """Replaces or adds an object behind everybody's back; returns its key."""
+        there = self.bucket.objects.get(key)
+        modified = there.last_modified_us if there else self.bucket.clock_us()
+        self.bucket.objects[key] = MemoryObject(body, f'"{hash(body)}"', modified)
+        return key
+
+    def lose(self, key: str) -> str:
+        """The object is gone."""
+        del self.bucket.objects[key]
+        return key
+
+    def cut(self, key: str, by: int = 1) -> str:
+        """The object's end is gone."""
+        return self.put(key, self.body(key)[:-by])
+
+    def flip(self, key: str, place: int) -> str:
+        """One bit of the object differs."""
+        body = bytearray(self.body(key))
+        body[place] ^= 1
+        return self.put(key, bytes(body))
+
+    def swap(self, one: str, other: str) -> None:
+        """Each object holds what the other held."""
+        first, second = self.body(one), self.body(other)
+        self.put(one, second)
+        self.put(other, first)
+
+    def edit(self, key: str | None = None, **changes: Any) -> str:
+        """A manifest (the newest by default) says something else, under a right checksum; returns its key."""
+        manifest = self.manifest if key is None else self.manifest_at(key)
+        return self.put(manifest.key, msgspec.structs.replace(manifest, **changes).encode())
+
+    def edit_table(self, name: str = "t", **changes: Any) -> str:
+        """So does a table's entry."""
+        manifest = self.manifest
+        entry = msgspec.structs.replace(manifest.tables[name], **changes)
+        return self.edit(tables={**manifest.tables, name: entry})
+
+    def edit_file(self, place: int = 0, name: str = "t", **changes: Any) -> str:
+        """So does a data file's entry; returns the file's key."""
+        files = list(self.table(name).files)
+        files[place] = msgspec.structs.replace(files[place], **changes)
+        self.edit_table(name, files=tuple(files))
+        return files[place].path
+
+    def file(self, place: int = 0, name: str = "t") -> DataFile:
+        """A data file's entry."""
+        return self.table(name).files[place]
+
+    def context(self) -> Context:
+        """Opened by somebody who knows nothing yet."""
+        runtime = Runtime()
+        return Context(self.store, runtime, Head(self.store, runtime))
+
+    def verify(self, **options: Any) -> Report:
+        """Checks it."""
+        return verify(self.context(), **options)
+
+    def found(self, **options: Any) -> set[tuple[str, str]]:
+        """What is found: kinds and objects."""
+        return {(finding.kind, finding.object) for finding in self.verify(**options).findings}
+
+
+def copy_of(bucket: MemoryBucket) -> Damaged:
+    """A copy of the database in a bucket, at the time of that bucket's clock."""
+    return Damaged(dict(bucket.objects), bucket.clock_us())
