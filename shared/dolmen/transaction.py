@@ -16,19 +16,24 @@ from uuid import UUID
 import pyarrow as pa
 
 from dolmen import mutation
+from dolmen.commit.applied import find_applied
 from dolmen.commit.change import Change
 from dolmen.commit.draft import Draft
+from dolmen.commit.loop import STAMP_SECONDS
 from dolmen.commit.loop import commit as commit_change
-from dolmen.commit.statements import Claim, Create, DeletePositions, Drop, Statement
+from dolmen.commit.statements import Claim, Create, Drop, Overwrite, Prepared, Statement
+from dolmen.commit.upkeep import SetProperties
 from dolmen.commit.workbench import Workbench
 from dolmen.context import Context
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import check_table_name
-from dolmen.format.manifest import AppliedId, Manifest, TableEntry
+from dolmen.format.manifest import AppliedId, Manifest, Segment, TableEntry
+from dolmen.format.properties import check_database_properties, check_table_properties
 from dolmen.format.schema import Schema
 from dolmen.format.statistics import Bounds
 from dolmen.format.statistics import bounds as stored_bounds
+from dolmen.intent import Intent
 from dolmen.predicate import Predicate, Verdict, columns, judge
 from dolmen.reading import ReadableTable, Where
 from dolmen.results import Commit
@@ -51,15 +56,16 @@ class Transaction:
 
     def __init__(self, context: Context, operation: str = "transaction") -> None:
         self._context, self._operation = context, operation
-        self.bench = Workbench(context.store, context.runtime)
+        self.bench = Workbench(context.store, context.runtime, context.segments)
         self._base: Manifest | None = None
         self._statements: list[Statement] = []
         self._claims: list[Claim] = []
         self._applied: dict[str, str] = {}
         self._first_upload_us: int | None = None
+        self._intent: Intent | None = None
         self._draft: Draft | None = None
         self._seen: Manifest | None = None
-        self._known: tuple[Manifest, frozenset[str]] | None = None
+        self._known: tuple[Manifest, dict[str, bool]] | None = None
         self._pinned = False
         self._done = False
 
@@ -87,7 +93,11 @@ class Transaction:
             schema=stored,
             primary_key=tuple(field.id for field in key),
             sort_key=tuple(field.id for field in mutation.check_sortable(order)),
-            properties=dict(properties or {}),
+            properties={
+                name: value
+                for name, value in check_table_properties(properties or {}, stored).items()
+                if value is not None
+            },
         )
         self.add(Create(name, entry))
         return TransactionTable(self, name)
@@ -95,6 +105,11 @@ class Transaction:
     def drop_table(self, name: str) -> None:
         """See ``Database.drop_table``."""
         self.add(Drop(name, self.entry(name).uuid))
+
+    def set(self, **changes: Any) -> None:
+        """See ``Database.set``."""
+        if changes:
+            self.add(SetProperties(None, "", check_database_properties(changes)))
 
     def sql(self, query: str) -> SqlResult:
         """Runs a query over the tables as this transaction sees them."""
@@ -124,13 +139,18 @@ class Transaction:
 
         Only saves work: ``commit`` looks again, on the newest version.
         """
-        return {entry.id: entry for entry in self.base.applied if entry.id in requests}
+        return find_applied(self.base, requests, self._context.segments)
 
     def has_applied(self, request: str | None) -> bool:
         """Whether its base shows this request's work already: a statement of it would stand there twice."""
+        if request is None:
+            return False
         if self._known is None or self._known[0] is not self.base:
-            self._known = self.base, frozenset(entry.id for entry in self.base.applied)
-        return request in self._known[1]
+            self._known = self.base, {}
+        known = self._known[1]
+        if request not in known:
+            known[request] = bool(self.applied_before([request]))
+        return known[request]
 
     def commit(self) -> Commit:
         """Makes the statements one version; a transaction without any costs no request.
@@ -150,8 +170,11 @@ class Transaction:
             applied=self._applied,
             claims=tuple(self._claims),
             first_upload_us=self._first_upload_us,
+            txid=self._intent.txid if self._intent else None,
         )
         done = commit_change(self._context.head, change, self.bench)
+        if self._intent and done.manifest is not None:
+            self._intent.done()
         if done.manifest is None:
             return Commit.nothing(self.base.as_history(), done.already)
         return Commit.of(done.manifest.as_history(), attempts=done.attempts, already=done.already)
@@ -185,7 +208,7 @@ class Transaction:
         tables = self._draft.tables if self._draft else self.base.tables
         if name not in tables and self._draft is None and not self._claims and not self._pinned:
             self.refresh()
-        return self.manifest.table(name)
+        return self._context.segments.whole(self.manifest.table(name))
 
     @property
     def manifest(self) -> Manifest:
@@ -207,15 +230,21 @@ class Transaction:
         """Notes the time before the first object of this transaction is uploaded, which the fence goes by."""
         self._open()
         if self._first_upload_us is None:
-            if not self._context.store.clock.now_us:
+            if self._context.store.clock.age_seconds > STAMP_SECONDS:  # idle for long: the fence may be past that
                 self._context.head.refresh()
             self._first_upload_us = self._context.store.clock.now_us
+
+    def intent(self) -> Intent:
+        """The intent of this attempt, made known when first asked for: when one append turns out to be many files."""
+        if self._intent is None:
+            self._intent = Intent.begin(self._context.store, self._context.runtime, self._operation)
+        return self._intent
 
     def add(self, statement: Statement) -> None:
         """Adds a statement and applies it to the draft that later ones see; what it raises leaves it out."""
         self._open()
-        draft = self._draft or Draft(self.base)
-        if isinstance(statement, DeletePositions):
+        draft = self._draft or Draft(self.base, self._context.segments)
+        if isinstance(statement, Prepared):
             statement = statement.prepare(draft, self.bench)
         statement.apply(draft, self.base.commit_ts + 1 + len(self._statements))
         self._statements.append(statement)
@@ -228,7 +257,7 @@ class Transaction:
             return  # created by this transaction: nobody else can have changed it
         schema = entry.schema
 
-        def may_match(file: DataFile) -> bool:
+        def may_match(file: DataFile | Segment) -> bool:
             if predicate is None:
                 return True
             known: dict[int, Bounds] = {
@@ -266,7 +295,7 @@ class TransactionTable(ReadableTable):
         if transaction.has_applied(request):
             return
         transaction.begin_upload()
-        statement = mutation.append(self._context, self.name, entry, data, request)
+        statement = mutation.append(self._context, self.name, entry, data, request, transaction.intent)
         if statement.files:
             transaction.add(statement)
 
@@ -277,9 +306,38 @@ class TransactionTable(ReadableTable):
         if transaction.has_applied(request):
             return
         transaction.begin_upload()
-        statement = mutation.upsert(self._context, transaction.bench, self.name, entry, data, on, request)
+        statement = mutation.upsert(
+            self._context, transaction.bench, self.name, entry, data, on, request, transaction.intent
+        )
         if statement.files:
             transaction.add(statement)
+
+    def overwrite(self, data: Any, *, force: bool = False, request: str | None = None) -> None:
+        """See ``Table.overwrite``."""
+        transaction = self._transaction
+        entry = transaction.entry(self.name)
+        if transaction.has_applied(request):
+            return
+        transaction.begin_upload()
+        base = transaction.base.tables.get(self.name)
+        written = mutation.append(self._context, self.name, entry, data, request, transaction.intent)
+        transaction.add(
+            Overwrite(
+                self.name,
+                entry.uuid,
+                base.epoch if base else 0,
+                transaction.base.commit_ts,
+                written.files,
+                force,
+                request,
+            )
+        )
+
+    def set(self, **changes: Any) -> None:
+        """See ``Table.set``."""
+        entry = self._transaction.entry(self.name)
+        if changes:
+            self._transaction.add(SetProperties(self.name, entry.uuid, check_table_properties(changes, entry.schema)))
 
     def delete(
         self,

@@ -13,8 +13,9 @@ from pyroaring import BitMap
 
 from dolmen.commit.change import Change
 from dolmen.commit.head import Head
-from dolmen.commit.loop import Committed, commit
+from dolmen.commit.loop import Committed, commit, submit
 from dolmen.commit.statements import Claim, Create, DeletePositions, Statement, Write
+from dolmen.commit.upkeep import SetProperties
 from dolmen.commit.workbench import Workbench
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
 from dolmen.format.entries import Blob, DataFile, WhereTombstone
@@ -150,6 +151,11 @@ class World:
         """One manifest."""
         return Manifest.decode(self.bucket.objects[key].body, key)
 
+    def shrink_roots(self, root_bytes: int = 16 << 10) -> None:
+        """From now on manifests spill when they are larger than this."""
+        writer = self.writer()
+        submit(writer.head, "settings", [SetProperties(None, "", {"root_bytes": root_bytes})])
+
     def chain(self) -> list[Manifest]:
         """All committed versions, oldest first, along ``previous``."""
         manifests = [self.newest]
@@ -200,7 +206,7 @@ class Writer:
 
     def bench(self) -> Workbench:
         """A workbench for one commit."""
-        return Workbench(self.store, self.runtime)
+        return Workbench(self.store, self.runtime, self.head.segments)
 
     def change(self, *statements: Statement, **rest: object) -> Change:
         """A change with an id that tells whose it is."""

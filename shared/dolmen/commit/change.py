@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from dolmen.commit.applied import find_applied
 from dolmen.commit.draft import Draft
-from dolmen.commit.statements import Claim, DeletePositions, Statement
+from dolmen.commit.statements import Claim, Prepared, Statement
 from dolmen.commit.workbench import Workbench
 from dolmen.errors import AppliedIdError, StaleWriterError
 from dolmen.format.manifest import AppliedId, Manifest
+from dolmen.segments.reader import SegmentReader
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Change:
         claims: what it read, if its validity depends on that.
         first_upload_us: the server's clock before the first of its objects was uploaded; None if none was yet.
         txid: the intent its objects were uploaded under, if any.
+        upkeep: background work, which makes no version when others have left it nothing to do.
     """
 
     commit_id: str
@@ -32,16 +35,15 @@ class Change:
     claims: tuple[Claim, ...] = ()
     first_upload_us: int | None = None
     txid: str | None = None
+    upkeep: bool = False
 
-    def already_applied(self, base: Manifest) -> dict[str, int]:
-        """Versions by id of those of its ids that the base has already.
+    def already_applied(self, base: Manifest, segments: SegmentReader) -> dict[str, int]:
+        """Versions by id of those of its ids that the base has already; looks into segments only for ids they may have.
 
         Raises:
             AppliedIdError: an id is there with another digest: another request under the same id.
         """
-        if not self.applied:
-            return {}
-        known = {entry.id: entry for entry in base.applied if entry.id in self.applied}
+        known = find_applied(base, self.applied.keys(), segments)
         for entry in known.values():
             if entry.digest != self.applied[entry.id]:
                 raise AppliedIdError(
@@ -58,37 +60,38 @@ class Change:
         )
 
     def prepare(self, base: Manifest, bench: Workbench) -> Change:
-        """This change fitted to ``base``; may read, and may add uploads. Only deletes by position need it."""
-        if not any(isinstance(statement, DeletePositions) for statement in self.statements):
+        """This change fitted to ``base``; may read, and may add uploads. Most statements need nothing of the kind."""
+        if not any(isinstance(statement, Prepared) for statement in self.statements):
             return self
-        draft = Draft(base)  # each statement must see what those before it do
+        draft = Draft(base, bench.segments)  # each statement must see what those before it do
         statements: list[Statement] = []
         for index, statement in enumerate(self.statements):
-            prepared = statement.prepare(draft, bench) if isinstance(statement, DeletePositions) else statement
+            prepared = statement.prepare(draft, bench) if isinstance(statement, Prepared) else statement
             prepared.apply(draft, base.commit_ts + 1 + index)
             statements.append(prepared)
         return replace(self, statements=tuple(statements))
 
-    def apply(self, base: Manifest, now_us: int, attempt: str) -> Manifest:
-        """The manifest of the next version. Pure.
+    def apply(self, base: Manifest, now_us: int, attempt: str, segments: SegmentReader) -> Manifest | None:
+        """The manifest of the next version; None if background work has nothing left to do. Pure.
 
         Args:
             now_us: the server's clock.
             attempt: names this attempt.
+            segments: has at hand what ``prepare`` has read.
 
         Raises:
             StaleWriterError: the change's objects may have been collected.
             ConflictError: the base contradicts what the change was made on.
         """
         self._check_fence(base)
-        already = self.already_applied(base)
-        assert not already, f"{already} must be taken out first"
-        draft = Draft(base)
+        draft = Draft(base, segments)
         for claim in self.claims:
             claim.check(draft)
         first_ts = max(base.commit_ts, now_us) + 1
         for index, statement in enumerate(self.statements):
             statement.apply(draft, first_ts + index)
+        if self.upkeep and not draft.changed:
+            return None
         return draft.finish(
             attempt=attempt,
             commit_id=self.commit_id,

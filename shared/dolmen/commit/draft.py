@@ -1,29 +1,53 @@
-"""The next version while a change is being applied to its base. Pure: no I/O, no clock."""
+"""The next version while a change is being applied to its base. Pure: no clock; reads immutable segments."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
 from dolmen.errors import ConflictError
-from dolmen.format.manifest import HISTORY_LENGTH, AppliedId, Counts, Manifest, Released, TableEntry
+from dolmen.format.manifest import (
+    HISTORY_LENGTH,
+    AppliedId,
+    Counts,
+    HistoryEntry,
+    Manifest,
+    Released,
+    Segment,
+    TableEntry,
+)
 from dolmen.format.pointer import FORMAT_VERSION
+from dolmen.segments.reader import SegmentReader
 
 
 class Draft:
-    """Collects what statements do to ``base``; ``finish`` makes the next manifest of it."""
+    """Collects what statements do to ``base``; ``finish`` makes the next manifest of it.
 
-    def __init__(self, base: Manifest) -> None:
-        self.base = base
+    Args:
+        segments: reads an idle table's section, and what else has left the manifest.
+    """
+
+    def __init__(self, base: Manifest, segments: SegmentReader) -> None:
+        self.base, self.segments = base, segments
         self.tables = dict(base.tables)
         self.counts = Counts()
         self.data_change = False
-        self._released: set[str] = set()
+        self.horizon, self.orphan_cutoff = base.horizon, base.orphan_cutoff
+        self.revoked: tuple[str, ...] = ()
+        self.freed, self.swept = base.freed, base.swept
+        self.properties: dict[str, Any] = base.properties
+        self.own_segments = base.segments
+        self.released = base.released
+        self._objects: set[str] = set()
+        self._trees: dict[str, Segment] = {}
 
     def copy(self) -> Draft:
         """A draft of the same state, to come back to."""
-        other = Draft(self.base)
-        other.tables, other.counts, other.data_change = dict(self.tables), self.counts, self.data_change
-        other._released = set(self._released)
+        other = Draft(self.base, self.segments)
+        vars(other).update(vars(self))
+        other.tables, other._objects, other._trees = dict(self.tables), set(self._objects), dict(self._trees)
         return other
 
     @property
@@ -31,8 +55,22 @@ class Draft:
         """The version this draft will be."""
         return self.base.version + 1
 
+    @property
+    def changed(self) -> bool:
+        """Whether it says anything that its base does not."""
+        own = (self.horizon, self.orphan_cutoff, self.freed, self.swept, self.properties, self.own_segments)
+        base = self.base
+        was = (base.horizon, base.orphan_cutoff, base.freed, base.swept, base.properties, base.segments)
+        return (
+            own != was
+            or bool(self.revoked or self._objects or self._trees)
+            or self.released is not base.released
+            or self.tables.keys() != base.tables.keys()
+            or any(entry is not base.tables[name] for name, entry in self.tables.items())
+        )
+
     def table(self, name: str, uuid: str) -> TableEntry:
-        """The table as statements so far have left it.
+        """The table as statements so far have left it, an idle one's section included.
 
         Raises:
             TableNotFoundError: it has been dropped.
@@ -45,14 +83,29 @@ class Draft:
             raise ConflictError(
                 f"table {name!r} was dropped and created again by version {entry.epoch}: open it anew and repeat"
             )
-        return entry
+        return self.segments.whole(entry)
+
+    def unchanged_table(self, name: str, uuid: str, epoch: int) -> TableEntry | None:
+        """The table if it is still the one with this uuid and epoch; None when it was dropped or overwritten."""
+        entry = self.tables.get(name)
+        return self.segments.whole(entry) if entry and (entry.uuid, entry.epoch) == (uuid, epoch) else None
 
     def _dropped_here(self, name: str) -> TableEntry:
         return msgspec.structs.replace(self.base, tables=self.tables).table(name)
 
-    def release(self, objects: set[str]) -> None:
+    def release(self, objects: Iterable[str]) -> None:
         """Notes objects from which this commit removes a reference."""
-        self._released |= objects
+        self._objects.update(objects)
+
+    def release_tree(self, segment: Segment) -> None:
+        """Releases a segment with all that its entries name."""
+        self._trees[segment.object] = segment
+
+    def release_all_of(self, entry: TableEntry) -> None:
+        """Releases everything that a table reaches: what its segments name by naming the segments."""
+        segments = {segment.object: segment for segment in entry.segments}
+        self._objects |= entry.objects() - segments.keys()
+        self._trees |= segments
 
     def finish(
         self,
@@ -66,11 +119,13 @@ class Draft:
     ) -> Manifest:
         """The next manifest. Fields it does not know how to change are carried over from the base."""
         base = self.base
-        history = (*base.history, base.as_history())[-HISTORY_LENGTH:] if base.version else ()
-        released = base.released
-        if self._released:
-            released = (*released, Released(self.version, tuple(sorted(self._released))))
-        oldest = self.version - HISTORY_LENGTH
+        for name, entry in base.tables.items():
+            if entry.section and self.tables.get(name) is not entry:
+                self._objects.add(entry.section.object)
+        released = self.released
+        if self._objects or self._trees:
+            own = Released(self.version, tuple(sorted(self._objects)), tuple(self._trees.values()))
+            released = (*released, own)
         return msgspec.structs.replace(
             base,
             format_version=FORMAT_VERSION,
@@ -84,7 +139,31 @@ class Draft:
             counts=self.counts,
             data_change=self.data_change,
             tables=self.tables,
-            history=history,
+            history=self._history(),
             applied=(*base.applied, *applied),
-            released=tuple(entry for entry in released if entry.version > oldest),
+            released=released,
+            horizon=self.horizon,
+            horizon_at=created_at if self.horizon != base.horizon else base.horizon_at,
+            orphan_cutoff=self.orphan_cutoff,
+            revoked_intents=self._revoked_intents(created_at),
+            freed=self.freed,
+            swept=self.swept,
+            properties=self.properties,
+            segments=self.own_segments,
         )
+
+    def _history(self) -> tuple[HistoryEntry, ...]:
+        base = self.base
+        history = (*base.history, base.as_history()) if base.version else ()
+        if self.horizon == base.horizon:
+            return history
+        # What expired is not told of any more; but a writer may still look for its own among the last commits.
+        recent = max(0, len(history) - HISTORY_LENGTH)
+        return (*(entry for entry in history[:recent] if entry.version >= self.horizon), *history[recent:])
+
+    def _revoked_intents(self, created_at: int) -> dict[str, int]:
+        """Who was revoked before the fence's time can't get past the fence: the txid is not needed any more."""
+        if not self.revoked and self.orphan_cutoff == self.base.orphan_cutoff:
+            return self.base.revoked_intents
+        known = {txid: at for txid, at in self.base.revoked_intents.items() if at >= self.orphan_cutoff}
+        return {**dict.fromkeys(self.revoked, created_at), **known}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dolmen.commit.change import Change
 from dolmen.commit.head import Base, Head
 from dolmen.commit.readback import Verdict, read_back
+from dolmen.commit.statements import Statement
 from dolmen.commit.workbench import Workbench
 from dolmen.errors import Error, StoreUnavailableError, UnknownOutcomeError
 from dolmen.format.layout import POINTER
@@ -51,14 +53,17 @@ def commit(head: Head, change: Change, bench: Workbench) -> Committed:
     while True:
         began = runtime.monotonic()
         try:
-            already |= change.already_applied(base.manifest)
+            already |= change.already_applied(base.manifest, head.segments)
             change = change.without(set(already))
             if already and not change.applied and not change.statements:
                 return Committed(None, already, tries)
             change = change.prepare(base.manifest, bench)
             change = bench.dated(change)
             now_us, stamped = head.server_now(base.manifest)
-            manifest = change.apply(base.manifest, now_us, runtime.attempt())
+            manifest = change.apply(base.manifest, now_us, runtime.attempt(), head.segments)
+            if manifest is None:
+                return Committed(None, already, tries)
+            manifest = bench.fit(manifest, base.manifest)
         except Error:
             if fresh:
                 raise
@@ -74,6 +79,34 @@ def commit(head: Head, change: Change, bench: Workbench) -> Committed:
             spread = (runtime.monotonic() - began) * 2 ** min(tries, 6)
             runtime.sleep(runtime.random.uniform(0, min(_BACKOFF_CAP_SECONDS, spread)))
         base, fresh = head.refresh(), True
+
+
+def submit(
+    head: Head,
+    operation: str,
+    statements: Sequence[Statement],
+    *,
+    first_upload_us: int | None = None,
+    txid: str | None = None,
+    bench: Workbench | None = None,
+) -> Committed:
+    """Commits background work; see ``commit``. Makes no version when others have left it nothing to do.
+
+    Args:
+        operation: a word for ``history``.
+        first_upload_us: the server's clock before the first of its objects was uploaded; None if none was.
+        txid: the intent that they were uploaded under.
+        bench: holds ``.del`` objects that the statements refer to already.
+    """
+    change = Change(
+        commit_id=head.runtime.uuid(),
+        operation=operation,
+        statements=tuple(statements),
+        first_upload_us=first_upload_us,
+        txid=txid,
+        upkeep=True,
+    )
+    return commit(head, change, bench or Workbench(head.store, head.runtime, head.segments))
 
 
 def _swing(head: Head, base: Base, manifest: Manifest, deadline: float) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import Enum
 
 from dolmen.commit.head import Base, Head
+from dolmen.commit.versions import commit_of
 from dolmen.errors import Error
 from dolmen.format.manifest import Manifest
 
@@ -38,13 +39,5 @@ def read_back(head: Head, base: Base, commit_id: str) -> Verdict:
 
 
 def _commit_id_of(head: Head, newest: Manifest, version: int) -> str | None:
-    manifest = newest
-    while manifest.version > version:
-        for entry in reversed(manifest.history):
-            if entry.version == version:
-                return entry.commit_id
-        older = manifest.history[0].manifest if manifest.history else manifest.previous
-        if older is None:
-            return None
-        manifest = head.read_manifest(older)
-    return manifest.commit_id if manifest.version == version else None
+    entry = commit_of(head, newest, version)
+    return entry.commit_id if entry else None

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 from pyroaring import BitMap
 
 from dolmen.commit.draft import Draft
+from dolmen.commit.pairs import with_pairs
 from dolmen.commit.workbench import Workbench
 from dolmen.errors import ConflictError, TableExistsError
 from dolmen.format.entries import DataFile, Tombstone, Vector
-from dolmen.format.manifest import Counts, TableEntry
+from dolmen.format.layout import uuid_of
+from dolmen.format.manifest import Counts, Segment, TableEntry
+from dolmen.segments.live import LiveFiles
 
 
 class Statement(Protocol):
@@ -30,6 +33,14 @@ class Statement(Protocol):
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Changes the draft. Raises ConflictError and what the statement documents; pure."""
+
+
+@runtime_checkable
+class Prepared(Statement, Protocol):
+    """A statement that has to be fitted to each base before it is applied to that."""
+
+    def prepare(self, draft: Draft, bench: Workbench) -> Statement:
+        """The statement as this base needs it; reads what that takes."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +69,8 @@ class Drop:
     def apply(self, draft: Draft, ts: int) -> None:
         """Removes the table and releases all that it reaches."""
         entry = draft.table(self.name, self.uuid)
-        draft.release(entry.objects())
-        draft.counts += Counts(files_removed=len(entry.files))
+        draft.release_all_of(entry)
+        draft.counts += Counts(files_removed=_file_count(entry))
         draft.data_change = True
         del draft.tables[self.name]
 
@@ -103,15 +114,16 @@ class DeletePositions:
 
     Args:
         positions: by path of the data file, the positions found to be deleted.
-        vectors: by path, the vector that was replaced and the one that takes its place; made by ``prepare``, and
+        vectors: by path, the file's effective entry when the vector was made, and the vector; made by ``prepare``, and
             made again for files whose vector somebody else has replaced meanwhile (vectors merge by OR).
     """
 
     name: str
     uuid: str
     positions: Mapping[str, BitMap]
-    vectors: Mapping[str, tuple[Vector | None, Vector]]
+    vectors: Mapping[str, tuple[DataFile, Vector]]
     request: str | None = None
+    prepared_on: str = ""
 
     @classmethod
     def of(cls, name: str, uuid: str, positions: Mapping[str, BitMap], request: str | None = None) -> DeletePositions:
@@ -119,54 +131,116 @@ class DeletePositions:
         return cls(name, uuid, positions, {}, request)
 
     def prepare(self, draft: Draft, bench: Workbench) -> DeletePositions:
-        """Merges the positions with the vectors that the files have now."""
-        files = self._files(draft)
-        moved = [
-            path for path in self.positions if path not in self.vectors or self.vectors[path][0] != files[path].vector
-        ]
-        if not moved:
-            return self
-        target = bench.tombstone_object(self.name, self.uuid)
-        vectors = dict(self.vectors)
-        for path in moved:
-            file = files[path]
-            merged = self.positions[path]
-            if file.vector:
-                merged = merged | bench.read_vector(file.vector, file.rows)
-            vectors[path] = (file.vector, target.add_vector(file.uuid, merged))
-        return replace(self, vectors=vectors)
+        """Merges the positions with the vectors that the files have now.
 
-    def apply(self, draft: Draft, ts: int) -> None:
-        """Puts the vectors into their files' entries."""
+        Raises:
+            ConflictError: some of the files were replaced since the delete was planned.
+        """
         entry = draft.table(self.name, self.uuid)
-        files = self._files(draft)
-        deleted = 0
-        changed: dict[str, DataFile] = {}
-        for path, (replaced, vector) in self.vectors.items():
-            file = files[path]
-            if file.vector != replaced:
-                raise ConflictError(f"table {self.name!r}: {path} got another deletion vector meanwhile")
-            deleted += vector.cardinality - (replaced.cardinality if replaced else 0)
-            if replaced:
-                draft.release({replaced.object})
-            if vector != replaced and file.newer_pair(file.applied_through, vector):
-                changed[path] = msgspec.structs.replace(file, vector=vector)
-        draft.tables[self.name] = msgspec.structs.replace(
-            entry,
-            files=tuple(changed.get(file.path, file) for file in entry.files),
-            last_delete_ts=ts,
-            unseen_delete_ts=ts,
-        )
-        draft.counts += Counts(rows_deleted=deleted)
-        draft.data_change = True
-
-    def _files(self, draft: Draft) -> dict[str, DataFile]:
-        files = {file.path: file for file in draft.table(self.name, self.uuid).files if file.path in self.positions}
+        live = LiveFiles.of(entry, draft.segments).find([uuid_of(path) for path in self.positions])
+        files = {file.path: file for file in live.values()}
         if gone := self.positions.keys() - files.keys():
             raise ConflictError(
                 f"table {self.name!r}: {len(gone)} files, {min(gone)} first, were replaced since the delete was planned"
             )
-        return files
+        vectors: dict[str, tuple[DataFile, Vector]] = {}
+        for path, positions in self.positions.items():
+            file = files[path]
+            if path in self.vectors and self.vectors[path][0].vector == file.vector:
+                vectors[path] = file, self.vectors[path][1]
+                continue
+            merged = positions | bench.read_vector(file.vector, file.rows) if file.vector else positions
+            vectors[path] = file, bench.tombstone_object(self.name, self.uuid).add_vector(file.uuid, merged)
+        return replace(self, vectors=vectors, prepared_on=draft.base.key)
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Puts the vectors in the place of those they were merged with."""
+        assert self.prepared_on == draft.base.key, "vectors were merged with those of another version"
+        entry = draft.table(self.name, self.uuid)
+        deleted = 0
+        changed: list[DataFile] = []
+        for file, vector in self.vectors.values():
+            deleted += vector.cardinality - (file.vector.cardinality if file.vector else 0)
+            if file.vector:
+                draft.release([file.vector.object])
+            if file.newer_pair(file.applied_through, vector):
+                changed.append(msgspec.structs.replace(file, vector=vector))
+        draft.tables[self.name] = msgspec.structs.replace(
+            with_pairs(entry, changed), last_delete_ts=ts, unseen_delete_ts=ts
+        )
+        draft.counts += Counts(rows_deleted=deleted)
+        draft.data_change = True
+
+
+@dataclass(frozen=True)
+class Overwrite:
+    """Replaces all rows of a table: what was there before this version is not looked at any more, by anything.
+
+    Args:
+        epoch: of the table in the version that this was made on.
+        base_ts: ``commit_ts`` of that version: rows added and deletes committed since then are a conflict.
+        force: overwrite those too.
+    """
+
+    name: str
+    uuid: str
+    epoch: int
+    base_ts: int
+    files: tuple[DataFile, ...]
+    force: bool = False
+    request: str | None = None
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Takes everything out and puts the new files in."""
+        entry = draft.table(self.name, self.uuid)
+        self._check(draft)
+        draft.release_all_of(entry)
+        draft.counts += Counts(
+            rows_added=sum(file.rows for file in self.files),
+            files_added=len(self.files),
+            files_removed=_file_count(entry),
+        )
+        draft.tables[self.name] = msgspec.structs.replace(
+            entry,
+            epoch=draft.version,
+            files=tuple(file.stamped(ts) for file in self.files),
+            tombstones=(),
+            segments=(),
+            overlays=(),
+            removed=(),
+            last_delete_ts=ts,
+            unseen_delete_ts=ts,
+        )
+        draft.data_change = True
+
+    def _check(self, draft: Draft) -> None:
+        """Compares with the version this is applied to, not with what this very commit has done so far."""
+        entry = draft.base.tables.get(self.name)
+        if entry is None or draft.base.commit_ts == self.base_ts:
+            return
+        entry = draft.segments.whole(entry)
+        where = f"table {self.name!r}, overwritten on commit_ts {self.base_ts}: "
+        if entry.epoch != self.epoch:
+            raise ConflictError(where + f"version {entry.epoch} has overwritten or restored it; repeat the overwrite")
+        if self.force:
+            return
+        newest = max(
+            *(file.greatest_row_ts for file in entry.files),
+            *(segment.greatest for segment in entry.segments_of("files")),
+            0,
+            0,
+        )
+        for what, newer in (("added rows", newest), ("deleted rows", entry.last_delete_ts)):
+            if newer > self.base_ts:
+                raise ConflictError(
+                    where + f"a commit up to version {draft.base.version} {what} at {newer}; look at the table again, "
+                    "or overwrite with force=True"
+                )
+
+
+def _file_count(entry: TableEntry) -> int:
+    """Live files, up to removals that stand in segments."""
+    return len(entry.files) + sum(segment.count for segment in entry.segments_of("files")) - len(entry.removed)
 
 
 @dataclass(frozen=True)
@@ -176,14 +250,14 @@ class Claim:
     Args:
         base_ts: ``commit_ts`` of the version that was read.
         epoch: the table's epoch in that version.
-        may_match: whether a data file may hold rows of what was read (by its statistics).
+        may_match: whether a data file, or any of a segment, may hold rows of what was read (by its statistics).
     """
 
     name: str
     uuid: str
     epoch: int
     base_ts: int
-    may_match: Callable[[DataFile], bool]
+    may_match: Callable[[DataFile | Segment], bool]
 
     def check(self, draft: Draft) -> None:
         """Raises ConflictError if the answer may differ in this base. Errs on the safe side."""
@@ -196,5 +270,7 @@ class Claim:
             raise ConflictError(where + "has overwritten or restored it; repeat the transaction")
         if entry.last_delete_ts > self.base_ts:
             raise ConflictError(where + "or one before it deleted rows; repeat the transaction")
-        if any(file.greatest_row_ts > self.base_ts and self.may_match(file) for file in entry.files):
+        files = any(file.greatest_row_ts > self.base_ts and self.may_match(file) for file in entry.files)
+        spilled = (segment for segment in entry.segments_of("files") if segment.greatest > self.base_ts)
+        if files or any(self.may_match(segment) for segment in spilled):
             raise ConflictError(where + "or one before it added rows that may match; repeat the transaction")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from dolmen.commit.head import Base, Head
 from dolmen.errors import (
@@ -13,25 +14,36 @@ from dolmen.errors import (
     VersionExpiredError,
     VersionNotFoundError,
 )
-from dolmen.format.manifest import HistoryEntry, Manifest
+from dolmen.format.manifest import HistoryEntry, Manifest, Segment
 
 SETTLED_AFTER_US = 20 * 60 * 1_000_000
 """Once this old by the server's clock, a point in time can get no more versions (docs/protocol.md)."""
 
 
 def commits(head: Head, newest: Manifest) -> Iterator[HistoryEntry]:
-    """All commits up to ``newest``, newest first; one GET per 64 beyond the first 65. Stops at the horizon."""
-    manifest = newest
-    if manifest.version:
-        yield manifest.as_history()
-    while manifest.history and manifest.history[-1].version >= newest.horizon:
-        for entry in reversed(manifest.history):
-            if entry.version < newest.horizon:
-                return
-            yield entry
-        if manifest.history[0].version == 1:
+    """All commits up to ``newest``, newest first, down to the horizon; one GET per segment of history."""
+    if newest.version:
+        yield newest.as_history()
+    older = (entry for segment in reversed(newest.segments_of("history")) for entry in _reversed(head, segment))
+    for entry in chain(reversed(newest.history), older):
+        if entry.version < newest.horizon:
             return
-        manifest = _read(head, manifest.history[0].manifest, manifest.history[0].version)
+        yield entry
+
+
+def commit_of(head: Head, newest: Manifest, version: int) -> HistoryEntry | None:
+    """The commit that made one version, in at most one GET; None if it is not told of any more."""
+    if version == newest.version:
+        return newest.as_history()
+    entries: Sequence[HistoryEntry] = newest.history
+    for segment in newest.segments_of("history"):
+        if segment.least <= version <= segment.greatest:
+            entries = head.segments.history(segment)
+    return next((entry for entry in entries if entry.version == version), None)
+
+
+def _reversed(head: Head, segment: Segment) -> Iterator[HistoryEntry]:
+    return reversed(head.segments.history(segment))
 
 
 def manifest_at_version(head: Head, newest: Manifest, version: int) -> Manifest:
@@ -49,9 +61,8 @@ def manifest_at_version(head: Head, newest: Manifest, version: int) -> Manifest:
         raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
     if version == newest.version:
         return newest
-    for entry in commits(head, newest):
-        if entry.version == version:
-            return _read(head, entry.manifest, version)
+    if entry := commit_of(head, newest, version):
+        return _read(head, entry.manifest, version)
     raise VersionNotFoundError(f"version {version} is not in the history of version {newest.version}")
 
 
@@ -73,13 +84,22 @@ def manifest_at_time(head: Head, base: Base, timestamp_us: int) -> Manifest:
             "that time is less than 20 minutes ago and no later commit exists, so the answer could still change: "
             f"use at(version={newest.version}) for the newest version"
         )
-    oldest = newest.as_history()
-    for oldest in commits(head, newest):
-        if oldest.created_at <= timestamp_us:
-            return newest if oldest.version == newest.version else _read(head, oldest.manifest, oldest.version)
-    if oldest.version > 1:
-        raise VersionExpiredError(f"that time is before version {oldest.version}, the oldest kept")
+    if newest.created_at <= timestamp_us:
+        return newest
+    segments = newest.segments_of("history")
+    for entry in chain(reversed(newest.history), chain.from_iterable(_parts_at(head, segments, timestamp_us))):
+        if entry.created_at <= timestamp_us and entry.version >= newest.horizon:
+            return _read(head, entry.manifest, entry.version)
+    if newest.horizon > 1:
+        raise VersionExpiredError(f"that time is before version {newest.horizon}, the oldest kept")
     raise VersionNotFoundError("the database is younger than that")
+
+
+def _parts_at(head: Head, segments: Sequence[Segment], timestamp_us: int) -> Iterator[Iterator[HistoryEntry]]:
+    """History in segments, newest first, without the parts that are younger as a whole: at most two GETs."""
+    for index in range(len(segments) - 1, -1, -1):
+        if index == 0 or segments[index - 1].created_at <= timestamp_us:
+            yield _reversed(head, segments[index])
 
 
 def _read(head: Head, key: str, version: int) -> Manifest:

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
+from dolmen.commit.spill import Spill, spill
 from dolmen.format import vectors
 from dolmen.format.entries import Vector
 from dolmen.format.layout import tombstone_key
+from dolmen.format.manifest import Manifest
+from dolmen.format.properties import root_bytes
 from dolmen.format.tombstone_object import TombstoneObject
 from dolmen.runtime import Runtime
+from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectStore
 from dolmen.store.create import create
 
@@ -20,12 +24,19 @@ if TYPE_CHECKING:
 
 
 class Workbench:
-    """Holds a commit's ``.del`` objects, one per table, until they are uploaded together with the manifest."""
+    """Holds a commit's ``.del`` objects, one per table, until they are uploaded together with the manifest.
 
-    def __init__(self, store: ObjectStore, runtime: Runtime) -> None:
-        self._store, self._runtime = store, runtime
+    Args:
+        segments: reads what has left the manifest.
+    """
+
+    def __init__(self, store: ObjectStore, runtime: Runtime, segments: SegmentReader) -> None:
+        self._store, self._runtime, self.segments = store, runtime, segments
         self._open: dict[str, TombstoneObject] = {}
         self._uploaded: dict[str, bytes] = {}
+        self._spill: Spill | None = None
+        self._spilled_us: int | None = None
+        self._spill_waits = False
 
     def tombstone_object(self, table: str, uuid: str) -> TombstoneObject:
         """The ``.del`` object in which this commit records deletes of a table; a new one once that is uploaded."""
@@ -54,10 +65,29 @@ class Workbench:
             return replace(change, first_upload_us=self._store.clock.now_us)
         return change
 
+    def fit(self, manifest: Manifest, base: Manifest) -> Manifest:
+        """``manifest`` within the root's budget, as far as one segment can bring it there.
+
+        A segment that was uploaded for an attempt that lost is used again if it may be; else it is left as an orphan.
+        """
+        budget = root_bytes(manifest)
+        if len(manifest.encode()) <= budget:
+            return manifest
+        if self._spill and not self._spill_waits and (self._spilled_us or 0) <= base.orphan_cutoff:
+            self._spill = None  # it may have been collected
+        fitted = self._spill.apply(manifest) if self._spill else None
+        if fitted is None:
+            self._spill, self._spill_waits = spill(base, manifest, budget, self._runtime.uuid), True
+            fitted = self._spill.apply(manifest) if self._spill else None
+        return fitted or manifest
+
     def upload(self, manifest_key: str, manifest: bytes) -> None:
         """Creates what is not uploaded yet, and the manifest, at the same time."""
         bodies = {target.key: target.encode() for target in self._open.values()}
         self._uploaded |= bodies
+        if self._spill and self._spill_waits:
+            bodies[self._spill.segment.object] = self._spill.body
+            self._spill_waits, self._spilled_us = False, self._store.clock.now_us
         self._open.clear()
 
         def put(item: tuple[str, bytes]) -> None:

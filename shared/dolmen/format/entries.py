@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from dolmen.format.layout import uuid_of
 from dolmen.format.values import Json
 
 UNSTAMPED = 0
@@ -82,8 +83,8 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def uuid(self) -> str:
-        """The file's own name, unique in the world: what overlays and Spark know it by."""
-        return self.path.rpartition("/")[2].removesuffix(".parquet")
+        """See ``uuid_of``."""
+        return uuid_of(self.path)
 
     @property
     def greatest_row_ts(self) -> int:

@@ -64,7 +64,7 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Args:
         kind: what its entries are. ``files``, ``overlays``, ``removed`` and ``tombstones`` belong to a table, ``table``
-            is an idle table's whole entry, the others belong to the database.
+            holds idle tables' whole entries, the others belong to the database.
         object: its key.
         size: bytes of the object.
         crc32: of the whole object.
@@ -75,6 +75,7 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
         resolved_through: of files: each one's ``applied_through`` is at least this.
         rows, bytes, deleted: of files: physical rows, size, and positions in vectors, all together.
         stats: of files: bounds by column id over all of them; a column that is absent here is unknown.
+        created_at: of history its newest entry's; of applied ids a time when none of them was newer.
         bloom: of applied ids: (offset, length, CRC-32) of the bloom filter in the object.
     """
 
@@ -91,6 +92,7 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes: int = 0
     deleted: int = 0
     stats: dict[int, ColumnStats] = {}
+    created_at: int = 0
     bloom: tuple[int, int, int] | None = None
 
     @property
@@ -138,7 +140,7 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         segments: older entries of files, tombstones, overlays and ``removed``, oldest first.
         overlays: newer pairs of files whose entries are in segments; of several pairs of a file the greatest counts.
         removed: uuids of files whose entries are in segments, and which are gone.
-        section: of an idle table, the segment that holds its whole entry: of the rest only uuid, epoch and the two
+        section: of an idle table, the segment that holds its whole entry (and others'): of the rest only uuid, epoch and the two
             timestamps of deletes stand here.
         indexes: reserved.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -97,18 +97,17 @@ class SegmentReader:
         """Earlier commits, oldest first."""
         return self._entries(segment)
 
-    def table(self, segment: Segment) -> TableEntry:
-        """An idle table's whole entry."""
-        (entry,) = self._entries(segment)
-        return cast(TableEntry, entry)
+    def tables(self, segment: Segment) -> tuple[TableEntry, ...]:
+        """Whole entries of idle tables."""
+        return self._entries(segment)
 
     def whole(self, entry: TableEntry) -> TableEntry:
         """A table's entry with all its parts: an idle one's is fetched."""
         if entry.section is None:
             return entry
-        found = self.table(entry.section)
-        if found.uuid != entry.uuid:
-            raise CorruptionError(entry.section.object, f"it is of table {found.uuid}, not of {entry.uuid}")
+        found = next((found for found in self.tables(entry.section) if found.uuid == entry.uuid), None)
+        if found is None:
+            raise CorruptionError(entry.section.object, f"table {entry.uuid} is not in it")
         return msgspec.structs.replace(
             found, epoch=entry.epoch, last_delete_ts=entry.last_delete_ts, unseen_delete_ts=entry.unseen_delete_ts
         )

@@ -1,0 +1,285 @@
+"""The root's byte budget: what leaves it, when, and that a rebase neither loses nor doubles an entry (TRAP 52)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from dolmen.commit.statements import Drop, Write
+from dolmen.commit.versions import commits, manifest_at_time, manifest_at_version
+from dolmen.errors import AppliedIdError, ConflictError
+from dolmen.format.manifest import HISTORY_LENGTH, Manifest, Segment
+from dolmen.segments.live import LiveFiles, tombstones_of
+from support.commit_world import (
+    World,
+    Writer,
+    append,
+    claim,
+    delete,
+    delete_positions,
+    file,
+    land_late,
+    lose_the_response,
+    meanwhile,
+    table,
+)
+
+BUDGET = 32 << 10
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    writer = world.writer()
+    writer.create()
+    world.shrink_roots(BUDGET)
+    return world
+
+
+def root_bytes(manifest: Manifest) -> int:
+    return len(manifest.encode())
+
+
+def fill(world: World, writer: Writer, count: int, prefix: str = "f") -> None:
+    """So many appends of one file each."""
+    for number in range(count):
+        world.pass_minutes(1)
+        writer.head.refresh()  # for the server's time
+        writer.commit(append(table(world), f"{prefix}{number}"))
+
+
+def names_in(writer: Writer, segment: Segment) -> list[str]:
+    """Uuids of a segment's files."""
+    return [entry.uuid for part in writer.head.segments.files(segment).entries() for entry in part]
+
+
+def live(world: World, writer: Writer) -> list[str]:
+    return [each.uuid for each in LiveFiles.of(table(world), writer.head.segments)]
+
+
+def test_the_root_stays_within_its_budget_and_no_entry_is_lost_or_doubled(world: World) -> None:
+    writer = world.writer()
+    largest = 0
+    for number in range(400):
+        writer.commit(append(table(world), f"f{number}"))
+        largest = max(largest, root_bytes(world.newest))
+    assert largest <= BUDGET
+    assert live(world, writer) == [f"f{number}" for number in range(400)]
+    kinds = {segment.kind for segment in (*world.newest.segments, *table(world).segments)}
+    assert kinds == {"files", "history"}
+    assert len(world.newest.history) >= HISTORY_LENGTH
+
+
+def test_a_spill_costs_one_put_and_seldom_happens(world: World) -> None:
+    writer = world.writer()
+    costs = []
+    for number in range(200):
+        writer.store.puts.clear()
+        writer.commit(append(table(world), f"f{number}"))
+        costs.append(len(writer.store.puts))
+    assert set(costs) == {2, 3}
+    assert costs.count(3) < 0.1 * len(costs)
+
+
+def test_a_spill_takes_only_entries_of_its_base(world: World) -> None:
+    writer = world.writer()
+    fill(world, writer, 300)
+    for before, after in pairwise(world.chain()):
+        old, new = before.tables.get("t"), after.tables["t"]
+        if old is None or len(new.segments) == len(old.segments):
+            continue
+        spilled = names_in(writer, new.segments[-1])
+        assert set(spilled) <= {each.uuid for each in old.files}
+        assert new.files[-1].uuid not in spilled
+
+
+def about_to_spill(world: World, writer: Writer) -> None:
+    """Appends until the next one would spill files."""
+    while True:
+        probe = len(table(world).segments)
+        state = dict(world.bucket.objects)
+        writer.commit(append(table(world), f"probe{world.newest.version}"))
+        if len(table(world).segments) > probe:
+            world.bucket.objects.clear()
+            world.bucket.objects.update(state)
+            return
+
+
+def test_a_spill_of_a_lost_attempt_is_used_again_if_its_entries_still_stand(world: World) -> None:
+    writer, other = world.writer(), world.writer()
+    about_to_spill(world, writer)
+    before = live(world, other)
+    fresh = world.writer()
+    fresh.store.script.append(meanwhile(lambda: other.commit(delete(table(world)))))
+    # The other's commit may be the one that spills; then ours must not spill the same entries again.
+    done = fresh.commit(append(table(world), "mine"))
+    assert done.attempts == 2
+    assert live(world, other) == [*before, "mine"]
+    assert len({segment.object for segment in table(world).segments}) == len(table(world).segments)
+
+
+def test_a_spill_is_an_orphan_when_the_winner_has_spilled_the_same_entries(world: World) -> None:
+    writer, other = world.writer(), world.writer()
+    about_to_spill(world, writer)
+    before = live(world, other)
+    fresh = world.writer()
+    fresh.store.script.append(meanwhile(lambda: other.commit(append(table(world), "theirs"))))
+    fresh.commit(append(table(world), "mine"))
+    assert live(world, other) == [*before, "theirs", "mine"]
+    written = {key for key in world.bucket.objects if key.startswith("segment/files/")}
+    named = {segment.object for segment in table(world).segments}
+    assert len(written - named) == 1, "of both writers' segments one is named"
+
+
+def test_a_spill_is_an_orphan_when_one_of_its_entries_got_a_vector_meanwhile(world: World) -> None:
+    writer, other = world.writer(), world.writer()
+    about_to_spill(world, writer)
+    before = live(world, other)
+    first = table(world).files[0].uuid
+    fresh = world.writer()
+    fresh.store.script.append(meanwhile(lambda: other.commit(delete_positions(table(world), {first: [4]}))))
+    fresh.commit(append(table(world), "mine"))
+    found = {each.uuid: each for each in LiveFiles.of(table(world), other.head.segments)}
+    assert list(found) == [*before, "mine"]
+    vector = found[first].vector
+    assert vector is not None
+    assert vector.cardinality == 1
+
+
+@pytest.mark.parametrize("behaviour", [lose_the_response, land_late])
+def test_a_commit_with_a_spill_lands_once_whatever_becomes_of_its_answer(world: World, behaviour: object) -> None:
+    writer = world.writer()
+    about_to_spill(world, writer)
+    before = live(world, writer)
+    fresh = world.writer()
+    fresh.store.script.append(behaviour)  # type: ignore[arg-type]
+    fresh.commit(append(table(world), "mine"))
+    while fresh.store.under_way:
+        fresh.store.land()
+    assert live(world, writer) == [*before, "mine"]
+
+
+def test_positions_of_a_spilled_file_are_deleted_by_an_overlay_and_merge(world: World) -> None:
+    writer = world.writer()
+    fill(world, writer, 200)
+    spilled = names_in(writer, table(world).segments_of("files")[0])[0]
+    writer.commit(delete_positions(table(world), {spilled: [1, 2]}))
+    racing = world.writer()
+    racing.store.script.append(meanwhile(lambda: writer.commit(delete_positions(table(world), {spilled: [5]}))))
+    racing.commit(delete_positions(table(world), {spilled: [2, 9]}))
+    found = LiveFiles.of(table(world), writer.head.segments).find([spilled])[spilled]
+    assert found.vector is not None
+    assert found.vector.cardinality == 4
+
+
+def test_what_was_read_is_checked_against_files_that_were_spilled_meanwhile(world: World) -> None:
+    writer = world.writer()
+    read = world.newest
+    entry = table(world)
+    fill(world, writer, 200)
+    assert all(each.greatest_row_ts > read.commit_ts for each in table(world).files)
+    with pytest.raises(ConflictError, match="added rows"):
+        world.writer().commit(append(entry, "mine"), claims=(claim(entry, read),))
+
+
+def test_tombstones_spill_and_still_hide(world: World) -> None:
+    writer = world.writer()
+    for _ in range(150):
+        writer.commit(delete(table(world)))
+    found = tombstones_of(table(world), writer.head.segments)
+    assert len(found) == 150
+    assert [each.ts for each in found] == sorted(each.ts for each in found)
+    assert table(world).segments_of("tombstones")
+
+
+def test_an_id_that_was_spilled_is_still_applied_once_and_a_new_one_costs_the_bloom_filter_alone(world: World) -> None:
+    writer = world.writer()
+    for number in range(300):
+        id_ = f"bucket/some/long/key/{number:08d}"
+        writer.commit(append(table(world), f"f{number}", request=id_), applied={id_: f"{number:064x}"})
+    assert world.newest.segments_of("applied")
+    fresh = world.writer()
+    old = "bucket/some/long/key/00000000"
+    done = fresh.commit(append(table(world), "again", request=old), applied={old: f"{0:064x}"})
+    assert done.manifest is None
+    assert list(done.already) == [old]
+    with pytest.raises(AppliedIdError):
+        fresh.commit(append(table(world), "again", request=old), applied={old: "another"})
+    assert "again" not in live(world, fresh)
+
+
+def test_history_reaches_back_to_the_first_version_in_one_get_more(world: World) -> None:
+    writer = world.writer()
+    fill(world, writer, 300)
+    newest = world.newest
+    assert newest.segments_of("history")
+    fresh = world.writer()
+    base = fresh.head.refresh()
+    fresh.store.gets.clear()
+    old = manifest_at_version(fresh.head, base.manifest, 5)
+    assert old.version == 5
+    assert len(fresh.store.gets) == 2
+    assert [entry.version for entry in commits(fresh.head, newest)] == list(range(newest.version, 0, -1))
+    for manifest in world.chain()[2::17]:
+        fresh.head.refresh()
+        assert manifest_at_time(fresh.head, base, manifest.created_at + 1).version == manifest.version
+
+
+def test_a_lost_response_followed_by_more_commits_than_stand_inline_is_still_found(world: World) -> None:
+    """TRAP 46."""
+    writer, other = world.writer(), world.writer()
+
+    def many() -> None:
+        for number in range(200):
+            other.commit(append(table(world), f"o{number}"))
+
+    writer.store.script.append(lose_the_response)
+    original = writer.store.get
+    seen = []
+
+    def get(key: str, *rest: object, **named: object) -> object:
+        if key == "_latest_manifest" and writer.store.pointer_puts and not seen:
+            seen.append(key)
+            many()
+        return original(key, *rest, **named)  # type: ignore[arg-type]
+
+    writer.store.get = get  # type: ignore[method-assign,assignment]
+    done = writer.commit(append(table(world), "mine"))
+    assert done.manifest is not None
+    assert done.attempts == 1
+    assert live(world, other).count("mine") == 1
+    assert world.newest.segments_of("history")
+
+
+def test_an_idle_table_leaves_the_root_and_comes_back_when_it_is_written_to(world: World) -> None:
+    writer = world.writer()
+    for number in range(60):
+        writer.create(f"idle{number}")
+    fill(world, writer, 300)
+    idle = [name for name, entry in world.newest.tables.items() if entry.section]
+    assert idle
+    entry = world.newest.tables[idle[0]]
+    whole = writer.head.segments.whole(entry)
+    assert whole.uuid == entry.uuid
+    assert whole.section is None
+    fresh = world.writer()
+    fresh.commit(Write(idle[0], entry.uuid, files=(file("back"),)))
+    again = world.newest.tables[idle[0]]
+    assert again.section is None
+    assert again.schema == whole.schema
+    assert [each.uuid for each in again.files] == [*(each.uuid for each in whole.files), "back"]
+    assert entry.section is not None
+    assert entry.section.object in world.newest.released[-1].objects
+
+
+def test_a_dropped_table_releases_its_segments_with_all_that_they_name(world: World) -> None:
+    writer = world.writer()
+    fill(world, writer, 200)
+    segments = table(world).segments
+    inline = {each.path for each in table(world).files}
+    writer.commit(Drop("t", table(world).uuid))
+    released = world.newest.released[-1]
+    assert released.trees == segments
+    assert set(released.objects) == inline
+    assert world.newest.counts.files_removed == 200
