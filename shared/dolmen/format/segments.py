@@ -120,7 +120,7 @@ def decode(segment: Segment, body: bytes) -> tuple[Any, ...]:
     except (struct.error, pa.ArrowException, OSError, msgspec.DecodeError) as error:
         raise CorruptionError(key, f"not a segment of {kind}: {error}") from error
     if held.kind != kind or len(held.entries) != segment.count:
-        raise CorruptionError(key, f"it holds {len(held['entries'])} {held['kind']}, not {segment.count} {kind}")
+        raise CorruptionError(key, f"it holds {len(held.entries)} {held.kind}, not {segment.count} {kind}")
     for entry in held.entries:
         for path in _references(kind, entry):
             check_reference(path, key)
