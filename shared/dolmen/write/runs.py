@@ -6,7 +6,7 @@ their order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -75,18 +75,28 @@ def prepare(columns: list[pa.ChunkedArray], entry: TableEntry) -> Run:
         columns: of the table's schema; left empty, so that no row is held twice for long.
     """
     schema = entry.schema.arrow
-    names = [entry.schema.by_id[id_].name for id_ in entry.sort_key]
-    keys = [columns[schema.get_field_index(name)] for name in names]
-    if keys and not _is_sorted(keys):
-        order = pc.sort_indices(pa.table(keys, names), [(name, "ascending") for name in names])
-        keys.clear()
-        for place in range(len(columns)):
-            columns[place] = pa.chunked_array([columns[place].combine_chunks()])  # here, as ``take`` keeps the pieces
-            columns[place] = columns[place].take(order)
+    sort_columns(columns, schema, [entry.schema.by_id[id_].name for id_ in entry.sort_key])
     table = pa.table(columns, schema)
     columns.clear()
     extents = {field.id: extent(column) for field, column in zip(entry.schema.fields, table.columns, strict=True)}
     return Run(table, extents)
+
+
+def sort_columns(columns: list[pa.ChunkedArray], schema: pa.Schema, names: Sequence[str]) -> None:
+    """Sorts rows, in place: each column is replaced in the list, so that no more than one is there twice.
+
+    Args:
+        columns: of ``schema``.
+        names: of the columns to sort by; with none the rows stay as they are.
+    """
+    keys = [columns[schema.get_field_index(name)] for name in names]
+    if not keys or _is_sorted(keys):
+        return
+    order = pc.sort_indices(pa.table(keys, names), [(name, "ascending") for name in names])
+    keys.clear()
+    for place in range(len(columns)):
+        columns[place] = pa.chunked_array([columns[place].combine_chunks()])  # here, as ``take`` keeps the pieces
+        columns[place] = columns[place].take(order)
 
 
 def _is_sorted(keys: list[pa.ChunkedArray]) -> bool:

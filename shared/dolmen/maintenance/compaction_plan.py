@@ -1,0 +1,322 @@
+"""What to compact, and why: decided from the entries of a table's files alone.
+
+Three things make a scan dearer than it need be: files that are small (a request each), rows that are deleted but still
+there (bytes for nothing), and files whose ranges of the sort key overlap (none of which can be skipped). A file is
+rewritten only where that pays:
+
+- when more than half of its rows are deleted: each row rewritten is paid for by one that goes;
+- together with others of like size, so that what comes out is at least ``growth`` times as large as the largest that
+  went in. So a row is rewritten a logarithmic number of times on its way into a full file, and a large file is never
+  rewritten for the sake of a small one;
+- by the same rule for files of a table with a sort key: files that don't overlap form a run, and runs of like size are
+  merged into one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from dolmen.format.entries import DataFile
+from dolmen.format.manifest import TableEntry
+from dolmen.format.statistics import bounds
+from dolmen.scan.display import html, text
+from dolmen.scan.ranges import GAP_BYTES
+
+MOST_FILES = 50_000
+"""A plan holds the entries of so many candidates at most; the others come with the next one."""
+
+_SELECTIVE = 8
+"""One scan of so many is taken to filter by the sort key: only these gain by clustering."""
+
+Range: TypeAlias = tuple[Any, Any]
+"""Least and greatest value of the sort key's first column in a file."""
+
+
+@dataclass(frozen=True)
+class CompactionOptions:
+    """How a table is compacted.
+
+    Args:
+        target_file_bytes: size of a full file; None = the table's property.
+        growth: what comes out of a merge is at least so many times as large as the largest file (or run) in it.
+        deleted_share: a file is rewritten when more than this share of its rows is deleted by position.
+        group_bytes: about how much is rewritten at once: what is lost when others change one of the files meanwhile.
+        memory_bytes: rows that are sorted at once, as Arrow. Peak memory is several times that.
+        directory: for rows that don't fit; the system's temporary directory by default.
+        run_bytes: see ``WriteOptions``.
+        row_group_bytes: see ``WriteOptions``.
+    """
+
+    target_file_bytes: int | None = None
+    growth: int = 4
+    deleted_share: float = 0.5
+    group_bytes: int = 768 << 20
+    memory_bytes: int = 64 << 20
+    directory: str | None = None
+    run_bytes: int | None = None
+    row_group_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class PlannedGroup:
+    """Files that are rewritten together.
+
+    Args:
+        reason: why, in words.
+        inputs: the files, in the order in which they are read.
+        bytes_out: about how large what comes out will be; 0 when no row is left, and nothing has to be read.
+        files_out: about how many files.
+        deleted_bytes: about how many bytes of deleted rows go.
+        overlap: how many of the files have rows of the same range of the sort key, where that is worst; 1 = none.
+    """
+
+    reason: str
+    inputs: tuple[DataFile, ...]
+    bytes_out: int
+    files_out: int
+    deleted_bytes: int
+    overlap: int = 1
+
+    @property
+    def bytes_in(self) -> int:
+        """Size of the files together."""
+        return sum(file.size for file in self.inputs)
+
+    @property
+    def requests_saved(self) -> int:
+        """Requests that a scan of the whole table will save: at least one for each file."""
+        return max(0, len(self.inputs) - self.files_out)
+
+    @property
+    def benefit(self) -> float:
+        """What scans save, for each byte that is rewritten; a request counts like so many bytes as it costs."""
+        pruned = self.bytes_in * (1 - 1 / self.overlap) / _SELECTIVE
+        return (self.requests_saved * GAP_BYTES + self.deleted_bytes + pruned) / max(1, self.bytes_out)
+
+    def __str__(self) -> str:
+        saved = [
+            (self.requests_saved, f"{self.requests_saved:,} requests"),
+            (self.deleted_bytes, f"{self.deleted_bytes:,} bytes of deleted rows"),
+            (self.overlap - 1, f"up to {self.overlap:,} files read for one value of the sort key"),
+        ]
+        return (
+            f"{len(self.inputs):,} files, {self.bytes_in:,} bytes -> about {self.files_out:,} files, "
+            f"{self.bytes_out:,} bytes; saves each scan {', '.join(words for count, words in saved if count)}"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class CompactionPlan:
+    """What is worth compacting, best first, and why the rest is not.
+
+    Args:
+        table: its name.
+        files: live files of the table.
+        bytes: their size.
+        groups: what to rewrite.
+        left: how many files are left alone, by reason.
+    """
+
+    table: str
+    files: int
+    bytes: int
+    groups: tuple[PlannedGroup, ...]
+    left: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def bytes_in(self) -> int:
+        """What will be rewritten."""
+        return sum(group.bytes_in for group in self.groups)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What ``repr`` shows, line by line."""
+        return [
+            ("compact", f"{self.table}: {self.files:,} files, {self.bytes:,} bytes"),
+            *((group.reason, str(group)) for group in self.groups),
+            *(("left alone", f"{count:,} files: {reason}") for reason, count in self.left.items()),
+            *([] if self.groups else [("to do", "nothing")]),
+        ]
+
+    def __repr__(self) -> str:
+        return text(self.facts())
+
+    def _repr_html_(self) -> str:
+        return html(self.facts())
+
+
+def plan_compaction(
+    table: str,
+    entry: TableEntry,
+    files: Iterable[DataFile],
+    target_file_bytes: int,
+    options: CompactionOptions,
+    dead: Collection[str] = (),
+) -> CompactionPlan:
+    """Plans the compaction of a table. Pure.
+
+    Args:
+        files: its live files with their newest pairs, oldest first; iterated once.
+        target_file_bytes: size of a full file.
+        dead: uuids of files of which tombstones certainly hide every row.
+    """
+    return _Planner(table, entry, target_file_bytes, options).plan(files, dead)
+
+
+class _Planner:
+    def __init__(self, table: str, entry: TableEntry, target_file_bytes: int, options: CompactionOptions) -> None:
+        self._table, self._entry, self._target, self._options = table, entry, target_file_bytes, options
+        self._left: Counter[str] = Counter()
+
+    def plan(self, files: Iterable[DataFile], dead: Collection[str]) -> CompactionPlan:
+        gone: list[DataFile] = []
+        deleted: list[DataFile] = []
+        small: list[DataFile] = []
+        full: list[tuple[Range, DataFile]] = []
+        count = size = kept = 0
+        for file in files:
+            count, size = count + 1, size + file.size
+            if kept >= MOST_FILES:
+                self._left["with the next plan, this one is full"] += 1
+            elif not file.live_rows or file.uuid in dead:
+                gone.append(file)
+                kept += 1
+            elif file.rows - file.live_rows > file.rows * self._options.deleted_share:
+                deleted.append(file)
+                kept += 1
+            elif _live_bytes(file) < self._target // 2:
+                small.append(file)
+                kept += 1
+            elif not self._entry.sort_key:
+                self._left["full"] += 1
+            elif (range_ := self._range(file)) is None:
+                self._left["full, with unknown bounds of the sort key"] += 1
+            else:
+                full.append((range_, file))
+                kept += 1
+        groups = [PlannedGroup("all rows deleted", tuple(gone), 0, 0, sum(f.size for f in gone))] if gone else []
+        groups += self._rewritten(deleted, small)
+        groups += self._clustered(full)
+        groups.sort(key=lambda group: -group.benefit)
+        return CompactionPlan(self._table, count, size, tuple(groups), dict(self._left))
+
+    def _rewritten(self, deleted: list[DataFile], small: list[DataFile]) -> list[PlannedGroup]:
+        """Files that are mostly deleted, with the small ones that are of a size with them or with each other."""
+        ascending = sorted(small, key=_live_bytes)
+        paid = sum(map(_live_bytes, deleted))
+        some = ascending[: _worth_merging([_live_bytes(file) for file in ascending], self._options.growth, paid)]
+        if not deleted and len(some) < 2:
+            some = []
+        if len(some) < len(small):
+            self._left["small, but too few of like size"] += len(small) - len(some)
+        chosen = self._in_order([*deleted, *some])
+        was_small = {file.path for file in some}
+        groups = []
+        for part in self._cut(chosen):
+            few = sum(file.path in was_small for file in part)
+            reason = "small files" if few == len(part) else "mostly deleted, small files" if few else "mostly deleted"
+            groups.append(self._group(reason, part))
+        return groups
+
+    def _clustered(self, full: list[tuple[Range, DataFile]]) -> list[PlannedGroup]:
+        """Full files whose ranges of the sort key overlap, a part of the range at a time."""
+        runs = _runs(full)
+        runs.sort(key=lambda run: sum(_live_bytes(file) for _, file in run))
+        sizes = [sum(_live_bytes(file) for _, file in run) for run in runs]
+        chosen = [item for run in runs[: _worth_merging(sizes, self._options.growth)] for item in run]
+        groups: list[PlannedGroup] = []
+        for part in _overlapping(chosen):
+            for piece in self._cut([file for _, file in part]):
+                if len(piece) > 1:
+                    paths = {file.path for file in piece}
+                    overlap = len(_runs([item for item in part if item[1].path in paths]))
+                    if overlap > 1:
+                        groups.append(self._group("unclustered", piece, overlap))
+        alone = len(full) - sum(len(group.inputs) for group in groups)
+        if alone:
+            self._left["full, and few overlap by the sort key"] += alone
+        return groups
+
+    def _group(self, reason: str, files: Sequence[DataFile], overlap: int = 1) -> PlannedGroup:
+        out = sum(map(_live_bytes, files))
+        deleted = sum(file.size for file in files) - out
+        return PlannedGroup(reason, tuple(files), out, max(1, round(out / self._target)), deleted, overlap)
+
+    def _cut(self, files: Sequence[DataFile]) -> list[list[DataFile]]:
+        """Files in parts of about equal size, none much larger than ``group_bytes``."""
+        total = sum(map(_live_bytes, files))
+        parts = max(1, -(-total // max(1, self._options.group_bytes)))
+        cut: list[list[DataFile]] = [[] for _ in range(parts)]
+        done = 0
+        for file in files:
+            cut[min(parts - 1, done * parts // max(1, total))].append(file)
+            done += _live_bytes(file)
+        return [part for part in cut if part]
+
+    def _in_order(self, files: Sequence[DataFile]) -> list[DataFile]:
+        """Neighbours by the sort key next to each other; by age in a table without one."""
+        if not self._entry.sort_key:
+            return sorted(files, key=lambda file: file.greatest_row_ts)
+        known = [(self._range(file), file) for file in files]
+        unknown = [file for range_, file in known if range_ is None]
+        return unknown + [
+            file for _, file in sorted(((r, f) for r, f in known if r is not None), key=lambda item: item[0][0])
+        ]
+
+    def _range(self, file: DataFile) -> Range | None:
+        first = self._entry.sort_key[0]
+        found = bounds(file.stats.get(first), self._entry.schema.by_id[first].arrow_type)
+        return None if found.min is None or found.max is None else (found.min, found.max)
+
+
+def _live_bytes(file: DataFile) -> int:
+    """About how large the file would be without its deleted rows."""
+    return file.size * file.live_rows // max(1, file.rows)
+
+
+def _worth_merging(sizes: Sequence[int], growth: int, paid: int = 0) -> int:
+    """How many of these, the smallest first, become something at least ``growth`` times as large as each of them.
+
+    Args:
+        sizes: ascending.
+        paid: bytes that are rewritten anyhow, together with them.
+    """
+    total, count = paid, 0
+    for place, size in enumerate(sizes, 1):
+        total += size
+        if size * growth <= total:
+            count = place
+    return count
+
+
+def _runs(files: Iterable[tuple[Range, DataFile]]) -> list[list[tuple[Range, DataFile]]]:
+    """The files as few runs as can be, in each of which no two overlap: as many as overlap at the worst place."""
+    runs: list[list[tuple[Range, DataFile]]] = []
+    ends: list[tuple[Any, int]] = []  # the greatest value of each run, ascending, and its number
+    for range_, file in sorted(files, key=lambda item: item[0]):
+        place = bisect_left(ends, range_[0], key=lambda end: end[0]) - 1
+        if place >= 0:
+            _, number = ends.pop(place)
+            runs[number].append((range_, file))
+        else:
+            number = len(runs)
+            runs.append([(range_, file)])
+        insort(ends, (range_[1], number))
+    return runs
+
+
+def _overlapping(files: Iterable[tuple[Range, DataFile]]) -> list[list[tuple[Range, DataFile]]]:
+    """Files in parts that have no values in common."""
+    parts: list[list[tuple[Range, DataFile]]] = []
+    greatest: Any = None
+    for range_, file in sorted(files, key=lambda item: item[0]):
+        if parts and range_[0] <= greatest:
+            parts[-1].append((range_, file))
+            greatest = max(greatest, range_[1])
+        else:
+            parts.append([(range_, file)])
+            greatest = range_[1]
+    return parts

@@ -1,0 +1,185 @@
+"""Sorting more rows than fit into memory: swept in the order of what statistics promise, spilled where they overlap.
+
+Batches come with a lower bound of their own and all later keys. Whatever is held below it can go at once, so rows
+that are nearly in order pass through memory alone. When what is held outgrows the memory and cannot go, it is sorted
+and written to a temporary directory as a run. In the end the runs' batches are swept in the same way, now with exact
+bounds, so that at most one batch of each run is held. Each row is sorted twice and written to disk once at most (once
+more for every factor of ``FAN_IN`` runs).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dolmen.write.runs import sort_columns
+
+Bound: TypeAlias = tuple[pa.Scalar, ...]
+"""Values of the first columns of the sort key, at least one: nothing that is still to come is less."""
+
+FAN_IN = 64
+"""So many runs are merged at once: one batch of each may be held."""
+
+
+class Sorter:
+    """Puts rows into the order of a sort key: ascending, NaN after other values, NULLs last.
+
+    Args:
+        schema: of the rows.
+        key: names of the columns to sort by.
+        most_bytes: rows held at once, as Arrow; while they are sorted there is a copy of them.
+        directory: where runs go that don't fit; the system's temporary directory by default.
+    """
+
+    def __init__(self, schema: pa.Schema, key: Sequence[str], most_bytes: int, directory: str | None = None) -> None:
+        self._schema, self._key, self._most_bytes, self._directory = schema, key, most_bytes, directory
+        self.spilled_bytes = 0
+
+    def sort(self, items: Iterable[tuple[Bound | None, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+        """The rows in order.
+
+        Args:
+            items: batches, each with a lower bound of its own and all later keys; None = unknown.
+        """
+        with ExitStack() as stack:
+            runs: list[_Run] = []
+            held: list[pa.RecordBatch] = []
+            size = 0
+            for bound, batch in items:
+                if held and size + batch.nbytes > self._most_bytes:
+                    rows = self._sorted(held)
+                    if not runs and bound is not None:  # what runs hold must go first
+                        ready = self._up_to(rows, bound)
+                        yield from rows.slice(0, ready).to_batches()
+                        rows = _rest(rows, ready)
+                    if rows.nbytes > self._most_bytes // 2:
+                        runs = self._spill(rows.to_batches(), runs, stack)
+                        rows = rows.slice(0, 0)
+                    held, size = rows.to_batches(), rows.nbytes
+                    del rows
+                held.append(batch)
+                size += batch.nbytes
+            if held and not runs:
+                yield from self._sorted(held).to_batches()
+            elif runs:
+                runs = self._spill(self._sorted(held).to_batches(), runs, stack)
+                held.clear()
+                yield from self._merged(runs)
+
+    def _spill(self, batches: Iterable[pa.RecordBatch], runs: list[_Run], stack: ExitStack) -> list[_Run]:
+        """All runs with one more; those there are become one when they are too many to be merged at once."""
+        if len(runs) == FAN_IN:
+            merged = self._write(self._merged(runs), stack)
+            for run in runs:
+                run.remove()
+            runs = [merged]
+        return [*runs, self._write(batches, stack)]
+
+    def _write(self, batches: Iterable[pa.RecordBatch], stack: ExitStack) -> _Run:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="dolmen-", dir=self._directory))
+        run = _Run.write(Path(directory) / "run.arrow", batches, self._schema, self._key, self._most_bytes // FAN_IN)
+        self.spilled_bytes += run.path.stat().st_size
+        return run
+
+    def _merged(self, runs: Sequence[_Run]) -> Iterator[pa.RecordBatch]:
+        """The rows of sorted runs in order."""
+        firsts = pa.concat_tables(run.firsts for run in runs)
+        places = [(run, index) for run in runs for index in range(run.firsts.num_rows)]
+        held: list[pa.RecordBatch] = []
+        size = 0
+        for place in pc.sort_indices(firsts, [(name, "ascending") for name in self._key]).to_pylist():
+            run, index = places[place]
+            batch = run.read(index)
+            if held and size + batch.nbytes > self._most_bytes:
+                rows = self._sorted(held)
+                ready = self._up_to(rows, tuple(column[place] for column in firsts.columns))
+                yield from rows.slice(0, ready).to_batches()
+                rows = _rest(rows, ready)
+                held, size = rows.to_batches(), rows.nbytes
+                del rows
+            held.append(batch)
+            size += batch.nbytes
+        yield from self._sorted(held).to_batches()
+
+    def _sorted(self, batches: list[pa.RecordBatch]) -> pa.Table:
+        """All rows of the batches; the list is emptied, so that memory is freed as sorting goes on."""
+        columns = pa.Table.from_batches(batches, self._schema).columns
+        batches.clear()
+        sort_columns(columns, self._schema, self._key)
+        return pa.table(columns, self._schema)
+
+    def _up_to(self, rows: pa.Table, bound: Bound) -> int:
+        """How many of these sorted rows can go when nothing less than ``bound`` is still to come."""
+        start, end = 0, rows.num_rows
+        for name, value in zip(self._key, bound, strict=False):
+            less, equal = _compared(rows[name].slice(start, end - start), value)
+            start, end = start + less, start + less + equal
+        # Equal keys may go in any order; but of those known by their first columns alone more may come in between.
+        return end if len(bound) == len(self._key) else start
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Sorted rows in a file, and the key of the first row of each of its batches."""
+
+    path: Path
+    firsts: pa.Table
+
+    @classmethod
+    def write(
+        cls, path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema, key: Sequence[str], batch_bytes: int
+    ) -> _Run:
+        firsts: list[pa.RecordBatch] = []
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema, options=options) as writer:
+            for batch in batches:
+                step = max(1, batch.num_rows * batch_bytes // max(1, batch.nbytes))
+                for start in range(0, batch.num_rows, step):
+                    piece = batch.slice(start, step)
+                    writer.write_batch(piece)
+                    firsts.append(piece.select(list(key)).slice(0, 1).take(pa.array([0])))  # copied out of the batch
+        return cls(path, pa.Table.from_batches(firsts, pa.schema([schema.field(name) for name in key])))
+
+    @cached_property
+    def _reader(self) -> pa.ipc.RecordBatchFileReader:
+        return pa.ipc.open_file(pa.OSFile(str(self.path)))
+
+    def read(self, index: int) -> pa.RecordBatch:
+        """One of its batches."""
+        return self._reader.get_batch(index)
+
+    def remove(self) -> None:
+        """Gives the disk space back before the directory goes."""
+        self.path.unlink()
+
+
+def _rest(rows: pa.Table, start: int) -> pa.Table:
+    """The rows from ``start`` on, without the memory of those before, where that is worth copying."""
+    rest = rows.slice(start)
+    if start and rest.num_rows and rows.column(0).num_chunks == 1:
+        return rest.take(pa.array(np.arange(rest.num_rows)))
+    return rest
+
+
+def _compared(column: pa.ChunkedArray, value: pa.Scalar) -> tuple[int, int]:
+    """How many values of a sorted column come before ``value``, and how many are equal to it."""
+    floating = pa.types.is_floating(column.type)
+    nans = pc.sum(pc.is_nan(column), min_count=0).as_py() if floating else 0
+    values = len(column) - column.null_count - nans
+    if not value.is_valid:
+        return values + nans, column.null_count
+    if floating and np.isnan(value.as_py()):
+        return values, nans
+    return (
+        pc.sum(pc.less(column, value), min_count=0).as_py(),
+        pc.sum(pc.equal(column, value), min_count=0).as_py(),
+    )

@@ -1,0 +1,80 @@
+"""The unresolved deletes of a snapshot, made ready once and applied to any of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dolmen.context import Context
+from dolmen.format.entries import DataFile, KeysTombstone, Tombstone, WhereTombstone
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.schema import Field
+from dolmen.format.statistics import Bounds, bounds
+from dolmen.predicate import Verdict, judge
+from dolmen.scan.blobs import BlobReader
+from dolmen.scan.deletes import load_deletes
+from dolmen.scan.plan import FilePlan, Plan
+from dolmen.scan.read import TableReader
+
+
+class Unresolved:
+    """What a table's tombstones hide in its files, as far as statistics tell.
+
+    All keys tombstones over the same columns are one: a file is checked against ten thousand of them with one look-up.
+
+    Args:
+        entry: the table in the snapshot.
+        tombstones: all of its tombstones, none of which is younger than the snapshot.
+    """
+
+    def __init__(self, context: Context, entry: TableEntry, tombstones: Sequence[Tombstone]) -> None:
+        reader = BlobReader(context.store, context.runtime)
+        self.deletes = load_deletes(tombstones, entry.schema, reader, context.cache)
+        self.greatest_ts = max((tombstone.ts for tombstone in tombstones), default=0)
+        self._where = [t for t in tombstones if isinstance(t, WhereTombstone)]
+        self._keys = {t.columns: t for t in tombstones if isinstance(t, KeysTombstone)}  # one stands for all its like
+        ids = {id_ for tombstone in tombstones for id_ in tombstone.columns}
+        self._types = {id_: entry.schema.by_id[id_].arrow_type for id_ in ids}
+
+    def hides_all_of(self, file: DataFile) -> bool:
+        """Whether all rows of a file are certainly gone."""
+        return not file.live_rows or bool(self._where and self._by_predicates(file, self._known(file)) is None)
+
+    def plan(self, file: DataFile) -> FilePlan | None:
+        """A file with the deletes that may hide rows of it; None when all of its rows are certainly gone."""
+        if not file.live_rows:
+            return None
+        if file.applied_through >= self.greatest_ts:
+            return FilePlan(file, False, ())
+        known = self._known(file)
+        tests = self._by_predicates(file, known)
+        if tests is None:
+            return None
+        tests += [
+            tombstone
+            for columns, tombstone in self._keys.items()
+            if self.deletes.lookups[columns].may_match(known, file.rows, file.applied_through)
+        ]
+        return FilePlan(file, False, tuple(tests))
+
+    def _known(self, file: DataFile) -> dict[int, Bounds]:
+        return {id_: bounds(file.stats.get(id_), arrow_type) for id_, arrow_type in self._types.items()}
+
+    def _by_predicates(self, file: DataFile, known: dict[int, Bounds]) -> list[Tombstone] | None:
+        """The ``where`` tombstones that may hide some rows; None when one hides all."""
+        tests: list[Tombstone] = []
+        for tombstone in self._where:
+            if tombstone.ts > file.applied_through:
+                verdict = judge(self.deletes.predicates[tombstone.blob], known, file.rows)
+                if verdict is Verdict.ALWAYS:
+                    return None
+                if verdict is Verdict.MAYBE:
+                    tests.append(tombstone)
+        return tests
+
+
+def table_reader(
+    context: Context, name: str, manifest: Manifest, entry: TableEntry, output: tuple[Field, ...] = ()
+) -> TableReader:
+    """Reads files of a table: which ones, and what of them, its user says step by step."""
+    plan = Plan(name, manifest.version, entry, output, None, None, (), {})
+    return TableReader(context.store, context.runtime, context.cache, plan)
