@@ -16,7 +16,10 @@ from dolmen.segments.judging import may_match
 
 
 def with_pairs(entry: TableEntry, files: Iterable[DataFile]) -> TableEntry:
-    """The table with the pairs that these effective entries have."""
+    """The table with the pairs that these effective entries have.
+
+    ``applied_through`` never falls: a file of this very commit may have been prepared under an earlier timestamp.
+    """
     changed = {file.uuid: file for file in files}
     if not changed:
         return entry
@@ -24,7 +27,8 @@ def with_pairs(entry: TableEntry, files: Iterable[DataFile]) -> TableEntry:
     for file in entry.files:
         newer = changed.pop(file.uuid, None)
         if newer is not None:
-            file = msgspec.structs.replace(file, applied_through=newer.applied_through, vector=newer.vector)
+            through = max(file.applied_through, newer.applied_through)
+            file = msgspec.structs.replace(file, applied_through=through, vector=newer.vector)
         inline.append(file)
     kept = tuple(overlay for overlay in entry.overlays if overlay.file not in changed)
     added = tuple(Overlay(uuid, file.applied_through, file.vector) for uuid, file in changed.items())
