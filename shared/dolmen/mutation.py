@@ -159,9 +159,7 @@ def delete_positions(
     entry = manifest.table(name)
     predicate = parse_where(context, entry, where)
     found = matching_positions(context.store, context.runtime, context.cache, manifest, name, predicate, bench.read)
-    paths = {file.uuid: file.path for file in entry.files}
-    positions = {paths[uuid]: bitmap for uuid, bitmap in found.items() if bitmap}
-    return DeletePositions.of(name, entry.uuid, positions, request) if positions else None
+    return DeletePositions.of(name, entry.uuid, found, request) if found else None
 
 
 def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:

@@ -13,6 +13,7 @@ from dolmen.format.entries import Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.predicate import Predicate, from_builtins, parse, to_sql
 from dolmen.scan.scan import Scan
+from dolmen.segments.live import LiveFiles, tombstones_of
 
 Where: TypeAlias = str | Mapping[str, Any] | None
 """A predicate: SQL text (``"user_id = 42 AND price > 3"``), or a mapping of columns to values."""
@@ -41,7 +42,7 @@ class ReadableTable:
 
     @property
     def _entry(self) -> TableEntry:
-        return self._known().table(self.name)
+        return self._context.segments.whole(self._known().table(self.name))
 
     @property
     def schema(self) -> pa.Schema:
@@ -84,7 +85,7 @@ class ReadableTable:
             SchemaError: no such column.
         """
         manifest = self._snapshot()
-        entry = manifest.table(self.name)
+        entry = self._context.segments.whole(manifest.table(self.name))
         predicate = None if where is None else parse(where, entry.schema, now_us=self._context.store.clock.now_us)
         self._note_read(predicate)
         return Scan(
@@ -114,7 +115,7 @@ class ReadableTable:
         return self.scan().__arrow_c_stream__(requested_schema)
 
     def describe(self) -> dict[str, Any]:
-        """What the manifest tells of the table, without reading data.
+        """What the manifest and its segments tell of the table, without reading data.
 
         Returns:
             ``table``, ``version``, ``rows_in_files`` (rows that unresolved deletes may still hide included), ``files``,
@@ -122,19 +123,22 @@ class ReadableTable:
             ``unresolved_deletes`` (each with ``commit_ts`` and ``rows``: which ones, in words).
         """
         manifest = self._known()
-        entry = manifest.table(self.name)
+        segments = self._context.segments
+        live = LiveFiles.of(manifest.table(self.name), segments)
+        entry, totals = live.entry, live.totals()
         return {
             "table": self.name,
             "version": manifest.version,
-            "rows_in_files": sum(file.live_rows for file in entry.files),
-            "files": len(entry.files),
-            "bytes": sum(file.size for file in entry.files),
+            "rows_in_files": totals.rows - totals.deleted,
+            "files": totals.files,
+            "bytes": totals.bytes,
             "primary_key": list(self.primary_key),
             "sort_key": list(self.sort_key),
             "columns": {f.name: f"{f.type}{'' if f.nullable else ' not null'}" for f in entry.schema.arrow},
             "properties": entry.properties,
             "unresolved_deletes": [
-                {"commit_ts": tombstone.ts, "rows": _in_words(tombstone, entry)} for tombstone in entry.tombstones
+                {"commit_ts": tombstone.ts, "rows": _in_words(tombstone, entry)}
+                for tombstone in tombstones_of(entry, segments)
             ],
         }
 

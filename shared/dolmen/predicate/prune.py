@@ -205,14 +205,14 @@ def _like(p: Like, spread: _Spread) -> _May:
         return _either(True, True) | null
     if pattern.is_text:
         return _compare(spread, "=", _point(pattern.prefix))
-    end = _successor(pattern.prefix)
+    end = successor(pattern.prefix)
     from_start = _compare(spread, ">=", _point(pattern.prefix))
     to_end = _compare(spread, "<", _point(end)) if end is not None else _May.BE_TRUE
     inside = _and(from_start, to_end) | null
     return inside if pattern.is_prefix else inside | _May.BE_FALSE
 
 
-def _successor(prefix: str) -> str | None:
+def successor(prefix: str) -> str | None:
     """The least text above all that begin with ``prefix``; None if there is none."""
     for end in range(len(prefix), 0, -1):
         code = ord(prefix[end - 1]) + 1

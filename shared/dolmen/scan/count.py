@@ -19,7 +19,7 @@ _NOTHING_ELSE: frozenset[int] = frozenset()
 def count_rows(reader: TableReader) -> int:
     """How many rows the plan's files have for the scan, its limit not regarded."""
     plan = reader.plan
-    known = sum(file.exact_rows or 0 for file in plan.files)
+    known = plan.counted_rows + sum(file.exact_rows or 0 for file in plan.files)
     unknown = tuple(file for file in plan.files if file.exact_rows is None)
     if not unknown or (plan.limit is not None and known >= plan.limit):
         return known

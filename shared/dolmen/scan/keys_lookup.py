@@ -18,7 +18,7 @@ from dolmen.format.entries import KeysTombstone
 from dolmen.format.keys import Keys
 from dolmen.format.statistics import Bounds
 from dolmen.scan.key_codes import codes, is_exact, slots
-from dolmen.scan.plan import key_bounds, may_hold_keys
+from dolmen.segments.judging import key_bounds, may_hold_keys
 
 Mask = npt.NDArray[np.bool_]
 

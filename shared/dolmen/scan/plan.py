@@ -1,4 +1,4 @@
-"""The plan of a scan: what has to be read, found from the manifest alone."""
+"""The plan of a scan: what has to be read, found from the manifest and its segments alone."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.entries import DataFile, KeysTombstone, Tombstone, WhereTombstone
-from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.schema import COMMIT_TS_FIELD, Field, type_from_json
-from dolmen.format.statistics import Bounds, bounds
-from dolmen.format.values import Plain, from_json
-from dolmen.predicate import Predicate, Verdict, columns, from_builtins, judge, to_sql
+from dolmen.format.entries import DataFile, Tombstone
+from dolmen.format.manifest import Manifest, Segment, TableEntry
+from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
+from dolmen.predicate import Predicate, Verdict, columns, judge, to_sql
 from dolmen.scan.display import html, text
+from dolmen.segments.judging import known_bounds
+from dolmen.segments.live import LiveFiles, tombstones_of
+from dolmen.segments.mask import always_mask, may_match_mask
+from dolmen.segments.part import Part
+from dolmen.segments.reader import SegmentReader
+from dolmen.segments.tombstones import TombstoneJudge
 
 Reason: TypeAlias = Literal["filter", "deleted", "limit"]
 
 _WORDS: dict[Reason, str] = {"filter": "statistics", "deleted": "deletes of all rows", "limit": "the limit"}
+
+
+COMMIT_TS_FIELD = Field(id=COMMIT_TS_ID, name=COMMIT_TS, type="int64", nullable=False)
 
 
 @dataclass(frozen=True)
@@ -45,11 +52,19 @@ class FilePlan:
 
 
 @dataclass(frozen=True)
-class PrunedFile:
-    """A data file that needs not be read, and why: nothing matches, all is deleted, or the limit is reached."""
+class SegmentUse:
+    """What became of the table's segments of data files, and what was fetched of all its segments to plan the scan.
 
-    file: DataFile
-    reason: Reason
+    Args:
+        kept: segments that were looked into.
+        pruned: segments that their bounds in the root, or the limit, made unnecessary; or whose rows the root counts.
+        requests, bytes: fetched; what the cache had is not among them.
+    """
+
+    kept: int = 0
+    pruned: int = 0
+    requests: int = 0
+    bytes: int = 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,7 +79,11 @@ class Plan:
         where: the scan's predicate.
         limit: at most so many rows.
         files: to read, oldest first.
-        pruned: not to read.
+        pruned: how many files are not to be read, by reason: nothing matches, all is deleted, the limit is reached.
+        unresolved: all tombstones of the table, oldest first.
+        segments: what planning took.
+        counted_files, counted_rows: files that are not listed, as metadata alone knew how many rows the scan gets from
+            them; only in plans for counting.
     """
 
     table: str
@@ -74,7 +93,11 @@ class Plan:
     where: Predicate | None
     limit: int | None
     files: tuple[FilePlan, ...]
-    pruned: tuple[PrunedFile, ...]
+    pruned: Mapping[Reason, int]
+    unresolved: tuple[Tombstone, ...] = ()
+    segments: SegmentUse = SegmentUse()
+    counted_files: int = 0
+    counted_rows: int = 0
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -87,9 +110,10 @@ class Plan:
         return frozenset(field.id for field in self.output)
 
     def facts(self) -> list[tuple[str, str]]:
-        """What ``repr`` shows, line by line: all of it known from the manifest alone."""
-        why = Counter(pruned.reason for pruned in self.pruned)
-        reasons = ", ".join(f"{count:,} by {_WORDS[reason]}" for reason, count in sorted(why.items()))
+        """What ``repr`` shows, line by line: all of it known from the manifest and its segments alone."""
+        reasons = ", ".join(f"{count:,} by {_WORDS[reason]}" for reason, count in sorted(self.pruned.items()))
+        files = len(self.files) + self.counted_files + sum(self.pruned.values())
+        use = self.segments
         facts = [
             ("scan", f"{self.table}, version {self.version}"),
             ("columns", ", ".join(field.name for field in self.output) or "none"),
@@ -97,11 +121,18 @@ class Plan:
             ("limit", "" if self.limit is None else f"{self.limit:,}"),
             (
                 "files",
-                f"{len(self.files):,} of {len(self.files) + len(self.pruned):,}, "
+                f"{len(self.files):,} of {files:,}, "
                 f"{sum(file.file.size for file in self.files):,} bytes{f'; pruned {reasons}' if reasons else ''}",
             ),
+            (
+                "segments",
+                f"{use.kept:,} of {use.kept + use.pruned:,} looked into, fetched with {use.requests:,} requests, "
+                f"{use.bytes:,} bytes"
+                if use.kept + use.pruned + use.requests
+                else "",
+            ),
             ("rows in them", f"{sum(file.file.live_rows for file in self.files):,}"),
-            ("tombstones", f"{len(self.tombstones):,} of {len(self.entry.tombstones):,} to be checked"),
+            ("tombstones", f"{len(self.tombstones):,} of {len(self.unresolved):,} to be checked"),
         ]
         return [(name, value) for name, value in facts if value]
 
@@ -115,52 +146,69 @@ class Plan:
     def tombstones(self) -> tuple[Tombstone, ...]:
         """All tombstones that some file has to be checked against, oldest first."""
         needed = {(t.blob.object, t.blob.offset, t.ts) for file in self.files for t in file.tombstones}
-        return tuple(t for t in self.entry.tombstones if (t.blob.object, t.blob.offset, t.ts) in needed)
+        return tuple(t for t in self.unresolved if (t.blob.object, t.blob.offset, t.ts) in needed)
 
 
 def plan(
     manifest: Manifest,
     table: str,
+    reader: SegmentReader,
     *,
     columns: Sequence[str] | None = None,
     where: Predicate | None = None,
     limit: int | None = None,
     with_commit_ts: bool = False,
+    counting: bool = False,
 ) -> Plan:
-    """Plans a scan of one table of a snapshot. Reads nothing.
+    """Plans a scan of one table of a snapshot. Reads at most segments.
 
     Args:
+        reader: reads what has left the manifest.
         columns: names of the result's columns; all by default. None at all is allowed (for counting).
         where: a predicate bound to the table's schema.
         limit: at most so many rows, any.
         with_commit_ts: adds the column ``_commit_ts`` at the end.
+        counting: sum up the files that metadata can count instead of listing them, many at a time.
 
     Raises:
         TableNotFoundError, SchemaError: no such table or column.
         InputError: a negative limit.
+        CorruptionError: a segment is missing or damaged.
     """
-    entry = manifest.table(table)
+    reader = reader.tallied()
+    entry = reader.whole(manifest.table(table))
+    check_limit(limit)
+    planner = _Planner(LiveFiles.of(entry, reader), tombstones_of(entry, reader), where, limit, counting)
+    planner.run()
+    return Plan(
+        table=table,
+        version=manifest.version,
+        entry=entry,
+        output=output_fields(entry, columns, with_commit_ts),
+        where=where,
+        limit=limit,
+        files=tuple(planner.files),
+        pruned={reason: count for reason, count in planner.pruned.items() if count},
+        unresolved=planner.tombstones,
+        segments=SegmentUse(
+            planner.looked_into,
+            len(planner.live.segments) - planner.looked_into,
+            reader.tally.requests,
+            reader.tally.bytes,
+        ),
+        counted_files=planner.counted_files,
+        counted_rows=planner.counted_rows,
+    )
+
+
+def check_limit(limit: int | None) -> None:
+    """Raises InputError for a negative limit."""
     if limit is not None and limit < 0:
         raise InputError(f"limit {limit}: it can't be negative")
-    judged = _FileJudge(entry, where)
-    files: list[FilePlan] = []
-    pruned: list[PrunedFile] = []
-    exact = 0
-    for file in entry.files:
-        if limit is not None and exact >= limit:
-            pruned.append(PrunedFile(file, "limit"))
-            continue
-        found = judged.plan(file)
-        if isinstance(found, PrunedFile):
-            pruned.append(found)
-            continue
-        files.append(found)
-        exact += found.exact_rows or 0
-    output = _output(entry, columns, with_commit_ts)
-    return Plan(table, manifest.version, entry, output, where, limit, tuple(files), tuple(pruned))
 
 
-def _output(entry: TableEntry, names: Sequence[str] | None, with_commit_ts: bool) -> tuple[Field, ...]:
+def output_fields(entry: TableEntry, names: Sequence[str] | None, with_commit_ts: bool) -> tuple[Field, ...]:
+    """The columns of a result. Raises SchemaError, InputError."""
     if names is None:
         fields = entry.schema.fields
     else:
@@ -172,65 +220,108 @@ def _output(entry: TableEntry, names: Sequence[str] | None, with_commit_ts: bool
     return (*fields, COMMIT_TS_FIELD) if with_commit_ts else fields
 
 
-class _FileJudge:
-    """Decides file by file, with what is the same for all files worked out once."""
+class _Planner:
+    """Goes through a table's files, oldest first, a segment at a time where they have left the manifest."""
 
-    def __init__(self, entry: TableEntry, where: Predicate | None) -> None:
-        self._entry, self._where = entry, where
-        self._tombstones = [(t, _predicate(t), key_bounds(t)) for t in entry.tombstones]
-        ids = {id_ for tombstone in entry.tombstones for id_ in tombstone.columns}
-        ids |= columns(where) if where is not None else set()
-        self._types = {id_: entry.schema.by_id[id_].arrow_type for id_ in ids}
+    def __init__(
+        self,
+        live: LiveFiles,
+        tombstones: tuple[Tombstone, ...],
+        where: Predicate | None,
+        limit: int | None,
+        counting: bool,
+    ) -> None:
+        self.live, self.tombstones = live, tombstones
+        self._where, self._limit, self._counting = where, limit, counting
+        self._schema = live.entry.schema
+        self._deletes = TombstoneJudge(tombstones, self._schema)
+        self._filtered: frozenset[int] = columns(where) if where is not None else frozenset()
+        self.files: list[FilePlan] = []
+        self.pruned: Counter[Reason] = Counter()
+        self.looked_into = self.counted_files = self.counted_rows = 0
+        self._exact = 0
 
-    def plan(self, file: DataFile) -> FilePlan | PrunedFile:
-        known = {id_: bounds(file.stats.get(id_), arrow_type) for id_, arrow_type in self._types.items()}
+    def run(self) -> None:
+        """Fills in what the plan is made of."""
+        wanted: list[Segment] = []
+        for segment in self.live.segments:
+            verdict = self._verdict(segment)
+            if verdict is Verdict.NEVER:
+                self.pruned["filter"] += segment.count
+            elif verdict is Verdict.ALWAYS and self._known_by_root(segment):
+                self.counted_files += segment.count
+                self.counted_rows += segment.rows - segment.deleted
+            else:
+                wanted.append(segment)
+        left = len(wanted)
+        for part in self.live.parts(wanted, ahead=1 if self._limit is not None else None):
+            if self._enough():
+                break
+            self.looked_into += 1
+            left -= 1
+            self._add_part(part)
+        self.pruned["limit"] += sum(segment.count for segment in wanted[len(wanted) - left :])
+        inline = self.live.entry.files
+        for place, file in enumerate(inline):
+            if self._enough():
+                self.pruned["limit"] += len(inline) - place
+                break
+            self._add(file, self._deletes)
+        self._correct()
+
+    def _correct(self) -> None:
+        """Files of segments that were not looked into were counted with those of them that are gone."""
+        there = len(self.files) + self.counted_files + sum(self.pruned.values())
+        for reason in ("filter", "limit"):
+            over = min(self.pruned[reason], max(0, there - self.live.count))
+            self.pruned[reason] -= over
+            there -= over
+
+    def _known_by_root(self, segment: Segment) -> bool:
+        """Whether the root alone tells how many rows there are in a segment all of whose rows match."""
+        return self._counting and not len(self.live.changes.uuids) and not self._deletes.of_segment(segment)
+
+    def _enough(self) -> bool:
+        return self._limit is not None and self._exact + self.counted_rows >= self._limit
+
+    def _add_part(self, part: Part) -> None:
+        where, table = self._where, part.table
+        places = part.places(None if where is None else may_match_mask(where, table))
+        self.pruned["filter"] += part.files - len(places)
+        tombstones = self._deletes.of_segment(part.segment)
+        if self._counting and len(places):
+            exact = ~tombstones.mask(part)
+            if where is not None:
+                exact &= always_mask(where, table)
+            counted = places[exact[places]]
+            totals = part.totals(counted)
+            self.counted_files += totals.files
+            self.counted_rows += totals.rows - totals.deleted
+            places = places[~exact[places]]
+        ids = self._filtered | tombstones.ids
+        for file in part.entries(places, ids):
+            if self._enough():
+                self.pruned["limit"] += 1
+            else:
+                self._add(file, tombstones)
+
+    def _verdict(self, file: DataFile | Segment) -> Verdict:
+        if self._where is None:
+            return Verdict.ALWAYS
+        return judge(self._where, known_bounds(file, self._schema, self._filtered), file.rows)
+
+    def _add(self, file: DataFile, deletes: TombstoneJudge) -> None:
         if not file.live_rows:
-            return PrunedFile(file, "deleted")
-        verdict = Verdict.ALWAYS if self._where is None else judge(self._where, known, file.rows)
+            self.pruned["deleted"] += 1
+            return
+        verdict = self._verdict(file)
         if verdict is Verdict.NEVER:
-            return PrunedFile(file, "filter")
-        applicable: list[Tombstone] = []
-        for tombstone, predicate, ends in self._tombstones:
-            if tombstone.ts <= file.applied_through:
-                continue
-            if predicate is not None:
-                match = judge(predicate, known, file.rows)
-                if match is Verdict.ALWAYS:
-                    return PrunedFile(file, "deleted")
-                if match is Verdict.NEVER:
-                    continue
-            elif not may_hold_keys(ends, known, file.rows):
-                continue
-            applicable.append(tombstone)
-        return FilePlan(file, verdict is Verdict.MAYBE, tuple(applicable))
-
-
-def _predicate(tombstone: Tombstone) -> Predicate | None:
-    if isinstance(tombstone, WhereTombstone) and tombstone.predicate is not None:
-        return from_builtins(tombstone.predicate)
-    return None
-
-
-def key_bounds(tombstone: Tombstone) -> dict[int, tuple[Plain, Plain]]:
-    """Least and greatest value of each column of a keys tombstone's tuples; nothing for others."""
-    if not isinstance(tombstone, KeysTombstone):
-        return {}
-    found = {}
-    for id_, name, (least, greatest) in zip(tombstone.columns, tombstone.types, tombstone.bounds, strict=True):
-        arrow_type = type_from_json(name)
-        found[id_] = (from_json(least, arrow_type), from_json(greatest, arrow_type))
-    return found
-
-
-def may_hold_keys(keys: Mapping[int, tuple[Plain, Plain]], known: Mapping[int, Bounds], rows: int) -> bool:
-    """Whether rows with these bounds may have a tuple of values within ``keys``."""
-    for id_, (least, greatest) in keys.items():
-        own = known[id_]
-        if own.nulls == rows or _less(own.max, least) or _less(greatest, own.min):
-            return False
-    return True
-
-
-def _less(a: Any, b: Any) -> bool:
-    """Whether a < b is certain; None is unknown."""
-    return a is not None and b is not None and bool(a < b)
+            self.pruned["filter"] += 1
+            return
+        tombstones = deletes.of_file(file)
+        if tombstones is None:
+            self.pruned["deleted"] += 1
+            return
+        plan = FilePlan(file, verdict is Verdict.MAYBE, tombstones)
+        self.files.append(plan)
+        self._exact += plan.exact_rows or 0

@@ -13,6 +13,7 @@ from dolmen.scan.plan import plan
 from dolmen.scan.read import RowGroupColumns, TableReader
 from dolmen.scan.row_groups import RowGroup
 from dolmen.scan.surviving import surviving
+from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
 
@@ -26,7 +27,7 @@ def matching_positions(
     where: Predicate,
     pending: Pending | None = None,
 ) -> dict[str, BitMap]:
-    """The live rows for which a predicate is TRUE, as positions by the uuid of their file.
+    """The live rows for which a predicate is TRUE, as positions by the path of their file.
 
     Rows that a vector or a tombstone hides already are not among them, so the counts are exact. Reads only the columns
     of the predicate and of tombstones, and nothing of row groups that statistics prove whole.
@@ -34,18 +35,19 @@ def matching_positions(
     Args:
         pending: reads objects that a transaction has not uploaded yet.
     """
-    reader = TableReader(store, runtime, cache, plan(manifest, table, columns=(), where=where), pending)
+    segments = SegmentReader(store, runtime, cache)
+    reader = TableReader(store, runtime, cache, plan(manifest, table, segments, columns=(), where=where), pending)
     found: dict[str, BitMap] = {}
-    for uuid, positions in reader.read(_positions, reader.groups(), frozenset()):
+    for path, positions in reader.read(_positions, reader.groups(), frozenset()):
         if positions:
-            found.setdefault(uuid, BitMap()).update(positions)
+            found.setdefault(path, BitMap()).update(positions)
     return found
 
 
 def _positions(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
-    uuid = group.file.file.uuid
+    path = group.file.file.path
     everything = BitMap(range(group.first, group.first + group.rows))
     if group.tests:
         keep = surviving(group, columns.read(group.tests))
-        return uuid, everything if keep is None else from_mask(keep, group.first)
-    return uuid, everything - group.file.vector if group.file.vector else everything
+        return path, everything if keep is None else from_mask(keep, group.first)
+    return path, everything - group.file.vector if group.file.vector else everything

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from dolmen.scan.plan import Plan
 from dolmen.scan.read import RowGroupColumns, TableReader
 from dolmen.scan.row_groups import RowGroup
 from dolmen.scan.surviving import surviving, to_arrow
+from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
 
@@ -68,22 +70,36 @@ class Scan:
         self._store, self._runtime, self._cache, self._pending = store, runtime, cache, pending
         if columns is not None and not columns:
             raise InputError("columns=[]: name at least one, or use count()")
-        entry = manifest.table(table)
+        self._manifest, self._table, self._columns, self._where = manifest, table, columns, where
+        self._with_commit_ts = with_commit_ts
+        self._segments = SegmentReader(store, runtime, cache)
+        entry = self._segments.whole(manifest.table(table))
         self._order = _order([order_by] if isinstance(order_by, str) else order_by or ())
         order = [entry.schema.field(name) for name, _ in self._order]
         self._limit = limit
-        self.plan: Plan = planning.plan(
-            manifest,
-            table,
-            columns=columns,
-            where=where,
-            limit=None if order else limit,
-            with_commit_ts=with_commit_ts,
+        planning.check_limit(limit)
+        output = planning.output_fields(entry, columns, with_commit_ts)
+        self.schema: pa.Schema = pa.schema([pa.field(field.name, field.arrow_type, field.nullable) for field in output])
+        ids = {field.id for field in output}
+        self._extra = tuple(field for field in order if field.id not in ids)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What the scan reads, made when it is first asked for; fetches segments, and nothing else."""
+        found = self._plan()
+        return replace(found, output=(*found.output, *self._extra)) if self._extra else found
+
+    def _plan(self, *, counting: bool = False) -> Plan:
+        return planning.plan(
+            self._manifest,
+            self._table,
+            self._segments,
+            columns=self._columns,
+            where=self._where,
+            limit=None if self._order else self._limit,
+            with_commit_ts=self._with_commit_ts,
+            counting=counting,
         )
-        self.schema: pa.Schema = self.plan.schema
-        extra = [field for field in order if field.id not in self.plan.output_ids]
-        if extra:
-            self.plan = replace(self.plan, output=(*self.plan.output, *extra))
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Streams the rows with bounded memory: at most a few row groups are held at once."""
@@ -122,7 +138,7 @@ class Scan:
 
     def count(self) -> int:
         """How many rows ``to_arrow`` would have, from metadata alone where that is exact."""
-        rows = count_rows(self._reader(self.plan))
+        rows = count_rows(self._reader(self._plan(counting=True)))
         return rows if self._limit is None else min(rows, self._limit)
 
     def explain(self) -> Explanation:

@@ -10,6 +10,7 @@ from dolmen.format.manifest import Segment, TableEntry
 from dolmen.predicate import Predicate, Verdict, columns, judge
 from dolmen.segments.changes import Changes
 from dolmen.segments.judging import known_bounds
+from dolmen.segments.mask import may_match_mask
 from dolmen.segments.part import Part, Totals
 from dolmen.segments.reader import SegmentReader
 from dolmen.segments.uuids import Uuids
@@ -50,10 +51,20 @@ class LiveFiles:
         for part in self.parts(segment for segment in self.segments if segment.object == key):
             yield from part.entries()
 
-    def parts(self, segments: Iterable[Segment] | None = None) -> Iterator[Part]:
-        """Its segments of files, oldest first, or some of them, each with what changed them."""
+    @cached_property
+    def count(self) -> int:
+        """How many files there are."""
+        spilled = sum(segment.count for segment in self.segments)
+        return len(self.entry.files) + spilled - (min(len(self.changes.removed), spilled) if spilled else 0)
+
+    def parts(self, segments: Iterable[Segment] | None = None, *, ahead: int | None = None) -> Iterator[Part]:
+        """Its segments of files, oldest first, or some of them, each with what changed them.
+
+        Args:
+            ahead: how many are fetched at once.
+        """
         changes = self.changes
-        for segment, table in self._reader.each_files(self.segments if segments is None else segments):
+        for segment, table in self._reader.each_files(self.segments if segments is None else segments, ahead):
             yield Part.of(segment, table, changes)
 
     def find(self, uuids: Collection[str]) -> dict[str, DataFile]:
@@ -95,7 +106,7 @@ class LiveFiles:
         needed = columns(where)
         judged = ids if ids is None else {*ids, *needed}
         for part in self.parts(self.segments_for(where)):
-            for file in part.entries(ids=judged):
+            for file in part.entries(part.places(may_match_mask(where, part.table)), judged):
                 if self._may_match(where, needed, file):
                     yield file
         for file in self.entry.files:

@@ -60,9 +60,9 @@ class SegmentReader:
             self.cache.put(key, found, found.nbytes)
         return found
 
-    def each_files(self, segments: Iterable[Segment]) -> Iterator[tuple[Segment, FileTable]]:
-        """``files`` of several segments in their order, a few of them fetched at once."""
-        return self.runtime.map(lambda segment: (segment, self.files(segment)), segments, ahead=_AHEAD)
+    def each_files(self, segments: Iterable[Segment], ahead: int | None = None) -> Iterator[tuple[Segment, FileTable]]:
+        """``files`` of several segments in their order, ``ahead`` of them (a few by default) fetched at once."""
+        return self.runtime.map(lambda segment: (segment, self.files(segment)), segments, ahead=ahead or _AHEAD)
 
     def overlays(self, segment: Segment) -> tuple[Overlay, ...]:
         """Newer pairs of data files."""
