@@ -1,0 +1,56 @@
+"""Deleting: in batches, with every key's own outcome looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dolmen.store.base import ObjectStore
+
+BATCH = 1000
+"""Objects that are deleted at once; between two batches one may stop."""
+
+
+@dataclass(frozen=True)
+class Amount:
+    """Objects, and their bytes as far as they are known."""
+
+    objects: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.objects + other.objects, self.bytes + other.bytes)
+
+
+class Eraser:
+    """Deletes objects, or only counts them.
+
+    Args:
+        dry_run: delete nothing.
+    """
+
+    def __init__(self, store: ObjectStore, *, dry_run: bool = False) -> None:
+        self._store, self._dry_run = store, dry_run
+        self.deleted: dict[str, Amount] = {}
+        self.errors: dict[str, str] = {}
+
+    def erase(self, reason: str, keys: Sequence[str], sizes: Sequence[int] = ()) -> set[str]:
+        """Deletes objects, and returns those of which that failed.
+
+        Args:
+            reason: what to count them under.
+            sizes: their bytes, if known.
+        """
+        failed: set[str] = set()
+        for start in range(0, len(keys), BATCH):
+            some = keys[start : start + BATCH]
+            if not self._dry_run:
+                for outcome in self._store.delete(some):
+                    if outcome.error is not None:
+                        failed.add(outcome.key)
+                        self.errors[outcome.key] = outcome.error
+        size = sum(size for key, size in zip(keys, sizes, strict=False) if key not in failed)
+        done = Amount(len(keys) - len(failed), size)
+        if done.objects:
+            self.deleted[reason] = self.deleted.get(reason, Amount()) + done
+        return failed
