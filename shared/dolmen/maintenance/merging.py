@@ -65,11 +65,11 @@ def merge_segments(context: Context, *, deadline: Callable[[], bool] = never) ->
     commits = inputs = outputs = 0
     manifest = context.head.refresh().manifest
     for name in (None, *sorted(manifest.tables)):
-        for statement in _merges(context, manifest, name):
+        for statement in plan_merges(context, manifest, name):
             if deadline():
                 return Merged(commits, inputs, outputs, finished=False)
             now_us = context.store.clock.now_us
-            done = submit(context.head, "merge", [_uploaded(context, statement)], first_upload_us=now_us)
+            done = submit(context.head, "merge", [uploaded(context, statement)], first_upload_us=now_us)
             if done.manifest is not None:
                 commits += 1
                 inputs += len(statement.inputs)
@@ -78,7 +78,7 @@ def merge_segments(context: Context, *, deadline: Callable[[], bool] = never) ->
 
 
 @dataclass(frozen=True)
-class _Merge:
+class Merge:
     """A merge before its outputs are uploaded."""
 
     name: str | None
@@ -90,14 +90,16 @@ class _Merge:
     overlays: frozenset[Overlay] = frozenset()
 
 
-def _uploaded(context: Context, merge: _Merge) -> MergeSegments:
+def uploaded(context: Context, merge: Merge) -> MergeSegments:
+    """The statement, once its segments are there."""
     for segment, body in merge.outputs:
         create(context.store, segment.object, body, context.runtime)
     segments = tuple(segment for segment, _ in merge.outputs)
     return MergeSegments(merge.name, merge.uuid, merge.epoch, merge.inputs, segments, merge.removed, merge.overlays)
 
 
-def _merges(context: Context, manifest: Manifest, name: str | None) -> Iterator[_Merge]:
+def plan_merges(context: Context, manifest: Manifest, name: str | None) -> Iterator[Merge]:
+    """What is worth merging in a table, or with ``name`` None among the database's own segments."""
     if name is None:
         for kind in _CONCATENATED:
             yield from _concatenations(context, manifest.segments_of(kind), None, "", 0)
@@ -134,7 +136,7 @@ def _tier(count: int) -> int:
 
 def _concatenations(
     context: Context, segments: Sequence[Segment], name: str | None, uuid: str, epoch: int
-) -> Iterator[_Merge]:
+) -> Iterator[Merge]:
     for run in tiers(segments):
         kind = run[0].kind
         read: Callable[[Segment], Iterable[Any]] = getattr(context.segments, kind)
@@ -142,7 +144,7 @@ def _concatenations(
         outputs = tuple(_encoded(context, kind, entries, None))
         newest = max(segment.created_at for segment in run)
         dated = tuple((msgspec.structs.replace(segment, created_at=newest), body) for segment, body in outputs)
-        yield _Merge(name, uuid, epoch, tuple(segment.object for segment in run), dated)
+        yield Merge(name, uuid, epoch, tuple(segment.object for segment in run), dated)
 
 
 def _encoded(
@@ -156,7 +158,7 @@ def _encoded(
 # ---- files, with what was said of them since -------------------------------------------------------------------------
 
 
-def _files(context: Context, name: str, entry: TableEntry) -> _Merge | None:
+def _files(context: Context, name: str, entry: TableEntry) -> Merge | None:
     """One merge that folds in all that is worth folding: run by tier, and segments of which much has changed."""
     reader, segments = context.segments, entry.segments_of("files")
     if not segments:
@@ -184,7 +186,7 @@ def _files(context: Context, name: str, entry: TableEntry) -> _Merge | None:
     if patches:
         kept = _greatest(o for o in chain.from_iterable(map(reader.overlays, patches)) if o.file in known - folded)
         outputs += _encoded(context, "overlays", kept, None)
-    return _Merge(
+    return Merge(
         name,
         entry.uuid,
         entry.epoch,
