@@ -17,7 +17,7 @@ from dolmen.format.tombstone_object import BlobInfo, Footer, check_blob, read_fo
 from dolmen.format.values import to_plain
 from dolmen.maintenance.verification_report import Ledger
 from dolmen.predicate import from_builtins, from_json
-from dolmen.scan.plan import key_bounds
+from dolmen.segments.judging import key_bounds
 
 
 @dataclass
