@@ -12,6 +12,7 @@ from dolmen.runtime import Runtime
 from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
+from dolmen.store.disk_cache import DiskCache
 
 _DAY_US = 86_400_000_000
 
@@ -36,7 +37,7 @@ class Head:
         self, store: ObjectStore, runtime: Runtime, *, trust_clock: bool = False, cache: ObjectCache | None = None
     ) -> None:
         self.store, self.runtime = store, runtime
-        self.cache = ObjectCache() if cache is None else cache
+        self.cache = ObjectCache(disk=DiskCache.from_environment(store.url, runtime)) if cache is None else cache
         self.segments = SegmentReader(store, runtime, self.cache)
         self._trust_clock = trust_clock
         self._base: Base | None = None

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.format.checksum import crc32
 from dolmen.format.entries import Blob, Vector
 from dolmen.runtime import Runtime
 from dolmen.scan.ranges import Range, coalesce
 from dolmen.store.base import ObjectStore
+from dolmen.store.cache import CacheKey, ObjectCache
 
 Pending: TypeAlias = Callable[[str, int, int], bytes | None]
 """(key, offset, length) -> those bytes of an object that a transaction has not uploaded yet; None for others."""
@@ -36,12 +39,22 @@ def place(blob: Blob | Vector) -> Place:
     return Place(blob.object, blob.offset)
 
 
+def cache_key(blob: Blob | Vector) -> CacheKey:
+    """What it is cached under: in memory as what was made of it, on disk as it is."""
+    return ("vector" if isinstance(blob, Vector) else "tombstone", blob.object, blob.offset)
+
+
 def requests(blobs: Iterable[Blob | Vector]) -> list[Request]:
     """The GETs that fetch these blobs: neighbours in one object go together."""
     by_object: dict[str, set[Range]] = defaultdict(set)
     for blob in blobs:
         by_object[blob.object].add(Range(blob.offset, blob.offset + blob.length))
     return [Request(key, merged) for key, ranges in by_object.items() for merged in coalesce(ranges)]
+
+
+def _check(blob: Blob | Vector, body: bytes) -> None:
+    if len(body) != blob.length or crc32(body) != blob.crc32:
+        raise CorruptionError(blob.object, f"blob at byte {blob.offset}: checksum differs")
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,7 @@ class BlobReader:
     store: ObjectStore
     runtime: Runtime
     pending: Pending | None = None
+    cache: ObjectCache | None = None
 
     def read(self, blobs: Iterable[Blob | Vector]) -> dict[Place, bytes]:
         """The bytes of all ``blobs``, not yet checked against their checksums.
@@ -62,6 +76,8 @@ class BlobReader:
         wanted: dict[Place, Blob | Vector] = {}
         for blob in blobs:
             own = self.pending and self.pending(blob.object, blob.offset, blob.length)
+            if not own and self.cache:
+                own = self.cache.peek(cache_key(blob), partial(_check, blob))
             if own:
                 found[place(blob)] = own
             else:
@@ -71,7 +87,13 @@ class BlobReader:
                 start = blob.offset - request.range.start
                 if where.object == request.key and start >= 0 and blob.offset + blob.length <= request.range.end:
                     found[where] = body[start : start + blob.length]
+                    self._keep(blob, found[where])
         return found
+
+    def _keep(self, blob: Blob | Vector, body: bytes) -> None:
+        """Keeps a blob on the disk unless it is damaged, which is for those to say who decode it."""
+        if self.cache and self.cache.disk and crc32(body) == blob.crc32:
+            self.cache.keep(cache_key(blob), body)
 
     def _get(self, request: Request) -> tuple[Request, bytes]:
         try:

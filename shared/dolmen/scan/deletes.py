@@ -13,9 +13,9 @@ from dolmen.format.keys import Keys, decode_keys, inline_keys
 from dolmen.format.schema import Schema
 from dolmen.format.tombstone_object import check_blob
 from dolmen.predicate import Predicate, from_builtins, from_json
-from dolmen.scan.blobs import BlobReader, Place, place
+from dolmen.scan.blobs import BlobReader, Place, cache_key, place
 from dolmen.scan.keys_lookup import KeysLookup
-from dolmen.store.cache import CacheKey, ObjectCache
+from dolmen.store.cache import ObjectCache
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def not_inline(tombstones: Iterable[Tombstone], cache: ObjectCache) -> list[Tomb
     return [
         t
         for t in tombstones
-        if (t.predicate if isinstance(t, WhereTombstone) else t.values) is None and _cache_key(t) not in cache
+        if (t.predicate if isinstance(t, WhereTombstone) else t.values) is None and cache_key(t.blob) not in cache
     ]
 
 
@@ -56,7 +56,7 @@ def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobRe
     """
     held: dict[Place, Predicate | Keys | None] = {}
     for tombstone in tombstones:
-        held[place(tombstone.blob)] = _inline(tombstone) or cache.get(_cache_key(tombstone))
+        held[place(tombstone.blob)] = _inline(tombstone) or cache.get(cache_key(tombstone.blob))
     bodies = reader.read(t.blob for t in tombstones if held[place(t.blob)] is None)
     predicates: dict[Blob, Predicate] = {}
     keys: dict[tuple[int, ...], list[tuple[KeysTombstone, Keys]]] = defaultdict(list)
@@ -65,17 +65,13 @@ def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobRe
         if found is None:
             body = bodies[place(tombstone.blob)]
             found = _decode(tombstone, body)
-            cache.put(_cache_key(tombstone), found, 4 * len(body))
+            cache.put(cache_key(tombstone.blob), found, 4 * len(body))
         if isinstance(tombstone, WhereTombstone):
             predicates[tombstone.blob] = found
         else:
             keys[tombstone.columns].append((tombstone, found))
     types = {columns: [schema.by_id[id_].arrow_type for id_ in columns] for columns in keys}
     return Deletes(predicates, {columns: KeysLookup(found, types[columns]) for columns, found in keys.items()})
-
-
-def _cache_key(tombstone: Tombstone) -> CacheKey:
-    return ("tombstone", tombstone.blob.object, tombstone.blob.offset)
 
 
 def _inline(tombstone: Tombstone) -> Predicate | Keys | None:

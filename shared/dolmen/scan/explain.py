@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from dolmen.format.entries import KeysTombstone, WhereTombstone
-from dolmen.scan.blobs import requests
+from dolmen.scan.blobs import cache_key, requests
 from dolmen.scan.deletes import not_inline
 from dolmen.scan.display import html, text
 from dolmen.scan.footers import first_request
@@ -91,7 +91,7 @@ def explain(reader: TableReader) -> Explanation:
     plan, cache = reader.plan, reader.cache
     vectors = [file.file.vector for file in plan.files if file.file.vector]
     blobs = requests(t.blob for t in not_inline(plan.tombstones, cache))
-    bitmaps = requests(v for v in vectors if ("vector", v.object, v.offset) not in cache)
+    bitmaps = requests(v for v in vectors if cache_key(v) not in cache)
     unopened = [file.file for file in plan.files if ("footer", file.file.path, 0) not in cache]
     footers = [first_request(file) for file in unopened]
     groups: list[int] = []

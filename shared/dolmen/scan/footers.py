@@ -52,8 +52,7 @@ class Footer:
         Raises:
             CorruptionError: it is not what the entry says.
         """
-        if len(body) != file.footer[1] or crc32(body) != file.footer[2]:
-            raise CorruptionError(file.path, "the footer's length or checksum differs from its entry")
+        check_footer(body, file)
         try:
             metadata = pq.read_metadata(pa.BufferReader(body))
         except (pa.ArrowException, OSError) as error:
@@ -126,6 +125,12 @@ def _leaves(arrow_type: pa.DataType) -> int:
     return sum(_leaves(arrow_type.field(i).type) for i in range(arrow_type.num_fields))
 
 
+def check_footer(body: bytes, file: DataFile) -> None:
+    """Compares a footer with the file's entry. Raises CorruptionError."""
+    if len(body) != file.footer[1] or crc32(body) != file.footer[2]:
+        raise CorruptionError(file.path, "the footer's length or checksum differs from its entry")
+
+
 def first_request(file: DataFile) -> Range:
     """What is fetched to open a file: its footer, or all of a small file.
 
@@ -155,6 +160,11 @@ def open_file(store: ObjectStore, cache: ObjectCache, file: DataFile, table: str
     footer: Footer | None = cache.get(key)
     if footer is not None:
         return Opened(footer)
+    kept = cache.peek(key, lambda body: check_footer(body, file))
+    if kept is not None:
+        footer = Footer.parse(kept, file)
+        cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
+        return Opened(footer)
     wanted = first_request(file)
     try:
         body = store.get(file.path, wanted).body
@@ -163,6 +173,8 @@ def open_file(store: ObjectStore, cache: ObjectCache, file: DataFile, table: str
     if len(body) != file.size - wanted.start:
         missing = f"{len(body) + wanted.start}{' or more' if len(body) == wanted.length else ''} bytes"
         raise CorruptionError(file.path, f"it has {missing}, not the {file.size} of its entry in table {table!r}")
-    footer = Footer.parse(body[file.footer[0] - wanted.start :], file)
+    end = body[file.footer[0] - wanted.start :]
+    footer = Footer.parse(end, file)
     cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
+    cache.keep(key, end)
     return Opened(footer, body if wanted.start == 0 else None)

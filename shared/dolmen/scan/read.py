@@ -19,7 +19,7 @@ from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format import vectors
 from dolmen.format.entries import DataFile, Vector
 from dolmen.runtime import Runtime
-from dolmen.scan.blobs import BlobReader, Pending, place
+from dolmen.scan.blobs import BlobReader, Pending, cache_key, place
 from dolmen.scan.deletes import load_deletes
 from dolmen.scan.footers import Opened, open_file
 from dolmen.scan.plan import FilePlan, Plan
@@ -92,7 +92,7 @@ class TableReader:
     """Row groups in all files opened so far."""
 
     def __post_init__(self) -> None:
-        self._blobs = BlobReader(self.store, self.runtime, self.pending)
+        self._blobs = BlobReader(self.store, self.runtime, self.pending, self.cache)
 
     def open_files(self, files: Sequence[FilePlan]) -> Iterator[OpenFile]:
         """Fetches footers and vectors."""
@@ -141,7 +141,7 @@ class TableReader:
         for plan in files:
             vector = plan.file.vector
             if vector is not None:
-                bitmap = self.cache.get(("vector", vector.object, vector.offset))
+                bitmap = self.cache.get(cache_key(vector))
                 if bitmap is None:
                     wanted.append((plan.file, vector))
                 else:
@@ -149,7 +149,7 @@ class TableReader:
         bodies = self._blobs.read(vector for _, vector in wanted)
         for file, vector in wanted:
             bitmap = vectors.decode(bodies[place(vector)], vector, file.rows)
-            self.cache.put(("vector", vector.object, vector.offset), bitmap, vector.length)
+            self.cache.put(cache_key(vector), bitmap, vector.length)
             found[file.path] = bitmap
         return found
 

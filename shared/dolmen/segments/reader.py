@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -120,9 +121,7 @@ class SegmentReader:
         return found
 
     def _fetch(self, segment: Segment) -> bytes:
-        body = self._get(segment)
-        check(segment, body)
-        return body
+        return self.cache.load(_key(segment), lambda: self._get(segment), partial(check, segment))
 
     def _maybe(self, segment: Segment, ids: Collection[str]) -> bool:
         """Whether the bloom filter knows any of ``ids``."""
@@ -131,8 +130,9 @@ class SegmentReader:
         key = ("bloom", segment.object, offset)
         body: bytes | None = self.cache.get(key)
         if body is None:
-            body = self._get(segment, (offset, offset + length))
-            check_bloom(segment, body)
+            body = self.cache.load(
+                key, lambda: self._get(segment, (offset, offset + length)), partial(check_bloom, segment)
+            )
             self.cache.put(key, body, len(body))
         return bool(bloom.maybe(body, list(ids)))
 
