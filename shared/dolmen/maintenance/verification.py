@@ -15,7 +15,7 @@ dolmen does not use them. Everybody else goes on meanwhile.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -82,7 +82,7 @@ class _Verification:
     def __init__(self, context: Context, ledger: Ledger, deep: bool, all_versions: bool) -> None:
         self._context, self._ledger, self._deep, self._all = context, ledger, deep, all_versions
         self._references = References()
-        self._seen: set[bytes] = set()
+        self._seen: set[str | bytes] = set()
 
     def run(self, version: int | None) -> Report:
         context, ledger = self._context, self._ledger
@@ -173,22 +173,25 @@ class _Verification:
             self._reference_table(view, versions, need)
         return views
 
-    def _reference_table(self, view: TableView, versions: tuple[int, int], need: Need) -> None:
+    def _reference_table(
+        self, view: TableView, versions: tuple[int, int], need: Need, new: Collection[str] | None = None
+    ) -> None:
+        """Takes what a table needs; of segments, if told which are ``new``, only those with their files."""
         add, name = self._references.add, view.name
         for segment in view.segments:
-            add(segment.object, versions, need=need, table=name, size=segment.size, rows=segment.rows)
+            if new is None or segment.object in new:
+                add(segment.object, versions, need=need, table=name, size=segment.size, rows=segment.rows)
         for tombstone in view.tombstones:
             blob = tombstone.blob
             add(blob.object, versions, need=need, table=name, end=blob.offset + blob.length)
-        for file in view.files():
+        for file in view.files(new):
             add(file.path, versions, need=need, table=name, size=file.size, rows=file.rows)
-            if file.vector:
-                vector = file.vector
-                end = vector.offset + vector.length
-                add(vector.object, versions, need=need, table=name, end=end, rows=vector.cardinality)
+        for vector in view.vectors(new):
+            end = vector.offset + vector.length
+            add(vector.object, versions, need=need, table=name, end=end, rows=vector.cardinality)
 
     def _older(self, manifest: Manifest) -> None:
-        """Takes what a kept version needs, as far as no newer one with the same entries was seen."""
+        """Takes what a kept version needs, as far as no version before it with the same entries was seen."""
         if not self._all:
             return
         versions = (manifest.version, manifest.version)
@@ -196,10 +199,18 @@ class _Verification:
             self._references.add(segment.object, versions, need="kept", size=segment.size)
         for name, root in manifest.tables.items():
             # One digest instead of the entry: a table is the same in most of the versions.
-            digest = hashlib.blake2b(msgspec.msgpack.encode(root), digest_size=16).digest()
-            if digest not in self._seen:
-                self._seen.add(digest)
-                self._reference_table(TableView(self._context, name, root, manifest, self._ledger), versions, "kept")
+            if self._unseen(hashlib.blake2b(msgspec.msgpack.encode(root), digest_size=16).digest()):
+                view = TableView(self._context, name, root, manifest, self._ledger)
+                # Files of a segment only become fewer: the first version that has it needs the most of them.
+                new = {segment.object for segment in view.segments if self._unseen(segment.object)}
+                self._reference_table(view, versions, "kept", new)
+
+    def _unseen(self, what: str | bytes) -> bool:
+        """Whether this is the first version, oldest first, that has it."""
+        if what in self._seen:
+            return False
+        self._seen.add(what)
+        return True
 
     def _check_released(self, newest: Manifest) -> None:
         """What older versions need, as the list of what is to be freed tells."""
@@ -262,7 +273,5 @@ def _entries(context: Context, segment: Segment, ledger: Ledger) -> Iterator[Any
     if isinstance(found, FileTable):
         for some in found.entries():
             yield from some
-    elif isinstance(found, TableEntry):
-        yield found
     else:
         yield from found or ()

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from dolmen.context import Context
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, SchemaError, UnsupportedFormatError
-from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone
+from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone, Vector
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import is_nested
 from dolmen.format.statistics import bounds
 from dolmen.maintenance.verification_report import Ledger
 from dolmen.segments.file_table import FileTable
 
+T = TypeVar("T")
+
 
 def read_segment(context: Context, segment: Segment, ledger: Ledger, table: str = "") -> Any:
     """What a segment holds; None, and a finding, if that can't be read. A missing one is told elsewhere."""
+    reader = context.segments
+    read: dict[SegmentKind, Callable[[Segment], Any]] = {
+        "files": reader.files,
+        "overlays": reader.overlays,
+        "removed": reader.removed,
+        "tombstones": reader.tombstones,
+        "applied": reader.applied,
+        "released": reader.released,
+        "history": reader.history,
+        "table": reader.tables,
+    }
+    return readable(context, segment, lambda: read[segment.kind](segment), ledger, table)
+
+
+def readable(context: Context, segment: Segment, read: Callable[[], T], ledger: Ledger, table: str = "") -> T | None:
+    """What ``read`` returns; None, and a finding, if it can't because of this segment."""
     try:
-        return getattr(context.segments, segment.kind)(segment)
+        return read()
     except UnsupportedFormatError as error:
         ledger.found("newer-format", segment.object, str(error), table=table, rows=segment.rows)
         return None
@@ -66,16 +84,8 @@ class TableView:
         section = self._root.section
         if section is None:
             return self._root
-        found: TableEntry | None = self._read(section)
-        if found is None:
-            return None
-        return msgspec.structs.replace(
-            found,
-            uuid=self._root.uuid,
-            epoch=self._root.epoch,
-            last_delete_ts=self._root.last_delete_ts,
-            unseen_delete_ts=self._root.unseen_delete_ts,
-        )
+        context, root = self._context, self._root
+        return readable(context, section, lambda: context.segments.whole(root), self._ledger, self.name)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -103,13 +113,26 @@ class TableView:
         """Spilled files that are gone."""
         return frozenset((*self._spilled("removed"), *self._inline.removed))
 
-    def files(self) -> Iterator[DataFile]:
-        """Live data files with the pair that counts, oldest first."""
+    def files(self, segments: Collection[str] | None = None) -> Iterator[DataFile]:
+        """Live data files with the pair that counts, oldest first.
+
+        Args:
+            segments: keys of the segments whose files are wanted, beside those in the manifest; all by default.
+        """
         for segment in self._inline.segments_of("files"):
+            if segments is not None and segment.object not in segments:
+                continue
             for file in self._files(segment):
                 if file.uuid not in self.removed:
                     yield self._effective(file, segment)
         yield from self._inline.files
+
+    def vectors(self, segments: Collection[str] | None = None) -> Iterator[Vector]:
+        """Vectors of live data files, and those of all overlays that count."""
+        yield from (file.vector for file in self.files(segments) if file.vector)
+        if segments is not None:
+            pairs = (overlay for uuid, overlay in self.overlays.items() if uuid not in self.removed)
+            yield from (overlay.vector for overlay in pairs if overlay.vector)
 
     def count(self) -> int:
         """How many data files there are, those in ``removed`` included."""
