@@ -88,7 +88,7 @@ class Place:
         """The newest version's."""
         return self.context().head.refresh().manifest
 
-    def keys(self, *prefixes: str) -> set[str]:
+    def there(self, *prefixes: str) -> set[str]:
         """Objects under any of these prefixes; all but pointer and manifests by default."""
         wanted = prefixes or ("data/", "tombstone/", "segment/", "intent/")
         return {key for key in self.bucket.objects if key.startswith(wanted)}

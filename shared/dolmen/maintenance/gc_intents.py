@@ -91,12 +91,13 @@ def clear(store: ObjectStore, eraser: Eraser, intent: KnownIntent, manifest: Man
 
 
 def _objects_of(store: ObjectStore, intent: KnownIntent, until_us: int) -> Iterator[ObjectInfo]:
-    """Objects named after the intent, in the hours in which its job was alive."""
+    """Objects named after the intent, in the hours in which its job was alive; any others are left to be orphans."""
     heartbeat = _first_heartbeat(store, intent.objects)
     tables: Sequence[str] = heartbeat.tables if heartbeat else ()
     started_us = min(intent.first_us, (heartbeat and heartbeat.started_us) or intent.first_us)
     places = [f"data/{table}/" for table in tables] or list(directories(store, "data"))
-    for hour_us in range(hour_floor(started_us) - HOUR_US, until_us + HOUR_US, HOUR_US):
+    until_us = min(until_us, intent.last_us) + HOUR_US
+    for hour_us in range(hour_floor(started_us) - HOUR_US, until_us, HOUR_US):
         for place in places:
             yield from store.list(f"{hour_prefix(place, hour_us)}{intent.txid}-")
 
