@@ -8,7 +8,6 @@ deleted object is never missed. Every step may be repeated: after a crash at any
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 
 from dolmen.commit.loop import submit
 from dolmen.commit.statements import Statement
@@ -108,11 +107,14 @@ class _Collection:
         self._freed, self._swept = manifest.freed, manifest.swept
         self._listed = False
         self._waiting: Amount | None = None
+        self._marked: KeySet | None = None
 
-    @cached_property
+    @property
     def _kept(self) -> KeySet:
         """What must stay: of the newest version, and of older ones that are kept or may still be read from."""
-        return mark(self._manifest, self._context.segments, self._through)
+        if self._marked is None:  # not a cached_property: up to Python 3.11 all of a class wait for one that fetches
+            self._marked = mark(self._manifest, self._context.segments, self._through)
+        return self._marked
 
     def run(self) -> Collected:
         """Deletes, records how far it came, and lets the next versions expire."""

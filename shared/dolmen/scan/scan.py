@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,12 +81,15 @@ class Scan:
         self.schema: pa.Schema = pa.schema([pa.field(field.name, field.arrow_type, field.nullable) for field in output])
         ids = {field.id for field in output}
         self._extra = tuple(field for field in order if field.id not in ids)
+        self._planned: Plan | None = None
 
-    @cached_property
+    @property
     def plan(self) -> Plan:
         """What the scan reads, made when it is first asked for; fetches segments, and nothing else."""
-        found = self._plan()
-        return replace(found, output=(*found.output, *self._extra)) if self._extra else found
+        if self._planned is None:  # not a cached_property: up to Python 3.11 all of a class wait for one that fetches
+            found = self._plan()
+            self._planned = replace(found, output=(*found.output, *self._extra)) if self._extra else found
+        return self._planned
 
     def _plan(self, *, counting: bool = False) -> Plan:
         return planning.plan(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from functools import cached_property
 
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import Segment, TableEntry
@@ -29,16 +28,19 @@ class LiveFiles:
         self.entry, self._reader = reader.whole(entry), reader
         self.segments = self.entry.segments_of("files")
         self._found_in: dict[str, str] = {}
+        self._changes: Changes | None = None
 
     @classmethod
     def of(cls, entry: TableEntry, reader: SegmentReader) -> LiveFiles:
         """The live files that a table's entry tells of."""
         return cls(entry, reader)
 
-    @cached_property
+    @property
     def changes(self) -> Changes:
         """What happened to files that are in segments."""
-        return Changes.of(self.entry, self._reader)
+        if self._changes is None:  # not a cached_property: up to Python 3.11 all of a class wait for one that fetches
+            self._changes = Changes.of(self.entry, self._reader)
+        return self._changes
 
     def __iter__(self) -> Iterator[DataFile]:
         """Effective entries, oldest first, a segment at a time."""
@@ -51,7 +53,7 @@ class LiveFiles:
         for part in self.parts(segment for segment in self.segments if segment.object == key):
             yield from part.entries()
 
-    @cached_property
+    @property
     def count(self) -> int:
         """How many files there are."""
         spilled = sum(segment.count for segment in self.segments)
