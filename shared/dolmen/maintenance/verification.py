@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator
-from itertools import islice
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -24,7 +24,7 @@ import msgspec
 from dolmen.commit.head import Head
 from dolmen.context import Context
 from dolmen.errors import DatabaseNotFoundError, ObjectNotFoundError, VersionExpiredError, VersionNotFoundError
-from dolmen.format.entries import DataFile, Overlay, Tombstone
+from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry
 from dolmen.maintenance.verification_chain import check_chain, newest_manifest, read_manifest
@@ -81,7 +81,7 @@ def verify(
 class _Verification:
     def __init__(self, context: Context, ledger: Ledger, deep: bool, all_versions: bool) -> None:
         self._context, self._ledger, self._deep, self._all = context, ledger, deep, all_versions
-        self._references = References()
+        self._references, self._deletes = References(), DeleteObjects()
         self._seen: set[str | bytes] = set()
 
     def run(self, version: int | None) -> Report:
@@ -98,14 +98,16 @@ class _Verification:
         if manifest is None:
             return self._report(version or 0, [], {})
         ledger.oldest = ledger.newest = manifest.version
-        views = self._check_entries(manifest)
+        tables = self._check_entries(manifest)
         if manifest is not newest:
-            self._reference(newest, Ledger(), "known")
+            self._reference_segments(newest, "known")
+            for name, root in newest.tables.items():
+                self._reference_table(TableView(context, name, root, newest, Ledger()), "known")
         self._check_released(newest)
         check_repeated(self._references, ledger)
         missing, orphans = check_objects(context.store, context.runtime, self._references, ledger, newest.swept)
         skip = {one.key for one in missing} | {found.object for found in ledger.findings if found.kind in _TOLD}
-        self._check_contents(views, skip)
+        self._check_contents(tables, skip)
         horizon = context.head.refresh().manifest.horizon
         if manifest.version < horizon:
             raise VersionExpiredError(f"version {manifest.version} expired while it was checked: verify a newer one")
@@ -130,26 +132,39 @@ class _Verification:
 
     # ---- entries
 
-    def _check_entries(self, manifest: Manifest) -> list[tuple[TableView, TableCheck]]:
+    def _check_entries(self, manifest: Manifest) -> list[_Checked]:
+        """Checks what the version says, and takes all that it needs: each entry is looked at once."""
         ledger = self._ledger
         check_manifest(manifest, ledger)
-        applied = self._own(manifest, "applied", ledger)
-        check_applied(applied, manifest, ledger)
+        check_applied(self._own(manifest, "applied", ledger), manifest, ledger)
         for _ in self._own(manifest, "history", ledger):
             pass
-        views = []
-        for view in self._reference(manifest, ledger, "needed"):
-            if view.entry is None:
-                continue
-            check = TableCheck(view.name, view.entry, manifest, view.holder, ledger)
-            check.check_schema()
-            check.check_tombstones(view.tombstones)
-            view.check()
-            for file in view.files():
-                ledger.looked("data files", total=view.count())
-                check.check_file(file)
-            views.append((view, check))
-        return views
+        self._reference_segments(manifest, "needed")
+        tables = []
+        for name, root in manifest.tables.items():
+            view = TableView(self._context, name, root, manifest, ledger)
+            self._reference_table(view, "needed", files=False)
+            if view.entry is not None:
+                tables.append(self._check_table(view, view.entry))
+        return tables
+
+    def _check_table(self, view: TableView, entry: TableEntry) -> _Checked:
+        check = TableCheck(view.name, entry, view.manifest, view.holder, self._ledger)
+        check.check_schema()
+        check.check_tombstones(view.tombstones)
+        for tombstone in view.tombstones:
+            self._deletes.add_tombstone(tombstone, view.name, entry.uuid)
+        total = view.count()
+        step = 1 if self._deep else max(1, -(-total // SAMPLED_FOOTERS))
+        sample = []
+        for place, file in enumerate(view.checked_files()):
+            self._ledger.looked("data files", total=total)
+            check.check_file(file)
+            self._reference_file(file, view, "needed")
+            self._deletes.add_vector(file, view.name, entry.uuid)
+            if place % step == 0 and not self._deep:
+                sample.append(file)
+        return _Checked(view, entry, sample)
 
     def _own(self, manifest: Manifest, kind: SegmentKind, ledger: Ledger) -> Iterator[Any]:
         """The database's own entries of a kind, oldest first; checks the segments they are in."""
@@ -163,47 +178,52 @@ class _Verification:
 
     # ---- references
 
-    def _reference(self, manifest: Manifest, ledger: Ledger, need: Need) -> list[TableView]:
-        """Takes all that a version needs."""
+    def _reference_segments(self, manifest: Manifest, need: Need) -> None:
         versions = (manifest.version, manifest.version)
         for segment in manifest.segments:
             self._references.add(segment.object, versions, need=need, size=segment.size)
-        views = [TableView(self._context, name, root, manifest, ledger) for name, root in manifest.tables.items()]
-        for view in views:
-            self._reference_table(view, versions, need)
-        return views
 
     def _reference_table(
-        self, view: TableView, versions: tuple[int, int], need: Need, new: Collection[str] | None = None
+        self, view: TableView, need: Need, *, files: bool = True, new: Collection[str] | None = None
     ) -> None:
         """Takes what a table needs; of segments, if told which are ``new``, only those with their files."""
-        add, name = self._references.add, view.name
+        versions = (view.manifest.version, view.manifest.version)
         for segment in view.segments:
             if new is None or segment.object in new:
-                add(segment.object, versions, need=need, table=name, size=segment.size, rows=segment.rows)
+                self._references.add(
+                    segment.object, versions, need=need, table=view.name, size=segment.size, rows=segment.rows
+                )
         for tombstone in view.tombstones:
-            blob = tombstone.blob
-            add(blob.object, versions, need=need, table=name, end=blob.offset + blob.length)
-        for file in view.files(new):
-            add(file.path, versions, need=need, table=name, size=file.size, rows=file.rows)
-        for vector in view.vectors(new):
-            end = vector.offset + vector.length
-            add(vector.object, versions, need=need, table=name, end=end, rows=vector.cardinality)
+            end = tombstone.blob.offset + tombstone.blob.length
+            self._references.add(tombstone.blob.object, versions, need=need, table=view.name, end=end)
+        for file in view.files(new) if files else ():
+            self._reference_file(file, view, need)
+        for vector in view.overlaid() if new is not None else ():
+            self._reference_vector(vector, view, need)
+
+    def _reference_file(self, file: DataFile, view: TableView, need: Need) -> None:
+        versions = (view.manifest.version, view.manifest.version)
+        self._references.add(file.path, versions, need=need, table=view.name, size=file.size, rows=file.rows)
+        if file.vector:
+            self._reference_vector(file.vector, view, need)
+
+    def _reference_vector(self, vector: Vector, view: TableView, need: Need) -> None:
+        versions, end = (view.manifest.version, view.manifest.version), vector.offset + vector.length
+        rows = vector.cardinality
+        self._references.add(vector.object, versions, need=need, table=view.name, end=end, rows=rows)
 
     def _older(self, manifest: Manifest) -> None:
         """Takes what a kept version needs, as far as no version before it with the same entries was seen."""
         if not self._all:
             return
-        versions = (manifest.version, manifest.version)
-        for segment in manifest.segments:
-            self._references.add(segment.object, versions, need="kept", size=segment.size)
+        self._reference_segments(manifest, "kept")
         for name, root in manifest.tables.items():
             # One digest instead of the entry: a table is the same in most of the versions.
             if self._unseen(hashlib.blake2b(msgspec.msgpack.encode(root), digest_size=16).digest()):
                 view = TableView(self._context, name, root, manifest, self._ledger)
                 # Files of a segment only become fewer: the first version that has it needs the most of them.
                 new = {segment.object for segment in view.segments if self._unseen(segment.object)}
-                self._reference_table(view, versions, "kept", new)
+                self._reference_table(view, "kept", new=new)
 
     def _unseen(self, what: str | bytes) -> bool:
         """Whether this is the first version, oldest first, that has it."""
@@ -248,23 +268,24 @@ class _Verification:
 
     # ---- contents
 
-    def _check_contents(self, views: list[tuple[TableView, TableCheck]], skip: set[str]) -> None:
-        deletes = DeleteObjects()
-        for view, check in views:
-            for tombstone in view.tombstones:
-                deletes.add_tombstone(tombstone, view.name, check.entry.uuid)
-            for file in view.files():
-                deletes.add_vector(file, view.name, check.entry.uuid)
-        objects = [one for key, one in deletes.by_key.items() if key not in skip]
+    def _check_contents(self, tables: list[_Checked], skip: set[str]) -> None:
+        objects = [one for key, one in self._deletes.by_key.items() if key not in skip]
         check_deletes(self._context, objects, len(objects), self._ledger)
-        for view, check in views:
-            data = DataCheck(self._context, view.name, check.entry, self._ledger, skip)
+        for one in tables:
+            data = DataCheck(self._context, one.view.name, one.entry, self._ledger, skip)
             if self._deep:
-                data.check_data(view.files(), view.count())
+                data.check_data(one.view.files(), one.view.count())
             else:
-                step = max(1, -(-view.count() // SAMPLED_FOOTERS))
-                sample: Iterator[DataFile] = islice(view.files(), 0, None, step)
-                data.check_footers(sample, -(-view.count() // step))
+                data.check_footers(iter(one.sample), len(one.sample))
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A table whose entries were checked, and the files to be opened."""
+
+    view: TableView
+    entry: TableEntry
+    sample: list[DataFile]
 
 
 def _entries(context: Context, segment: Segment, ledger: Ledger) -> Iterator[Any]:

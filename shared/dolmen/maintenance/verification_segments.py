@@ -127,30 +127,34 @@ class TableView:
                     yield self._effective(file, segment)
         yield from self._inline.files
 
-    def vectors(self, segments: Collection[str] | None = None) -> Iterator[Vector]:
-        """Vectors of live data files, and those of all overlays that count."""
-        yield from (file.vector for file in self.files(segments) if file.vector)
-        if segments is not None:
-            pairs = (overlay for uuid, overlay in self.overlays.items() if uuid not in self.removed)
-            yield from (overlay.vector for overlay in pairs if overlay.vector)
+    def overlaid(self) -> Iterator[Vector]:
+        """Vectors of the overlays that count."""
+        for uuid, overlay in self.overlays.items():
+            if overlay.vector and uuid not in self.removed:
+                yield overlay.vector
 
     def count(self) -> int:
         """How many data files there are, those in ``removed`` included."""
         return len(self._inline.files) + sum(segment.count for segment in self._inline.segments_of("files"))
 
-    def check(self) -> None:
-        """Checks every segment against what the manifest says of it."""
+    def checked_files(self) -> Iterator[DataFile]:
+        """The same as ``files``; on the way every segment is checked against what the manifest says of it."""
         spilled: set[str] = set()
+        changed = self.removed | self.overlays.keys()
         for segment in self._inline.segments_of("files"):
             check = _FileSegment(segment, self._inline)
             for file in self._files(segment):
                 check.add(file)
-                if file.uuid in self.removed or file.uuid in self.overlays:
-                    spilled.add(file.uuid)
+                uuid = file.uuid
+                if uuid in changed:
+                    spilled.add(uuid)
+                if uuid not in self.removed:
+                    yield self._effective(file, segment)
             if segment.object not in self._unreadable:
                 for kind, reason in check.judged(self.manifest):
                     self._ledger.found(kind, segment.object, reason, table=self.name, rows=segment.rows)
-        for uuid in sorted((self.removed | self.overlays.keys()) - spilled):
+        yield from self._inline.files
+        for uuid in sorted(changed - spilled):
             self._ledger.found("overlay-stray", self.holder, f"file {uuid} is in no segment", table=self.name)
         for kind, stamp in (("tombstones", "ts"), ("overlays", "applied_through")):
             for segment in self._inline.segments:
