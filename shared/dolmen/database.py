@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,6 +12,7 @@ import pyarrow as pa
 from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
 from dolmen.context import Context
+from dolmen.format.properties import DATABASE_PROPERTIES, shown
 from dolmen.results import Commit
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.snapshot import Snapshot, pin
@@ -20,7 +21,16 @@ from dolmen.store.url import open_store
 from dolmen.table import Table
 from dolmen.transaction import Transaction, replay
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # background work is loaded by those who do it
+    from dolmen.maintenance.compaction import Compacted
+    from dolmen.maintenance.deadline import Deadline
+    from dolmen.maintenance.debt import Debts
+    from dolmen.maintenance.gc_report import Collected
+    from dolmen.maintenance.merging import Merged
+    from dolmen.maintenance.resolution import Resolved
+    from dolmen.maintenance.run import Done, Failure, Round, Step
+    from dolmen.maintenance.ttl import Expired
+    from dolmen.maintenance.verification_report import Progress, Report
     from dolmen.scan.sql import SqlResult
 
 T = TypeVar("T")
@@ -56,6 +66,11 @@ class Database:
     def url(self) -> str:
         """Where it is."""
         return self._context.store.url
+
+    @property
+    def runtime(self) -> Runtime:
+        """Its clock, randomness, sleep and threads."""
+        return self._context.runtime
 
     @property
     def version(self) -> int:
@@ -99,11 +114,12 @@ class Database:
             schema: columns and types; dictionaries are stored as their values, times in microseconds.
             primary_key: columns that ``upsert`` and ``delete(keys=...)`` go by; not enforced by ``append``.
             sort_key: columns to sort rows by within a file: the ones that most filters name.
-            properties: settings, kept with the table.
+            properties: settings (see ``Table.set``).
 
         Raises:
             TableExistsError: the name is taken.
             SchemaError: a type that can't be stored, or a key that can't be one.
+            InputError: an unknown setting, or a value that is not allowed.
         """
         with Transaction(self._context, "create_table") as transaction:
             if name in transaction.base.tables:
@@ -116,6 +132,23 @@ class Database:
         with Transaction(self._context, "drop_table") as transaction:
             transaction.drop_table(name)
             return transaction.commit()
+
+    def set(self, **changes: Any) -> Commit:
+        """Changes settings of this database, in one commit: ``set(retention="7d")``.
+
+        Args:
+            changes: values by name (``settings`` shows them all); None unsets one, so that its default holds.
+
+        Raises:
+            InputError: an unknown setting, or a value that is not allowed.
+        """
+        with Transaction(self._context, "set") as transaction:
+            transaction.set(**changes)
+            return transaction.commit()
+
+    def settings(self) -> dict[str, Any]:
+        """Every setting of this database with the value that holds, as it was given; the default where none was."""
+        return shown(self._context.head.refresh().manifest.properties, DATABASE_PROPERTIES)
 
     def at(self, version: int | None = None, *, timestamp: datetime | int | str | None = None) -> Snapshot:
         """The database as it was.
@@ -162,6 +195,103 @@ class Database:
         Projections and predicates are pushed down into the scans.
         """
         return Snapshot(self._context, self._context.head.refresh().manifest).sql(query)
+
+    def resolve(self, table: str | None = None) -> dict[str, Resolved]:
+        """Turns unresolved deletes of one table, or of all, into deletion vectors, which makes scans fast again.
+
+        Returns:
+            by table, what was done. Safe at any time, beside anything; changes nothing that a reader sees.
+        """
+        from dolmen.maintenance.resolution import resolve
+
+        return {name: resolve(self._context, name) for name in self._some(table)}
+
+    def compact(self, table: str | None = None, *, dry_run: bool = False) -> dict[str, Compacted]:
+        """Rewrites small and mostly deleted files of one table, or of all, into full ones, where that pays.
+
+        Args:
+            dry_run: only plan; what comes back says what would be done, why, and what it would save.
+
+        Returns:
+            by table, what was planned and done. Safe at any time, beside anything; changes nothing that a reader sees.
+        """
+        from dolmen.maintenance.compaction import compact
+
+        return {name: compact(self._context, name, dry_run=dry_run) for name in self._some(table)}
+
+    def merge(self) -> Merged:
+        """Merges segments: what has left the manifest is kept in few objects. See ``compact``."""
+        from dolmen.maintenance.merging import merge_segments
+
+        return merge_segments(self._context)
+
+    def expire(self) -> Expired:
+        """Deletes the rows that have outlived their table's ``ttl`` (see ``Table.set``), in one commit."""
+        from dolmen.maintenance.ttl import expire_rows
+
+        return expire_rows(self._context)
+
+    def maintain(
+        self,
+        tables: Collection[str] | None = None,
+        *,
+        steps: Collection[Step] | None = None,
+        deadline: Deadline | None = None,
+        tell: Callable[[Done | Failure], None] = lambda ended: None,
+    ) -> Round:
+        """One round of all of this: expire, resolve, compact, merge; what the compact function does at each call.
+
+        Args:
+            tables: their names; all by default.
+            steps: which, of ``dolmen.maintenance.run.STEPS``; all by default.
+            deadline: when to stop; the next round goes on.
+            tell: called after each step.
+
+        Returns:
+            what was done, and what failed: one that fails does not stop the others.
+        """
+        from dolmen.maintenance.run import STEPS, maintain
+
+        return maintain(self._context, tables=tables, steps=steps or STEPS, deadline=deadline, tell=tell)
+
+    def gc(self, *, dry_run: bool = False, deadline: Callable[[], bool] = lambda: False) -> Collected:
+        """Lets old versions expire, and deletes what no kept version needs. How long what is kept: see ``set``.
+
+        Args:
+            dry_run: only say what would go.
+            deadline: True = stop; the next run goes on.
+        """
+        from dolmen.maintenance.collection import collect
+
+        return collect(self._context, dry_run=dry_run, deadline=deadline)
+
+    def verify(self, *, deep: bool = False, progress: Progress | None = None) -> Report:
+        """Checks that everything is there and is what it should be; changes nothing.
+
+        Args:
+            deep: read all data, and compare it with what is said of it.
+            progress: called with what is being checked, how many are done, and how many there are.
+        """
+        from dolmen.maintenance.verification import verify
+
+        return verify(self._context, deep=deep, progress=progress)
+
+    def stats(self, *, exact: bool = False) -> Debts:
+        """What background work has left to do: unresolved deletes, small files, dead rows, the manifest's size.
+
+        Args:
+            exact: read segments, where what the manifest says of them is not enough.
+        """
+        from dolmen.maintenance.debt import debts
+
+        return debts(self._context, exact=exact)
+
+    def _some(self, table: str | None) -> list[str]:
+        manifest = self._context.head.refresh().manifest
+        if table is not None:
+            manifest.table(table)
+            return [table]
+        return sorted(manifest.tables)
 
     def __repr__(self) -> str:
         cached = self._context.head.cached

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from dolmen.format.manifest import Manifest
+from dolmen.format.properties import TABLE_PROPERTIES, shown
 from dolmen.mutation import Mode
 from dolmen.reading import ReadableTable, Where
 from dolmen.results import Commit
@@ -79,6 +80,36 @@ class Table(ReadableTable):
         if mode == "positions":  # a file may be replaced between the look-up and the commit: look again
             return replay(self._context, lambda tx: self._run(tx, request, content, statement), "delete").commit
         return self._commit("delete", request, statement, content)
+
+    def overwrite(self, data: Any, *, force: bool = False, request: str | None = None) -> Commit:
+        """Replaces all rows by others, in one commit. Older versions still show the old ones until they expire.
+
+        Args:
+            data: see ``append``; nothing empties the table.
+            force: replace also what others have added or deleted since this began.
+            request: an id under which this is applied once, however often it is tried.
+
+        Raises:
+            ConflictError: somebody added or deleted rows meanwhile (unless forced), or overwrote the table too.
+            SchemaError, RowError: the data does not fit the table; nothing was changed.
+        """
+        return self._commit("overwrite", request, lambda table: table.overwrite(data, force=force, request=request))
+
+    def set(self, **changes: Any) -> Commit:
+        """Changes settings of this table, in one commit: ``set(ttl="event_time 90d", target_file_bytes="256MB")``.
+
+        Args:
+            changes: values by name (``settings`` shows them all); None unsets one, so that its default holds.
+
+        Raises:
+            InputError, SchemaError: an unknown setting, or a value that is not allowed.
+        """
+        return self._commit("set", None, lambda table: table.set(**changes))
+
+    def settings(self) -> dict[str, Any]:
+        """Every setting of this table with the value that holds, as it was given; the default where none was."""
+        entry = self._context.segments.whole(self._snapshot().table(self.name))
+        return shown(entry.properties, TABLE_PROPERTIES)
 
     def _commit(
         self,

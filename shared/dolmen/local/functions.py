@@ -58,9 +58,10 @@ class Function:
         directory: holds ``app.py``.
         log: the file that its log goes to.
         tell: also told of all that it logs.
+        at_once: when that happens, which ``tell`` must not print then; otherwise when it has ended.
     """
 
-    def __init__(self, directory: Path, log: Path, tell: Tell, runtime: Runtime) -> None:
+    def __init__(self, directory: Path, log: Path, tell: Tell, runtime: Runtime, *, at_once: bool = False) -> None:
         self.name, self._runtime, self._reasons = directory.name, runtime, dict[str, str]()
         self._module = _load(directory / "app.py")
         self._tell, self._heard_now = tell, list[tuple[str, int, dict[str, Any]]]()
@@ -70,7 +71,7 @@ class Function:
             for handler in self._module.logger.handlers
             if isinstance(handler, logging.StreamHandler)
         ]
-        self._listener = _Listener(self._heard)
+        self._listener = _Listener(tell if at_once else self._heard)
         self._module.logger.addHandler(self._listener)
 
     def close(self) -> None:
@@ -82,20 +83,25 @@ class Function:
 
     def deliver(self, letters: Sequence[Letter]) -> dict[str, str]:
         """Invokes it with a batch. Returns, by message id, why those that failed have failed."""
-        self._reasons.clear()
-        self._heard_now.clear()
-        context = Context(f"dolmen-{self.name}", self._runtime.uuid(), self._runtime)
         event = {"Records": [_record(self.name, letter) for letter in letters]}
         try:
-            with redirect_stdout(self._log):  # where metrics go, too
-                answer = self._module.lambda_handler(event, context)
+            answer = self.invoke(event)
             failed = [item["itemIdentifier"] for item in answer["batchItemFailures"]]
         except Exception as error:  # noqa: BLE001 - an invocation that raises fails as a whole, whatever it raises
             return {letter.id: f"{type(error).__name__}: {error}" for letter in letters}
+        return {id_: self._reasons.get(id_, "see the functions' log") for id_ in failed}
+
+    def invoke(self, event: dict[str, Any]) -> Any:
+        """Invokes it with an event; returns its answer, and raises what it raises."""
+        self._reasons.clear()
+        self._heard_now.clear()
+        context = Context(f"dolmen-{self.name}", self._runtime.uuid(), self._runtime)
+        try:
+            with redirect_stdout(self._log):  # where metrics go, too
+                return self._module.lambda_handler(event, context)
         finally:
             for told in self._heard_now:
                 self._tell(*told)
-        return {id_: self._reasons.get(id_, "see the functions' log") for id_ in failed}
 
     def _heard(self, text: str, level: int, facts: dict[str, Any]) -> None:
         if reason := facts.get("reason"):

@@ -1,4 +1,4 @@
-"""The loop that feeds files and requests of this machine to the functions, as S3 and SQS would."""
+"""The loop that feeds files and requests of this machine to the functions, as S3, SQS and the schedules would."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dolmen.errors import InputError
 from dolmen.local.functions import Function
 from dolmen.local.layout import Layout
 from dolmen.local.letters import LandingDirectory, Letter, QueueDirectory, write_whole
+from dolmen.local.schedule import Schedule
 from dolmen.runtime import Runtime, shared_runtime
 
 MAX_TRIES = 5
@@ -28,7 +29,7 @@ class LocalEvent:
     """Something that happened, for people to see.
 
     Args:
-        function: ``ingest`` or ``delete``.
+        function: ``ingest``, ``delete``, ``compact`` or ``gc``; ``schedule`` for what calls the latter two.
         text: what a function logged ("drop ingested", "committed", ...), or "given up".
         level: as in ``logging``.
         facts: named details: places and numbers, never values of the data.
@@ -62,6 +63,8 @@ def run_local(
     poll_seconds: float = 1.0,
     once: bool = False,
     auto_create: bool = False,
+    compact_seconds: float | None = None,
+    gc_seconds: float | None = None,
     on_event: Callable[[LocalEvent], None] = lambda event: None,
     runtime: Runtime | None = None,
 ) -> None:
@@ -79,6 +82,8 @@ def run_local(
         poll_seconds: how long to wait between two looks.
         once: end as soon as everything there has been handled or given up.
         auto_create: create a table that does not exist from the first file dropped for it.
+        compact_seconds: call the compact function so often, beside all that; None = never.
+        gc_seconds: the same for the gc function.
         on_event: told of all that happens.
 
     Raises:
@@ -97,8 +102,16 @@ def run_local(
                 ("delete", QueueDirectory(layout.queue)),
             )
         ]
+        seconds = {name: every for name, every in (("compact", compact_seconds), ("gc", gc_seconds)) if every}
+        log = layout.state / "functions.log"
+
+        def tell(function: str, text: str, level: int, facts: dict[str, Any]) -> None:
+            on_event(LocalEvent(function, text, level, facts))
+
+        schedule = stack.enter_context(Schedule(Path(functions_dir).absolute(), log, seconds, tell, runtime))
         while True:
             handled = [line.step() for line in lines]
+            schedule.poll()
             idle = not any(handled)
             if idle and once and not any(line.busy for line in lines):
                 return

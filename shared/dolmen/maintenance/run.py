@@ -1,0 +1,179 @@
+"""One round of maintenance: what the compact function does at each call, ``make up`` every minute, and you by hand.
+
+Expire, resolve, compact, merge: in this order, as each makes less work for the next. Tables take turns: the one with
+most to do goes first, but each gets its share of the time, and what one does not need goes to the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+from dolmen.context import Context
+from dolmen.errors import TableNotFoundError
+from dolmen.format.manifest import TableEntry
+from dolmen.maintenance.compaction import compact
+from dolmen.maintenance.deadline import Deadline
+from dolmen.maintenance.merging import merge_segments
+from dolmen.maintenance.resolution import resolve
+from dolmen.maintenance.ttl import expire_rows
+
+Step: TypeAlias = Literal["expire", "resolve", "compact", "merge"]
+STEPS: tuple[Step, ...] = ("expire", "resolve", "compact", "merge")
+
+
+@dataclass(frozen=True)
+class Done:
+    """A step that ended without error, whether or not there was anything to do.
+
+    Args:
+        table: None for the steps of the whole database.
+        result: what the step's function returned.
+        seconds: how long it took.
+    """
+
+    step: Step
+    table: str | None
+    result: Any
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A step that failed; the others went on."""
+
+    step: Step
+    table: str | None
+    error: Exception
+
+    def __str__(self) -> str:
+        about = self.table or "the database"
+        return f"{self.step} {about}: {type(self.error).__name__}: {self.error}"
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round did.
+
+    Args:
+        done: the steps, in the order in which they ended; a table may have had several turns.
+        failures: the steps that failed.
+        finished: nothing was left undone for lack of time.
+    """
+
+    done: tuple[Done, ...]
+    failures: tuple[Failure, ...]
+    finished: bool
+
+    def results(self, step: Step) -> list[Any]:
+        """What the runs of one step returned."""
+        return [done.result for done in self.done if done.step == step]
+
+
+def maintain(
+    context: Context,
+    *,
+    tables: Collection[str] | None = None,
+    steps: Collection[Step] = STEPS,
+    deadline: Deadline | None = None,
+    tell: Callable[[Done | Failure], None] = lambda ended: None,
+) -> Round:
+    """Does all the maintenance that there is to do, as far as the time allows; safe to repeat, and beside others.
+
+    Args:
+        tables: their names; None = all.
+        steps: which of ``STEPS``.
+        deadline: when to stop. What was done by then is committed, and the next round goes on.
+        tell: called after each step.
+    """
+    return _Rounder(context, deadline or Deadline(context.runtime), tell).run(tables, steps)
+
+
+class _Rounder:
+    def __init__(self, context: Context, deadline: Deadline, tell: Callable[[Done | Failure], None]) -> None:
+        self._context, self._deadline, self._tell = context, deadline, tell
+        self._done: list[Done] = []
+        self._failures: list[Failure] = []
+
+    def run(self, tables: Collection[str] | None, steps: Collection[Step]) -> Round:
+        context = self._context
+        there = context.head.refresh().manifest.tables
+        for name in sorted(set(tables or ()) - there.keys()):
+            absent = TableNotFoundError(f"no table {name!r}; tables: {', '.join(sorted(there)) or 'none'}")
+            self._ended(Failure(next(step for step in STEPS if step in steps), name, absent))
+        names = [name for name in there if tables is None or name in tables]
+        if "expire" in steps:
+            self._expire(tables)
+        resolving = sorted(names, key=lambda name: (-_deletes(there[name]), name)) if "resolve" in steps else []
+        compacting = sorted(names, key=lambda name: (-_files(there[name]), name)) if "compact" in steps else []
+        merging = "merge" in steps
+        while resolving or compacting or merging:
+            resolving = self._turns("resolve", resolve, resolving, 0.5 if compacting else 0.9)
+            compacting = self._turns("compact", compact, compacting, 0.9 if merging else 1.0)
+            if merging and not self._deadline():
+                stop = self._deadline.share(self._deadline.left_seconds)
+                merged = self._guarded("merge", None, partial(merge_segments, context, deadline=stop))
+                merging = merged is not None and not merged.finished and bool(merged.commits)
+            if self._deadline():
+                break
+        finished = not (self._deadline.reached or resolving or compacting or merging)
+        return Round(tuple(self._done), tuple(self._failures), finished)
+
+    def _expire(self, tables: Collection[str] | None) -> None:
+        if self._deadline():
+            return
+        expired = self._guarded(
+            "expire", None, lambda: expire_rows(self._context, tables=tables, deadline=self._deadline)
+        )
+        for name, error in expired.failures.items() if expired else ():
+            self._ended(Failure("expire", name, error))
+
+    def _turns(self, step: Step, run: Callable[..., Any], names: Sequence[str], part: float) -> list[str]:
+        """Gives each table a turn within a part of the time that is left; returns those that need another one."""
+        left_seconds = self._deadline.left_seconds
+        left_after = 0.0 if math.isinf(left_seconds) else left_seconds * (1 - part)
+        again: list[str] = []
+        for index, name in enumerate(names):
+            if self._deadline():
+                return [*again, *names[index:]]
+            share = self._deadline.share((self._deadline.left_seconds - left_after) / (len(names) - index))
+            done = self._guarded(step, name, partial(run, self._context, name, deadline=share))
+            if done is not None and not done.finished and (share.reached or done.commits):
+                again.append(name)
+        return again
+
+    def _guarded(self, step: Step, table: str | None, run: Callable[[], Any]) -> Any:
+        """Runs a step; an error is kept, so that it does not stop the others."""
+        runtime = self._context.runtime
+        began = runtime.monotonic()
+        try:
+            result = run()
+        except Exception as error:  # noqa: BLE001 - told, and raised or returned at the end by whoever called
+            if not self._dropped(table):
+                self._ended(Failure(step, table, error))
+            return None
+        self._ended(Done(step, table, result, runtime.monotonic() - began))
+        return result
+
+    def _dropped(self, table: str | None) -> bool:
+        """Whether a step failed because its table has gone meanwhile."""
+        cached = self._context.head.cached
+        return table is not None and cached is not None and table not in cached.manifest.tables
+
+    def _ended(self, ended: Done | Failure) -> None:
+        if isinstance(ended, Done):
+            self._done.append(ended)
+        else:
+            self._failures.append(ended)
+        self._tell(ended)
+
+
+def _deletes(entry: TableEntry) -> int:
+    return len(entry.tombstones) + sum(segment.count for segment in entry.segments_of("tombstones"))
+
+
+def _files(entry: TableEntry) -> int:
+    return len(entry.files) + sum(segment.count for segment in entry.segments_of("files"))

@@ -1,0 +1,126 @@
+"""The scheduled functions on one machine: called in a process of their own, which ends with the pipeline."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dolmen.local import Layout, LocalEvent, run_local
+from support.functions import FUNCTIONS
+
+FUNCTION = """
+import logging, os
+logger = logging.getLogger("{name}")
+logger.setLevel(logging.INFO)
+
+def lambda_handler(event, context):
+    print("a metric")
+    logger.info("called", extra={{"said": event, "pid": os.getpid(), "ms": context.get_remaining_time_in_millis()}})
+    {end}
+"""
+
+
+class EnoughError(Exception):
+    """Ends a pipeline that goes on for ever."""
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    made = Layout.under(tmp_path / "root")
+    made.make()
+    return made
+
+
+def functions(directory: Path, **ends: str) -> Path:
+    """The project's functions, with others in the place of the scheduled ones, which end as told."""
+    directory.mkdir()
+    for name in ("ingest", "delete"):
+        (directory / name).symlink_to(FUNCTIONS / name)
+    for name, end in ends.items():
+        (directory / name).mkdir()
+        (directory / name / "app.py").write_text(FUNCTION.format(name=name, end=end))
+    return directory
+
+
+def run_until(
+    enough: Callable[[list[LocalEvent]], bool], layout: Layout, functions: Path, **options: Any
+) -> list[LocalEvent]:
+    events: list[LocalEvent] = []
+
+    def tell(event: LocalEvent) -> None:
+        events.append(event)
+        if enough(events):
+            raise EnoughError
+
+    with pytest.raises(EnoughError):
+        run_local(layout.database, layout.landing, layout.queue, functions, poll_seconds=0.01, on_event=tell, **options)
+    return events
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_both_are_called_again_and_again_in_another_process(layout: Layout, tmp_path: Path) -> None:
+    made = functions(tmp_path / "functions", compact="return 1", gc="return 2")
+
+    def both_twice(events: list[LocalEvent]) -> bool:
+        return all(sum(event.function == name for event in events) >= 2 for name in ("compact", "gc"))
+
+    events = run_until(both_twice, layout, made, compact_seconds=0.01, gc_seconds=0.02)
+    assert {(event.function, event.text, event.level) for event in events} == {
+        ("compact", "called", logging.INFO),
+        ("gc", "called", logging.INFO),
+    }
+    assert all(event.facts["said"] == {} and event.facts["ms"] > 100_000 for event in events)
+    [process] = {event.facts["pid"] for event in events}
+    assert process != os.getpid()
+    assert not alive(process)
+
+
+def test_a_call_that_fails_is_told_and_made_again(layout: Layout, tmp_path: Path) -> None:
+    made = functions(tmp_path / "functions", compact='raise RuntimeError("compact events: no")', gc="1 / 0")
+
+    def failed_twice(events: list[LocalEvent]) -> bool:
+        return all(
+            sum((event.function, event.text) == (name, "round failed") for event in events) >= 2
+            for name in ("compact", "gc")
+        )
+
+    events = run_until(failed_twice, layout, made, compact_seconds=0.01, gc_seconds=0.01)
+    reasons = {event.function: event.facts["reason"] for event in events if event.text == "round failed"}
+    assert reasons == {"compact": "compact events: no", "gc": "ZeroDivisionError: division by zero"}
+
+
+def test_a_process_that_dies_is_told_and_started_again(layout: Layout, tmp_path: Path) -> None:
+    made = functions(tmp_path / "functions", compact="os._exit(9)", gc="return 1")
+
+    def started_again(events: list[LocalEvent]) -> bool:
+        return len({event.facts["pid"] for event in events if event.text == "called"}) == 2
+
+    events = run_until(started_again, layout, made, compact_seconds=0.01)
+    [ended] = [event for event in events if event.text == "ended"]
+    assert (ended.function, ended.level, ended.facts["exit_code"]) == ("schedule", logging.ERROR, 9)
+
+
+def test_ingest_goes_on_while_a_round_takes_long(layout: Layout, tmp_path: Path) -> None:
+    made = functions(tmp_path / "functions", compact="import time; time.sleep(600)")
+
+    def ingested(events: list[LocalEvent]) -> bool:
+        if len(events) == 1:
+            (layout.landing / "events").mkdir()
+            (layout.landing / "events" / "a.csv").write_text("id\n1\n")
+        return any(event.text == "drop ingested" for event in events)
+
+    events = run_until(ingested, layout, made, compact_seconds=0.01, auto_create=True)
+    assert events[0].function == "compact"
+    assert not alive(events[0].facts["pid"])
