@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -530,7 +532,7 @@ def nulls_of_a_nested_column_are_not_counted(db: Damaged) -> str:
     return edit_stats(db, 4, nulls=0)
 
 
-@damage("unsorted", deep=True)
+@damage("row-order", deep=True)
 def rows_are_not_sorted(db: Damaged) -> str:
     unsorted = Database(MemoryStore(db.bucket), Runtime())
     table = unsorted.create_table("u", SCHEMA, sort_key="id")
@@ -612,3 +614,9 @@ def test_progress_is_told(db: Damaged) -> None:
     db.verify(deep=True, progress=lambda what, done, total: told.append((what, done, total)))
     assert {what for what, _, _ in told} >= {"manifests", "data files", "objects listed", ".del objects", "footers"}
     assert [(done, total) for what, done, total in told if what == "footers"][-1] == (6, 6)
+
+
+def test_every_kind_of_finding_stands_in_the_operators_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "maintenance.md").read_text()
+    table = page.partition("### What it finds")[2]
+    assert set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", table)) == KINDS.keys()

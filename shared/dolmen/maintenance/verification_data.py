@@ -160,7 +160,7 @@ class DataCheck:
                 facts.found.append(("stats-untrue", f"{place}footer, column {self._named(id_)}: {wrong}"))
         keys = [columns[id_] for id_ in self._entry.sort_key if id_ in columns]
         if keys and footer.metadata.row_group(group).sorting_columns and not _is_sorted(keys):
-            facts.found.append(("unsorted", place + "rows are not in the order of the sort key"))
+            facts.found.append(("row-order", place + "rows are not in the order of the sort key"))
         return file, facts
 
     def _source(self, opened: Opened, group: int, ids: frozenset[int]) -> Source:

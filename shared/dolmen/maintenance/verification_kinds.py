@@ -39,7 +39,10 @@ _COMPARE = (
     "Rows of the file may be hidden or shown wrongly. Compare with an older version (at(version=...)), and overwrite "
     "the table with the rows that are right."
 )
-_REWRITE = "The rows are all there: compact the table, which writes them anew with right entries, then verify again."
+_REWRITE = (
+    "The rows are all there, but scans with a filter may leave some of them out: overwrite the table with what a scan "
+    "without one returns, then verify again."
+)
 _WRONG_WRITER = (
     "No dolmen writes this: keep a copy of the database, find out what wrote the version, and overwrite the table with "
     "an older version (at(version=...))."
@@ -143,7 +146,7 @@ _ALL: tuple[Kind, ...] = (
         "segment-bounds",
         "error",
         "what the manifest says of a segment (bounds, totals) is true of its entries",
-        "Scans may leave files out. Merging the table's segments writes the bounds anew; verify again.",
+        _REWRITE,
     ),
     Kind(
         "overlay-stray",
@@ -167,10 +170,10 @@ _ALL: tuple[Kind, ...] = (
     Kind("row-count", "error", "a data file has as many rows as its entry says", _COPY_OR_LOSE_ROWS),
     Kind("stats-untrue", "error", "statistics contain the values, and their counts are exact", _REWRITE),
     Kind(
-        "unsorted",
+        "row-order",
         "warning",
         "rows are sorted by the sort key within a row group",
-        _KEEP.format("scans are right, but may read more than they need; compact the table."),
+        _KEEP.format("scans are right, but may read more than they need, until a compaction sorts the file anew."),
     ),
     Kind(
         "row-timestamps",
