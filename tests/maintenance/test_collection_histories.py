@@ -1,0 +1,162 @@
+"""Random lives with every kind of upkeep: what collection goes by is complete, and every kept version stays whole."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from dolmen.maintenance.compaction import compact
+from dolmen.maintenance.gc_mark import needed, reached, released
+from dolmen.maintenance.merging import merge_segments
+from dolmen.maintenance.resolution import resolve
+from dolmen.maintenance.verification import verify
+from support.aging import EAGER, SCHEMA, Place, rows
+
+LONG = os.environ.get("DOLMEN_LONG") == "1"
+
+
+class Life:
+    """A database whose root is so small that everything spills, and somebody who does something random with it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random, self.place = random.Random(seed), Place(seed)
+        self.db = self.place.db
+        self.db.set(root_bytes="4KB")
+        self.key = 0
+        self.rows: dict[int, object] = {}
+        for name in ("a", "b"):
+            self.db.create_table(name, SCHEMA, primary_key=["k"])
+
+    def new_rows(self) -> object:
+        first, self.key = self.key, self.key + self.random.randrange(1, 6)
+        return rows(*range(first, self.key))
+
+    def step(self) -> None:
+        """Does one thing, to one table."""
+        name = self.random.choice(self.db.tables())
+        table, context, key = self.db.table(name), self.place.context(), self.random.randrange(self.key + 1)
+        some = f"k BETWEEN {key} AND {key + 9}"
+        choices: list[tuple[int, Callable[[], object]]] = [
+            (9, lambda: table.append(self.new_rows(), request=f"r{self.place.now_us}")),
+            (3, lambda: table.upsert(rows(key, key + 1))),
+            (3, lambda: table.delete(f"k = {key}")),
+            (2, lambda: table.delete(some)),
+            (3, lambda: table.delete(f"k IN ({key}, {key + 3})", mode="positions")),
+            (1, lambda: table.delete(some, mode="positions")),
+            (1, lambda: table.overwrite(self.new_rows())),
+            (3, lambda: resolve(context, name)),
+            (3, lambda: compact(context, name)),
+            (3, lambda: merge_segments(context)),
+            (1, lambda: self.drop_and_create(name)),
+        ]
+        weights, actions = zip(*choices, strict=True)
+        self.random.choices(actions, weights)[0]()
+        self.place.pass_hours(self.random.choice([0.1, 0.3, 1, 3]))
+        self.remember()
+
+    def drop_and_create(self, name: str) -> None:
+        self.db.drop_table(name)
+        self.db.create_table(name, SCHEMA, primary_key=["k"])
+
+    def remember(self) -> None:
+        """The rows of the newest version."""
+        db = self.place.open()
+        at = db.at(db.version)
+        self.rows[db.version] = {name: sorted(at.table(name).to_arrow()["k"].to_pylist()) for name in at.tables()}
+
+
+def seeds() -> list[int]:
+    given = os.environ.get("DOLMEN_TEST_SEED")
+    return [int(given)] if given else [random.SystemRandom().getrandbits(32) for _ in range(40 if LONG else 2)]
+
+
+def test_what_an_older_version_needs_the_newest_needs_too_or_it_was_released_since() -> None:
+    """The rule that the mark is built on, for every version of a life."""
+    for seed in seeds():
+        print(f"DOLMEN_TEST_SEED={seed}")
+        life = Life(seed)
+        for _ in range(60):
+            life.step()
+        context, manifest = life.place.context(), life.place.manifest
+        reader = context.segments
+        assert manifest.segments_of("released")
+        needed_since: set[str] = set(needed(manifest, reader))
+        entries = list(released(manifest, reader, 0))
+        db = life.place.open()
+        for version in range(manifest.version, 0, -1):
+            missing = set(needed(db.at(version)._manifest, reader)) - needed_since
+            assert missing == set(), (seed, version)
+            for entry in entries:
+                if entry.version == version:
+                    needed_since |= set(entry.objects)
+                    for tree in entry.trees:
+                        needed_since |= {tree.object, *reached(tree, reader)}
+
+
+def test_every_kept_version_of_a_random_life_reads_as_it_did_and_nothing_is_left_over() -> None:
+    settings = replace(EAGER, keep_versions=8, retention_us=30 * 3_600_000_000, orphan_age_us=24 * 3_600_000_000)
+    for seed in seeds():
+        print(f"DOLMEN_TEST_SEED={seed}")
+        life = Life(seed)
+        expired = deleted = 0
+        for number in range(90):
+            life.step()
+            if number % 7 == 6:
+                done = life.place.collect(settings)
+                assert not done.errors
+                expired, deleted = expired + done.versions_expired, deleted + done.objects
+        assert expired > 20, seed
+        assert deleted > 20, seed
+        found, horizon = life.place.read_versions(), life.place.manifest.horizon
+        for version, was in life.rows.items():
+            assert found[version] == ("VersionExpiredError" if version < horizon else was), (seed, version)
+        for _ in range(8):
+            life.place.pass_hours(40)
+            life.place.collect(replace(settings, keep_versions=1))
+        life.place.collect(replace(settings, keep_versions=1), full=True)
+        assert life.place.there() == life.place.needed(), seed
+        assert verify(life.place.context(), deep=True).findings == (), seed
+
+
+def test_ids_that_were_applied_long_ago_are_forgotten_when_their_segment_is_old_enough() -> None:
+    place = Place()
+    place.db.set(root_bytes="4KB")
+    table = place.db.create_table("t", SCHEMA)
+    for number in range(80):
+        table.append(rows(number), request=f"request-{number}")
+        place.pass_hours(1)
+
+    def segments() -> set[str]:
+        return {segment.object for segment in place.manifest.segments_of("applied")}
+
+    before = segments()
+    assert before
+    place.pass_hours(31 * 24)
+    place.collect()
+    assert before <= segments()
+    place.pass_hours(8 * 24)
+    place.collect()
+    assert not before & segments()
+    for _ in range(4):
+        place.pass_hours(60)
+        place.collect()
+    assert not before & place.there()
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_a_database_with_everything_in_segments_comes_to_rest(seed: int) -> None:
+    life = Life(seed)
+    for _ in range(60):
+        life.step()
+    for _ in range(20):
+        life.place.pass_hours(60)
+        life.place.collect()
+    version = life.db.refresh()
+    for _ in range(10):
+        life.place.pass_hours(60)
+        life.place.collect()
+    assert life.db.refresh() == version
