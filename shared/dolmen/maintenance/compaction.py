@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import msgspec
 import pyarrow as pa
@@ -35,6 +36,9 @@ from dolmen.write.data_file import with_commit_ts, write_data_files
 from dolmen.write.options import DEFAULT, WriteOptions
 
 __all__ = ["Compacted", "CompactionOptions", "CompactionPlan", "PlannedGroup", "compact", "plan_compaction"]
+
+_REQUESTS_AT_ONCE = 4
+"""Of up to 8 MB each, which is what reading ahead takes of memory."""
 
 _TRIES_ALONE = 2
 """So often a single file is tried: who changes it so often will go on doing it."""
@@ -168,6 +172,12 @@ class _Run:
     done: Compacted
     intent: Intent | None = field(default=None)
 
+    @cached_property
+    def reading(self) -> Context:
+        """The context with few requests at once: whole files are read, so each brings as much as it may."""
+        runtime = self.context.runtime
+        return replace(self.context, runtime=replace(runtime, threads=min(runtime.threads, _REQUESTS_AT_ONCE)))
+
     def all_groups(self) -> None:
         """Compacts the plan's groups, and what is left of those that were dropped."""
         waiting: deque[tuple[tuple[str, ...], int]] = deque(
@@ -257,7 +267,7 @@ class _Rewriting:
         """
         context, name, snapshot = self._run.context, self._run.name, self._snapshot
         plans = [plan for file in self._inputs if (plan := snapshot.unresolved.plan(file)) is not None]
-        reader = table_reader(context, name, snapshot.manifest, snapshot.entry, self._entry.schema.fields)
+        reader = table_reader(self._run.reading, name, snapshot.manifest, snapshot.entry, self._entry.schema.fields)
         rows = LiveRows(reader, self._entry, snapshot.unresolved)
         written = write_data_files(
             context.store,

@@ -55,7 +55,7 @@ class CompactionOptions:
     growth: int = 4
     deleted_share: float = 0.5
     group_bytes: int = 768 << 20
-    memory_bytes: int = 64 << 20
+    memory_bytes: int = 32 << 20
     directory: str | None = None
     run_bytes: int | None = None
     row_group_bytes: int | None = None
