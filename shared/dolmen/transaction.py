@@ -255,7 +255,7 @@ class Transaction:
         entry = self.base.tables.get(name)
         if entry is None:
             return  # created by this transaction: nobody else can have changed it
-        schema = entry.schema
+        schema = self._context.segments.whole(entry).schema
 
         def may_match(file: DataFile | Segment) -> bool:
             if predicate is None:

@@ -64,3 +64,28 @@ def test_a_transaction_that_has_looked_into_its_version_does_not_move_to_another
         with pytest.raises(TableNotFoundError):
             transaction.table("b")
     assert second.table("a").count() == 1
+
+
+def test_an_idle_table_is_read_and_deleted_from_by_position_like_any_other() -> None:
+    """Seed 108: of a table whose whole entry had been spilled, the schema was taken from what is left in the root."""
+    db = open_database(MemoryBucket())
+    db.create_table("idle", SCHEMA)
+    db.create_table("busy", SCHEMA)
+    for first in range(0, 50, 5):
+        db.table("idle").append(pa.table({"k": list(range(first, first + 5))}))
+    db.set(root_bytes="4KB")
+    for _ in range(80):
+        db.table("busy").append(pa.table({"k": [1]}))
+    head = db._context.head.cached
+    assert head is not None
+    assert head.manifest.tables["idle"].section is not None
+
+    def move(transaction: Transaction) -> None:
+        transaction.table("idle").delete("k < 10", mode="positions")
+        rows = transaction.table("idle").count("k >= 40")
+        db.table("idle").append(pa.table({"k": [20]}))  # does not change what was read
+        transaction.table("busy").append(pa.table({"k": [rows]}))
+
+    with db.transaction() as transaction:
+        move(transaction)
+    assert db.table("idle").count() == 41

@@ -32,8 +32,20 @@ class World(Protocol):
     def queue(self) -> Queue:
         """Requests that are delivered at least once."""
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of the database in this history."""
+
+    @property
+    def choices(self) -> dict[str, tuple[Any, ...]]:
+        """What they may be."""
+
     def unique(self) -> int:
         """A number that was not given out before."""
+
+    @property
+    def now_us(self) -> int:
+        """The time."""
 
 
 class Actor:
@@ -64,6 +76,7 @@ class Actor:
                 self.random.randrange(KEYS),
                 None if self.random.random() < 0.1 else self.random.randrange(100),
                 self.world.unique(),
+                None if self.random.random() < 0.1 else self.world.now_us - self.random.randint(0, 4 * 3_600_000_000),
             )
             for _ in range(self.random.randint(1, most))
         )
@@ -225,7 +238,7 @@ class Inserter(Actor):
         """One insert."""
         if self.target(process, ("right",)) is None:
             return
-        row = Row(self.random.randrange(KEYS), self.random.randrange(100), self.world.unique())
+        row = Row(self.random.randrange(KEYS), self.random.randrange(100), self.world.unique(), None)
 
         def insert(transaction: Transaction, run: Run) -> None:
             run.effects.append(model.AppendIfAbsent("right", row))

@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from dolmen.errors import StoreUnavailableError
 from dolmen.format.layout import POINTER
@@ -39,7 +40,7 @@ class Faults:
     Args:
         crash: the process dies, half before the effect, half after it.
         lost: no answer; half of the puts landed.
-        late: no answer, and the put arrives later, up to 13 minutes.
+        late: no answer, and the put (or delete) arrives later, up to 13 minutes.
         double: the put arrives twice: half at once, answered by the second; half once more later.
         refused: 409 or 503 to the end of the client's patience: nothing landed.
         outage: from here on the process gets no answers for a while.
@@ -68,6 +69,7 @@ class Network:
         self.step_limit = 0
         self.server_off_us = 0
         self.whole_seconds = rng.random() < 0.5
+        self.page = rng.choice((20, 100, 1_000))
         self.bucket = MemoryBucket(self.server_clock_us, "simulation")
         self.ledger = Ledger(self.bucket, counts)
         self._wire = MemoryStore(self.bucket, Runtime(clock_us=lambda: 0, monotonic=lambda: 0.0))
@@ -110,6 +112,22 @@ class Network:
 
         self.scheduler.after(self.delay_us(), arrive)
 
+    def delete_later(self, who: str, keys: Sequence[str]) -> None:
+        """Sends a delete on a long way."""
+
+        def arrive() -> None:
+            self.trace.note(self.scheduler.now_us, who, f"late delete {' '.join(keys)}")
+            self.counts["late deletes"] += 1
+            for key in keys:
+                self.delete(key)
+
+        self.scheduler.after(self.delay_us(), arrive)
+
+    def delete(self, key: str) -> None:
+        """Removes an object, if it may go. Raises ViolationError."""
+        self.ledger.retention.deleting(key, self.server_clock_us())
+        self.bucket.objects.pop(key, None)
+
     def arrived(self, key: str, body: bytes, outcome: PutOutcome) -> None:
         """Takes note of a put's true outcome."""
         if key == POINTER and isinstance(outcome, Stored):
@@ -150,21 +168,53 @@ class FaultyStore(MemoryStore):
         return found
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        self._before("list", prefix)
-        found = list(super().list(prefix, start_after))
-        self._read("list", prefix)
-        return iter(found)
+        """Page by page: others come in between, and any page may get no answer."""
+        while True:
+            self._before("list", prefix)
+            page = list(islice(super().list(prefix, start_after), self._network.page))
+            self._read("list", prefix)
+            yield from page
+            if len(page) < self._network.page:
+                return
+            start_after = page[-1].key
 
     def delete(self, keys: Sequence[str]) -> Sequence[Deleted]:
-        self._before("delete", " ".join(keys))
-        done = super().delete(keys)
-        self._read("delete", " ".join(keys))
+        """Any part of it may have happened when the process dies or gets no answer; each key may fail by itself."""
+        what = " ".join(keys)
+        fate = self._before("delete", what)
+        network, faults = self._network, self._network.faults
+        if network.scheduler.now_us < self._outage_until_us:
+            fate = network.random.random() * (faults.lost + faults.late)
+        if (fate := fate - faults.late) < 0:
+            network.delete_later(self._who, keys)
+            raise self._no_answer("delete", what, "late")
+        sound = len(keys)
+        crash = network.random.random() * 2 < faults.crash
+        if crash or (fate := fate - faults.lost) < 0:
+            sound = network.random.randint(0, sound)
+        done: list[Deleted] = []
+        for key in keys[:sound]:
+            refused = network.random.random() * 2 < faults.refused + faults.lost
+            network.counts["keys not deleted"] += refused
+            if not refused:
+                network.delete(key)
+            done.append(Deleted(key, "InternalError" if refused else None))
+        if crash:
+            self._crash("after", "delete", what)
+        if sound < len(keys):
+            raise self._no_answer("delete", what, "answer lost")
+        self._note("delete", what, f"{sum(each.error is None for each in done)} gone")
+        self._now()
         return done
 
     def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
         content = bytes(body)
         if self.run is not None and self.run.first_put is None:
             self.run.first_put = self._network.ledger.version
+        if self.run is not None:
+            self.run.puts(key)
+            if key.startswith("segment/") and self.run.operation.kind != "merge":
+                self._network.ledger.spilled.add(key)
         if key == POINTER:
             self._network.ledger.sent(content, self.run)
         fate = self._before("put", key)
@@ -233,11 +283,14 @@ class FaultyStore(MemoryStore):
         """What becomes of the answer to a read: clients retry these by themselves, so only rarely is it lost."""
         network = self._network
         if network.scheduler.now_us < self._outage_until_us or network.random.random() * 4 < network.faults.lost:
-            self._fault("unreadable")
-            self._note(verb, key, "unavailable")
-            network.scheduler.pause(network.random.randint(SECOND_US, 20 * SECOND_US))
-            raise StoreUnavailableError(f"no answer for {key}")
+            raise self._no_answer(verb, key, "unavailable")
         self._note(verb, key, "ok")
+
+    def _no_answer(self, verb: str, key: str, what: str) -> StoreUnavailableError:
+        self._fault("unreadable" if verb != "delete" else "deletes without answer")
+        self._note(verb, key, what)
+        self._network.scheduler.pause(self._network.random.randint(SECOND_US, 20 * SECOND_US))
+        return StoreUnavailableError(f"no answer for {verb} {key}")
 
     def _unknown(self, verb: str, key: str, what: str) -> PutOutcome:
         self._fault(what)

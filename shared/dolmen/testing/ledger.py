@@ -3,44 +3,39 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import msgspec
 
-from dolmen.errors import AppliedIdError, ConflictError, StoreUnavailableError, TableExistsError, TableNotFoundError
+from dolmen.errors import (
+    AppliedIdError,
+    ConflictError,
+    StaleWriterError,
+    StoreUnavailableError,
+    TableExistsError,
+    TableNotFoundError,
+    VersionExpiredError,
+)
 from dolmen.results import Commit
 from dolmen.store.memory import MemoryBucket
-from dolmen.testing.model import Create, DeletePositions, Operation, Run, State, ViolationError, fold
+from dolmen.testing.model import (
+    Create,
+    DeletePositions,
+    Effect,
+    Expire,
+    Operation,
+    Run,
+    Settings,
+    State,
+    ViolationError,
+    fold,
+)
+from dolmen.testing.retention import JITTER_US, Retention, setting
+from dolmen.testing.stored import Pointer, Stored, View
 
 SETTLED_US = 20 * 60 * 1_000_000
-
-
-class _Pointer(msgspec.Struct):
-    version: int
-    manifest: str
-    commit_id: str
-
-
-class _Id(msgspec.Struct):
-    id: str
-    digest: str
-    version: int
-
-
-class _Commit(msgspec.Struct):
-    version: int
-    commit_id: str
-
-
-class _Manifest(msgspec.Struct):
-    """As much of a manifest as the checks need, declared apart from the code under test."""
-
-    version: int
-    commit_id: str
-    commit_ts: int
-    created_at: int
-    previous: str | None = None
-    applied: tuple[_Id, ...] = ()
-    history: tuple[_Commit, ...] = ()
+EXPIRED = "ttl_expired"
+_HISTORY = 64
 
 
 class Landed(msgspec.Struct, frozen=True):
@@ -64,11 +59,19 @@ class Ledger:
         self.counts = counts
         self.chain: list[Landed] = [Landed("", "", 0, 0, None)]
         self.states: list[State] = [{}]
+        self.settings: list[dict[str, Any]] = [{}]
+        self.horizons: list[int] = [0]
+        self.born: dict[int, int] = {}
         self.applied: dict[str, int] = {}
         self.digests: dict[str, str] = {}
         self.dated: list[tuple[int, int]] = []
-        self._bucket = bucket
+        self.stored = Stored(bucket)
+        self.retention = Retention(bucket, self.stored, counts)
+        self.upkeep_version = 0
+        self.spilled: set[str] = set()
+        self.named: set[str] = set()
         self._runs: dict[str, Run] = {}
+        self._timestamps: dict[int, int] = {}
 
     @property
     def version(self) -> int:
@@ -77,7 +80,7 @@ class Ledger:
 
     def sent(self, pointer: bytes, run: Run | None) -> None:
         """Notes whose commit a pointer is that is on its way."""
-        commit_id = msgspec.json.decode(pointer, type=_Pointer).commit_id
+        commit_id = msgspec.json.decode(pointer, type=Pointer).commit_id
         if run is None:
             raise ViolationError(f"commit {commit_id} by nobody")
         if self._runs.setdefault(commit_id, run) is not run:
@@ -85,11 +88,12 @@ class Ledger:
 
     def landed(self, body: bytes, now_us: int) -> None:
         """Takes note of a pointer that has just landed: a version. Raises ViolationError."""
-        pointer = msgspec.json.decode(body, type=_Pointer)
-        there = self._bucket.objects.get(pointer.manifest)
-        if there is None:
-            raise ViolationError(f"the pointer names {pointer.manifest}, which is not there")
-        manifest = msgspec.json.decode(there.body, type=_Manifest)
+        pointer = msgspec.json.decode(body, type=Pointer)
+        try:
+            view = self.stored.version(pointer.manifest)
+        except KeyError as error:
+            raise ViolationError(f"the pointer names {pointer.manifest}, of which {error} is not there") from error
+        manifest = view.manifest
         version, before = self.version + 1, self.chain[-1]
         if (manifest.version, manifest.commit_id) != (pointer.version, pointer.commit_id):
             raise ViolationError(f"pointer {pointer} names another version's manifest")
@@ -101,47 +105,114 @@ class Ledger:
             raise ViolationError(f"commit_ts of version {version} is not greater than that of the version before")
         if manifest.created_at < before.created_at:
             raise ViolationError(f"created_at of version {version} is before that of the version before")
-        if not now_us - SETTLED_US <= manifest.created_at <= now_us + 60_000_000:
+        if not now_us - SETTLED_US <= manifest.created_at <= now_us + JITTER_US:
             raise ViolationError(
                 f"version {version} landed {(now_us - manifest.created_at) / 1e6} s after its created_at"
             )
-        expected = [(index, self.chain[index].commit_id) for index in range(max(1, version - 64), version)]
-        if [(entry.version, entry.commit_id) for entry in manifest.history] != expected:
-            raise ViolationError(f"the history of version {version} is not that of its chain")
+        self._check_history(view)
         run = self._runs.get(manifest.commit_id)
         if run is None:
             raise ViolationError(f"version {version} has a commit id that nobody sent")
         self._check_operation(run.operation, version)
-        self._check_applied(manifest, run, version)
+        self._check_applied(view, run, version)
         self._check_tables(run, version)
-        state = fold(self.states, run, self.applied, version)
-        for id_ in manifest.applied:
-            self.applied.setdefault(id_.id, id_.version)
-            self.digests.setdefault(id_.id, id_.digest)
-        self.states.append(state)
+        self._fold(view, run, version)
         self.chain.append(Landed(pointer.manifest, manifest.commit_id, manifest.commit_ts, manifest.created_at, run))
+        self.horizons.append(manifest.horizon)
         self.counts["commits"] += 1
         self._count_merges(run, version)
+        self._count_upkeep(view, run)
+        self._check_size(view)
+        self.retention.landed(view)
+
+    def _fold(self, view: View, run: Run, version: int) -> None:
+        manifest, before = view.manifest, self.states[-1]
+        if run.operation.kind == "expire":
+            run.effects = self._expiries(view)
+        state = fold(self.states, run, self.applied, version)
+        for id_ in view.applied:
+            self.applied.setdefault(id_.id, id_.version)
+            self.digests.setdefault(id_.id, id_.digest)
+        self.born.update((row.u, version) for rows in state.values() for row in rows.rows if row.u not in self.born)
+        self.states.append(state)
+        same = all(
+            (state[name].rows if name in state else ()) == (before[name].rows if name in before else ())
+            for name in state.keys() | before.keys()
+        )
+        if not same and not manifest.data_change:
+            raise ViolationError(f"version {version} by {run.operation} changed rows and says that it did not")
+        if run.operation.upkeep and not run.effects and manifest.data_change:
+            raise ViolationError(f"version {version} by {run.operation} says that it changed rows")
+        if view.tables.keys() != state.keys():
+            raise ViolationError(f"version {version} has tables {sorted(view.tables)}, not {sorted(state)}")
+        for name, table in view.tables.items():
+            told = {key: value for key, value in table.properties.items() if key != EXPIRED}
+            if told != state[name].settings:
+                raise ViolationError(f"version {version}: {name!r} has settings {told}, not {state[name].settings}")
+        settings = self.settings[-1]
+        for effect in run.effects:
+            if isinstance(effect, Settings) and not effect.table:
+                settings = effect.merged(settings)
+        if manifest.properties != settings:
+            raise ViolationError(f"version {version} has settings {manifest.properties}, not {settings}")
+        self.settings.append(settings)
+
+    def _expiries(self, view: View) -> list[Effect]:
+        """What a commit of expiry did, by what it remembers of itself; judged by the tables' time to live."""
+        effects: list[Effect] = []
+        old = self.retention.newest
+        for name, table in view.tables.items():
+            last = old.tables.get(name) if old else None
+            said = table.properties.get(EXPIRED)
+            if said is None or (last and last.properties.get(EXPIRED) == said):
+                continue
+            lived = [state[name].settings.get("ttl") for state in self.states[-30:] if name in state]
+            ages = [setting({"retention": ttl.rpartition(" ")[2]}, "retention") for ttl in lived if ttl]
+            if not ages or said["before"] > view.manifest.created_at - min(ages) + JITTER_US:
+                raise ViolationError(f"rows of {name!r} expired before {said['before']}: they live for {lived}")
+            effects.append(Expire(name, said["before"]))
+        self.counts["tables expired"] += len(effects)
+        return effects
+
+    def _check_history(self, view: View) -> None:
+        manifest = view.manifest
+        version, horizon = manifest.version, max(manifest.horizon, 1)
+        recent = [(entry.version, entry.commit_id) for entry in manifest.history[-_HISTORY:]]
+        if recent != [(index, self.chain[index].commit_id) for index in range(max(1, version - _HISTORY), version)]:
+            raise ViolationError(f"the newest history of version {version} is not that of its chain")
+        told = [entry.version for entry in view.history if entry.version >= horizon]
+        if told != list(range(horizon, version)):
+            raise ViolationError(f"version {version} with horizon {horizon} tells of versions {told}")
+        if any(entry.commit_id != self.chain[entry.version].commit_id for entry in view.history):
+            raise ViolationError(f"the history of version {version} is not that of its chain")
 
     def _check_operation(self, operation: Operation, version: int) -> None:
-        if operation.landed is not None:
+        if operation.landed is not None and not operation.upkeep:
             raise ViolationError(f"{operation} was committed twice: as versions {operation.landed} and {version}")
         if operation.failed is not None:
             raise ViolationError(f"{operation} was reported as failed ({operation.failed!r}) and landed as {version}")
         operation.landed = version
 
-    def _check_applied(self, manifest: _Manifest, run: Run, version: int) -> None:
-        there = {id_.id: id_ for id_ in manifest.applied}
+    def _check_applied(self, view: View, run: Run, version: int) -> None:
+        there = {id_.id: id_ for id_ in view.applied}
+        if len(there) != len(view.applied):
+            raise ViolationError(f"version {version} tells of an id twice")
+        kept_us = min(setting(settings, "applied_retention") for settings in self.settings[-30:])
         for id_, applied in self.applied.items():
-            if id_ not in there or there[id_].version != applied:
+            told = there.get(id_)
+            if told is None and self.chain[applied].created_at < view.manifest.created_at - kept_us + JITTER_US:
+                self.counts["ids forgotten"] += 1
+            elif told is None or told.version != applied:
                 raise ViolationError(f"version {version} forgot that id {id_} was applied by version {applied}")
-        new = {id_.id: id_.digest for id_ in manifest.applied if id_.id not in self.applied}
+        new = {id_.id: id_.digest for id_ in view.applied if id_.id not in self.applied}
         expected = {id_: digest for id_, digest in run.operation.digests.items() if id_ not in self.applied}
         if new != expected or any(there[id_].version != version for id_ in new):
             raise ViolationError(f"version {version} applied ids {sorted(new)}, not {sorted(expected)}")
         self.counts["partial overlaps"] += 0 < len(new) < len(run.operation.digests)
 
     def _check_tables(self, run: Run, version: int) -> None:
+        if run.operation.upkeep:
+            return
         assert run.first_put is not None
         for effect in run.effects:
             there = self.states[-1].get(effect.table)
@@ -153,6 +224,16 @@ class Ledger:
                     f"before version {there.epoch} created another"
                 )
 
+    def _check_size(self, view: View) -> None:
+        """A root is within its budget, but for what no spill may take and for a few small tails."""
+        before = self.retention.newest
+        if before is None:
+            return
+        budget = setting(self.settings[-2], "root_bytes")
+        self.counts["greatest root, in percent of its budget"] = max(
+            self.counts["greatest root, in percent of its budget"], 100 * view.size // budget
+        )
+
     def _count_merges(self, run: Run, version: int) -> None:
         tables = {effect.table for effect in run.effects if isinstance(effect, DeletePositions)}
         if not tables or run.base is None:
@@ -163,6 +244,23 @@ class Ledger:
                 self.counts["positions rebased over positions"] += 1
                 return
 
+    def _count_upkeep(self, view: View, run: Run) -> None:
+        counts, manifest = view.manifest.counts, view.manifest
+        before = self.retention.newest
+        if run.operation.upkeep:
+            self.upkeep_version = manifest.version
+            self.counts[f"commits of {manifest.operation}"] += 1
+        self.named |= view.segments
+        self.counts["files compacted"] += counts.files_removed if manifest.operation == "compact" else 0
+        self.counts["groups dropped"] += counts.groups_dropped
+        self.counts["files resolved"] += counts.files_resolved
+        self.counts["tombstones dropped"] += counts.tombstones_removed
+        attempt = run.manifests.index(view.key)
+        for key in view.segments - (before.segments if before else frozenset()):
+            if key in run.spills:
+                self.counts["spills"] += 1
+                self.counts["spills reused"] += attempt > run.spills[key]
+
     # ---- what callers are told ---------------------------------------------------------------------------------------
 
     def acknowledged(self, operation: Operation, run: Run, commit: Commit | None) -> None:
@@ -170,7 +268,7 @@ class Ledger:
         landed = operation.landed
         if lost := [id_ for id_, digest in operation.digests.items() if self.digests.get(id_) != digest]:
             raise ViolationError(f"{operation} was acknowledged, and {lost} were not applied")
-        if commit is None and landed is not None:
+        if operation.upkeep or (commit is None and landed is not None):
             return
         if commit is None or commit.operation == "nothing":
             if landed is not None:
@@ -201,36 +299,57 @@ class Ledger:
 
     def refused(self, operation: Operation, run: Run | None, error: BaseException) -> None:
         """The call raised an error that says that nothing landed. Raises ViolationError if that is not the truth."""
-        if operation.landed is not None:
+        if operation.landed is not None and not operation.upkeep:
             raise ViolationError(f"{operation} landed as {operation.landed} and was reported as failed: {error!r}")
         operation.failed = error
         self.counts[f"{type(error).__name__}"] += 1
+        if not self._justified(operation, run, error):
+            raise ViolationError(f"{operation} failed without a reason: {error!r}") from error
+
+    def _justified(self, operation: Operation, run: Run | None, error: BaseException) -> bool:
         during = range(operation.began, self.version + 1)
-        names = {effect.table for effect in run.effects} if run else set()
+        # A call may be made on the version that its process knew: it is told to open the table anew.
+        known = range(operation.known, self.version + 1)
+        names = {*operation.about, *(effect.table for effect in run.effects if run)} - {""} if run else set()
         match error:
             case TableNotFoundError():
-                justified = any(name not in self.states[version] for version in during for name in names)
+                return any(name not in self.states[version] for version in during for name in names)
             case TableExistsError():
-                justified = any(name in self.states[version] for version in during for name in names)
+                return any(name in self.states[version] for version in during for name in names)
             case AppliedIdError():
-                justified = any(self.digests.get(id_, digest) != digest for id_, digest in operation.digests.items())
+                return any(self.digests.get(id_, digest) != digest for id_, digest in operation.digests.items())
             case ConflictError():
-                # A call may be made on the version that its process knew: it is told to open the table anew.
-                known = range(operation.known, self.version + 1)
                 creations = {
                     (name, rows.epoch)
                     for version in known
                     for name, rows in self.states[version].items()
                     if name in names
                 }
-                overtaken = operation.reads and self.version > operation.began
-                justified = not operation.replays and (overtaken or len(creations) > len(names))
+                overtaken = (operation.reads or operation.upkeep) and self.version > min(
+                    operation.began, operation.known
+                )
+                return not operation.replays and (overtaken or len(creations) > len(names))
+            case StaleWriterError():
+                newest = self.retention.newest
+                assert newest is not None
+                revoked = any(at >= operation.began for at in self.retention.revoked.values())
+                return revoked or newest.manifest.orphan_cutoff + JITTER_US >= operation.began_us
+            case VersionExpiredError():
+                return operation.reading < self.retention.horizon
             case StoreUnavailableError():
-                justified = operation.faults > 0
-            case _:
-                justified = False
-        if not justified:
-            raise ViolationError(f"{operation} failed without a reason: {error!r}") from error
+                return operation.faults > 0
+        return False
+
+    # ---- what is checked later ---------------------------------------------------------------------------------------
+
+    def check_timestamps(self, table: str, timestamps: dict[int, int]) -> None:
+        """Each row's commit timestamp is within its first commit's, and the same whenever it is read."""
+        for u, ts in timestamps.items():
+            version = self.born[u]
+            if not self.chain[version - 1].commit_ts < ts <= self.chain[version].commit_ts:
+                raise ViolationError(f"row {u} of {table!r}, written by version {version}, has _commit_ts {ts}")
+            if self._timestamps.setdefault(u, ts) != ts:
+                raise ViolationError(f"row {u} of {table!r} had _commit_ts {self._timestamps[u]}; now it is {ts}")
 
     def check_dates(self) -> None:
         """At the end: every answer to ``at(timestamp)`` is still the right one."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -23,20 +23,22 @@ class Row(NamedTuple):
     k: int
     v: int | None
     u: int
+    t: int | None = None
 
 
-SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("u", pa.int64())])
-"""The rows' Arrow form; ``k`` is the primary key."""
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("u", pa.int64()), ("t", pa.timestamp("us"))])
+"""The rows' Arrow form; ``k`` is the primary key, and rows may expire by ``t``."""
 
 Matches: TypeAlias = Callable[[Row], bool]
 
 
 class Rows(NamedTuple):
-    """A table in one version: which creation of its name it is, its rows, and how many commits it holds."""
+    """A table in one version: which creation of its name it is, its rows, how many commits it holds, its settings."""
 
     epoch: int
     rows: tuple[Row, ...]
     writes: int
+    settings: dict[str, Any]
 
 
 State: TypeAlias = dict[str, Rows]
@@ -166,6 +168,56 @@ class AppendIfAbsent:
 
 
 @dataclass(frozen=True)
+class Overwrite:
+    """Replaces all rows. Unless ``force`` it must have seen all of them."""
+
+    table: str
+    rows: tuple[Row, ...]
+    force: bool
+    request: str | None = None
+
+    def apply(self, state: State, seen: State, version: int) -> None:
+        """See Effect."""
+        unseen = set(rows_of(state, self.table).rows) ^ set(rows_of(seen, self.table).rows)
+        if unseen and not self.force:
+            raise ViolationError(f"version {version} overwrote {self.table!r} without having seen {sorted(unseen)}")
+        for each in (state, seen):
+            _replace(each, self.table, lambda rows: self.rows, seen is each)
+
+
+@dataclass(frozen=True)
+class Expire:
+    """Removes the rows whose time is before ``before``, which the commit itself says."""
+
+    table: str
+    before: int
+    request: str | None = None
+
+    def apply(self, state: State, seen: State, version: int) -> None:
+        """See Effect."""
+        Delete(self.table, lambda row: row.t is not None and row.t < self.before).apply(state, seen, version)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Changes settings of a table; with the name "" those of the database, which the ledger keeps."""
+
+    table: str
+    changes: dict[str, Any]
+    request: str | None = None
+
+    def apply(self, state: State, seen: State, version: int) -> None:
+        """See Effect."""
+        if self.table:
+            old = rows_of(state, self.table)
+            state[self.table] = old._replace(settings=self.merged(old.settings))
+
+    def merged(self, old: dict[str, Any]) -> dict[str, Any]:
+        """Those settings with these changes; None removes."""
+        return {name: value for name, value in (old | self.changes).items() if value is not None}
+
+
+@dataclass(frozen=True)
 class Create:
     """Creates the table, empty."""
 
@@ -176,7 +228,7 @@ class Create:
         """See Effect."""
         if self.table in state:
             raise ViolationError(f"table {self.table!r} was created twice")
-        state[self.table] = seen[self.table] = Rows(version, (), 0)
+        state[self.table] = seen[self.table] = Rows(version, (), 0, {})
 
 
 @dataclass(frozen=True)
@@ -197,7 +249,7 @@ def _replace(state: State, table: str, change: Callable[[tuple[Row, ...]], tuple
     if only_seen and table not in state:
         return
     old = rows_of(state, table)
-    state[table] = Rows(old.epoch, change(old.rows), old.writes + 1)
+    state[table] = old._replace(rows=change(old.rows), writes=old.writes + 1)
 
 
 @dataclass(eq=False)
@@ -211,6 +263,10 @@ class Operation:
         reads: whether its commit depends on what it read.
         replays: whether it is repeated on conflicts, so that none may reach the caller.
         digests: by request id, what it says the request is.
+        upkeep: background work: any number of commits, none of which changes a row.
+        about: the table it works on, if that is not in its effects.
+        reading: the oldest version that it may look at.
+        began_us: when it began.
     """
 
     kind: str
@@ -220,6 +276,10 @@ class Operation:
     reads: bool = False
     replays: bool = False
     digests: dict[str, str] = field(default_factory=dict)
+    upkeep: bool = False
+    about: tuple[str, ...] = ()
+    reading: int = 0
+    began_us: int = 0
     landed: int | None = None
     failed: BaseException | None = None
     faults: int = 0
@@ -236,12 +296,23 @@ class Run:
     Args:
         base: the version it looked at; None when it did not look.
         first_put: the newest version when its first object went up: its statements were made on that at the latest.
+        manifests: keys of the manifests it has put, one for each attempt.
+        spills: by key of a segment that it has put, how many attempts there had been.
     """
 
     operation: Operation
     effects: list[Effect] = field(default_factory=list)
     base: int | None = None
     first_put: int | None = None
+    manifests: list[str] = field(default_factory=list)
+    spills: dict[str, int] = field(default_factory=dict)
+
+    def puts(self, key: str) -> None:
+        """Takes note of an object on its way to the store."""
+        if key.startswith("manifest/") and key not in self.manifests:
+            self.manifests.append(key)
+        elif key.startswith("segment/"):
+            self.spills.setdefault(key, len(self.manifests))
 
 
 def fold(states: Sequence[State], run: Run, applied: dict[str, int], version: int) -> State:

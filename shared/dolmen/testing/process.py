@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from dolmen.context import Context
 from dolmen.database import Database
 from dolmen.errors import (
     AppliedIdError,
@@ -14,6 +15,7 @@ from dolmen.errors import (
     TableNotFoundError,
     UnknownOutcomeError,
     UnsettledTimestampError,
+    VersionExpiredError,
 )
 from dolmen.results import Commit
 from dolmen.runtime import Runtime
@@ -28,7 +30,7 @@ T = TypeVar("T")
 _MOST_RUNS = 12
 
 #: What a call may raise while the world is as bad as it is; anything else ends the history.
-EXPECTED = (RetryableError, TableNotFoundError, TableExistsError, AppliedIdError)
+EXPECTED = (RetryableError, TableNotFoundError, TableExistsError, AppliedIdError, VersionExpiredError)
 
 
 class Process:
@@ -109,16 +111,39 @@ class Process:
         finally:
             run.base = transaction.base.version
 
-    def read(self, call: Callable[[], T]) -> T | None:
-        """A call that reads; None if it could not."""
+    def upkeep(self, kind: str, call: Callable[[], T], about: tuple[str, ...] = ()) -> T | None:
+        """Background work: any number of commits that change no row. Returns what it returned; None if it failed.
+
+        Args:
+            about: tables that it works on, and which may be gone.
+        """
+        operation = self._begin(Operation(kind, self.who, *self._versions, upkeep=True, about=about))
+        self.begin_run()
+        found: list[T] = []
+        self._judge(operation, lambda: found.append(call()))
+        return found[0] if found else None
+
+    def read(self, call: Callable[[], T], version: int | None = None) -> T | None:
+        """A call that reads; None if it could not.
+
+        Args:
+            version: the version that it asks for; the newest it knows if None.
+        """
         operation = self._begin(Operation("read", self.who, *self._versions))
+        if version is not None:
+            operation.reading = version
         try:
             return call()
         except UnsettledTimestampError:
             self.network.counts["unsettled timestamps"] += 1
-        except RetryableError as error:
+        except (RetryableError, VersionExpiredError) as error:
             self.ledger.refused(operation, None, error)
         return None
+
+    @property
+    def context(self) -> Context:
+        """What background work takes."""
+        return self.db._context
 
     @property
     def _versions(self) -> tuple[int, int]:
@@ -126,6 +151,7 @@ class Process:
         return self.ledger.version, min(self.db.version, self.ledger.version)
 
     def _begin(self, operation: Operation) -> Operation:
+        operation.reading, operation.began_us = operation.known, self.network.scheduler.now_us
         self.store.operation, self.store.run = operation, None
         return operation
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dolmen.errors import TableNotFoundError, VersionNotFoundError
+from dolmen.errors import TableNotFoundError, VersionExpiredError, VersionNotFoundError
 from dolmen.testing.actors import TABLES, Actor
 from dolmen.testing.faulty_store import MINUTE_US
+from dolmen.testing.ledger import Ledger
 from dolmen.testing.model import Row, State, ViolationError, difference
 from dolmen.testing.process import Process
 
 
 def rows_from(data: pa.Table | pa.RecordBatch) -> list[Row]:
     """Rows as production code gives them."""
-    return [Row(*values) for values in zip(*(data[name].to_pylist() for name in Row._fields), strict=True)]
+    columns = (data[name] for name in Row._fields[:-1])
+    times = data["t"].cast(pa.int64()).to_pylist()
+    return [Row(*values) for values in zip(*(column.to_pylist() for column in columns), times, strict=True)]
+
+
+def check_all(ledger: Ledger, data: pa.Table, state: State, name: str, what: str) -> None:
+    """Checks rows that come with their commit timestamps, and these too."""
+    check_rows(rows_from(data), state, name, what)
+    ledger.check_timestamps(name, dict(zip(data["u"].to_pylist(), data["_commit_ts"].to_pylist(), strict=True)))
 
 
 def check_rows(found: list[Row], expected: State, name: str, what: str) -> None:
@@ -31,22 +40,29 @@ class Reader(Actor):
             return
         process.network.counts["reads"] += 1
         kind = self.random.random()
+        version = self._version(process)
         if kind < 0.3:
             process.read(lambda: self._newest(process))
         elif kind < 0.5:
-            process.read(lambda: self._by_number(process))
-        elif kind < 0.7:
-            process.read(lambda: self._by_time(process))
+            process.read(lambda: self._by_number(process, version), version)
+        elif kind < 0.65:
+            process.read(lambda: self._by_time(process), 0)
         elif kind < 0.85:
-            process.read(lambda: self._slowly(process))
+            process.read(lambda: self._slowly(process, version), version)
         elif kind < 0.95:
             process.read(lambda: self._two_tables(process))
         else:
             process.read(lambda: self._history(process))
 
     def _version(self, process: Process) -> int:
-        newest = process.ledger.version
-        return newest if self.random.random() < 0.3 else self.random.randint(max(1, newest - 80), newest)
+        """Seldom one that has expired: that fails too soon to be of interest. Often one that will soon."""
+        newest, horizon = process.ledger.version, max(process.ledger.retention.horizon, 1)
+        chance = self.random.random()
+        if chance < 0.3:
+            return newest
+        if chance < 0.5:
+            return min(newest, horizon + self.random.randint(0, 2))
+        return self.random.randint(max(1, horizon - (chance > 0.9)), newest)
 
     def _newest(self, process: Process) -> None:
         name, ledger, began = self.random.choice(TABLES), process.ledger, process.ledger.version
@@ -60,15 +76,15 @@ class Reader(Actor):
         if all(difference(found, rows) for rows in candidates):
             check_rows(found, ledger.states[-1], name, f"a scan between versions {began} and {ledger.version}")
 
-    def _by_number(self, process: Process) -> None:
-        version = self._version(process)
+    def _by_number(self, process: Process, version: int) -> None:
         state = process.ledger.states[version]
         snapshot = process.db.at(version=version)
         if snapshot.tables() != sorted(state):
             raise ViolationError(f"version {version} shows tables {snapshot.tables()}, not {sorted(state)}")
         for name in sorted(state)[:2]:
             table = snapshot.table(name)
-            check_rows(rows_from(table.scan().to_arrow()), state, name, f"version {version}")
+            data = table.scan(with_commit_ts=True).to_arrow()
+            check_all(process.ledger, data, state, name, f"version {version}")
             if table.count() != len(state[name].rows):
                 raise ViolationError(f"version {version} counts {table.count()} rows of {name!r}")
             k = self.random.randrange(4)
@@ -87,17 +103,26 @@ class Reader(Actor):
         process.ledger.dated.append((timestamp, version))
         process.network.counts["reads by time"] += 1
 
-    def _slowly(self, process: Process) -> None:
-        version = self._version(process)
-        state = process.ledger.states[version]
+    def _slowly(self, process: Process, version: int) -> None:
+        ledger, scheduler = process.ledger, process.network.scheduler
+        state = ledger.states[version]
         snapshot = process.db.at(version=version)
-        process.network.scheduler.pause(self.random.randint(0, MINUTE_US))
-        for name in sorted(state)[:2]:
-            found: list[Row] = []
-            for batch in snapshot.table(name).scan().to_reader():
-                found += rows_from(batch)
-                process.network.scheduler.pause(self.random.randint(0, MINUTE_US))
-            check_rows(found, state, name, f"version {version}, read slowly,")
+        pace_us = self.random.choice((MINUTE_US, MINUTE_US, 20 * MINUTE_US))
+        scheduler.pause(self.random.randint(0, pace_us))
+        try:
+            for name in sorted(state)[:2]:
+                found: list[Row] = []
+                for batch in snapshot.table(name).scan().to_reader():
+                    found += rows_from(batch)
+                    scheduler.pause(self.random.randint(0, pace_us))
+                check_rows(found, state, name, f"version {version}, read slowly,")
+        except VersionExpiredError:
+            free_us = ledger.retention.expired_since(version)
+            if free_us is None or process.network.server_clock_us() < free_us:
+                raise ViolationError(f"version {version} expired under a reader before its grace was over") from None
+            process.network.counts["expired under a reader"] += 1
+            raise
+        process.network.counts["read slowly beyond the horizon"] += version < ledger.retention.horizon
 
     def _two_tables(self, process: Process) -> None:
         with process.db.transaction() as transaction:
@@ -111,5 +136,6 @@ class Reader(Actor):
         began, chain = process.ledger.version, process.ledger.chain
         told = [(commit.version, commit.commit_id) for commit in process.db.history()]
         newest = told[0][0]
-        if newest < began or told != [(index, chain[index].commit_id) for index in range(newest, 0, -1)]:
+        oldest = max(process.ledger.horizons[newest], 1)
+        if newest < began or told != [(index, chain[index].commit_id) for index in range(newest, oldest - 1, -1)]:
             raise ViolationError(f"history() of version {newest} is not the chain of commits")

@@ -5,16 +5,17 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from dolmen.database import Database
 from dolmen.errors import RetryableError
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryStore
-from dolmen.testing import actors
+from dolmen.testing import actors, upkeep
 from dolmen.testing.actors import Actor
 from dolmen.testing.faulty_store import MINUTE_US, SECOND_US, Crash, Faults, Network
 from dolmen.testing.process import Process
-from dolmen.testing.readers import Reader, check_rows, rows_from
+from dolmen.testing.readers import Reader, check_all
 from dolmen.testing.requests import Queue
 from dolmen.testing.scheduler import Scheduler
 from dolmen.testing.trace import Trace
@@ -30,6 +31,14 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (actors.Transferrer, 1),
     (actors.Inserter, 2),
     (actors.Worker, 3),
+    (upkeep.Settler, 1),
+    (upkeep.Overwriter, 1),
+    (upkeep.Loader, 1),
+    (upkeep.Resolver, 2),
+    (upkeep.Compactor, 2),
+    (upkeep.Merger, 1),
+    (upkeep.Expirer, 1),
+    (upkeep.Collector, 2),
     (Reader, 2),
 )
 """Every kind of actor, and how many of it take part: the one place to register a new kind."""
@@ -48,7 +57,19 @@ WEATHER: dict[str, Faults] = {
 }
 """How bad a history is: its seed chooses one."""
 
+SETTINGS: dict[str, tuple[Any, ...]] = {
+    "root_bytes": (4_096, 6_000, 8_192, 12_000, 24_000),
+    "retention": ("1m", "5m", "20m", "1h"),
+    "keep_versions": (1, 2, 6, 20),
+    "reader_grace": ("1m", "5m", "20m"),
+    "orphan_age": ("20m", "30m", "1h", "2h"),
+    "intent_timeout": ("15m", "30m", "1h"),
+}
+"""What the settings of a history's database may be; its seed chooses. An orphan's age is never below the time for which
+S3 takes a signature: the protocol relies on that."""
+
 _AUDIT_EVERY = 20
+_AUDITS_OF_UPKEEP = 0.2
 _AUDITS_AT_THE_END = 2
 
 
@@ -116,6 +137,16 @@ class _History:
         self._given_out = 0
         self._audited = 0
         self._auditor: Database | None = None
+        self._chooser = self._rng("audits")
+        self._upkeep_seen = 0
+        settings = self._rng("settings")
+        self.choices = SETTINGS
+        self.settings = {name: settings.choice(values) for name, values in SETTINGS.items()}
+
+    @property
+    def now_us(self) -> int:
+        """The time."""
+        return self.scheduler.now_us
 
     def unique(self) -> int:
         """A number that was not given out before."""
@@ -132,10 +163,16 @@ class _History:
         ledger = self.network.ledger
         ledger.check_dates()
         if ledger.version:
-            rng = self._rng("audit")
-            versions = {ledger.version, *(rng.randint(1, ledger.version) for _ in range(_AUDITS_AT_THE_END))}
+            rng, oldest = self._rng("audit"), max(ledger.retention.horizon, 1)
+            versions = {
+                oldest,
+                ledger.version,
+                *(rng.randint(oldest, ledger.version) for _ in range(_AUDITS_AT_THE_END)),
+            }
             for version in sorted(versions):
                 self._audit(version)
+        counts, ever = self.network.counts, ledger.spilled
+        counts["spills orphaned"] += len(ever - ledger.named)
 
     def _spawn(self, name: str, kind: type[Actor]) -> None:
         actor = kind(self, self._rng(name))
@@ -164,10 +201,17 @@ class _History:
         return rng.randint(0, SECOND_US // (4 * self.haste)) + max(self._quiet_until_us - now_us, 0)
 
     def _audit_now_and_then(self) -> None:
-        version = self.network.ledger.version
-        if version - self._audited >= _AUDIT_EVERY:
-            self._audited = version
-            self._audit(version)
+        """The newest version now and then; after background work often also what it made, and the oldest kept."""
+        ledger, rng = self.network.ledger, self._chooser
+        if ledger.version - self._audited >= _AUDIT_EVERY:
+            self._audited = ledger.version
+            self._audit(ledger.version)
+        if ledger.upkeep_version > self._upkeep_seen:
+            self._upkeep_seen = ledger.upkeep_version
+            if rng.random() < _AUDITS_OF_UPKEEP:
+                oldest = max(ledger.retention.horizon, 1)
+                self._audit(max(self._upkeep_seen, oldest))
+                self._audit(rng.randint(oldest, ledger.version) if rng.random() < 0.5 else oldest)
 
     def _audit(self, version: int) -> None:
         """Reads a version through production code without any faults, and compares it with the model."""
@@ -184,7 +228,8 @@ class _History:
         snapshot = self._auditor.at(version=version)
         assert snapshot.tables() == sorted(state)
         for name in state:
-            check_rows(rows_from(snapshot.table(name).to_arrow()), state, name, f"version {version}")
+            data = snapshot.table(name).scan(with_commit_ts=True).to_arrow()
+            check_all(self.network.ledger, data, state, name, f"version {version}")
         self.network.counts["versions audited"] += 1
 
     def _rng(self, purpose: str) -> random.Random:

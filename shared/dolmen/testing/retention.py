@@ -1,0 +1,192 @@
+"""What must still be there: judged whenever a version lands and whenever an object is deleted.
+
+DESIGN 14, points 4 and 5: a kept version can be read, and no commit that can still land misses an object. All of it
+is worked out from the bucket alone (``stored``), never from what collection thinks.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+from dolmen.store.memory import MemoryBucket
+from dolmen.testing.model import ViolationError
+from dolmen.testing.stored import Stored, View
+
+JITTER_US = 60_000_000
+"""Servers' clocks differ, and an answer may be on its way for so long."""
+DEFAULTS = {
+    "retention": "30d",
+    "keep_versions": 1000,
+    "reader_grace": "1h",
+    "orphan_age": "7d",
+    "applied_retention": "35d",
+    "root_bytes": 262_144,
+}
+_UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+
+
+def setting(properties: dict[str, Any], name: str) -> int:
+    """A setting of a database; durations in microseconds."""
+    value = properties.get(name, DEFAULTS[name])
+    return value if isinstance(value, int) else int(value[:-1]) * _UNITS[value[-1]]
+
+
+class Retention:
+    """Which versions are kept, and what they need.
+
+    Args:
+        bucket: where the objects are.
+        counts: what happened how often.
+    """
+
+    def __init__(self, bucket: MemoryBucket, stored: Stored, counts: Counter[str]) -> None:
+        self.counts = counts
+        self.horizon = 0
+        self.last_needed: dict[str, int] = {}
+        self.revoked: dict[str, int] = {}
+        self._bucket, self._stored = bucket, stored
+        self._manifests: dict[str, int] = {}
+        self._let: dict[int, frozenset[str]] = {}
+        self._moves: list[tuple[int, int, int]] = []  # (horizon, version that moved it, when)
+        self._created: list[int] = [0]
+        self._settings: list[tuple[int, dict[str, Any]]] = [(0, {})]
+        self._view: View | None = None
+
+    @property
+    def newest(self) -> View | None:
+        """The newest version."""
+        return self._view
+
+    def landed(self, view: View) -> None:
+        """Takes note of a version that has just landed. Raises ViolationError."""
+        before, manifest = self._view, view.manifest
+        version = manifest.version
+        old = before.needs if before else frozenset()
+        if missing := [key for key in view.needs - old if key not in self._bucket.objects]:
+            raise ViolationError(f"version {version} landed and names {missing}, which are not there")
+        self._check_released(view, old - view.needs)
+        if before:
+            self._check_work(view, before)
+        self.last_needed.update(dict.fromkeys(view.needs, version))
+        self._manifests[view.key] = version
+        self._created.append(manifest.created_at)
+        if manifest.properties != self._settings[-1][1]:
+            self._settings.append((version, manifest.properties))
+        if manifest.horizon > self.horizon:
+            self._check_horizon(view)
+            self.counts["versions expired"] += manifest.horizon - max(self.horizon, 1)
+            self._moves.append((manifest.horizon, version, manifest.created_at))
+            self.horizon = manifest.horizon
+        fresh = manifest.revoked_intents.keys() - self.revoked.keys()
+        self.counts["intents revoked"] += len(fresh)
+        self.revoked.update(dict.fromkeys(fresh, version))
+        self._view = view
+
+    def deleting(self, key: str, now_us: int) -> None:
+        """Judges a delete just before it happens; ``now_us`` is by the server's clock. Raises ViolationError."""
+        view, there = self._view, self._bucket.objects.get(key)
+        if there is None or key.startswith("intent/"):
+            return
+        if view is None or "/" not in key:
+            raise ViolationError(f"{key} was deleted")
+        version = self._manifests.get(key, self.last_needed.get(key))
+        self.counts["objects deleted"] += 1
+        if version is not None:
+            self._check_expired(key, version, now_us)
+            return
+        self.counts["orphans deleted"] += 1
+        if key.startswith("manifest/") and int(key.removeprefix("manifest/v")[:20]) <= view.manifest.version:
+            return  # lost for ever: its place is taken
+        txid = key.rpartition("/")[2].partition("-")[0]
+        if txid in self.revoked and not key.startswith("manifest/"):
+            self.counts["objects of revoked jobs deleted"] += 1
+            return
+        if there.last_modified_us > view.manifest.orphan_cutoff:
+            raise ViolationError(
+                f"{key}, uploaded at {there.last_modified_us}, was deleted by {now_us}, but the fence stands at "
+                f"{view.manifest.orphan_cutoff}: a commit that names it may still land"
+            )
+
+    def expired_since(self, version: int) -> int | None:
+        """The server's time from which on objects of a version may be missing; None while it is kept."""
+        index = bisect.bisect_right(self._moves, version, key=lambda move: move[0])
+        if index == len(self._moves):
+            return None
+        _, mover, at_us = self._moves[index]
+        return at_us + min(setting(properties, "reader_grace") for properties in self._in_force(mover - 10)) - JITTER_US
+
+    def kept_bytes(self) -> tuple[set[str], set[str]]:
+        """The keys that kept versions need, manifests included, and all there are but the pointer."""
+        kept = {key for key, version in self.last_needed.items() if version >= self.horizon}
+        kept |= {key for key, version in self._manifests.items() if version >= self.horizon}
+        return kept, {key for key in self._bucket.objects if "/" in key}
+
+    def _check_expired(self, key: str, version: int, now_us: int) -> None:
+        free_us = self.expired_since(version)
+        if free_us is None:
+            raise ViolationError(f"{key} was deleted, which version {version} needs; the horizon is {self.horizon}")
+        if now_us < free_us:
+            raise ViolationError(
+                f"{key} was deleted {(free_us - now_us) / 1e6} s before the grace of the readers of version {version} "
+                "was over"
+            )
+
+    def _in_force(self, since: int) -> list[dict[str, Any]]:
+        """All settings of versions from ``since`` on, and those they found."""
+        later = [properties for version, properties in self._settings if version > since]
+        return [*later, next(p for version, p in reversed(self._settings) if version <= max(since, 0))]
+
+    def _check_released(self, view: View, gone: frozenset[str]) -> None:
+        manifest = view.manifest
+        lets = [let for let in view.released if let.version == manifest.version]
+        own = frozenset[str]().union(*map(self._stored.reached, lets))
+        if lost := gone - own:
+            raise ViolationError(f"version {manifest.version} let go of {sorted(lost)} and does not say so")
+        if own:
+            self._let[manifest.version] = own
+        told = [let.version for let in view.released]
+        due = [version for version in self._let if version > manifest.freed]
+        if any(a >= b for a, b in pairwise(told)) or not set(due) <= set(told):
+            raise ViolationError(
+                f"version {manifest.version} tells of what versions {told} released; it should be {due}"
+            )
+
+    def _check_work(self, view: View, before: View) -> None:
+        new, old = view.manifest, before.manifest
+        for name in ("horizon", "horizon_at", "orphan_cutoff", "freed", "swept"):
+            if getattr(new, name) < getattr(old, name):
+                raise ViolationError(f"version {new.version} moved {name} back to {getattr(new, name)}")
+        if new.horizon > new.version or new.freed > new.version:
+            raise ViolationError(f"version {new.version} has horizon {new.horizon}, and has freed {new.freed}")
+        if new.horizon_at != (new.created_at if new.horizon != old.horizon else old.horizon_at):
+            raise ViolationError(f"version {new.version} says that its horizon was moved at {new.horizon_at}")
+        age_us = min(setting(p, "orphan_age") for p in self._in_force(new.version - 30))
+        if new.orphan_cutoff != old.orphan_cutoff and new.orphan_cutoff > new.created_at - age_us + JITTER_US:
+            raise ViolationError(f"version {new.version} moved the fence too far, to {new.orphan_cutoff}")
+        if new.freed != old.freed:
+            self._check_freed(view)
+
+    def _check_freed(self, view: View) -> None:
+        """What is off the work list is deleted, unless some version still needs it and so releases it once more."""
+        new = view.manifest
+        for version in [version for version in self._let if version <= new.freed]:
+            for key in self._let.pop(version):
+                there = self._bucket.objects.get(key)
+                needed = self.last_needed.get(key, 0) >= max(new.horizon, 1) or key in view.needs
+                if there and not needed and there.last_modified_us <= self._created[version] + JITTER_US:
+                    raise ViolationError(f"{key}, released by version {version}, is there, though freed is {new.freed}")
+
+    def _check_horizon(self, view: View) -> None:
+        new = view.manifest
+        settings = self._in_force(new.version - 30)
+        keep = min(setting(properties, "keep_versions") for properties in settings)
+        retention_us = min(setting(properties, "retention") for properties in settings)
+        if new.horizon > new.version - keep + 1:
+            raise ViolationError(
+                f"version {new.version} moved the horizon to {new.horizon}: fewer than {keep} are kept"
+            )
+        if self._created[new.horizon - 1] > new.created_at - retention_us + JITTER_US:
+            raise ViolationError(f"version {new.version} moved the horizon to {new.horizon}, which expires too early")

@@ -1,0 +1,307 @@
+"""What the bucket holds, declared and decoded apart from the code under test.
+
+As much of manifests and segments as the checks need: what a version names, and so what must be there for it to be read.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dolmen.store.memory import MemoryBucket
+
+_HEAD = struct.Struct("<4sQQ")
+
+
+class Pointer(msgspec.Struct):
+    version: int
+    manifest: str
+    commit_id: str
+
+
+class Id(msgspec.Struct):
+    id: str
+    digest: str
+    version: int
+
+
+class Told(msgspec.Struct):
+    """A commit as history tells of it."""
+
+    version: int
+    commit_id: str
+    created_at: int
+
+
+class Part(msgspec.Struct):
+    """A segment as the manifest names it."""
+
+    kind: str
+    object: str
+    count: int
+    created_at: int = 0
+
+
+class Let(msgspec.Struct):
+    """What one commit released."""
+
+    version: int
+    objects: tuple[str, ...] = ()
+    trees: tuple[Part, ...] = ()
+
+
+class Counts(msgspec.Struct):
+    files_removed: int = 0
+    files_resolved: int = 0
+    tombstones_removed: int = 0
+    groups_dropped: int = 0
+
+
+class Manifest(msgspec.Struct):
+    version: int
+    commit_id: str
+    commit_ts: int
+    created_at: int
+    operation: str
+    previous: str | None = None
+    data_change: bool = True
+    counts: Counts = msgspec.field(default_factory=Counts)
+    tables: dict[str, msgspec.Raw] = {}
+    applied: tuple[Id, ...] = ()
+    history: tuple[Told, ...] = ()
+    released: tuple[Let, ...] = ()
+    segments: tuple[Part, ...] = ()
+    horizon: int = 0
+    horizon_at: int = 0
+    orphan_cutoff: int = 0
+    revoked_intents: dict[str, int] = {}
+    freed: int = 0
+    swept: int = 0
+    properties: dict[str, Any] = {}
+
+
+class _Vector(msgspec.Struct):
+    object: str
+    cardinality: int
+
+
+class _Blob(msgspec.Struct):
+    object: str
+
+
+class _File(msgspec.Struct):
+    path: str
+    applied_through: int = 0
+    vector: _Vector | None = None
+
+
+class _Overlay(msgspec.Struct):
+    file: str
+    applied_through: int
+    vector: _Vector | None = None
+
+
+class _Tombstone(msgspec.Struct):
+    blob: _Blob
+
+
+class _Table(msgspec.Struct):
+    uuid: str
+    epoch: int
+    properties: dict[str, Any] = {}
+    files: tuple[_File, ...] = ()
+    tombstones: tuple[_Tombstone, ...] = ()
+    segments: tuple[Part, ...] = ()
+    overlays: tuple[_Overlay, ...] = ()
+    removed: tuple[str, ...] = ()
+    section: Part | None = None
+
+
+_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
+    "overlays": msgspec.json.Decoder(list[_Overlay]),
+    "removed": msgspec.json.Decoder(list[str]),
+    "tombstones": msgspec.json.Decoder(list[_Tombstone]),
+    "applied": msgspec.json.Decoder(list[Id]),
+    "released": msgspec.json.Decoder(list[Let]),
+    "history": msgspec.json.Decoder(list[Told]),
+    "table": msgspec.json.Decoder(list[_Table]),
+}
+
+
+class _Document(msgspec.Struct):
+    entries: msgspec.Raw
+
+
+class TableView(NamedTuple):
+    """A table of one version.
+
+    Args:
+        needs: objects without which it can't be read, or compacted, or told of: live files, the vectors that count,
+            tombstones and segments.
+        segments: those of them that are segments.
+        files: how many live files there are.
+    """
+
+    uuid: str
+    epoch: int
+    properties: dict[str, Any]
+    needs: frozenset[str]
+    segments: frozenset[str]
+    files: int
+
+
+@dataclass(frozen=True)
+class View:
+    """A version, segments looked through.
+
+    Args:
+        needs: all objects that must be there for this version.
+        segments: those that are segments.
+        history, applied, released: whole, oldest first.
+        size: bytes of its root.
+    """
+
+    key: str
+    manifest: Manifest
+    tables: dict[str, TableView]
+    needs: frozenset[str]
+    segments: frozenset[str]
+    history: tuple[Told, ...]
+    applied: tuple[Id, ...]
+    released: tuple[Let, ...]
+    size: int
+
+
+class Stored:
+    """Reads the bucket. What it has read of immutable objects it keeps, so that a later look is cheap.
+
+    Args:
+        bucket: looked into without going through any store.
+    """
+
+    def __init__(self, bucket: MemoryBucket) -> None:
+        self._bucket = bucket
+        self._entries: dict[str, tuple[Any, ...]] = {}
+        self._tables: dict[bytes, TableView] = {}
+
+    def version(self, key: str) -> View:
+        """The version with this manifest. KeyError names an object that is missing."""
+        body = self._bucket.objects[key].body
+        manifest = msgspec.json.decode(body, type=Manifest)
+        tables = {name: self._table(bytes(raw)) for name, raw in manifest.tables.items()}
+        own = frozenset(part.object for part in manifest.segments)
+        return View(
+            key,
+            manifest,
+            tables,
+            own.union(*(table.needs for table in tables.values())),
+            own.union(*(table.segments for table in tables.values())),
+            (*self._all(manifest.segments, "history"), *manifest.history),
+            (*self._all(manifest.segments, "applied"), *manifest.applied),
+            (*self._all(manifest.segments, "released"), *manifest.released),
+            len(body),
+        )
+
+    def reached(self, let: Let) -> frozenset[str]:
+        """Everything that a release lets go of: a tree with all that it names."""
+        return frozenset(let.objects).union(*(self._under(part) for part in let.trees))
+
+    def entries(self, part: Part) -> tuple[Any, ...]:
+        """A segment's entries."""
+        if part.object not in self._entries:
+            body = self._bucket.objects[part.object].body
+            self._entries[part.object] = _files(body) if part.kind == "files" else _others(part.kind, body)
+        return self._entries[part.object]
+
+    def _all(self, segments: tuple[Part, ...], kind: str) -> Iterator[Any]:
+        for part in segments:
+            if part.kind == kind:
+                yield from self.entries(part)
+
+    def _table(self, raw: bytes) -> TableView:
+        if raw not in self._tables:
+            entry = msgspec.json.decode(raw, type=_Table)
+            section = entry.section
+            if section is None:
+                self._tables[raw] = self._view(entry, frozenset())
+            else:
+                self._tables[raw] = self._view(self.entries(section)[0], frozenset([section.object]))
+        return self._tables[raw]
+
+    def _view(self, entry: _Table, section: frozenset[str]) -> TableView:
+        removed = {*entry.removed, *self._all(entry.segments, "removed")}
+        newest: dict[str, _Overlay] = {}
+        for overlay in (*self._all(entry.segments, "overlays"), *entry.overlays):
+            other = newest.get(overlay.file)
+            if other is None or _pair(overlay) > _pair(other):
+                newest[overlay.file] = overlay
+        needs, files = set(section), 0
+        for file in self._all(entry.segments, "files"):
+            uuid = file.path.rpartition("/")[2].removesuffix(".parquet")
+            if uuid in removed:
+                continue
+            files += 1
+            over = newest.get(uuid)
+            vector = over.vector if over and _pair(over) > _pair(file) else file.vector
+            needs.update({file.path, vector.object} if vector else {file.path})
+        for file in entry.files:
+            needs.update({file.path, file.vector.object} if file.vector else {file.path})
+        tombstones = (*self._all(entry.segments, "tombstones"), *entry.tombstones)
+        segments = section.union(part.object for part in entry.segments)
+        needs.update(segments, (tombstone.blob.object for tombstone in tombstones))
+        return TableView(
+            entry.uuid, entry.epoch, entry.properties, frozenset(needs), segments, files + len(entry.files)
+        )
+
+    def _under(self, part: Part) -> set[str]:
+        named = {part.object}
+        for entry in self.entries(part):
+            if isinstance(entry, _Table):
+                named |= self._named(entry)
+            elif isinstance(entry, _File):
+                named.add(entry.path)
+                named |= _of_vector(entry)
+            elif isinstance(entry, _Overlay):
+                named |= _of_vector(entry)
+            elif isinstance(entry, _Tombstone):
+                named.add(entry.blob.object)
+        return named
+
+    def _named(self, entry: _Table) -> set[str]:
+        named = {tombstone.blob.object for tombstone in entry.tombstones}
+        for file in entry.files:
+            named.add(file.path)
+            named |= _of_vector(file)
+        for overlay in entry.overlays:
+            named |= _of_vector(overlay)
+        return named.union(*(self._under(part) for part in entry.segments))
+
+
+def _of_vector(entry: _File | _Overlay) -> set[str]:
+    return {entry.vector.object} if entry.vector else set()
+
+
+def _pair(entry: _File | _Overlay) -> tuple[int, int]:
+    return entry.applied_through, entry.vector.cardinality if entry.vector else 0
+
+
+def _files(body: bytes) -> tuple[_File, ...]:
+    columns = ("path", "applied_through", "vector_object", "vector_cardinality")
+    table = pq.read_table(io.BytesIO(body), columns=list(columns), use_threads=False)
+    rows = zip(*(table[name].to_pylist() for name in columns), strict=True)
+    return tuple(_File(path, at, None if key is None else _Vector(key, count)) for path, at, key, count in rows)
+
+
+def _others(kind: str, body: bytes) -> tuple[Any, ...]:
+    _, length, compressed = _HEAD.unpack_from(body)
+    frame = body[_HEAD.size : _HEAD.size + compressed]
+    document = pa.Codec("zstd").decompress(frame, length, asbytes=True)
+    entries = msgspec.json.decode(document, type=_Document).entries
+    return tuple(_DECODERS[kind].decode(entries))
