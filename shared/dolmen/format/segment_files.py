@@ -137,7 +137,7 @@ def to_entries(table: pa.Table) -> list[DataFile]:
         value = {name: values[row] for name, values in plain.items()}
         own = {id_: found for id_ in ids if (found := stats[id_][row]) is not None}
         if value["odd"] is not None:
-            own |= decode_odd(value["odd"])
+            own = dict(sorted((own | decode_odd(value["odd"])).items()))
         vector = None
         if value["vector_object"] is not None:
             vector = Vector(

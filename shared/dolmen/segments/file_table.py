@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -40,6 +39,7 @@ class FileTable:
     def __init__(self, segment: Segment, body: bytes, grown: Callable[[FileTable], None] = lambda _: None) -> None:
         self.segment, self._body, self._grown = segment, body, grown
         self._columns: dict[str, pa.Array] = {}
+        self._sorted: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]] | None = None
         self.nbytes = len(body)
         try:
             parquet = pq.ParquetFile(pa.BufferReader(body))
@@ -48,6 +48,7 @@ class FileTable:
         self._names = frozenset(parquet.schema_arrow.names)
         if missing := set(BASE_COLUMNS) - self._names:
             raise CorruptionError(segment.object, f"not a segment of files: no columns {sorted(missing)}")
+        self.ids = frozenset(stats_ids(self._names))
         self._metadata = parquet.metadata
         if self._metadata.num_rows != segment.count:
             raise CorruptionError(segment.object, f"it has {self._metadata.num_rows} entries, not {segment.count}")
@@ -55,11 +56,6 @@ class FileTable:
 
     def __len__(self) -> int:
         return self.segment.count
-
-    @cached_property
-    def ids(self) -> frozenset[int]:
-        """Ids of the columns whose statistics it has."""
-        return frozenset(stats_ids(self._names))
 
     def column(self, name: str) -> pa.Array | None:
         """A whole column; None if there is no such column."""
@@ -79,9 +75,14 @@ class FileTable:
         numbers: Numbers = column.fill_null(_UNKNOWN).to_numpy()
         return numbers
 
-    @cached_property
+    @property
     def sorted_uuids(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:
         """Codes of its files' uuids, ascending, and whose they are."""
+        if self._sorted is None:  # not a cached_property: up to Python 3.11 all threads wait for one that decodes
+            self._sorted = self._sort_uuids()
+        return self._sorted
+
+    def _sort_uuids(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:
         paths = _one(self._read(["path"])["path"])
         for path in pc.filter(paths, pc.invert(pc.match_substring_regex(paths, r"^data/[A-Za-z0-9_./-]{1,200}$"))):
             check_reference(path.as_py(), self.segment.object)
