@@ -8,8 +8,9 @@
 4     try the same again later; nothing was changed
 5     the commit may or may not have landed: look at ``dolmen history`` first
 6     the store denies access
-7     an object is damaged or missing
+7     an object is damaged or missing: also when ``dolmen verify`` finds one
 8     written by a newer dolmen: upgrade
+9     background work was done in part: call it again (``gc`` says what it could not delete)
 ====  =======================================================================
 """
 
@@ -26,13 +27,19 @@ from dolmen.errors import (
     UnsupportedFormatError,
 )
 
+DAMAGED = 7
+"""What ``dolmen verify`` ends with when it has found an error; warnings end with 0."""
+
+INCOMPLETE = 9
+"""What background work ends with when it left something undone."""
+
 _CODES: tuple[tuple[type[Error], int], ...] = (
     (InputError, 2),
     (NotFoundError, 3),
     (RetryableError, 4),
     (UnknownOutcomeError, 5),
     (AccessDeniedError, 6),
-    (CorruptionError, 7),
+    (CorruptionError, DAMAGED),
     (UnsupportedFormatError, 8),
 )
 

@@ -1,0 +1,84 @@
+"""The debt of a database at a glance, with bars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.progress_bar import ProgressBar
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from dolmen.cli.output import console, print_rows
+from dolmen.maintenance.debt import Debts, TableDebt
+
+_BAR_WIDTH = 24
+_SLOW_TOMBSTONES = 1_000
+"""Unresolved deletes at which a bar is full: scans notice them long before."""
+_LATE_US = 24 * 3_600 * 1_000_000
+_UNITS = (("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000))
+
+
+def print_debts(debts: Debts) -> None:
+    """What background work has left to do: of the database first, then by table."""
+    lines = RichTable(show_header=False, box=None)
+    for name, part, told in _lines(debts):
+        lines.add_row(name, _bar(part), Text(told))
+    console.print(f"version [bold]{debts.version}[/], {debts.versions:,} versions kept", highlight=False)
+    console.print(lines)
+    if debts.tables:
+        print_rows(
+            ["table", "files", "rows", "unresolved deletes", "oldest", "small files", "dead rows", "segments"],
+            map(_table, debts.tables.values()),
+        )
+
+
+def age(us: int) -> str:
+    """A time as people say it: ``3h``; in the largest unit that gives at least 1."""
+    return next((f"{us // unit:,}{name}" for name, unit in _UNITS if us >= unit), "0s")
+
+
+def _lines(debts: Debts) -> Iterator[tuple[str, float | None, str]]:
+    """Name, how full the bar is (None = no bar), and words."""
+    tombstones, oldest = debts.total("tombstones"), debts.oldest_unresolved_age_us
+    yield "unresolved deletes", tombstones / _SLOW_TOMBSTONES, f"{tombstones:,}"
+    yield "oldest unresolved", oldest / _LATE_US, age(oldest) if tombstones else "none"
+    files, saved = debts.total("files"), debts.total("files_saved")
+    yield "small files", _part(saved, files), f"{saved:,} of {files:,} files fewer if compacted"
+    rows, dead = debts.total("rows"), debts.total("dead_rows")
+    yield "dead rows", _part(dead, rows), f"{dead:,} of {rows:,}"
+    size, budget = debts.manifest_bytes, debts.manifest_budget
+    yield "manifest", _part(size, budget), f"{size:,} of {budget:,} bytes"
+    own = list(debts.segments.values()) + [one for table in debts.tables.values() for one in table.segments.values()]
+    segments = sum(one.segments for one in own)
+    yield "segments", None, f"{segments:,} with {sum(one.entries for one in own):,} entries"
+    waiting = f"{debts.released_objects:,} objects"
+    if debts.released_trees:
+        waiting += f", {debts.released_trees:,} dropped trees of {debts.released_bytes:,} bytes"
+    yield "waiting for gc", None, waiting
+    if debts.orphan_cutoff_age_us is not None:
+        yield "orphans", None, f"collected up to {age(debts.orphan_cutoff_age_us)} ago"
+
+
+def _table(debt: TableDebt) -> tuple[object, ...]:
+    about = "" if debt.exact else "~"
+    return (
+        debt.name,
+        f"{debt.files:,}",
+        f"{about}{debt.rows:,}",
+        f"{debt.tombstones:,}" if debt.tombstones else "",
+        age(debt.oldest_unresolved_age_us) if debt.oldest_unresolved_age_us is not None else "",
+        f"{about}{debt.small_files:,}" if debt.small_files else "",
+        f"{about}{debt.dead_rows:,}" if debt.dead_rows else "",
+        sum(one.segments for one in debt.segments.values()) or "",
+    )
+
+
+def _part(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _bar(part: float | None) -> ProgressBar | Text:
+    if part is None:
+        return Text()
+    colour = "green" if part < 0.5 else "yellow" if part < 0.9 else "red"
+    return ProgressBar(1.0, min(part, 1.0), width=_BAR_WIDTH, complete_style=colour, finished_style=colour)
