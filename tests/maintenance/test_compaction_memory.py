@@ -48,7 +48,8 @@ def watch():
 
 thread = threading.Thread(target=watch)
 thread.start()
-done = compact(world.db._context, "t", options=CompactionOptions(growth=1, group_bytes=1 << 40, target_file_bytes=1 << 40))
+options = CompactionOptions(growth=1, group_bytes=1 << 40, target_file_bytes=1 << 40)
+done = compact(world.db._context, "t", options=options)
 stop.set()
 thread.join()
 print(done.rows, done.bytes_in >> 20, done.spilled_bytes >> 20, peak >> 20)
