@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from dolmen.errors import ConflictError, StaleWriterError, VersionExpiredError
+from dolmen.errors import ConflictError, CorruptionError, StaleWriterError, VersionExpiredError
 from dolmen.format.manifest import EMPTY, Manifest
 from dolmen.maintenance.collection import collect
 from dolmen.maintenance.gc_mark import needed
@@ -443,3 +443,29 @@ def test_what_a_version_needs_is_told_for_every_version(old: Place) -> None:
         assert wanted <= old.there()
         assert {path for entry in manifest.tables.values() for path in entry.objects()} <= wanted
     assert set(needed(EMPTY, context.segments)) == set()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/data/t/2025/10/09/08/x.parquet",
+        "s3://bucket/data/t/x.parquet",
+        "s3a://bucket/data/t/x.parquet",
+        "data/t/%61.parquet",
+        "data/t/../t/x.parquet",
+        "data\\t\\x.parquet",
+        "DATA/t/x.parquet",
+    ],
+)
+def test_a_reference_in_another_form_than_the_objects_key_is_refused_before_anything_is_deleted(
+    old: Place, path: str
+) -> None:  # TRAP 20
+    newest = old.manifest
+    entry = newest.table("t")
+    strange = msgspec.structs.replace(entry, files=(msgspec.structs.replace(entry.files[0], path=path),))
+    forged = msgspec.structs.replace(newest, tables={"t": strange}).encode()
+    old.bucket.objects[newest.key] = replace(old.bucket.objects[newest.key], body=forged)
+    before = old.bucket.objects.copy()
+    with pytest.raises(CorruptionError, match="no object of a database"):
+        collect(old.context(), settings=EAGER)
+    assert old.bucket.objects == before
