@@ -142,6 +142,10 @@ class Proxy:
         """Forgets all requests; rules stay."""
         self._ask("forget")
 
+    def land(self) -> None:
+        """Applies the "late" requests that wait for it; they have been by the time this returns."""
+        self._ask("land")
+
     def rule(
         self,
         *faults: str,
@@ -167,7 +171,7 @@ class Proxy:
             nth: fires from the nth matching request on.
             times: fires so often at most, None without end.
             probability: of firing at a match, by ``seed``.
-            seconds: for "late" and "delay".
+            seconds: for "late" and "delay"; a "late" request with ``math.inf`` waits for ``land``.
             code: for "forbid".
             status, body: for "answer".
         """

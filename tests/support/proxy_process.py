@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import socket
 import struct
 import sys
@@ -102,6 +103,7 @@ class Server:
         self.requests: list[Request] = []
         self.rules: list[Rule] = []
         self.released = asyncio.Event()
+        self.landing = asyncio.Event()
         self.background: set[asyncio.Task[Any]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -197,7 +199,9 @@ class Server:
             for task in late:
                 task.cancel()
         if fault == "late":
-            task = asyncio.create_task(self._later(request.method, whole, rule.seconds))
+            told = self.landing if math.isinf(rule.seconds) else None
+            name = "to be told" if told else None
+            task = asyncio.create_task(self._later(request.method, whole, rule.seconds, told), name=name)
             self.background.add(task)
             task.add_done_callback(self.background.discard)
         if fault == "reset":
@@ -205,13 +209,20 @@ class Server:
             abrupt.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         return False
 
-    async def _later(self, method: str, whole: bytes, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    async def _later(self, method: str, whole: bytes, seconds: float, told: asyncio.Event | None) -> None:
+        await (told.wait() if told else asyncio.sleep(seconds))
         link = Link(self.host, self.port)
         try:
             await link.exchange(method, whole)
         finally:
             link.close()
+
+    async def _land(self) -> None:
+        """Applies what waits to be told so, and returns when that is done."""
+        self.landing.set()
+        self.landing = asyncio.Event()
+        waiting = [task for task in self.background if task.get_name() == "to be told"]
+        await asyncio.gather(*waiting)
 
     async def administer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await read_head(reader)
@@ -224,6 +235,8 @@ class Server:
                 self.requests, self.rules = [], []
                 self.released.set()
                 self.released = asyncio.Event()
+            case "land":
+                await self._land()
             case "forget":
                 self.requests = []
             case "rule":
