@@ -1,0 +1,111 @@
+"""A million data files: what planning fetches, and the memory it takes."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import msgspec
+import pytest
+
+from dolmen.format.entries import Overlay, Vector
+from dolmen.format.manifest import Manifest
+from dolmen.predicate import parse
+from dolmen.runtime import Runtime
+from dolmen.scan.plan import Plan, plan
+from dolmen.scan.scan import Scan
+from dolmen.segments.live import LiveFiles
+from dolmen.segments.reader import SegmentReader
+from dolmen.store.cache import ObjectCache
+from dolmen.store.counting import CountingStore
+from dolmen.store.memory import MemoryStore
+from support.many_files import ROWS, SCHEMA, many_files
+
+SEGMENTS, PER_SEGMENT = 20, 50_000
+FILES = SEGMENTS * PER_SEGMENT
+
+
+@pytest.fixture(scope="module")
+def million() -> tuple[CountingStore, Manifest]:
+    """A table of a million files, all in segments, and its store."""
+    store = CountingStore(MemoryStore())
+    return store, many_files(store, SEGMENTS, PER_SEGMENT)
+
+
+def planned(store: CountingStore, manifest: Manifest, text: str, cache: ObjectCache | None = None) -> Plan:
+    """The plan of a scan; the store has counted what it took."""
+    store.reset()
+    reader = SegmentReader(store, Runtime(threads=1), cache or ObjectCache())
+    return plan(manifest, "t", reader, where=parse(text, SCHEMA, now_us=0))
+
+
+def test_a_selective_scan_by_a_clustered_column_fetches_few_segments_once(
+    million: tuple[CountingStore, Manifest],
+) -> None:
+    store, manifest = million
+    cache = ObjectCache()
+    first = 123_400 * ROWS
+    for gets in (1, 0):
+        found = planned(store, manifest, f"id BETWEEN {first + 10} AND {first + 90_000}", cache)
+        assert [file.file.stats[1].min for file in found.files] == list(range(first, first + 91_000, ROWS))
+        assert [file.filter for file in found.files] == [True] + [False] * 89 + [True]
+        assert found.pruned == {"filter": FILES - 91}
+        assert store.gets == found.segments.requests == gets
+        assert store.bytes_down == found.segments.bytes
+        assert (found.segments.kept, found.segments.pruned) == (1, SEGMENTS - 1)
+    spread = planned(store, manifest, f"id IN (5, {500_000 * ROWS}, {999_999 * ROWS})")
+    assert len(spread.files) == store.gets == 3
+    assert "3 of 1,000,000" in repr(spread)
+    assert "3 of 20 looked into, fetched with 3 requests" in repr(spread)
+
+
+def test_a_count_of_everything_fetches_nothing_and_one_with_a_border_a_segment(
+    million: tuple[CountingStore, Manifest],
+) -> None:
+    store, manifest = million
+    store.reset()
+
+    def count(where: str | None) -> int:
+        predicate = where and parse(where, SCHEMA, now_us=0)
+        return Scan(store, Runtime(threads=1), ObjectCache(), manifest, "t", where=predicate or None).count()
+
+    assert count(None) == FILES * ROWS
+    assert store.gets == 0
+    assert count(f"id >= {70_000 * ROWS}") == (FILES - 70_000) * ROWS
+    assert store.gets == 1
+
+
+def test_changes_of_files_are_found_among_a_million(million: tuple[CountingStore, Manifest]) -> None:
+    store, manifest = million
+    entry = manifest.table("t")
+    reader = SegmentReader(store, Runtime(threads=1), ObjectCache())
+    part = next(LiveFiles.of(entry, reader).parts([entry.segments[11]]))
+    names = [file.uuid for file in part.entries(part.places()[:4_000])]
+    vector = Vector("tombstone/t/x.del", 4, 5, 6, 10)
+    changed = msgspec.structs.replace(
+        entry, removed=tuple(names[:1_000]), overlays=tuple(Overlay(name, 9, vector) for name in names[1_000:2_000])
+    )
+    manifest = msgspec.structs.replace(manifest, tables={"t": changed})
+    first = 11 * PER_SEGMENT * ROWS
+    found = planned(store, manifest, f"id BETWEEN {first} AND {first + 2_999 * ROWS}", reader.cache)
+    assert [file.file.uuid for file in found.files] == names[1_000:3_000]
+    assert [file.file.live_rows for file in found.files] == [ROWS - 10] * 1_000 + [ROWS] * 1_000
+    assert found.pruned == {"filter": FILES - 1_000 - 2_000}
+    scan = Scan(store, Runtime(threads=1), reader.cache, manifest, "t")
+    assert scan.count() == (FILES - 1_000) * ROWS - 1_000 * 10
+
+
+def test_planning_takes_no_more_memory_than_the_cache_and_the_segment_at_hand(
+    million: tuple[CountingStore, Manifest],
+) -> None:
+    store, manifest = million
+    cache = ObjectCache(4 << 20)
+    tracemalloc.start()
+    try:
+        found = planned(store, manifest, "user = 500000", cache)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(found.files) > 100
+    assert found.segments.requests >= SEGMENTS
+    assert cache.bytes <= 4 << 20
+    assert peak < 64 << 20
