@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dolmen.errors import ClockError, CorruptionError, ObjectNotFoundError
+from dolmen.errors import ClockError, CorruptionError, ObjectNotFoundError, VersionExpiredError
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import EMPTY, Manifest
 from dolmen.format.pointer import Pointer
@@ -41,6 +41,7 @@ class Head:
         self.segments = SegmentReader(store, runtime, self.cache)
         self._trust_clock = trust_clock
         self._base: Base | None = None
+        self._seen_at = float("-inf")
 
     @property
     def cached(self) -> Base | None:
@@ -72,8 +73,19 @@ class Head:
                     raise CorruptionError(POINTER, f"it names {key}, which is missing") from None
         raise AssertionError("unreachable")
 
+    @property
+    def age_seconds(self) -> float:
+        """How long ago the newest version known was known to be the newest."""
+        return self.runtime.monotonic() - self._seen_at
+
+    def check_kept(self, version: int) -> None:
+        """Raises VersionExpiredError if a version may be read no more: its objects are missing by right."""
+        horizon = self.refresh().manifest.horizon
+        if version < horizon:
+            raise VersionExpiredError(f"version {version} has expired: the oldest kept is {horizon}")
+
     def _seen(self, base: Base) -> Base:
-        self._base = base
+        self._base, self._seen_at = base, self.runtime.monotonic()
         return base
 
     def read_manifest(self, key: str) -> Manifest:
@@ -83,7 +95,7 @@ class Head:
     def advance(self, base: Base) -> None:
         """Takes note of a version that this process committed itself."""
         if self._base is None or base.manifest.version > self._base.manifest.version:
-            self._base = base
+            self._seen(base)
 
     def server_now(self, previous: Manifest) -> tuple[int, float]:
         """The server's last ``Date`` in microseconds, and when it arrived by ``runtime.monotonic``.

@@ -48,7 +48,8 @@ def commit(head: Head, change: Change, bench: Workbench) -> Committed:
         UnknownOutcomeError: no answer could be had about an attempt that was sent.
     """
     runtime, already, tries = head.runtime, dict[str, int](), 0
-    fresh = head.cached is None or head.store.clock.age_seconds > STAMP_SECONDS
+    # A base of long ago would lose its first attempt, and its successor may have expired before readback looks for it.
+    fresh = head.cached is None or max(head.age_seconds, head.store.clock.age_seconds) > STAMP_SECONDS
     base = head.refresh() if fresh or head.cached is None else head.cached
     while True:
         began = runtime.monotonic()

@@ -106,7 +106,5 @@ def _read(head: Head, key: str, version: int) -> Manifest:
     try:
         return head.read_manifest(key)
     except ObjectNotFoundError:
-        horizon = head.refresh().manifest.horizon
-        if version < horizon:
-            raise VersionExpiredError(f"version {version} has expired: the oldest kept is {horizon}") from None
+        head.check_kept(version)
         raise CorruptionError(key, "the manifest is missing") from None

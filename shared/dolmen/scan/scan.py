@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from dolmen.errors import InputError
+from dolmen.errors import CorruptionError, InputError, ObjectNotFoundError
 from dolmen.format.manifest import Manifest
 from dolmen.format.schema import COMMIT_TS_ID, Field
 from dolmen.predicate import Predicate
@@ -46,6 +47,7 @@ class Scan:
         order_by: columns to sort by, descending with a leading ``-``; NULLs and NaN come last. Sorts in memory.
         with_commit_ts: adds the column ``_commit_ts``: when each row was committed.
         pending: reads objects that a transaction has not uploaded yet.
+        check_kept: raises VersionExpiredError if this version has expired; asked when one of its objects is missing.
 
     Raises:
         TableNotFoundError, SchemaError, InputError: the arguments don't fit the table.
@@ -65,7 +67,9 @@ class Scan:
         order_by: str | Sequence[str] | None = None,
         with_commit_ts: bool = False,
         pending: Pending | None = None,
+        check_kept: Callable[[int], None] = lambda version: None,
     ) -> None:
+        self._check_kept = check_kept
         self._store, self._runtime, self._cache, self._pending = store, runtime, cache, pending
         if columns is not None and not columns:
             raise InputError("columns=[]: name at least one, or use count()")
@@ -87,7 +91,8 @@ class Scan:
     def plan(self) -> Plan:
         """What the scan reads, made when it is first asked for; fetches segments, and nothing else."""
         if self._planned is None:  # not a cached_property: up to Python 3.11 all of a class wait for one that fetches
-            found = self._plan()
+            with self._kept():
+                found = self._plan()
             self._planned = replace(found, output=(*found.output, *self._extra)) if self._extra else found
         return self._planned
 
@@ -140,19 +145,35 @@ class Scan:
 
     def count(self) -> int:
         """How many rows ``to_arrow`` would have, from metadata alone where that is exact."""
-        rows = count_rows(self._reader(self._plan(counting=True)))
+        with self._kept():
+            rows = count_rows(self._reader(self._plan(counting=True)))
         return rows if self._limit is None else min(rows, self._limit)
 
     def explain(self) -> Explanation:
         """What the scan reads and what it can skip. Fetches footers and tombstones to tell it to the byte."""
-        return explain(self._reader(self.plan))
+        with self._kept():
+            return explain(self._reader(self.plan))
 
     def _reader(self, plan: Plan) -> TableReader:
         return TableReader(
             self._store, self._runtime, self._cache, plan, self._pending, cautious=plan.limit is not None
         )
 
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """An object that is gone because its version has expired is no damage."""
+        try:
+            yield
+        except CorruptionError as error:
+            if isinstance(error.__cause__, (ObjectNotFoundError, FileNotFoundError)):
+                self._check_kept(self._manifest.version)
+            raise
+
     def _batches(self) -> Iterator[pa.RecordBatch]:
+        with self._kept():
+            yield from self._unguarded()
+
+    def _unguarded(self) -> Iterator[pa.RecordBatch]:
         plan, reader = self.plan, self._reader(self.plan)
         if plan.limit is None:
             for batch in reader.read(self._decode, reader.groups(), plan.output_ids):
