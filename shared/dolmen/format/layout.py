@@ -1,7 +1,7 @@
 """Names of objects in a database. Keys are relative to its root; none is ever reused.
 
-Dates in names are UTC and help people, lifecycle rules, and collection, which looks for orphans by them. Nothing else is
-ever found by listing.
+Dates in names are UTC and help people, lifecycle rules, and collection, which looks for orphans by them. Nothing else
+is ever found by listing.
 """
 
 from __future__ import annotations
