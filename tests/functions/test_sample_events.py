@@ -79,6 +79,20 @@ def test_the_sample_of_a_direct_delete(samples: World) -> None:
     assert samples.ids() == [2]
 
 
+def test_the_samples_of_schedules_are_what_the_scheduled_functions_take(samples: World) -> None:
+    for n in range(5):
+        samples.database.table("events").append([{"id": n, "user_id": n, "kind": "x"}])
+    assert samples.call("compact", sample("compact-schedule.json"))["finished"] is True
+    assert samples.call("gc", sample("gc-schedule.json"))["finished"] is True
+    assert samples.database.table("events").describe()["files"] == 1
+    assert samples.ids() == [0, 1, 2, 3, 4]
+
+
 def test_every_sample_is_run() -> None:
     run = {"ingest-sqs-s3", "ingest-s3", "ingest-eventbridge", "ingest-sqs-eventbridge", "ingest-s3-testevent"}
-    assert {path.stem for path in EVENTS.glob("*.json")} == run | {"delete-sqs", "delete"}
+    assert {path.stem for path in EVENTS.glob("*.json")} == run | {
+        "delete-sqs",
+        "delete",
+        "compact-schedule",
+        "gc-schedule",
+    }

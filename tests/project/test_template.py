@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from dolmen.maintenance.deadline import MARGIN_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCHING_WINDOW_MAX_SECONDS = 60
@@ -42,9 +45,19 @@ PARAMETERS: dict[str, Any] = TEMPLATE["Parameters"]
 RESOURCES: dict[str, Any] = TEMPLATE["Resources"]
 GLOBALS: dict[str, Any] = TEMPLATE["Globals"]["Function"]
 
+QUEUES = {
+    "IngestFunction": ("IngestQueue", "IngestDeadLetters"),
+    "DeleteFunction": ("DeleteQueue", "DeleteDeadLetters"),
+}
+SCHEDULES = {
+    "CompactFunction": ("CompactRate", "CompactDeadLetters"),
+    "GcFunction": ("GcRate", "GcDeadLetters"),
+}
 FUNCTIONS = {
-    "IngestFunction": ("functions/ingest", "IngestQueue", "IngestDeadLetters", "IngestRole"),
-    "DeleteFunction": ("functions/delete", "DeleteQueue", "DeleteDeadLetters", "DeleteRole"),
+    "IngestFunction": ("functions/ingest", "IngestRole"),
+    "DeleteFunction": ("functions/delete", "DeleteRole"),
+    "CompactFunction": ("functions/compact", "CompactRole"),
+    "GcFunction": ("functions/gc", "GcRole"),
 }
 BUCKETS = ["DatabaseBucket", "LandingBucket"]
 DATABASE_OBJECTS = {"Fn::Sub": "${DatabaseBucket.Arn}/${DatabasePrefix}/*"}
@@ -144,7 +157,8 @@ def test_every_parameter_is_used_and_asked_for_in_a_group() -> None:
 
 def test_the_outputs_say_where_things_are() -> None:
     wanted = {"DatabaseUri", "LandingUri", "RejectedUri", "IngestQueueUrl", "IngestDeadLettersUrl", "DeleteQueueUrl"}
-    wanted |= {"DeleteDeadLettersUrl", "CoreLayerArn", "DependenciesLayerArn"}
+    wanted |= {"DeleteDeadLettersUrl", "CompactDeadLettersUrl", "GcDeadLettersUrl"}
+    wanted |= {"CoreLayerArn", "DependenciesLayerArn"}
     assert wanted <= set(TEMPLATE["Outputs"])
 
 
@@ -231,7 +245,7 @@ def test_the_queue_admits_the_landing_bucket_of_this_account_before_the_bucket_a
 # ---- queues ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("queue", "dead_letters"), [names[1:3] for names in FUNCTIONS.values()])
+@pytest.mark.parametrize(("queue", "dead_letters"), list(QUEUES.values()))
 def test_a_poison_message_ends_in_the_dead_letter_queue_which_keeps_it_longest(queue: str, dead_letters: str) -> None:
     redrive = properties(queue)["RedrivePolicy"]
     assert redrive["deadLetterTargetArn"] == {"Fn::GetAtt": [dead_letters, "Arn"]}
@@ -254,9 +268,9 @@ def test_a_queue_is_reached_by_tls_only(queue: str) -> None:
     assert deny["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", QUEUES)
 def test_a_message_stays_hidden_for_six_time_outs_and_the_batching_window(function: str) -> None:
-    _, queue, _, _ = FUNCTIONS[function]
+    queue, _ = QUEUES[function]
     timeout = properties(function)["Timeout"]["Ref"]
     assert properties(queue)["VisibilityTimeout"] == {
         "Fn::FindInMap": ["VisibilityTimeout", {"Ref": timeout}, "Seconds"]
@@ -278,15 +292,15 @@ def test_these_are_all_functions() -> None:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_function_is_a_folder_with_a_handler(function: str) -> None:
-    folder, _, _, _ = FUNCTIONS[function]
+    folder, _ = FUNCTIONS[function]
     assert properties(function)["CodeUri"] == folder
     assert GLOBALS["Handler"] == "app.lambda_handler"
     assert re.search(r"^def lambda_handler\(", (ROOT / folder / "app.py").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", QUEUES)
 def test_a_function_takes_batches_and_hands_back_what_failed(function: str) -> None:
-    _, queue, _, _ = FUNCTIONS[function]
+    queue, _ = QUEUES[function]
     (event,) = properties(function)["Events"].values()
     assert event["Type"] == "SQS"
     source = event["Properties"]
@@ -296,7 +310,7 @@ def test_a_function_takes_batches_and_hands_back_what_failed(function: str) -> N
     assert source["MaximumBatchingWindowInSeconds"] >= 1  # asked for by batches of more than ten
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", QUEUES)
 def test_how_many_functions_run_at_once_is_bounded(function: str) -> None:
     (event,) = properties(function)["Events"].values()
     name, parameter, key = event["Properties"]["ScalingConfig"]["MaximumConcurrency"]["Fn::FindInMap"]
@@ -305,6 +319,39 @@ def test_how_many_functions_run_at_once_is_bounded(function: str) -> None:
         int(value): int(value) for value in choices
     }
     assert PARAMETERS[parameter["Ref"]]["AllowedValues"] == [int(value) for value in choices]
+
+
+@pytest.mark.parametrize("function", SCHEDULES)
+def test_a_schedule_calls_the_function_at_its_own_rate_with_an_event_it_takes(function: str) -> None:
+    rate, _ = SCHEDULES[function]
+    (event,) = properties(function)["Events"].values()
+    assert event["Type"] == "ScheduleV2"
+    schedule = event["Properties"]
+    assert schedule["ScheduleExpression"] == {"Ref": rate}
+    assert re.fullmatch(PARAMETERS[rate]["AllowedPattern"], PARAMETERS[rate]["Default"])
+    assert schedule["State"] == {"Ref": "Schedules"}
+    assert schedule["OmitName"] is True  # two stacks in one account
+    assert "RoleArn" not in schedule  # SAM makes one that may call this function, and fill this queue
+    assert json.loads(schedule["Input"]) == {}
+
+
+@pytest.mark.parametrize("function", SCHEDULES)
+def test_a_round_that_fails_or_never_starts_ends_in_a_dead_letter_queue(function: str) -> None:
+    _, dead_letters = SCHEDULES[function]
+    arn = {"Fn::GetAtt": [dead_letters, "Arn"]}
+    assert properties(function)["DeadLetterQueue"] == {"Type": "SQS", "TargetArn": arn}
+    assert properties(function)["EventInvokeConfig"]["MaximumRetryAttempts"] == 0
+    (event,) = properties(function)["Events"].values()
+    assert event["Properties"]["DeadLetterConfig"] == {"Arn": arn}
+    assert properties(dead_letters)["MessageRetentionPeriod"] == 14 * 24 * 3600
+    _, role = FUNCTIONS[function]
+    assert resources_of(role, "TellFailures") == [arn]
+
+
+@pytest.mark.parametrize("function", SCHEDULES)
+def test_a_round_has_time_for_more_than_its_margin(function: str) -> None:
+    timeout = properties(function)["Timeout"]["Ref"]
+    assert min(PARAMETERS[timeout]["AllowedValues"]) >= 10 * MARGIN_SECONDS
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -357,21 +404,50 @@ def test_delete_commits_and_no_more() -> None:
     assert resources_of("DeleteRole", "TakeMessages") == [{"Fn::GetAtt": ["DeleteQueue", "Arn"]}]
 
 
+def test_compact_commits_and_no_more() -> None:
+    assert allowed("CompactRole") == {
+        "Commit": READ_AND_PUT,
+        "TellAbsentFromDenied": {"s3:ListBucket"},
+        "TellFailures": {"sqs:SendMessage"},
+        "Log": {"logs:CreateLogStream", "logs:PutLogEvents"},
+    }
+    assert resources_of("CompactRole", "Commit") == [DATABASE_OBJECTS]
+    assert resources_of("CompactRole", "TellAbsentFromDenied") == [{"Fn::GetAtt": ["DatabaseBucket", "Arn"]}]
+
+
+def test_gc_alone_deletes_objects_and_only_those_of_the_database() -> None:
+    assert allowed("GcRole") == {
+        "Commit": READ_AND_PUT,
+        "Collect": {"s3:DeleteObject"},
+        "FindOrphans": {"s3:ListBucket"},
+        "TellFailures": {"sqs:SendMessage"},
+        "Log": {"logs:CreateLogStream", "logs:PutLogEvents"},
+    }
+    assert resources_of("GcRole", "Commit") == resources_of("GcRole", "Collect") == [DATABASE_OBJECTS]
+    assert resources_of("GcRole", "FindOrphans") == [{"Fn::GetAtt": ["DatabaseBucket", "Arn"]}]
+    deleting = [
+        role
+        for role in of_type("AWS::IAM::Role")
+        for actions in allowed(role).values()
+        if any(action.startswith("s3:Delete") for action in actions)
+    ]
+    assert deleting == ["GcRole"]
+
+
 @pytest.mark.parametrize("role", of_type("AWS::IAM::Role"))
-def test_no_role_may_delete_objects_or_anything_everywhere(role: str) -> None:
+def test_no_role_may_do_anything_everywhere(role: str) -> None:
     assert "ManagedPolicyArns" not in properties(role)
     (trust,) = properties(role)["AssumeRolePolicyDocument"]["Statement"]
     assert trust["Principal"] == {"Service": "lambda.amazonaws.com"}
     for statement in statements(properties(role)["Policies"]):
         for action in as_list(statement["Action"]):
             assert "*" not in action
-            assert not action.startswith("s3:Delete")
         assert "*" not in as_list(statement["Resource"])
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_function_has_its_own_role_and_nothing_added_to_it(function: str) -> None:
-    _, _, _, role = FUNCTIONS[function]
+    _, role = FUNCTIONS[function]
     assert properties(function)["Role"] == {"Fn::GetAtt": [role, "Arn"]}
     assert "Policies" not in properties(function)
     assert "Policies" not in GLOBALS
@@ -413,7 +489,14 @@ def test_the_core_layer_holds_the_package_without_what_no_function_runs(tmp_path
     subprocess.run([*make, "build-CoreLayer", f"ARTIFACTS_DIR={tmp_path / 'layer'}"], check=True)
     package = tmp_path / "layer" / "python" / "dolmen"
     assert (package / "py.typed").exists()
-    assert {path.name for path in package.iterdir()} >= {"__init__.py", "format", "store", "commit", "ingest"}
+    assert {path.name for path in package.iterdir()} >= {
+        "__init__.py",
+        "format",
+        "store",
+        "commit",
+        "ingest",
+        "maintenance",
+    }
     assert not (package / "cli").exists()
     assert not (package / "testing").exists()
     assert {path.suffix for path in package.rglob("*") if path.is_file()} == {".py", ".typed"}
@@ -424,7 +507,7 @@ def test_a_handler_loads_from_the_core_layer(tmp_path: Path, function: str) -> N
     make = ["make", "--silent", "-C", str(tmp_path), "--makefile", str(ROOT / "layers" / "core" / "Makefile")]
     subprocess.run([*make, "build-CoreLayer", f"ARTIFACTS_DIR={tmp_path}"], check=True)
     source = "import app, dolmen; print(dolmen.__file__)"
-    folder, _, _, _ = FUNCTIONS[function]
+    folder, _ = FUNCTIONS[function]
     loaded = subprocess.run(
         [sys.executable, "-B", "-c", source],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / folder), str(tmp_path / "python")])},

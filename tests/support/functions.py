@@ -61,7 +61,7 @@ def load(name: str) -> ModuleType:
 
 
 class World:
-    """A database, a landing place and both functions.
+    """A database, a landing place and the functions.
 
     Args:
         landing: the landing bucket, or the directory that stands for it.
@@ -77,8 +77,8 @@ class World:
         self.restart()
 
     def restart(self) -> None:
-        """New containers for both functions."""
-        self.functions = {name: load(name) for name in ("ingest", "delete")}
+        """New containers for all functions."""
+        self.functions = {name: load(name) for name in ("ingest", "delete", "compact", "gc")}
         for module in self.functions.values():
             module.logger.addHandler(self.listener)
 
@@ -116,6 +116,12 @@ class World:
         answer = self.functions[function].lambda_handler(event, self.context)
         assert set(answer) == {"batchItemFailures"}
         return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
+
+    def call(self, function: str, event: Any = None, *, remaining_ms: list[int] | None = None) -> dict[str, Any]:
+        """Calls a scheduled function; returns its answer."""
+        self.context.remaining_ms = remaining_ms or [900_000]
+        answer: dict[str, Any] = self.functions[function].lambda_handler({} if event is None else event, self.context)
+        return answer
 
     def rows(self, table: str = "events") -> list[dict[str, Any]]:
         """All rows, in a settled order."""
