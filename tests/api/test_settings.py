@@ -1,0 +1,94 @@
+"""Settings: one commit each, kept as given, checked before anything is committed."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+import dolmen
+from dolmen.database import Database
+from dolmen.errors import InputError, SchemaError, TableNotFoundError
+
+SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
+
+
+@pytest.fixture
+def events(db: Database) -> dolmen.Table:
+    return db.create_table("events", SCHEMA)
+
+
+def test_a_table_is_set_in_one_commit_and_tells_what_holds(db: Database, events: dolmen.Table) -> None:
+    commit = events.set(ttl="at 90d", target_file_bytes="1MB")
+    assert (commit.version, commit.operation) == (2, "set")
+    assert events.settings() == {"ttl": "at 90d", "target_file_bytes": "1MB"}
+    assert events.describe()["properties"] == {"ttl": "at 90d", "target_file_bytes": "1MB"}
+
+
+def test_none_unsets_and_the_rest_stays(events: dolmen.Table) -> None:
+    events.set(ttl="at 90d", target_file_bytes="1MB")
+    events.set(ttl=None)
+    assert events.settings() == {"ttl": None, "target_file_bytes": "1MB"}
+    events.set(target_file_bytes=None)
+    assert events.settings() == {"ttl": None, "target_file_bytes": "256MB"}
+    assert events.describe()["properties"] == {}
+
+
+def test_a_database_is_set_in_one_commit_and_tells_what_holds(db: Database) -> None:
+    assert db.set(retention="7d").version == 1  # before there is any table
+    assert (db.settings()["retention"], db.settings()["keep_versions"]) == ("7d", 1000)
+    db.set(retention=None, keep_versions=5)
+    assert (db.settings()["retention"], db.settings()["keep_versions"]) == ("30d", 5)
+
+
+def test_settings_that_others_changed_meanwhile_stay(db: Database, other: Database, events: dolmen.Table) -> None:
+    with db.transaction() as tx:
+        tx.table("events").set(ttl="at 90d")
+        tx.set(retention="7d")
+        other.table("events").set(target_file_bytes="1MB")
+        other.set(keep_versions=5)
+    assert events.settings() == {"ttl": "at 90d", "target_file_bytes": "1MB"}
+    assert (db.settings()["retention"], db.settings()["keep_versions"]) == ("7d", 5)
+
+
+def test_what_is_not_allowed_commits_nothing(db: Database, events: dolmen.Table) -> None:
+    with pytest.raises(InputError, match="ttl, target_file_bytes"):
+        events.set(time_to_live="at 90d")
+    with pytest.raises(InputError, match="90d"):
+        events.set(target_file_bytes="1MB", ttl="at never")
+    with pytest.raises(SchemaError, match="int64"):
+        events.set(ttl="id 90d")
+    with pytest.raises(InputError, match="retention"):
+        db.set(retention=30)
+    with pytest.raises(InputError, match="ttl, target_file_bytes"):
+        db.create_table("other", SCHEMA, properties={"colour": "red"})
+    with pytest.raises(SchemaError, match="nope"):
+        db.create_table("other", SCHEMA, properties={"ttl": "nope 90d"})
+    assert (db.version, db.tables()) == (1, ["events"])
+
+
+def test_a_table_is_created_with_settings(db: Database) -> None:
+    made = db.create_table("other", SCHEMA, properties={"ttl": "at 90d", "target_file_bytes": None})
+    assert made.settings() == {"ttl": "at 90d", "target_file_bytes": "256MB"}
+
+
+def test_to_set_nothing_is_no_commit(db: Database, events: dolmen.Table) -> None:
+    assert events.set().operation == "nothing"
+    assert db.set().operation == "nothing"
+    assert db.refresh() == 1
+
+
+def test_settings_go_with_their_table(db: Database, events: dolmen.Table) -> None:
+    events.set(ttl="at 90d")
+    db.drop_table("events")
+    with pytest.raises(TableNotFoundError):
+        events.set(ttl=None)
+    assert db.create_table("events", SCHEMA).settings()["ttl"] is None
+
+
+def test_setting_changes_no_rows_and_no_objects_but_the_manifest(db: Database, events: dolmen.Table) -> None:
+    events.append([{"id": 1}])
+    before = {info.key for info in db._context.store.list("")}
+    events.set(ttl="at 90d")
+    new = {info.key for info in db._context.store.list("")} - before
+    assert [key.partition("/")[0] for key in new] == ["manifest"]
+    assert events.count() == 1
