@@ -17,6 +17,8 @@ from support.random_tables import random_table
 from support.tables import World
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
+FIXED_SEED = 1
+"""Of shard 0, so that what is asked of all histories together does not depend on luck."""
 CASES = 10_000 if os.environ.get("DOLMEN_LONG") else 1_000
 SHARDS = 4
 
@@ -49,14 +51,15 @@ class Model:
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_scans_of_random_histories_show_the_rows_that_duckdb_would(shard: int) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}, shard {shard}")
-    rng = random.Random(SEED + shard)
+    rng = random.Random(FIXED_SEED if shard == 0 else SEED + shard)
     seen: Counter[str] = Counter()
     oracle = duckdb.connect(config={"threads": 1})
     oracle.execute("SET TimeZone = 'UTC'")
     while seen["cases"] < CASES // SHARDS:
         _history(rng, seen, oracle)
     print(dict(seen))
-    assert seen["some"] >= 0.3 * (seen["cases"] - seen["of nothing"])
+    if shard == 0:  # the same in every run: how much happens in the others is luck
+        assert seen["some"] >= 0.3 * (seen["cases"] - seen["of nothing"])
 
 
 def _history(rng: random.Random, seen: Counter[str], oracle: duckdb.DuckDBPyConnection) -> None:
