@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+import dolmen
 from dolmen.local import Layout, LocalEvent, run_local
 from support.functions import FUNCTIONS
 
@@ -124,3 +127,22 @@ def test_ingest_goes_on_while_a_round_takes_long(layout: Layout, tmp_path: Path)
     events = run_until(ingested, layout, made, compact_seconds=0.01, auto_create=True)
     assert events[0].function == "compact"
     assert not alive(events[0].facts["pid"])
+
+
+def test_the_projects_own_functions_keep_a_database_small_beside_ingest(layout: Layout) -> None:
+    database = dolmen.open(layout.database)
+    table = database.create_table("events", pa.schema([("id", pa.int64())]))
+    for n in range(6):
+        table.append([{"id": n}])
+    table.delete("id = 3")
+
+    def both(events: list[LocalEvent]) -> bool:
+        told = {(event.function, event.text) for event in events}
+        return {("compact", "compact"), ("gc", "collected")} <= told
+
+    events = run_until(both, layout, FUNCTIONS, compact_seconds=0.01, gc_seconds=0.01)
+    assert not [event for event in events if event.level >= logging.ERROR]
+    assert sorted(table.to_arrow()["id"].to_pylist()) == [0, 1, 2, 4, 5]
+    assert (table.describe()["files"], table.describe()["unresolved_deletes"]) == (1, [])
+    log = [json.loads(line) for line in (layout.state / "functions.log").read_text().splitlines()]
+    assert {name for line in log for name in line} >= {"TombstoneDebt", "ManifestBytes"}

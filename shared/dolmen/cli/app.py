@@ -225,6 +225,8 @@ def local(
     auto_create: Annotated[
         bool, typer.Option("--auto-create/--no-auto-create", help="Create tables from the files dropped for them.")
     ] = True,
+    compact_every: Annotated[float, typer.Option(help="Seconds between rounds of compaction; 0 = none.")] = 60,
+    gc_every: Annotated[float, typer.Option(help="Seconds between collections of garbage; 0 = none.")] = 3600,
     as_json: Json = False,
 ) -> None:
     """Run the whole pipeline on this machine: files in landing/<table>/ become rows, queue/*.json delete some."""
@@ -250,6 +252,8 @@ def local(
         functions,
         once=once,
         auto_create=auto_create,
+        compact_seconds=None if once else compact_every,
+        gc_seconds=None if once else gc_every,
         on_event=tell,
     )
 

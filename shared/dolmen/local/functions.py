@@ -100,6 +100,7 @@ class Function:
             with redirect_stdout(self._log):  # where metrics go, too
                 return self._module.lambda_handler(event, context)
         finally:
+            self._log.flush()
             for told in self._heard_now:
                 self._tell(*told)
 
