@@ -13,6 +13,7 @@ import pytest
 
 from dolmen.format.values import to_plain, to_scalar
 from dolmen.maintenance.compaction_sort import Bound, Sorter
+from dolmen.runtime import Runtime
 from support.random_tables import FLAT, random_column
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
@@ -54,7 +55,7 @@ def test_rows_of_any_type_come_in_order_and_none_is_lost(kind: str, memory: int,
         }
     )
     for key in (["k"], ["k", "l"]):
-        sorter = Sorter(table.schema, key, memory, str(tmp_path))
+        sorter = Sorter(Runtime(), table.schema, key, memory, str(tmp_path))
         found = pa.Table.from_batches(sorter.sort(with_bounds(table, 40, "k")), table.schema)
         expected = table.sort_by([(name, "ascending") for name in key])
         assert sorted(found["n"].to_pylist()) == list(range(rows))
@@ -72,7 +73,7 @@ def ordered(rows: int, shuffled: bool = False) -> pa.Table:
 def test_rows_that_are_nearly_in_order_pass_through_memory_alone(tmp_path: Path) -> None:
     table = ordered(20_000)
     late = pa.concat_tables([table.slice(500), table.slice(0, 500)])  # some come late
-    sorter = Sorter(table.schema, ["k"], table.nbytes // 20, str(tmp_path))
+    sorter = Sorter(Runtime(), table.schema, ["k"], table.nbytes // 20, str(tmp_path))
     found = pa.Table.from_batches(sorter.sort(with_bounds(late, 500, "k")), table.schema)
     assert found.equals(table)
     assert sorter.spilled_bytes == 0
@@ -81,7 +82,7 @@ def test_rows_that_are_nearly_in_order_pass_through_memory_alone(tmp_path: Path)
 def test_rows_in_no_order_go_by_way_of_the_disk_and_little_of_them_is_held(tmp_path: Path) -> None:
     table = ordered(40_000, shuffled=True)
     memory = table.nbytes // 30
-    sorter = Sorter(table.schema, ["k"], memory, str(tmp_path))
+    sorter = Sorter(Runtime(), table.schema, ["k"], memory, str(tmp_path))
     longest = 0
     found: list[pa.RecordBatch] = []
     for batch in sorter.sort((None, batch) for batch in batches_of(table, 500)):
@@ -96,7 +97,7 @@ def test_rows_in_no_order_go_by_way_of_the_disk_and_little_of_them_is_held(tmp_p
 def test_more_runs_than_are_merged_at_once_are_merged_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dolmen.maintenance.compaction_sort.FAN_IN", 4)
     table = ordered(20_000, shuffled=True)
-    sorter = Sorter(table.schema, ["k"], table.nbytes // 30, str(tmp_path))
+    sorter = Sorter(Runtime(), table.schema, ["k"], table.nbytes // 30, str(tmp_path))
     found = pa.Table.from_batches(sorter.sort((None, batch) for batch in batches_of(table, 200)), table.schema)
     assert found.equals(table.sort_by("k"))
 
@@ -105,17 +106,17 @@ def test_a_key_that_all_rows_share_needs_no_more_memory_than_others(tmp_path: Pa
     table = ordered(20_000, shuffled=True)
     table = table.add_column(0, "same", pa.array(["DE"] * table.num_rows))
     memory = table.nbytes // 20
-    sorter = Sorter(table.schema, ["same"], memory, str(tmp_path))
+    sorter = Sorter(Runtime(), table.schema, ["same"], memory, str(tmp_path))
     longest = max(batch.nbytes for batch in sorter.sort(with_bounds(table, 500, "same")))
     assert (longest <= 2 * memory, sorter.spilled_bytes) == (True, 0)
-    sorter = Sorter(table.schema, ["same", "k"], memory, str(tmp_path))
+    sorter = Sorter(Runtime(), table.schema, ["same", "k"], memory, str(tmp_path))
     found = pa.Table.from_batches(sorter.sort(with_bounds(table, 500, "same")), table.schema)
     assert found["k"].to_pylist() == list(range(20_000))
 
 
 def test_an_abandoned_sort_leaves_nothing_behind(tmp_path: Path) -> None:
     table = ordered(20_000, shuffled=True)
-    stream = Sorter(table.schema, ["k"], table.nbytes // 20, str(tmp_path)).sort(
+    stream = Sorter(Runtime(), table.schema, ["k"], table.nbytes // 20, str(tmp_path)).sort(
         (None, batch) for batch in batches_of(table, 500)
     )
     next(stream)

@@ -290,7 +290,7 @@ class _Rewriting:
             return
         options, schema = self._run.options, self._entry.schema
         key = [schema.by_id[id_].name for id_ in self._entry.sort_key]
-        sorter = Sorter(schema.arrow, key, options.memory_bytes, options.directory)
+        sorter = Sorter(self._run.context.runtime, schema.arrow, key, options.memory_bytes, options.directory)
         for batch in sorter.sort(self._beating(rows, plans)):
             self._run.beat()
             yield batch

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dolmen.runtime import Runtime
 from dolmen.write.runs import sort_columns
 
 Bound: TypeAlias = tuple[pa.Scalar, ...]
@@ -34,14 +35,23 @@ class Sorter:
     """Puts rows into the order of a sort key: ascending, NaN after other values, NULLs last.
 
     Args:
+        runtime: its threads sort ahead.
         schema: of the rows.
         key: names of the columns to sort by.
-        most_bytes: rows held at once, as Arrow; while they are sorted there is a copy of them.
+        most_bytes: rows that are sorted at once, as Arrow; some three times as much is held.
         directory: where runs go that don't fit; the system's temporary directory by default.
     """
 
-    def __init__(self, schema: pa.Schema, key: Sequence[str], most_bytes: int, directory: str | None = None) -> None:
-        self._schema, self._key, self._most_bytes, self._directory = schema, key, most_bytes, directory
+    def __init__(
+        self,
+        runtime: Runtime,
+        schema: pa.Schema,
+        key: Sequence[str],
+        most_bytes: int,
+        directory: str | None = None,
+    ) -> None:
+        self._runtime, self._schema, self._key = runtime, schema, key
+        self._most_bytes, self._directory = most_bytes, directory
         self.spilled_bytes = 0
 
     def sort(self, items: Iterable[tuple[Bound | None, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
@@ -86,12 +96,19 @@ class Sorter:
 
     def _write(self, batches: Iterable[pa.RecordBatch], stack: ExitStack) -> _Run:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="dolmen-", dir=self._directory))
-        run = _Run.write(Path(directory) / "run.arrow", batches, self._schema, self._key, self._most_bytes // FAN_IN)
+        run = _Run.write(
+            Path(directory) / "run.arrow", batches, self._schema, self._key, self._most_bytes // (2 * FAN_IN)
+        )
         self.spilled_bytes += run.path.stat().st_size
         return run
 
     def _merged(self, runs: Sequence[_Run]) -> Iterator[pa.RecordBatch]:
-        """The rows of sorted runs in order."""
+        """The rows of sorted runs in order; one part is sorted while the one before it is written."""
+        for rows in self._runtime.map(self._sorted, self._parts(runs), ahead=2):
+            yield from rows.to_batches()
+
+    def _parts(self, runs: Sequence[_Run]) -> Iterator[list[pa.RecordBatch]]:
+        """The rows of sorted runs in parts that come one after the other, each in no order."""
         firsts = pa.concat_tables(run.firsts for run in runs)
         places = [(run, index) for run in runs for index in range(run.firsts.num_rows)]
         held: list[pa.RecordBatch] = []
@@ -99,16 +116,15 @@ class Sorter:
         for place in pc.sort_indices(firsts, [(name, "ascending") for name in self._key]).to_pylist():
             run, index = places[place]
             batch = run.read(index)
-            if held and size + batch.nbytes > self._most_bytes:
-                rows = self._sorted(held)
-                ready = self._up_to(rows, tuple(column[place] for column in firsts.columns))
-                yield from rows.slice(0, ready).to_batches()
-                rows = _rest(rows, ready)
-                held, size = rows.to_batches(), rows.nbytes
-                del rows
+            if held and size + batch.nbytes > self._most_bytes // 2:  # as several parts are under way
+                bound = tuple(column[place] for column in firsts.columns)
+                ready = [self._up_to(each, bound) for each in held]
+                yield [each.slice(0, count) for each, count in zip(held, ready, strict=True)]
+                held = [each.slice(n) for each, n in zip(held, ready, strict=True) if n < each.num_rows]
+                size = sum(each.nbytes for each in held)
             held.append(batch)
             size += batch.nbytes
-        yield from self._sorted(held).to_batches()
+        yield held
 
     def _sorted(self, batches: list[pa.RecordBatch]) -> pa.Table:
         """All rows of the batches; the list is emptied, so that memory is freed as sorting goes on."""
@@ -117,7 +133,7 @@ class Sorter:
         sort_columns(columns, self._schema, self._key)
         return pa.table(columns, self._schema)
 
-    def _up_to(self, rows: pa.Table, bound: Bound) -> int:
+    def _up_to(self, rows: pa.Table | pa.RecordBatch, bound: Bound) -> int:
         """How many of these sorted rows can go when nothing less than ``bound`` is still to come."""
         start, end = 0, rows.num_rows
         for name, value in zip(self._key, bound, strict=False):
@@ -170,7 +186,7 @@ def _rest(rows: pa.Table, start: int) -> pa.Table:
     return rest
 
 
-def _compared(column: pa.ChunkedArray, value: pa.Scalar) -> tuple[int, int]:
+def _compared(column: pa.ChunkedArray | pa.Array, value: pa.Scalar) -> tuple[int, int]:
     """How many values of a sorted column come before ``value``, and how many are equal to it."""
     floating = pa.types.is_floating(column.type)
     nans = pc.sum(pc.is_nan(column), min_count=0).as_py() if floating else 0
