@@ -14,13 +14,15 @@ from pathlib import Path
 import pyarrow as pa
 from rich.console import Console
 
-from bench import scans
+from bench import growth, scans
 from bench.append import compare_append, create
 from bench.dataset import events
 from bench.deletes import cost, deletes
+from bench.maintenance import maintenance
 from bench.measure import Comparison, compare
 from bench.places import Local, Ministack, place
 
+PARTS = ("main", "maintenance", "growth")
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 console = Console()
 
@@ -37,17 +39,89 @@ def main() -> None:
     options.add_argument("--rows", type=int, default=12_000_000)
     options.add_argument("--rounds", type=int, default=9)
     options.add_argument("--places", nargs="+", default=["local", "ministack"])
-    options.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    options.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
+    options.add_argument("--commits", type=int, default=10_000, help="of the part growth")
+    options.add_argument("--write", action="store_true", help="write these parts into docs/benchmarks.md")
     chosen = options.parse_args()
     console.print(f"{chosen.rows:,} rows")
-    table = events(chosen.rows)
+    table = events(chosen.rows) if set(chosen.parts) - {"growth"} else None
     sections = []
     for name in chosen.places:
         with place(name) as where:
-            sections.append(measure(where, table, chosen.rounds))
-    page = header(chosen.rows, table, chosen.rounds) + "\n".join(sections)
+            if "main" in chosen.parts:
+                sections.append(measure(where, table, chosen.rounds))
+            if "maintenance" in chosen.parts and name == "local":
+                sections.append(measure_maintenance(where, table, chosen.rounds))
+            if "growth" in chosen.parts:
+                sections.append(measure_growth(where, chosen.commits, name == "local"))
     if chosen.write:
-        PAGE.write_text(page)
+        PAGE.write_text(updated(PAGE.read_text(), header(chosen.rows, table, chosen.rounds) if table else "", sections))
+
+
+def updated(page: str, head: str, sections: list[str]) -> str:
+    """The page with these sections in the place of those of the same title."""
+    old_head, *old = page.split("\n## ")
+    kept = {section.partition("\n")[0]: section for section in old}
+    for section in sections:
+        title, _, _ = section.removeprefix("## ").partition("\n")
+        kept[title] = section.removeprefix("## ").rstrip("\n") + "\n"
+    return "\n## ".join([(head or old_head).rstrip("\n") + "\n", *kept.values()])
+
+
+def verdict(found: float, target: float | None) -> str:
+    """How a figure compares with what is to be reached."""
+    return "" if target is None else f"<= {target:.2f}: " + ("reached" if found <= target else "**missed**")
+
+
+def measure_maintenance(where: Local | Ministack, table: pa.Table, rounds: int) -> str:
+    """Background work, in Markdown."""
+    lines = [
+        f"## Background work, {where.name}",
+        "",
+        "| what | dolmen | beside | ratio | target |",
+        "|---|---|---|---|---|",
+    ]
+    for result in maintenance(where, table, rounds):
+        found = result.found
+        lines.append(
+            f"| {result.name} | {found.ours:.3f} s | {found.theirs:.3f} s | {found.ratio:.2f} | "
+            f"{verdict(found.ratio, result.target)} |"
+        )
+        console.print(lines[-1], highlight=False, soft_wrap=True)
+    return "\n".join(lines) + "\n"
+
+
+def measure_growth(where: Local | Ministack, commits: int, million: bool) -> str:
+    """What years of use cost, in Markdown."""
+    lines = [f"## Growth, {where.name}", ""]
+
+    def tell(text: str) -> None:
+        lines.append(text)
+        console.print(text, highlight=False, soft_wrap=True)
+
+    found = growth.latencies(where, commits)
+    tell(
+        f"* {commits:,} commits of 1,000 rows each: {found.spills} of them spilled "
+        f"({found.spills / commits:.4f} PUTs a commit more). "
+        f"Median latency between the last two spills: {found.ratio:.2f} of that between the first two "
+        f"({found.last * 1000:.1f} and {found.first * 1000:.1f} ms); {verdict(found.ratio, 1.2)}."
+    )
+    if million:
+        small, large = growth.database(100), growth.database(growth.FILES)
+        few, many = growth.commit_cost(*small), growth.commit_cost(*large)
+        ratio = many.seconds / few.seconds
+        tell(
+            f"* A delete from a table of {growth.FILES:,} files (in memory): {many.puts} PUTs, a root of "
+            f"{many.root_bytes:,} bytes, {ratio:.2f} of the processor time of the same with 100 files; "
+            f"{verdict(ratio, 1.5)}."
+        )
+        for what, clause in growth.CLAUSES.items():
+            plan = growth.plan_cost(large[1], clause)
+            tell(
+                f"* Planning a scan of {what} in it: {plan.files:,} files to read; from nothing {plan.gets} GETs and "
+                f"{plan.cold:.3f} s, again {plan.warm:.3f} s ({verdict(plan.warm, 0.5)})."
+            )
+    return "\n".join(lines) + "\n"
 
 
 def measure(where: Local | Ministack, table: pa.Table, rounds: int) -> str:
@@ -61,10 +135,8 @@ def measure(where: Local | Ministack, table: pa.Table, rounds: int) -> str:
         console.print(text, highlight=False, soft_wrap=True)
 
     def ratio(what: str, found: Comparison, target: float | None) -> None:
-        verdict = (
-            "" if target is None else f"<= {target:.2f}: " + ("reached" if found.ratio <= target else "**missed**")
-        )
-        row(f"| {what} | {found.ours:.3f} s | {found.theirs:.3f} s | {found.ratio:.2f} | {verdict} |")
+        told = verdict(found.ratio, target)
+        row(f"| {what} | {found.ours:.3f} s | {found.theirs:.3f} s | {found.ratio:.2f} | {told} |")
 
     ratio("append, input sorted by the sort key", compare_append(where, table, appends), APPEND)
     url = where.fresh()
