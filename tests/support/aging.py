@@ -45,6 +45,14 @@ class Place:
         self.seed, self.local_off_us, self._opened = seed, local_off_us, 0
         self.db = self.open()
 
+    def copy(self) -> Place:
+        """Another place that is as this one is now."""
+        other = Place(self.seed, local_off_us=self.local_off_us)
+        other.now_us, other._opened = self.now_us, self._opened
+        other.bucket.objects.update(self.bucket.objects)
+        other.db = other.open()
+        return other
+
     def runtime(self) -> Runtime:
         """A runtime that goes by this place's clock; each has randomness of its own."""
         self._opened += 1
