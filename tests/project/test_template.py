@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dolmen.maintenance.compaction_plan import CompactionOptions
 from dolmen.maintenance.deadline import MARGIN_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -352,6 +353,13 @@ def test_a_round_that_fails_or_never_starts_ends_in_a_dead_letter_queue(function
 def test_a_round_has_time_for_more_than_its_margin(function: str) -> None:
     timeout = properties(function)["Timeout"]["Ref"]
     assert min(PARAMETERS[timeout]["AllowedValues"]) >= 10 * MARGIN_SECONDS
+
+
+def test_there_is_room_for_what_is_cached_and_for_what_is_sorted() -> None:
+    variables = GLOBALS["Environment"]["Variables"]
+    assert variables["DOLMEN_CACHE_DIR"] == "/tmp"
+    assert int(variables["DOLMEN_CACHE_BYTES"]) <= (512 << 20) // 2
+    assert properties("CompactFunction")["EphemeralStorage"]["Size"] << 20 > 4 * CompactionOptions().group_bytes
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
