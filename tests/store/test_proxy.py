@@ -19,7 +19,7 @@ def path(s3_url: str) -> str:
 
 @pytest.fixture
 def wire(proxy: Proxy, path: str) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(proxy.url.removeprefix("http://"), timeout=10)
+    return http.client.HTTPConnection(proxy.url.removeprefix("http://"), timeout=60)
 
 
 def ask(
@@ -64,7 +64,7 @@ def test_a_chunked_body_passes_and_is_counted_without_its_framing(
 
 def test_a_client_that_expects_100_continue_gets_it(proxy: Proxy, path: str) -> None:
     host, port = proxy.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as wire, wire.makefile("rb") as answers:
+    with socket.create_connection((host, int(port)), timeout=60) as wire, wire.makefile("rb") as answers:
         wire.sendall(f"PUT {path} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n".encode())
         assert answers.readline() == b"HTTP/1.1 100 Continue\r\n"
         assert answers.readline() == b"\r\n"

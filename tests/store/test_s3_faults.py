@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -21,7 +23,6 @@ from dolmen.errors import (
 from dolmen.runtime import Runtime
 from dolmen.store import ObjectStore, PreconditionFailed, Stored, Unknown, create, open_store
 from dolmen.store.s3 import S3Store
-from support.ministack import free_port
 from support.proxy import Proxy
 from support.stores import PART_BYTES, Naps, at_once, keys, put
 
@@ -164,10 +165,12 @@ def test_endless_conflicts_end_as_unavailable_with_nothing_landed(store: S3Store
 def test_a_refused_connection_is_tried_again_and_ends_as_unavailable(
     s3_url: str, naps: Naps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{free_port()}")
-    store = open_store(s3_url, RUNTIME)
-    with pytest.raises(StoreUnavailableError, match="was not put"):
-        store.put("key", b"body")
+    with closing(socket.socket()) as taken:  # bound and not listened on: nobody else can begin to meanwhile
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        store = open_store(s3_url, RUNTIME)
+        with pytest.raises(StoreUnavailableError, match="was not put"):
+            store.put("key", b"body")
     assert len(naps.seconds) == 5
 
 

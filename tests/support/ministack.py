@@ -31,7 +31,7 @@ AWS_ENVIRONMENT = {
     "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
 }
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 
 
 def free_port() -> int:
@@ -62,6 +62,10 @@ def boto3_client(service: str, endpoint: str, **options: Any) -> Any:
     )
 
 
+class EndedError(RuntimeError):
+    """The server ended by itself."""
+
+
 @dataclass
 class Ministack:
     """A running server.
@@ -78,9 +82,17 @@ class Ministack:
     @classmethod
     def start(cls, directory: Path) -> Ministack:
         """Starts a server whose files all live in ``directory``, and waits until it answers."""
+        for _ in range(2):
+            try:
+                return cls._start(directory, free_port())
+            except EndedError:  # somebody else may have taken the port between the look and the start
+                continue
+        return cls._start(directory, free_port())
+
+    @classmethod
+    def _start(cls, directory: Path, port: int) -> Ministack:
         scratch = directory / "tmp"
-        scratch.mkdir(parents=True)
-        port = free_port()
+        scratch.mkdir(parents=True, exist_ok=True)
         log = directory / "ministack.log"
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "DOLMEN_"))}
         with log.open("wb") as output:
@@ -111,7 +123,7 @@ class Ministack:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
-                raise RuntimeError(f"ministack ended with {self.process.returncode}:\n{self.log.read_text()[-4000:]}")
+                raise EndedError(f"ministack ended with {self.process.returncode}:\n{self.log.read_text()[-4000:]}")
             try:
                 with urllib.request.urlopen(self.endpoint, timeout=2):
                     return
