@@ -21,7 +21,7 @@ from dolmen.ingest.settings import Settings
 from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.run import Done, Failure
 from dolmen.maintenance.schedule import CompactRequest
-from dolmen.maintenance.telling import facts_of, measures_of_debt, measures_of_round
+from dolmen.maintenance.telling import changed_anything, facts_of, measures_of_debt, measures_of_round
 
 logger = Logger(service="compact")
 metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolmen"), service="compact")
@@ -67,5 +67,6 @@ def _tell(ended: Done | Failure) -> None:
             reason=str(ended.error),
         )
         return
-    facts = facts_of(ended.result)
-    logger.info(ended.step, table=ended.table, seconds=round(ended.seconds, 3), **facts)
+    about: dict[str, Any] = {"table": ended.table} if ended.table else {}
+    log = logger.info if changed_anything(ended.result) else logger.debug
+    log(ended.step, **about, seconds=round(ended.seconds, 3), **facts_of(ended.result))

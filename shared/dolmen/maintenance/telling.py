@@ -43,6 +43,15 @@ def facts_of(result: WorkDone) -> dict[str, Any]:
     }
 
 
+def changed_anything(result: WorkDone) -> bool:
+    """Whether it made a version or deleted an object; most rounds find nothing to do."""
+    if isinstance(result, Expired):
+        return result.commit is not None
+    if isinstance(result, Collected):
+        return bool(result.objects or result.versions_expired or result.revoked)
+    return result.commits > 0
+
+
 def measures_of_round(done: Round) -> Measures:
     """What a round has done, over all tables."""
     resolved: list[Resolved] = done.results("resolve")
