@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dolmen.commit.head import Head
+from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.runtime import Runtime
 from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectStore
@@ -28,3 +31,17 @@ class Context:
     def segments(self) -> SegmentReader:
         """Reads what has left the manifests."""
         return self.head.segments
+
+    @contextmanager
+    def reading(self, version: int) -> Iterator[None]:
+        """Around work that reads a version's objects: one that is missing because it has expired is no damage.
+
+        Raises:
+            VersionExpiredError: instead of CorruptionError, then.
+        """
+        try:
+            yield
+        except CorruptionError as error:
+            if isinstance(error.__cause__, (ObjectNotFoundError, FileNotFoundError)):
+                self.head.check_kept(version)
+            raise

@@ -156,9 +156,10 @@ def delete_positions(
     context: Context, bench: Workbench, manifest: Manifest, name: str, where: Where, request: str | None = None
 ) -> DeletePositions | None:
     """Deletion vectors for the rows of one version that match; None if none do. Reads the predicate's columns."""
-    entry = context.segments.whole(manifest.table(name))
-    predicate = parse_where(context, entry, where)
-    found = matching_positions(context.store, context.runtime, context.cache, manifest, name, predicate, bench.read)
+    with context.reading(manifest.version):
+        entry = context.segments.whole(manifest.table(name))
+        predicate = parse_where(context, entry, where)
+        found = matching_positions(context.store, context.runtime, context.cache, manifest, name, predicate, bench.read)
     return DeletePositions.of(name, entry.uuid, found, request) if found else None
 
 

@@ -6,7 +6,9 @@ import pyarrow as pa
 import pytest
 
 from dolmen.database import Database
-from dolmen.errors import TableNotFoundError
+from dolmen.errors import TableNotFoundError, VersionExpiredError
+from dolmen.maintenance.collection import collect
+from dolmen.maintenance.resolution import resolve
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.transaction import Transaction
@@ -89,3 +91,28 @@ def test_an_idle_table_is_read_and_deleted_from_by_position_like_any_other() -> 
     with db.transaction() as transaction:
         move(transaction)
     assert db.table("idle").count() == 41
+
+
+def test_background_work_whose_snapshot_has_expired_says_so_and_does_not_call_it_damage() -> None:
+    """Seed 405: a compaction stalled until collection had removed what it was about to read."""
+    now = [1_800_000_000_000_000]
+    bucket = MemoryBucket(lambda: now[0])
+    runtime = Runtime(clock_us=lambda: now[0], monotonic=lambda: now[0] / 1e6, sleep=lambda seconds: None, threads=1)
+    db = Database(MemoryStore(bucket, runtime), runtime)
+    db.create_table("t", SCHEMA)
+    for first in range(3):
+        db.table("t").append(pa.table({"k": [first, first + 10]}))
+    db.table("t").delete("k < 10 AND k > -1")
+    other = Database(MemoryStore(bucket, runtime), runtime)
+
+    def meanwhile() -> bool:
+        other.set(retention="1h", keep_versions=1)
+        other.table("t").overwrite(pa.table({"k": [5]}))
+        for _ in range(3):
+            now[0] += 10 * 86_400_000_000
+            collect(other._context)
+        return False
+
+    with pytest.raises(VersionExpiredError):
+        resolve(db._context, "t", deadline=meanwhile)
+    assert db.table("t").to_arrow()["k"].to_pylist() == [5]

@@ -114,13 +114,15 @@ def compact(
     Raises:
         TableNotFoundError: no such table.
         StaleWriterError: it took so long that its objects may have been collected: begin anew.
+        VersionExpiredError: it took so long that what it reads has expired: begin anew.
         CorruptionError: a file or a tombstone is damaged or missing.
     """
     options = options or CompactionOptions()
     manifest = context.head.refresh().manifest
-    snapshot = _Snapshot.of(context, name, manifest)
-    target = options.target_file_bytes or TableSettings.of(snapshot.entry).target_file_bytes
-    plan = plan_compaction(name, snapshot.entry, snapshot.files, target, options, snapshot.dead())
+    with context.reading(manifest.version):
+        snapshot = _Snapshot.of(context, name, manifest)
+        target = options.target_file_bytes or TableSettings.of(snapshot.entry).target_file_bytes
+        plan = plan_compaction(name, snapshot.entry, snapshot.files, target, options, snapshot.dead())
     done = Compacted(plan, finished=dry_run or not plan.groups)
     if not done.finished:
         _Run(context, name, snapshot.entry, options, _write_options(options, target), deadline, done).all_groups()
@@ -209,14 +211,15 @@ class _Run:
         there = manifest.tables.get(self.name)
         if there is None or (there.uuid, there.epoch) != (self.entry.uuid, self.entry.epoch):
             return None
-        snapshot = _Snapshot.of(self.context, self.name, manifest)
-        found = snapshot.files.find(uuids)
-        inputs = tuple(found[uuid] for uuid in uuids if uuid in found)
-        if not inputs or (len(inputs) == 1 and not self._worth_it_alone(inputs[0], snapshot)):
-            return True  # somebody else has done it, or will change them again
-        first_upload_us = self.context.store.clock.now_us
-        rewriting = _Rewriting(self, snapshot, inputs)
-        group = Group(inputs, rewriting.outputs())
+        with self.context.reading(manifest.version):
+            snapshot = _Snapshot.of(self.context, self.name, manifest)
+            found = snapshot.files.find(uuids)
+            inputs = tuple(found[uuid] for uuid in uuids if uuid in found)
+            if not inputs or (len(inputs) == 1 and not self._worth_it_alone(inputs[0], snapshot)):
+                return True  # somebody else has done it, or will change them again
+            first_upload_us = self.context.store.clock.now_us
+            rewriting = _Rewriting(self, snapshot, inputs)
+            group = Group(inputs, rewriting.outputs())
         statement = Compact(self.name, self.entry.uuid, self.entry.epoch, (group,))
         txid = self.intent.txid if self.intent else None
         committed = submit(head, "compact", [statement], first_upload_us=first_upload_us, txid=txid)

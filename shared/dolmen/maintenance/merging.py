@@ -64,16 +64,17 @@ def merge_segments(context: Context, *, deadline: Callable[[], bool] = never) ->
     """
     commits = inputs = outputs = 0
     manifest = context.head.refresh().manifest
-    for name in (None, *sorted(manifest.tables)):
-        for statement in plan_merges(context, manifest, name):
-            if deadline():
-                return Merged(commits, inputs, outputs, finished=False)
-            now_us = context.store.clock.now_us
-            done = submit(context.head, "merge", [uploaded(context, statement)], first_upload_us=now_us)
-            if done.manifest is not None:
-                commits += 1
-                inputs += len(statement.inputs)
-                outputs += len(statement.outputs)
+    with context.reading(manifest.version):
+        for name in (None, *sorted(manifest.tables)):
+            for statement in plan_merges(context, manifest, name):
+                if deadline():
+                    return Merged(commits, inputs, outputs, finished=False)
+                now_us = context.store.clock.now_us
+                done = submit(context.head, "merge", [uploaded(context, statement)], first_upload_us=now_us)
+                if done.manifest is not None:
+                    commits += 1
+                    inputs += len(statement.inputs)
+                    outputs += len(statement.outputs)
     return Merged(commits, inputs, outputs, finished=True)
 
 

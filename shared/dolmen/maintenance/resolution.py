@@ -97,16 +97,18 @@ def resolve(
 
     Raises:
         TableNotFoundError: no such table.
+        VersionExpiredError: it took so long that its snapshot may be read no more: call it again.
         CorruptionError: a file or a tombstone is damaged or missing.
     """
     manifest = context.head.refresh().manifest
-    entry = context.segments.whole(manifest.table(name))
-    tombstones = tombstones_of(entry, context.segments)
-    if not tombstones:
-        return Resolved(name)
-    unresolved = Unresolved(context, entry, tombstones)
-    run = _Run(context, name, manifest, entry, unresolved, deadline, budget_bytes)
-    run.all_files()
+    with context.reading(manifest.version):
+        entry = context.segments.whole(manifest.table(name))
+        tombstones = tombstones_of(entry, context.segments)
+        if not tombstones:
+            return Resolved(name)
+        unresolved = Unresolved(context, entry, tombstones)
+        run = _Run(context, name, manifest, entry, unresolved, deadline, budget_bytes)
+        run.all_files()
     return Resolved(
         name,
         len(tombstones),

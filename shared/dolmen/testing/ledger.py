@@ -230,9 +230,9 @@ class Ledger:
         if before is None:
             return
         budget = setting(self.settings[-2], "root_bytes")
-        self.counts["greatest root, in percent of its budget"] = max(
-            self.counts["greatest root, in percent of its budget"], 100 * view.size // budget
-        )
+        if view.size > budget:
+            over = self.stored.spillable(view.key) - budget
+            self.counts["over"] = max(self.counts["over"], 100 * over // budget)
 
     def _count_merges(self, run: Run, version: int) -> None:
         tables = {effect.table for effect in run.effects if isinstance(effect, DeletePositions)}
@@ -252,7 +252,6 @@ class Ledger:
             self.counts[f"commits of {manifest.operation}"] += 1
         self.named |= view.segments
         self.counts["files compacted"] += counts.files_removed if manifest.operation == "compact" else 0
-        self.counts["groups dropped"] += counts.groups_dropped
         self.counts["files resolved"] += counts.files_resolved
         self.counts["tombstones dropped"] += counts.tombstones_removed
         attempt = run.manifests.index(view.key)
@@ -305,6 +304,11 @@ class Ledger:
         self.counts[f"{type(error).__name__}"] += 1
         if not self._justified(operation, run, error):
             raise ViolationError(f"{operation} failed without a reason: {error!r}") from error
+
+    def may_be_unknown(self, run: Run) -> bool:
+        """Whether a run's attempt was for a version that no history tells of any more."""
+        attempts = (int(key.removeprefix("manifest/v")[:20]) for key in run.manifests)
+        return any(version < min(self.retention.horizon, self.version - _HISTORY + 1) for version in attempts)
 
     def _justified(self, operation: Operation, run: Run | None, error: BaseException) -> bool:
         during = range(operation.began, self.version + 1)

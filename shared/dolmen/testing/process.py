@@ -162,7 +162,8 @@ class Process:
             commit = call()
         except UnknownOutcomeError as error:
             self._note(f"{operation.kind}: {error}")
-            if not operation.faults:
+            run = self.store.run
+            if not operation.faults and not (run and self.ledger.may_be_unknown(run)):
                 raise
             counts["unknown commits"] += 1
             counts["unknown commits that had landed"] += operation.landed is not None

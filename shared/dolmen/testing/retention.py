@@ -118,11 +118,11 @@ class Retention:
         _, mover, at_us = self._moves[index]
         return at_us + min(setting(properties, "reader_grace") for properties in self._in_force(mover - 10)) - JITTER_US
 
-    def kept_bytes(self) -> tuple[set[str], set[str]]:
-        """The keys that kept versions need, manifests included, and all there are but the pointer."""
+    def leftovers(self) -> set[str]:
+        """All objects that no kept version needs."""
         kept = {key for key, version in self.last_needed.items() if version >= self.horizon}
         kept |= {key for key, version in self._manifests.items() if version >= self.horizon}
-        return kept, {key for key in self._bucket.objects if "/" in key}
+        return {key for key in self._bucket.objects if "/" in key} - kept
 
     def _check_expired(self, key: str, version: int, now_us: int) -> None:
         free_us = self.expired_since(version)
@@ -167,15 +167,21 @@ class Retention:
         if new.orphan_cutoff != old.orphan_cutoff and new.orphan_cutoff > new.created_at - age_us + JITTER_US:
             raise ViolationError(f"version {new.version} moved the fence too far, to {new.orphan_cutoff}")
         if new.freed != old.freed:
-            self._check_freed(view)
+            self._check_freed(view, max(old.horizon, 1))
 
-    def _check_freed(self, view: View) -> None:
-        """What is off the work list is deleted, unless some version still needs it and so releases it once more."""
+    def _check_freed(self, view: View, horizon: int) -> None:
+        """What is off the work list is deleted, unless it was released once more, or will be.
+
+        Args:
+            horizon: as it was while they were deleted.
+        """
         new = view.manifest
-        for version in [version for version in self._let if version <= new.freed]:
-            for key in self._let.pop(version):
+        done = [(version, self._let.pop(version)) for version in list(self._let) if version <= new.freed]
+        again = frozenset[str]().union(*self._let.values())
+        for version, keys in done:
+            for key in keys - again:
                 there = self._bucket.objects.get(key)
-                needed = self.last_needed.get(key, 0) >= max(new.horizon, 1) or key in view.needs
+                needed = self.last_needed.get(key, 0) >= horizon or key in view.needs
                 if there and not needed and there.last_modified_us <= self._created[version] + JITTER_US:
                     raise ViolationError(f"{key}, released by version {version}, is there, though freed is {new.freed}")
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from dolmen.database import Database
 from dolmen.errors import RetryableError
-from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryStore
 from dolmen.testing import actors, upkeep
 from dolmen.testing.actors import Actor
+from dolmen.testing.aftermath import runtime_without_faults, tidy
 from dolmen.testing.faulty_store import MINUTE_US, SECOND_US, Crash, Faults, Network
 from dolmen.testing.process import Process
 from dolmen.testing.readers import Reader, check_all
@@ -58,9 +58,9 @@ WEATHER: dict[str, Faults] = {
 """How bad a history is: its seed chooses one."""
 
 SETTINGS: dict[str, tuple[Any, ...]] = {
-    "root_bytes": (4_096, 6_000, 8_192, 12_000, 24_000),
+    "root_bytes": (6_000, 14_000, 16_000, 20_000, 40_000),
     "retention": ("1m", "5m", "20m", "1h"),
-    "keep_versions": (1, 2, 6, 20),
+    "keep_versions": (1, 2, 6, 12),
     "reader_grace": ("1m", "5m", "20m"),
     "orphan_age": ("20m", "30m", "1h", "2h"),
     "intent_timeout": ("15m", "30m", "1h"),
@@ -171,8 +171,9 @@ class _History:
             }
             for version in sorted(versions):
                 self._audit(version)
-        counts, ever = self.network.counts, ledger.spilled
-        counts["spills orphaned"] += len(ever - ledger.named)
+            tidy(self.network, self._rng("aftermath"))
+            self._audit(ledger.version)
+        self.network.counts["spills orphaned"] += len(ledger.spilled - ledger.named)
 
     def _spawn(self, name: str, kind: type[Actor]) -> None:
         actor = kind(self, self._rng(name))
@@ -196,7 +197,7 @@ class _History:
     def _idle_us(self, rng: random.Random) -> int:
         """How long an actor does nothing; now and then all of them rest, and time goes by."""
         now_us = self.scheduler.now_us
-        if rng.random() < 0.004:
+        if rng.random() < 0.01:
             self._quiet_until_us = now_us + rng.randint(MINUTE_US, 40 * MINUTE_US)
         return rng.randint(0, SECOND_US // (4 * self.haste)) + max(self._quiet_until_us - now_us, 0)
 
@@ -216,13 +217,7 @@ class _History:
     def _audit(self, version: int) -> None:
         """Reads a version through production code without any faults, and compares it with the model."""
         if self._auditor is None:
-            runtime = Runtime(
-                clock_us=lambda: self.scheduler.now_us,
-                monotonic=lambda: self.scheduler.now_us / 1e6,
-                sleep=lambda seconds: None,
-                random=self._rng("auditor"),
-                threads=1,
-            )
+            runtime = runtime_without_faults(self.network, self._rng("auditor"))
             self._auditor = Database(MemoryStore(self.network.bucket, runtime), runtime)
         state = self.network.ledger.states[version]
         snapshot = self._auditor.at(version=version)

@@ -139,6 +139,20 @@ class _Document(msgspec.Struct):
     entries: msgspec.Raw
 
 
+class _TableTails(msgspec.Struct):
+    files: tuple[msgspec.Raw, ...] = ()
+    tombstones: tuple[msgspec.Raw, ...] = ()
+    overlays: tuple[msgspec.Raw, ...] = ()
+    removed: tuple[msgspec.Raw, ...] = ()
+
+
+class _Tails(msgspec.Struct):
+    history: tuple[msgspec.Raw, ...] = ()
+    applied: tuple[msgspec.Raw, ...] = ()
+    released: tuple[msgspec.Raw, ...] = ()
+    tables: dict[str, _TableTails] = {}
+
+
 class TableView(NamedTuple):
     """A table of one version.
 
@@ -208,6 +222,14 @@ class Stored:
             (*self._all(manifest.segments, "released"), *manifest.released),
             len(body),
         )
+
+    def spillable(self, key: str) -> int:
+        """Bytes of a root's tails: what may leave it for a segment, this commit's own entries included."""
+        manifest = msgspec.json.decode(self._bucket.objects[key].body, type=_Tails)
+        tails: list[Any] = [manifest.history[:-64], manifest.applied, manifest.released]
+        for table in manifest.tables.values():
+            tails += [table.files, table.tombstones, table.overlays, table.removed]
+        return sum(len(entry) for tail in tails for entry in tail)
 
     def reached(self, let: Let) -> frozenset[str]:
         """Everything that a release lets go of: a tree with all that it names."""

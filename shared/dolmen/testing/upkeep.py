@@ -77,9 +77,10 @@ class Compactor(Upkeep):
             group_bytes=self.random.choice((6_000, 1 << 20)),
             deleted_share=self.random.choice((0.1, 0.5)),
         )
-        process.upkeep(
+        done = process.upkeep(
             "compact", lambda: compact(process.context, name, deadline=self.deadline(), options=options), (name,)
         )
+        process.network.counts["groups dropped"] += done.dropped if done else 0
 
 
 class Merger(Upkeep):
@@ -166,17 +167,18 @@ class Loader(Actor):
         if name is None or self.random.random() < 0.4:
             return
         rows = tuple(row for _ in range(self.random.randint(8, 16)) for row in self.rows())
-        slow_us = self.random.choice((0, 0, MINUTE_US, 15 * MINUTE_US, 50 * MINUTE_US))
-        process.write("load", [model.Append(name, rows)], lambda: self._load(process, name, rows, slow_us))
+        longest_us = self.random.choice((0, 0, MINUTE_US, 40 * MINUTE_US, 150 * MINUTE_US))
+        process.write("load", [model.Append(name, rows)], lambda: self._load(process, name, rows, longest_us))
 
-    def _load(self, process: Process, name: str, rows: tuple[Row, ...], slow_us: int) -> Commit:
+    def _load(self, process: Process, name: str, rows: tuple[Row, ...], longest_us: int) -> Commit:
         context, data = process.context, arrow(rows)
+        pause = self.random.randrange(data.num_rows)
 
         def batches() -> Any:
             for first in range(0, data.num_rows, 24):
                 yield from data.slice(first, 24).to_batches()
-                if slow_us:
-                    process.network.scheduler.pause(self.random.randint(0, slow_us))
+                if longest_us and first <= pause < first + 24:
+                    process.network.scheduler.pause(self.random.randint(0, longest_us))
 
         with process.db.transaction("load") as transaction:
             entry = transaction.entry(name)

@@ -1,0 +1,91 @@
+"""After a history: whoever was under way has gone, the store answers, and there is all the time in the world.
+
+Then verification finds nothing wrong, collection comes to an end, and what is left is what kept versions need.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from dolmen.database import Database
+from dolmen.format.layout import POINTER
+from dolmen.maintenance.collection import collect
+from dolmen.maintenance.verification import verify
+from dolmen.runtime import Runtime
+from dolmen.store.base import Buffer, Deleted, PutOutcome
+from dolmen.store.memory import MemoryStore
+from dolmen.testing.faulty_store import MINUTE_US, Network
+from dolmen.testing.model import Operation, Run, ViolationError
+from dolmen.testing.retention import setting
+
+_ROUNDS = 30
+"""More than versions are kept: each run may let another one expire, as it adds some itself."""
+
+
+class FairStore(MemoryStore):
+    """A client without faults, whose puts and deletes are judged like those of all others."""
+
+    def __init__(self, network: Network, runtime: Runtime) -> None:
+        super().__init__(network.bucket, runtime)
+        self._network = network
+        ledger = network.ledger
+        self.run = Run(Operation("gc", "aftermath", ledger.version, ledger.version, upkeep=True))
+
+    def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
+        content = bytes(body)
+        self.run.puts(key)
+        if key == POINTER:
+            self._network.ledger.sent(content, self.run)
+        outcome = super().put(key, content, if_match=if_match)
+        self._network.arrived(key, content, outcome)
+        return outcome
+
+    def delete(self, keys: Sequence[str]) -> Sequence[Deleted]:
+        for key in keys:
+            self._network.delete(key)
+        return [Deleted(key) for key in keys]
+
+
+def runtime_without_faults(network: Network, rng: random.Random) -> Runtime:
+    """Virtual time that nobody waits in."""
+    scheduler = network.scheduler
+    return Runtime(
+        clock_us=lambda: scheduler.now_us,
+        monotonic=lambda: scheduler.now_us / 1e6,
+        sleep=lambda seconds: None,
+        random=rng,
+        threads=1,
+    )
+
+
+def tidy(network: Network, rng: random.Random) -> None:
+    """Verifies, collects until there is nothing left to do, and looks at what is left. Raises ViolationError."""
+    ledger, retention = network.ledger, network.ledger.retention
+    runtime = runtime_without_faults(network, rng)
+    context = Database(FairStore(network, runtime), runtime)._context
+    _verify(network, deep=rng.random() < 0.5)
+    properties = ledger.settings[-1]
+    if "retention" not in properties or "orphan_age" not in properties:
+        return
+    step_us = max(setting(properties, name) for name in ("retention", "orphan_age", "reader_grace")) + 90 * MINUTE_US
+    for _ in range(_ROUNDS):
+        network.scheduler.now_us += step_us
+        version, objects = ledger.version, len(network.bucket.objects)
+        collect(context)
+        if (ledger.version, len(network.bucket.objects)) == (version, objects):
+            break
+    else:
+        raise ViolationError(f"collection finds something to do in each of {_ROUNDS} runs of which nobody disturbs any")
+    if left := retention.leftovers():
+        raise ViolationError(f"after all is collected {len(left)} objects are left over: {sorted(left)[:8]}")
+    _verify(network, deep=False)
+
+
+def _verify(network: Network, *, deep: bool) -> None:
+    rng = random.Random(0)
+    runtime = runtime_without_faults(network, rng)
+    report = verify(Database(MemoryStore(network.bucket, runtime), runtime)._context, deep=deep, all_versions=True)
+    if report.errors:
+        raise ViolationError(f"verify: {'; '.join(map(str, report.errors[:3]))}")
+    network.counts["databases verified"] += 1
