@@ -69,6 +69,9 @@ class Commit:
             ("tombstones", counts.tombstones_added),
             ("rows deleted", counts.rows_deleted),
             ("files removed", counts.files_removed),
+            ("files resolved", counts.files_resolved),
+            ("tombstones removed", counts.tombstones_removed),
+            ("groups dropped", counts.groups_dropped),
         ]
         told = [(name, f"{value:,}") for name, value in facts if value]
         if self.already:
