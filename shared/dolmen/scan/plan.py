@@ -254,12 +254,11 @@ class _Planner:
             else:
                 wanted.append(segment)
         left = len(wanted)
-        for part in self.live.parts(wanted, ahead=1 if self._limit is not None else None):
-            if self._enough():
-                break
+        parts = self.live.parts(wanted, ahead=1 if self._limit is not None else None)
+        while left and not self._enough():  # asked before the next one is fetched
             self.looked_into += 1
             left -= 1
-            self._add_part(part)
+            self._add_part(next(parts))
         self.pruned["limit"] += sum(segment.count for segment in wanted[len(wanted) - left :])
         inline = self.live.entry.files
         for place, file in enumerate(inline):
