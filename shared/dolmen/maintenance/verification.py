@@ -105,7 +105,7 @@ class _Verification:
                 self._reference_table(TableView(context, name, root, newest, Ledger()), "known")
         self._check_released(newest)
         check_repeated(self._references, ledger)
-        missing, orphans = check_objects(context.store, context.runtime, self._references, ledger, newest.swept)
+        missing, orphans = check_objects(context.store, context.runtime, self._references, ledger, newest)
         skip = {one.key for one in missing} | {found.object for found in ledger.findings if found.kind in _TOLD}
         self._check_contents(tables, skip)
         horizon = context.head.refresh().manifest.horizon

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.errors import ObjectNotFoundError
+from dolmen.format.layout import parse_manifest_key
+from dolmen.format.manifest import Manifest
 from dolmen.maintenance.verification_report import Ledger, Unreferenced
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectInfo, ObjectStore
@@ -152,12 +154,12 @@ class Missing(NamedTuple):
 
 
 def check_objects(
-    store: ObjectStore, runtime: Runtime, references: References, ledger: Ledger, swept_us: int
+    store: ObjectStore, runtime: Runtime, references: References, ledger: Ledger, newest: Manifest
 ) -> tuple[list[Missing], dict[str, Unreferenced]]:
     """Lists the database once, and compares.
 
     Args:
-        swept_us: orphans last modified before are said to be gone.
+        newest: says since when orphans are gone, and which versions have expired and wait to be freed.
 
     Returns:
         what is missing, each confirmed by a request of its own, and the orphans by prefix.
@@ -168,9 +170,12 @@ def check_objects(
     there = next(listed, None)
 
     def orphan(info: ObjectInfo) -> None:
+        parsed = parse_manifest_key(info.key)
+        if parsed and newest.freed <= parsed[0] < newest.horizon:
+            return  # its version has expired; it goes when what its successor released has gone
         prefix = _prefix(info.key)
         orphans[prefix] = orphans.get(prefix, Unreferenced()) + Unreferenced(1, info.size)
-        if info.last_modified_us < swept_us:
+        if info.last_modified_us < newest.swept:
             ledger.found("orphan-left", info.key, f"{info.size:,} bytes that nothing references")
 
     for some in references:
