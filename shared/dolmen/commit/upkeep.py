@@ -33,6 +33,7 @@ class Resolve:
             match nothing. Files that were replaced meanwhile are left out.
         segments: keys of segments of which every live file is resolved up to ``through``, by what is in ``positions``
             or because nothing matches.
+        gather: paths of files whose vectors move into this commit's ``.del`` object even if they stay as they are.
         vectors: made by ``prepare``: by path, the file's effective entry as it was and as it is to be.
     """
 
@@ -42,6 +43,7 @@ class Resolve:
     through: int
     positions: Mapping[str, BitMap]
     segments: tuple[str, ...] = ()
+    gather: frozenset[str] = frozenset()
     vectors: Mapping[str, tuple[DataFile, DataFile]] = field(default_factory=dict)
     request: str | None = None
     prepared_on: str = ""
@@ -55,9 +57,10 @@ class Resolve:
         through: int,
         positions: Mapping[str, BitMap],
         segments: tuple[str, ...] = (),
+        gather: frozenset[str] = frozenset(),
     ) -> Resolve:
         """The statement before it is prepared."""
-        return cls(name, uuid, epoch, through, positions, segments)
+        return cls(name, uuid, epoch, through, positions, segments, gather)
 
     def prepare(self, draft: Draft, bench: Workbench) -> Resolve:
         """Merges the positions with the vectors that the files have now."""
@@ -77,14 +80,14 @@ class Resolve:
         return replace(self, vectors=vectors, prepared_on=draft.base.key)
 
     def _vector(self, file: DataFile, bench: Workbench) -> Vector | None:
-        positions = self.positions[file.path]
-        if not positions:
+        positions, moves = self.positions[file.path], file.path in self.gather and file.applied_through < self.through
+        if not positions and not moves:
             return file.vector
         before = self.vectors.get(file.path)
         if before and before[0].vector == file.vector:
             return before[1].vector
         merged = positions | bench.read_vector(file.vector, file.rows) if file.vector else positions
-        if file.vector and len(merged) == file.vector.cardinality:
+        if not merged or (file.vector and len(merged) == file.vector.cardinality and not moves):
             return file.vector
         return bench.tombstone_object(self.name, self.uuid).add_vector(file.uuid, merged)
 

@@ -21,6 +21,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.vectors import from_mask
 from dolmen.maintenance import never
+from dolmen.maintenance.gathering import gather_vectors
 from dolmen.maintenance.resolution_unresolved import Unresolved, table_reader
 from dolmen.scan.display import html, text
 from dolmen.scan.plan import FilePlan
@@ -52,6 +53,7 @@ class Resolved:
         bytes_read: of data files.
         commits: versions it made.
         finished: False when it stopped before its end: call it again.
+        gathered: vectors that were moved into few objects, because they were in many.
     """
 
     table: str
@@ -64,6 +66,7 @@ class Resolved:
     bytes_read: int = 0
     commits: int = 0
     finished: bool = True
+    gathered: int = 0
 
     def facts(self) -> list[tuple[str, str]]:
         """What ``repr`` shows, line by line."""
@@ -73,6 +76,7 @@ class Resolved:
             ("files", f"{self.looked_at:,} looked at, {self.read:,} read, {self.changed:,} changed"),
             ("rows hidden", f"{self.rows:,}"),
             ("read", f"{self.bytes_read:,} bytes"),
+            ("vectors gathered", f"{self.gathered:,}"),
             ("commits", f"{self.commits:,}"),
         ]
 
@@ -105,10 +109,11 @@ def resolve(
         entry = context.segments.whole(manifest.table(name))
         tombstones = tombstones_of(entry, context.segments)
         if not tombstones:
-            return Resolved(name)
+            return Resolved(name, gathered=gather_vectors(context, name, deadline=deadline))
         unresolved = Unresolved(context, entry, tombstones)
         run = _Run(context, name, manifest, entry, unresolved, deadline, budget_bytes)
         run.all_files()
+        gathered = 0 if run.stopped else gather_vectors(context, name, deadline=deadline)
     return Resolved(
         name,
         len(tombstones),
@@ -120,6 +125,7 @@ def resolve(
         run.bytes_read,
         run.commits,
         not run.stopped,
+        gathered,
     )
 
 
