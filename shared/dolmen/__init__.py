@@ -3,7 +3,7 @@
 ``open`` a database by URL; the rest is methods of ``Database`` and ``Table``. Errors are in ``dolmen.errors``.
 """
 
-from dolmen.database import Database, open
+from dolmen.database import Database, open, verify
 from dolmen.errors import Error
 from dolmen.results import Commit
 from dolmen.snapshot import Snapshot
@@ -11,4 +11,4 @@ from dolmen.table import Table
 from dolmen.transaction import Transaction
 
 __version__ = "0.1.0"
-__all__ = ["Commit", "Database", "Error", "Snapshot", "Table", "Transaction", "__version__", "open"]
+__all__ = ["Commit", "Database", "Error", "Snapshot", "Table", "Transaction", "__version__", "open", "verify"]

@@ -49,6 +49,24 @@ def open(url: str, *, runtime: Runtime | None = None, trust_clock: bool = False)
     return Database(open_store(url, runtime), runtime, trust_clock=trust_clock)
 
 
+def verify(
+    url: str,
+    *,
+    version: int | None = None,
+    deep: bool = False,
+    all_versions: bool = False,
+    progress: Progress | None = None,
+    runtime: Runtime | None = None,
+) -> Report:
+    """``Database.verify`` without opening the database first: also for one whose pointer or manifest is damaged."""
+    from dolmen.maintenance import verification
+
+    runtime = runtime or shared_runtime()
+    store = open_store(url, runtime)
+    context = Context(store, runtime, Head(store, runtime))
+    return verification.verify(context, version=version, deep=deep, all_versions=all_versions, progress=progress)
+
+
 class Database:
     """Tables under one pointer: all of them commit together, and every reader sees whole commits.
 
@@ -265,16 +283,28 @@ class Database:
 
         return collect(self._context, dry_run=dry_run, deadline=deadline)
 
-    def verify(self, *, deep: bool = False, progress: Progress | None = None) -> Report:
-        """Checks that everything is there and is what it should be; changes nothing.
+    def verify(
+        self,
+        *,
+        version: int | None = None,
+        deep: bool = False,
+        all_versions: bool = False,
+        progress: Progress | None = None,
+    ) -> Report:
+        """Checks that everything is there and is what it should be; changes nothing. See ``dolmen.verify`` for a
+        database that can't be opened.
 
         Args:
+            version: check what this version holds; the newest by default.
             deep: read all data, and compare it with what is said of it.
+            all_versions: look whether all that any kept version needs is there.
             progress: called with what is being checked, how many are done, and how many there are.
         """
-        from dolmen.maintenance.verification import verify
+        from dolmen.maintenance import verification
 
-        return verify(self._context, deep=deep, progress=progress)
+        return verification.verify(
+            self._context, version=version, deep=deep, all_versions=all_versions, progress=progress
+        )
 
     def stats(self, *, exact: bool = False) -> Debts:
         """What background work has left to do: unresolved deletes, small files, dead rows, the manifest's size.

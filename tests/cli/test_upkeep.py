@@ -176,6 +176,14 @@ def test_a_damaged_one_is_told_of_with_advice_and_exit_code_7(events: Cli, tmp_p
     assert [finding["object"].endswith(victim.name) for finding in json.loads(told.out)["findings"]] == [True]
 
 
+def test_a_database_whose_pointer_is_damaged_is_told_of_like_any_other(events: Cli, tmp_path: Path) -> None:
+    (tmp_path / "db" / "_latest_manifest").write_bytes(b'{"version":')
+    shown = events("verify")
+    assert shown.code == 7
+    assert "_latest_manifest" in shown.out
+    assert "--all-versions" in events("verify", "--help").out
+
+
 def test_expired_rows_go_by_the_tables_setting(events: Cli, tmp_path: Path) -> None:
     events("set", "events", "ttl=event_time 1d")  # the file's rows are older
     events("maintain")

@@ -14,7 +14,6 @@ from dolmen.maintenance.gc_mark import needed, reached, released
 from dolmen.maintenance.merging import merge_segments
 from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.verification import verify
-from dolmen.maintenance.verification_report import Finding
 from support.aging import EAGER, SCHEMA, Place, rows
 
 LONG = os.environ.get("DOLMEN_LONG") == "1"
@@ -81,12 +80,6 @@ def seeds() -> list[int]:
     )
 
 
-def findings_about_objects(place: Place) -> list[Finding]:
-    """What a check finds of objects that are missing, damaged, or left over."""
-    words = ("missing", "damaged", "short", "size", "orphan", "released", "unreadable", "crc")
-    return [one for one in verify(place.context(), deep=True).findings if any(word in one.kind for word in words)]
-
-
 def test_what_an_older_version_needs_the_newest_needs_too_or_it_was_released_since() -> None:
     """The rule that the mark is built on, for every version of a life."""
     for seed in seeds():
@@ -131,7 +124,8 @@ def test_every_kept_version_of_a_random_life_reads_as_it_did_and_nothing_is_left
             life.place.collect(replace(settings, keep_versions=1))
         life.place.collect(replace(settings, keep_versions=1), full=True)
         assert life.place.there() == life.place.needed(), seed
-        assert findings_about_objects(life.place) == [], seed
+        merge_segments(life.place.context())  # a change spilled beside a merge waits for the next one
+        assert verify(life.place.context(), deep=True).findings == (), seed
 
 
 def test_ids_that_were_applied_long_ago_are_forgotten_when_their_segment_is_old_enough() -> None:

@@ -135,12 +135,13 @@ def gc(database: DatabaseUrl, dry_run: DryRun = False, as_json: Json = False) ->
 def verify(
     database: DatabaseUrl,
     deep: Annotated[bool, typer.Option("--deep", help="Read all data, and compare it with its entries.")] = False,
+    version: Annotated[int | None, typer.Option(help="Check this version; the newest by default.")] = None,
+    all_versions: Annotated[bool, typer.Option("--all-versions", help="Look at what every version needs.")] = False,
     as_json: Json = False,
 ) -> None:
     """Check that everything is there and is what it should be. Exit code 7 if something is damaged or missing."""
-    db = dolmen.open(database)
     with _bars(as_json) as progress:
-        report = db.verify(deep=deep, progress=progress)
+        report = dolmen.verify(database, version=version, deep=deep, all_versions=all_versions, progress=progress)
     if as_json:
         print_json(report.to_dict())
     else:

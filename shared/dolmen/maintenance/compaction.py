@@ -201,7 +201,7 @@ class _Run:
             elif tries + 1 < _TRIES_ALONE:
                 waiting.append((uuids, tries + 1))
         self.done.finished = True
-        if self.intent:
+        if self.intent and not self.done.dropped:  # else it is revoked in an hour, and takes what was dropped along
             self.intent.done()
 
     def _group(self, uuids: tuple[str, ...]) -> bool | None:

@@ -63,19 +63,28 @@ def merge_segments(context: Context, *, deadline: Callable[[], bool] = never) ->
         deadline: True = stop as soon as the merge under way is committed.
     """
     commits = inputs = outputs = 0
-    manifest = context.head.refresh().manifest
-    with context.reading(manifest.version):
-        for name in (None, *sorted(manifest.tables)):
-            for statement in plan_merges(context, manifest, name):
-                if deadline():
-                    return Merged(commits, inputs, outputs, finished=False)
-                now_us = context.store.clock.now_us
-                done = submit(context.head, "merge", [uploaded(context, statement)], first_upload_us=now_us)
-                if done.manifest is not None:
-                    commits += 1
-                    inputs += len(statement.inputs)
-                    outputs += len(statement.outputs)
+    for name in (None, *sorted(context.head.refresh().manifest.tables)):
+        skip = 0  # merges that others have made moot
+        while (merge := _next_merge(context, name, skip)) is not None:
+            if deadline():
+                return Merged(commits, inputs, outputs, finished=False)
+            now_us = context.store.clock.now_us
+            done = submit(context.head, "merge", [uploaded(context, merge)], first_upload_us=now_us)
+            if done.manifest is None:
+                skip += 1
+                continue
+            commits += 1
+            inputs += len(merge.inputs)
+            outputs += len(merge.outputs)
     return Merged(commits, inputs, outputs, finished=True)
+
+
+def _next_merge(context: Context, name: str | None, skip: int) -> Merge | None:
+    """Planned anew each time: the commit before may have spilled, and what it spilled is to be folded in, too."""
+    manifest = (context.head.cached or context.head.refresh()).manifest
+    if name is not None and name not in manifest.tables:
+        return None
+    return next(islice(plan_merges(context, manifest, name), skip, None), None)
 
 
 @dataclass(frozen=True)
@@ -175,7 +184,10 @@ def _files(context: Context, name: str, entry: TableEntry) -> Merge | None:
     chosen |= {segment.object for segment in segments if dirty[segment.object] * DIRTY_PART > segment.count}
     if len(removals) >= FAN_IN or len(patches) >= FAN_IN:
         chosen |= dirty.keys()
-    if not chosen:
+    # A change that was spilled while its file was folded elsewhere is of no use, and nobody else would take it out.
+    spilled = {*chain.from_iterable(map(reader.removed, removals))}
+    spilled.update(overlay.file for patch in patches for overlay in reader.overlays(patch))
+    if not chosen and spilled <= homes.keys():
         return None
     run = [segment for segment in segments if segment.object in chosen]
     outputs = list(_encoded(context, "files", _live_entries(live, run), entry.schema))
