@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 
+import pyarrow as pa
 import pytest
 
+import dolmen
 from dolmen.commit.statements import Drop, Write
 from dolmen.commit.versions import commits, manifest_at_time, manifest_at_version
 from dolmen.errors import AppliedIdError, ConflictError
@@ -283,3 +286,17 @@ def test_a_dropped_table_releases_its_segments_with_all_that_they_name(world: Wo
     assert released.trees == segments
     assert set(released.objects) == inline
     assert world.newest.counts.files_removed == 200
+
+
+def test_an_entry_is_equal_to_what_a_manifest_gives_back(world: World) -> None:
+    """Else a spill would never be used again once another writer's manifest was read."""
+    schema = pa.schema([("k", pa.int64()), ("s", pa.string())])
+    db = dolmen.open(f"memory://{os.urandom(8).hex()}")
+    events = db.create_table("events", schema, primary_key="k", properties={"target_file_bytes": "1MB"})
+    events.append(pa.table({"k": [1, 2, 3], "s": ["a", "b", None]}, schema=schema))
+    events.delete("s IN ('a', 'x') AND k BETWEEN 1 AND 5 OR s LIKE 'q%' OR k IS NULL")
+    events.delete(keys=[7, 8])
+    events.delete("k = 2", mode="positions")
+    made = db._context.head.cached
+    assert made is not None
+    assert Manifest.decode(made.manifest.encode(), made.manifest.key) == made.manifest

@@ -171,8 +171,8 @@ def columns(p: Predicate) -> frozenset[int]:
 
 
 def to_builtins(p: Predicate) -> dict[str, Any]:
-    """The predicate as what JSON is made of, as manifests hold it."""
-    built: dict[str, Any] = msgspec.to_builtins(p)
+    """The predicate as what JSON is made of, just as it comes back from a manifest: entries are compared."""
+    built: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(p))
     return built
 
 
