@@ -272,16 +272,19 @@ class Database:
 
         return maintain(self._context, tables=tables, steps=steps or STEPS, deadline=deadline, tell=tell)
 
-    def gc(self, *, dry_run: bool = False, deadline: Callable[[], bool] = lambda: False) -> Collected:
+    def gc(
+        self, *, dry_run: bool = False, full: bool = False, deadline: Callable[[], bool] = lambda: False
+    ) -> Collected:
         """Lets old versions expire, and deletes what no kept version needs. How long what is kept: see ``set``.
 
         Args:
             dry_run: only say what would go.
+            full: look for orphans among all objects, not only among those named since the last run.
             deadline: True = stop; the next run goes on.
         """
         from dolmen.maintenance.collection import collect
 
-        return collect(self._context, dry_run=dry_run, deadline=deadline)
+        return collect(self._context, dry_run=dry_run, full=full, deadline=deadline)
 
     def verify(
         self,

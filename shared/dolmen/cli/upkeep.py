@@ -116,16 +116,21 @@ def maintain(database: DatabaseUrl, table: SomeTable = None, as_json: Json = Fal
 
 
 @app.command()
-def gc(database: DatabaseUrl, dry_run: DryRun = False, as_json: Json = False) -> None:
+def gc(
+    database: DatabaseUrl,
+    dry_run: DryRun = False,
+    full: Annotated[bool, typer.Option("--full", help="Look for orphans among all objects, however old.")] = False,
+    as_json: Json = False,
+) -> None:
     """Let old versions expire, and delete what no kept version needs. Exit code 9 if something could not be deleted."""
     db = dolmen.open(database)
     with _waiting("looking" if dry_run else "collecting", as_json):
-        collected = db.gc(dry_run=dry_run)
+        collected = db.gc(dry_run=dry_run, full=full)
     if as_json:
         print_json({"dry_run": dry_run, **facts_of(collected), "errors": collected.errors})
     else:
         objects, size = collected.objects, collected.bytes
-        told = f"{objects:,} objects" + (f", {size:,} bytes and more" if size else "")
+        told = f"{objects:,} objects" + (f", at least {size:,} bytes" if size else "")
         console.print(f"{'would delete' if dry_run else 'deleted'} [bold]{told}[/]", highlight=False)
         _print_facts(collected.facts)
     _exit_unless([collected.finished and not collected.errors])

@@ -56,7 +56,9 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         return manifest_key(self.version, self.attempt)
 
 
-SegmentKind: TypeAlias = Literal["files", "overlays", "removed", "tombstones", "applied", "released", "history", "table"]
+SegmentKind: TypeAlias = Literal[
+    "files", "overlays", "removed", "tombstones", "applied", "released", "history", "table"
+]
 
 
 class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -140,8 +142,8 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         segments: older entries of files, tombstones, overlays and ``removed``, oldest first.
         overlays: newer pairs of files whose entries are in segments; of several pairs of a file the greatest counts.
         removed: uuids of files whose entries are in segments, and which are gone.
-        section: of an idle table, the segment that holds its whole entry (and others'): of the rest only uuid, epoch and the two
-            timestamps of deletes stand here.
+        section: of an idle table, the segment that holds its whole entry (and others'): here stand only uuid, epoch
+            and the two timestamps of deletes.
         indexes: reserved.
     """
 
