@@ -1,4 +1,4 @@
-"""The root's byte budget: what leaves it, when, and that a rebase neither loses nor doubles an entry (TRAP 52)."""
+"""The root's byte budget: what leaves it, when, and that a rebase neither loses nor doubles an entry."""
 
 from __future__ import annotations
 
@@ -230,7 +230,6 @@ def test_history_reaches_back_to_the_first_version_in_one_get_more(world: World)
 
 
 def test_a_lost_response_followed_by_more_commits_than_stand_inline_is_still_found(world: World) -> None:
-    """TRAP 46."""
     writer, other = world.writer(), world.writer()
 
     def many() -> None:

@@ -152,7 +152,6 @@ def test_an_older_resolution_never_takes_a_newer_one_back(world: World) -> None:
 
 
 def test_a_compaction_output_never_has_its_own_timestamp_so_a_later_delete_still_hides_its_rows(world: World) -> None:
-    """TRAP 9."""
     entry = table(world)
     upkeep(world, compact(world, (["a", "b"], ["c"])), first=(delete(entry),))
     (output,), (tombstone,) = table(world).files, table(world).tombstones
@@ -160,7 +159,6 @@ def test_a_compaction_output_never_has_its_own_timestamp_so_a_later_delete_still
 
 
 def test_a_compaction_whose_input_got_a_vector_meanwhile_is_dropped_and_the_rest_commits(world: World) -> None:
-    """TRAP 40."""
     entry = table(world)
     work = compact(world, (["a"], ["c"]), (["b"], ["d"]))
     done = upkeep(world, work, first=(delete_positions(entry, {"a": [3]}),))
@@ -171,7 +169,7 @@ def test_a_compaction_whose_input_got_a_vector_meanwhile_is_dropped_and_the_rest
 
 
 def test_a_compaction_whose_input_was_resolved_meanwhile_is_dropped(world: World) -> None:
-    """TRAP 40: the tombstone that the resolution dropped would be missing for the output."""
+    """The tombstone that the resolution dropped would be missing for the output."""
     world.writer().commit(delete(table(world)))
     work = compact(world, (["a", "b"], ["c"]))
     assert upkeep(world, work, first=(resolve(world, {"a": [1], "b": []}),)).manifest is None
@@ -185,7 +183,6 @@ def test_of_two_compactions_of_one_file_one_wins(world: World) -> None:
 
 
 def test_a_compaction_of_a_dropped_and_recreated_table_is_moot(world: World) -> None:
-    """TRAP 41."""
     entry, work = table(world), compact(world, (["a", "b"], ["c"]))
     world.writer().commit(Drop("t", entry.uuid))
     world.writer().create()

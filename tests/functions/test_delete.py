@@ -1,4 +1,4 @@
-"""The delete function: TRAPS 35, 36, and many requests in one commit."""
+"""The delete function, and many requests in one commit."""
 
 from __future__ import annotations
 

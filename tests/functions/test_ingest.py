@@ -1,4 +1,4 @@
-"""The ingest function: TRAPS 34, 35, 37, 44."""
+"""The ingest function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is delivered how often in which batches is applied once: TRAPS 33, 36, 38, 39."""
+"""Whatever is delivered how often in which batches is applied once."""
 
 from __future__ import annotations
 

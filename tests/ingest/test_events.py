@@ -1,4 +1,4 @@
-"""What is read of events: TRAPS 33, 34."""
+"""What is read of events."""
 
 from __future__ import annotations
 

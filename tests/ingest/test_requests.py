@@ -1,4 +1,4 @@
-"""What delete messages say: TRAPS 39."""
+"""What delete messages say."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_what_a_kept_version_needs_stays_though_the_newest_does_not(old: Place) 
     }
 
 
-def test_readers_of_expired_versions_have_time_to_end(old: Place) -> None:  # TRAP 23
+def test_readers_of_expired_versions_have_time_to_end(old: Place) -> None:
     reader = old.open().at(4).table("t").scan().to_reader()
     kept = old.there()
     old.collect()
@@ -265,7 +265,7 @@ class StubbornStore(MemoryStore):
         return [*done, *failed]
 
 
-def test_an_object_that_cannot_be_deleted_is_told_of_and_stays_on_the_list(old: Place) -> None:  # TRAP 22
+def test_an_object_that_cannot_be_deleted_is_told_of_and_stays_on_the_list(old: Place) -> None:
     store = StubbornStore(old)
     newest = old.manifest
     first, second, *_ = [key for entry in newest.released for key in entry.objects]
@@ -318,7 +318,7 @@ def slow_writer(place: Place):  # type: ignore[no-untyped-def]
     return tx
 
 
-def test_a_writer_slower_than_the_fence_is_refused_and_one_that_is_not_keeps_its_files(place: Place) -> None:  # TRAP 18
+def test_a_writer_slower_than_the_fence_is_refused_and_one_that_is_not_keeps_its_files(place: Place) -> None:
     place.db.create_table("t", rows().schema)
     stale, orphan = slow_writer(place), place.orphan("data/t/2025/10/09/09/" + "0" * 32 + ".parquet")
     place.pass_hours(7 * 24 + 3)
@@ -332,7 +332,7 @@ def test_a_writer_slower_than_the_fence_is_refused_and_one_that_is_not_keeps_its
     assert place.read_versions()[place.db.refresh()] == {"t": [77]}
 
 
-def test_what_lands_between_plan_and_fence_is_kept(place: Place) -> None:  # TRAP 54
+def test_what_lands_between_plan_and_fence_is_kept(place: Place) -> None:
     """The writer's file is old enough to be an orphan for the plan; it lands just before the fence."""
     place.db.create_table("t", rows().schema)
     orphan = place.orphan("data/t/2025/10/09/09/" + "0" * 32 + ".parquet")
@@ -394,7 +394,7 @@ def test_neither_horizon_nor_fence_moves_back_when_settings_become_more_generous
 
 
 @pytest.mark.parametrize("local_off_us", [-20 * HOUR_US, 0, 20 * HOUR_US])
-def test_age_goes_by_the_servers_clock_whatever_the_local_one_says(local_off_us: int) -> None:  # TRAPS 19, 57
+def test_age_goes_by_the_servers_clock_whatever_the_local_one_says(local_off_us: int) -> None:
     place = Place(local_off_us=local_off_us)
     busy(place)
     orphan = place.orphan("data/t/2025/10/09/09/" + "0" * 32 + ".parquet")
@@ -409,7 +409,7 @@ def test_age_goes_by_the_servers_clock_whatever_the_local_one_says(local_off_us:
     assert orphan not in place.there()
 
 
-def test_age_begins_when_an_object_was_dropped_not_when_it_was_written(place: Place) -> None:  # TRAP 19
+def test_age_begins_when_an_object_was_dropped_not_when_it_was_written(place: Place) -> None:
     table = place.db.create_table("t", rows().schema)
     table.append(rows(1))
     place.pass_hours(300 * 24)
@@ -459,7 +459,7 @@ def test_what_a_version_needs_is_told_for_every_version(old: Place) -> None:
 )
 def test_a_reference_in_another_form_than_the_objects_key_is_refused_before_anything_is_deleted(
     old: Place, path: str
-) -> None:  # TRAP 20
+) -> None:
     newest = old.manifest
     entry = newest.table("t")
     strange = msgspec.structs.replace(entry, files=(msgspec.structs.replace(entry.files[0], path=path),))

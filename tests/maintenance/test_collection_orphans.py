@@ -187,7 +187,7 @@ def test_a_set_of_keys_never_forgets_one() -> None:
     assert keys == [] or keys[0] in held
 
 
-def test_orphans_in_a_directory_go_by_the_time_of_their_files(tmp_path: Path) -> None:  # TRAP 24
+def test_orphans_in_a_directory_go_by_the_time_of_their_files(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "db", RUNTIME)
     db = Database(store, RUNTIME)
     db.create_table("t", SCHEMA).append(rows(1, 2))

@@ -58,7 +58,6 @@ def everything(found: World) -> list[tuple[object, ...]]:
 
 
 def test_small_files_become_one_and_each_row_keeps_its_commit_timestamp() -> None:
-    """TRAP 47."""
     found = world(4)
     before = everything(found)
     assert len({row[-1] for row in before}) == 4
@@ -111,7 +110,6 @@ def test_a_dry_run_only_tells() -> None:
 
 
 def test_deletes_of_all_kinds_are_applied_by_rewriting() -> None:
-    """TRAPS 12, 13 and 14."""
     found = world(4, 30)
     table = found.db.table("t")
     table.delete("id IN (1, 35)", mode="positions")
@@ -140,7 +138,6 @@ def test_a_file_that_a_tombstone_hides_as_a_whole_goes_unread() -> None:
 
 
 def test_a_tombstone_stays_while_it_hides_rows_of_files_that_were_not_compacted() -> None:
-    """TRAP 10."""
     found = world(4)
     found.db.table("t").append(rows_of(*range(1000, 9000)))
     found.db.table("t").delete(keys=[3, 5000])
@@ -152,7 +149,7 @@ def test_a_tombstone_stays_while_it_hides_rows_of_files_that_were_not_compacted(
 
 
 def test_a_row_deleted_and_added_again_in_one_transaction_survives() -> None:
-    """TRAP 42: a manifest stamped with its first statement's timestamp would lose it."""
+    """A manifest stamped with its first statement's timestamp would lose it."""
     found = world(2)
     with found.db.transaction() as tx:
         table = tx.table("t")
@@ -196,7 +193,7 @@ def other(found: World) -> dolmen.Table:
 def test_a_delete_committed_between_plan_and_commit_hides_rows_of_the_new_file(
     sort_key: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TRAPS 9 and 12: rows must not be promoted past a delete that the compaction has not seen."""
+    """Rows must not be promoted past a delete that the compaction has not seen."""
     found = world(4, sort_key=sort_key)
     writer = other(found)
 
@@ -220,7 +217,7 @@ def test_a_delete_committed_between_plan_and_commit_hides_rows_of_the_new_file(
 def test_a_group_is_dropped_when_rows_of_its_files_were_deleted_by_position_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """TRAPS 11 and 40: its output still has the row."""
+    """Its output still has the row."""
     found = world(4)
     writer = other(found)
     meanwhile(monkeypatch, lambda commit: commit == 0 and writer.delete("id = 13", mode="positions"))
@@ -232,7 +229,6 @@ def test_a_group_is_dropped_when_rows_of_its_files_were_deleted_by_position_mean
 
 
 def test_a_group_is_dropped_when_its_files_were_resolved_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TRAP 40."""
     found = world(4)
     found.db.table("t").delete("id = 13")
     writer = Database(found.store, Runtime())
@@ -244,7 +240,7 @@ def test_a_group_is_dropped_when_its_files_were_resolved_meanwhile(monkeypatch: 
 
 
 def test_a_table_dropped_and_made_again_meanwhile_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TRAP 41: that a file of its name is live proves nothing."""
+    """That a file of its name is live proves nothing."""
     found = world(4)
     writer = Database(found.store, Runtime())
 
@@ -260,7 +256,6 @@ def test_a_table_dropped_and_made_again_meanwhile_gets_nothing(monkeypatch: pyte
 
 
 def test_a_table_overwritten_meanwhile_stays_as_it_was_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TRAP 41."""
     found = world(4)
     writer = other(found)
     meanwhile(monkeypatch, lambda commit: commit == 0 and writer.overwrite(rows_of(1, 2)))
@@ -309,7 +304,6 @@ def test_files_left_in_peace_are_compacted_however_often_others_commit(monkeypat
 
 
 def test_rows_that_get_lost_on_the_way_stop_the_compaction_before_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TRAP 16."""
     found = world(4)
     version, expected = found.manifest.version, everything(found)
     real = LiveRows._decode
@@ -345,7 +339,6 @@ def test_objects_bear_the_name_of_an_intent_that_is_told_to_be_done() -> None:
 
 
 def test_a_compaction_whose_intent_was_revoked_commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TRAP 43."""
     found = world(4)
     expected = everything(found)
     gc = Database(found.store, Runtime())

@@ -219,7 +219,7 @@ def test_a_job_whose_heartbeat_goes_on_is_left_alone_however_long_it_takes(place
     assert set(keys) <= place.there()
 
 
-def test_a_job_that_was_taken_for_dead_cannot_commit_any_more(place: Place) -> None:  # TRAP 43
+def test_a_job_that_was_taken_for_dead_cannot_commit_any_more(place: Place) -> None:
     intent, keys, db = job(place)
     entry = place.manifest.table("t")
     write = Write("t", entry.uuid, files=())

@@ -1,4 +1,4 @@
-"""Merging segments: few of them, no entry lost or doubled, whatever is committed meanwhile (TRAPS 52, 53)."""
+"""Merging segments: few of them, no entry lost or doubled, whatever is committed meanwhile."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def structs_of_the_format() -> set[type]:
     return found
 
 
-def test_every_field_of_every_struct_is_classified_once_so_that_no_object_kind_can_be_forgotten() -> None:  # TRAP 21
+def test_every_field_of_every_struct_is_classified_once_so_that_no_object_kind_can_be_forgotten() -> None:
     for kind in structs_of_the_format():
         classified = [name for table in (KEYS, INSIDE, RESERVED, RELEASED, WITHOUT) for name in table.get(kind, ())]
         assert sorted(classified) == sorted(kind.__struct_fields__), kind

@@ -84,7 +84,7 @@ def test_where_and_keys_become_positions_and_the_tombstones_go() -> None:
 
 
 def test_positions_are_those_of_the_file_however_many_row_groups_are_skipped() -> None:
-    """TRAP 14: a position counted after a filter or a skipped row group deletes another row."""
+    """A position counted after a filter or a skipped row group deletes another row."""
     found = world(300, files=1)
     found.db.table("t").delete("id = 5", mode="positions")
     found.db.table("t").delete("id BETWEEN 110 AND 119 OR id IN (7, 255)")
@@ -140,7 +140,7 @@ def test_only_the_columns_that_predicates_name_are_read() -> None:
 
 
 def test_thousands_of_deletes_of_one_key_each_are_one_pass_over_each_file() -> None:
-    """TRAP 17: debt that makes every scan slow is paid at once."""
+    """Debt that makes every scan slow is paid at once."""
     found = world(4_000, files=4)
     table = found.db.table("t")
     gone = list(range(0, 4_000, 4))
@@ -157,7 +157,7 @@ def test_thousands_of_deletes_of_one_key_each_are_one_pass_over_each_file() -> N
 
 
 def test_kinds_of_deletes_see_each_other() -> None:
-    """TRAP 13: rows deleted twice, in different ways, are counted once."""
+    """Rows deleted twice, in different ways, are counted once."""
     found = world(100, files=2)
     table = found.db.table("t")
     table.delete("id < 10", mode="positions")
@@ -171,7 +171,7 @@ def test_kinds_of_deletes_see_each_other() -> None:
 
 
 def test_a_row_that_came_after_the_delete_stays() -> None:
-    """TRAP 42: also when all of it was one transaction."""
+    """Also when all of it was one transaction."""
     found = world(20, files=1)
     row = pa.table({"id": [3], "user": [0], "text": ["again"]})
     with found.db.transaction() as tx:
@@ -197,7 +197,6 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, module: Any, act: Callable[[], ob
 
 
 def test_a_delete_that_lands_meanwhile_is_neither_lost_nor_taken_for_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TRAP 12."""
     found = world(100, files=2)
     found.db.table("t").delete("id < 5")
     other = Database(found.store, found.runtime).table("t")
@@ -218,7 +217,6 @@ def test_a_delete_that_lands_meanwhile_is_neither_lost_nor_taken_for_resolved(mo
 
 
 def test_a_table_that_was_made_anew_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TRAP 41."""
     found = world(100, files=2)
     found.db.table("t").delete("id < 5")
     other = Database(found.store, found.runtime)

@@ -118,7 +118,7 @@ def test_a_put_whose_answer_is_lost_is_unknown_and_is_not_sent_again(
     outcome = (impatient if fault == "timeout-after" else store).put("key", b"body", if_match=etag)
     assert isinstance(outcome, Unknown)
     assert outcome.reason
-    assert len(sent(proxy)) == 1  # TRAPS 1: a second one would have met the first
+    assert len(sent(proxy)) == 1  # a second one would have met the first
     assert store.get("key").body == b"body"
 
 
