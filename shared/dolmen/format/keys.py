@@ -6,6 +6,8 @@ ascending order of ids. Sorting makes integers cheap (delta encoding) and bounds
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
 from typing import TypeAlias
 
 import msgspec
@@ -18,7 +20,7 @@ from dolmen.format.entries import KeysTombstone
 from dolmen.format.schema import Field, is_nested, type_from_json
 from dolmen.format.statistics import column_stats
 from dolmen.format.tombstone_object import TombstoneObject, check_blob
-from dolmen.format.values import Json, from_json, to_array, to_json, to_plain
+from dolmen.format.values import Json, Plain, from_json, to_array, to_json, to_plain
 
 INLINE_BYTES = 1024
 """Lists whose JSON is at most this long also stand in the manifest entry."""
@@ -72,13 +74,35 @@ def add_keys(target: TombstoneObject, keys: Keys) -> KeysTombstone:
 
 def inline_keys(tombstone: KeysTombstone) -> Keys | None:
     """The keys that stand in the entry itself, or None if they have to be fetched."""
-    if tombstone.values is None:
-        return None
+    return None if tombstone.values is None else all_inline_keys([tombstone])
+
+
+def all_inline_keys(tombstones: Sequence[KeysTombstone]) -> pa.Table:
+    """The keys that stand in the entries of tombstones over the same columns of the same types, one after the other."""
     arrays = []
-    for values, name in zip(tombstone.values, tombstone.types, strict=True):
+    for place, name in enumerate(tombstones[0].types):
         arrow_type = type_from_json(name)
-        arrays.append(to_array([from_json(value, arrow_type) for value in values], arrow_type))
-    return pa.table(arrays, names=[str(column) for column in tombstone.columns])
+        values = list(chain.from_iterable([(t.values or ())[place] for t in tombstones]))
+        arrays.append(to_array(plain_values(values, arrow_type), arrow_type))
+    return pa.table(arrays, names=[str(column) for column in tombstones[0].columns])
+
+
+def plain_values(values: list[Json], arrow_type: pa.DataType) -> list[Plain]:
+    """The plain values of many JSON forms of one type, without a call for each where the two are the same.
+
+    Raises:
+        SchemaError: one does not fit the type.
+    """
+    t = pa.types
+    if t.is_integer(arrow_type) or t.is_temporal(arrow_type):
+        same: type = int
+    elif t.is_string(arrow_type):
+        same = str
+    else:
+        return [from_json(value, arrow_type) for value in values]
+    if set(map(type, values)) <= {same}:
+        return list(values)
+    return [from_json(value, arrow_type) for value in values]
 
 
 def decode_keys(body: bytes, tombstone: KeysTombstone) -> Keys:

@@ -9,12 +9,14 @@ from typing import Any
 
 from dolmen.errors import CorruptionError, PredicateError
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone, WhereTombstone
-from dolmen.format.keys import Keys, decode_keys, inline_keys
+from dolmen.format.keys import Keys, decode_keys
 from dolmen.format.schema import Schema
 from dolmen.format.tombstone_object import check_blob
-from dolmen.predicate import Predicate, from_builtins, from_json
+from dolmen.predicate import Predicate, from_json
 from dolmen.scan.blobs import BlobReader, Place, cache_key, place
 from dolmen.scan.keys_lookup import KeysLookup
+from dolmen.segments.judging import inline_predicate
+from dolmen.segments.tombstones import Suspects
 from dolmen.store.cache import ObjectCache
 
 
@@ -30,12 +32,15 @@ class Deletes:
     predicates: dict[Blob, Predicate]
     lookups: dict[tuple[int, ...], KeysLookup]
 
-    def predicates_of(self, tombstones: Iterable[Tombstone]) -> list[Predicate]:
+    def predicates_of(self, tombstones: Suspects | Iterable[Tombstone]) -> list[Predicate]:
         """The predicates among these tombstones."""
-        return [self.predicates[t.blob] for t in tombstones if isinstance(t, WhereTombstone)]
+        where = tombstones.where if isinstance(tombstones, Suspects) else tombstones
+        return [self.predicates[t.blob] for t in where if isinstance(t, WhereTombstone)]
 
-    def lookups_of(self, tombstones: Iterable[Tombstone]) -> list[KeysLookup]:
+    def lookups_of(self, tombstones: Suspects | Iterable[Tombstone]) -> list[KeysLookup]:
         """The lookups that these tombstones are in."""
+        if isinstance(tombstones, Suspects):
+            return [self.lookups[columns] for columns in tombstones.key_columns]
         return [self.lookups[columns] for columns in {t.columns for t in tombstones if isinstance(t, KeysTombstone)}]
 
 
@@ -54,13 +59,19 @@ def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobRe
     Raises:
         CorruptionError: a blob is not what its entry says.
     """
-    held: dict[Place, Predicate | Keys | None] = {}
-    for tombstone in tombstones:
-        held[place(tombstone.blob)] = _inline(tombstone) or cache.get(cache_key(tombstone.blob))
-    bodies = reader.read(t.blob for t in tombstones if held[place(t.blob)] is None)
     predicates: dict[Blob, Predicate] = {}
     keys: dict[tuple[int, ...], list[tuple[KeysTombstone, Keys]]] = defaultdict(list)
+    inline: dict[tuple[int, ...], list[KeysTombstone]] = defaultdict(list)
+    held: dict[Place, Predicate | Keys | None] = {}
+    others: list[Tombstone] = []
     for tombstone in tombstones:
+        if isinstance(tombstone, KeysTombstone) and tombstone.values is not None:
+            inline[tombstone.columns].append(tombstone)  # thousands of them are decoded together
+        else:
+            others.append(tombstone)
+            held[place(tombstone.blob)] = inline_predicate(tombstone) or cache.get(cache_key(tombstone.blob))
+    bodies = reader.read(t.blob for t in others if held[place(t.blob)] is None)
+    for tombstone in others:
         found: Any = held[place(tombstone.blob)]
         if found is None:
             body = bodies[place(tombstone.blob)]
@@ -70,14 +81,11 @@ def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobRe
             predicates[tombstone.blob] = found
         else:
             keys[tombstone.columns].append((tombstone, found))
-    types = {columns: [schema.by_id[id_].arrow_type for id_ in columns] for columns in keys}
-    return Deletes(predicates, {columns: KeysLookup(found, types[columns]) for columns, found in keys.items()})
-
-
-def _inline(tombstone: Tombstone) -> Predicate | Keys | None:
-    if isinstance(tombstone, KeysTombstone):
-        return inline_keys(tombstone)
-    return None if tombstone.predicate is None else from_builtins(tombstone.predicate)
+    lookups = {}
+    for columns in keys.keys() | inline.keys():
+        types = [schema.by_id[id_].arrow_type for id_ in columns]
+        lookups[columns] = KeysLookup(keys.get(columns, ()), types, inline.get(columns, ()))
+    return Deletes(predicates, lookups)
 
 
 def _decode(tombstone: Tombstone, body: bytes) -> Predicate | Keys:

@@ -7,7 +7,9 @@ a hash table of the keys for every row group, as ``pyarrow.compute.is_in`` does.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.format.entries import KeysTombstone
-from dolmen.format.keys import Keys
+from dolmen.format.keys import Keys, all_inline_keys
 from dolmen.format.statistics import Bounds
 from dolmen.scan.key_codes import codes, is_exact, slots
-from dolmen.segments.judging import key_bounds, may_hold_keys
+from dolmen.segments.judging import KeyRanges
 
 Mask = npt.NDArray[np.bool_]
 
@@ -30,15 +32,21 @@ class KeysLookup:
     """Tells which rows are hidden by some keys tombstones over the same columns.
 
     Args:
-        tombstones: with their keys; at least one.
+        tombstones: with their keys.
         types: the columns' types in the table now, to which older ones are cast: types only ever widen.
+        inline: tombstones whose keys stand in their entries. There must be one at least of either kind.
     """
 
-    def __init__(self, tombstones: Sequence[tuple[KeysTombstone, Keys]], types: Sequence[pa.DataType]) -> None:
-        self.columns = tombstones[0][0].columns
+    def __init__(
+        self,
+        tombstones: Sequence[tuple[KeysTombstone, Keys]],
+        types: Sequence[pa.DataType],
+        inline: Sequence[KeysTombstone] = (),
+    ) -> None:
+        self._tombstones = [*(tombstone for tombstone, _ in tombstones), *inline]
+        self.columns = self._tombstones[0].columns
         self._types = types
-        self._bounds = [(tombstone.ts, key_bounds(tombstone)) for tombstone, _ in tombstones]
-        keys, ts = _merged(tombstones, types)
+        keys, ts = _merged(tombstones, inline, types)
         self._exact = is_exact(types)
         found = codes(keys)
         order = np.argsort(found, kind="stable")
@@ -50,15 +58,23 @@ class KeysLookup:
         self._sieve[slots(self._codes, self._bits)] = True
         self._least_ts = int(ts.min())
 
+    @cached_property
+    def _ranges(self) -> list[KeyRanges]:
+        """Asked only where the keys themselves can't tell."""
+        return KeyRanges.each(self._tombstones)
+
     def may_match(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> bool:
         """Whether rows with these bounds may be hidden in a file with this ``applied_through``."""
-        if not any(ts > applied_through and may_hold_keys(ends, known, rows) for ts, ends in self._bounds):
-            return False
         own = known[self.columns[0]]
-        if not self._exact or pa.types.is_uint64(self._types[0]):
-            return True
-        if not isinstance(own.min, int) or not isinstance(own.max, int):
-            return True
+        if (
+            not self._exact
+            or pa.types.is_uint64(self._types[0])
+            or not isinstance(own.min, int)
+            or not isinstance(own.max, int)
+        ):
+            return any(ranges.mask(known, rows, applied_through).any() for ranges in self._ranges)
+        if rows == 0 or own.nulls == rows:
+            return False
         first = np.searchsorted(self._codes, own.min, "left")
         last = np.searchsorted(self._codes, own.max, "right")
         return bool((self._ts[first:last] > applied_through).any())
@@ -112,17 +128,24 @@ class KeysLookup:
 
 
 def _merged(
-    tombstones: Sequence[tuple[KeysTombstone, Keys]], types: Sequence[pa.DataType]
+    tombstones: Sequence[tuple[KeysTombstone, Keys]], inline: Sequence[KeysTombstone], types: Sequence[pa.DataType]
 ) -> tuple[list[pa.Array], npt.NDArray[np.int64]]:
     """The distinct tuples of all tombstones, each with its greatest timestamp."""
-    names = [str(id_) for id_ in tombstones[0][0].columns]
+    names = [str(id_) for id_ in (inline[0] if inline else tombstones[0][0]).columns]
     schema = pa.schema(zip(names, types, strict=True))
     tables = [
         keys.cast(schema).append_column("ts", pa.repeat(pa.scalar(tombstone.ts, pa.int64()), keys.num_rows))
         for tombstone, keys in tombstones
     ]
+    by_types: dict[tuple[str, ...], list[KeysTombstone]] = defaultdict(list)
+    for tombstone in inline:
+        by_types[tombstone.types].append(tombstone)
+    for alike in by_types.values():
+        counts = [len(each.values[0]) if each.values else 0 for each in alike]
+        ts = np.repeat(np.array([each.ts for each in alike], np.int64), counts)
+        tables.append(all_inline_keys(alike).cast(schema).append_column("ts", pa.array(ts)))
     merged = pa.concat_tables(tables)
-    if len(tables) > 1:
+    if len(tombstones) + len(inline) > 1:
         merged = merged.group_by(names, use_threads=False).aggregate([("ts", "max")])
         merged = merged.rename_columns(["ts" if name == "ts_max" else name for name in merged.column_names])
     arrays = [merged[name].combine_chunks() for name in names]

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import Manifest, Segment, TableEntry
-from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
+from dolmen.format.schema import COMMIT_TS_FIELD, Field
 from dolmen.predicate import Predicate, Verdict, columns, judge, to_sql
 from dolmen.scan.display import html, text
 from dolmen.segments.judging import known_bounds
@@ -21,14 +22,11 @@ from dolmen.segments.live import LiveFiles, tombstones_of
 from dolmen.segments.mask import always_mask, may_match_mask
 from dolmen.segments.part import Part
 from dolmen.segments.reader import SegmentReader
-from dolmen.segments.tombstones import TombstoneJudge
+from dolmen.segments.tombstones import Suspects, TombstoneJudge
 
 Reason: TypeAlias = Literal["filter", "deleted", "limit"]
 
 _WORDS: dict[Reason, str] = {"filter": "statistics", "deleted": "deletes of all rows", "limit": "the limit"}
-
-
-COMMIT_TS_FIELD = Field(id=COMMIT_TS_ID, name=COMMIT_TS, type="int64", nullable=False)
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class FilePlan:
 
     file: DataFile
     filter: bool
-    tombstones: tuple[Tombstone, ...]
+    tombstones: Suspects | tuple[Tombstone, ...]
 
     @property
     def exact_rows(self) -> int | None:
@@ -145,8 +143,13 @@ class Plan:
     @cached_property
     def tombstones(self) -> tuple[Tombstone, ...]:
         """All tombstones that some file has to be checked against, oldest first."""
-        needed = {(t.blob.object, t.blob.offset, t.ts) for file in self.files for t in file.tombstones}
-        return tuple(t for t in self.unresolved if (t.blob.object, t.blob.offset, t.ts) in needed)
+        needed = np.zeros(len(self.unresolved), np.bool_)
+        for file in self.files:
+            if isinstance(
+                file.tombstones, Suspects
+            ):  # those of ``unresolved``; other lists come with their own deletes
+                needed[file.tombstones.places()] = True
+        return tuple(self.unresolved[place] for place in np.flatnonzero(needed).tolist())
 
 
 def plan(

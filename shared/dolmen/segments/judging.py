@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from functools import lru_cache
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import ceil, floor, isfinite
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from dolmen.format.entries import DataFile, KeysTombstone, Tombstone
+from dolmen.format.keys import plain_values
 from dolmen.format.manifest import Segment
 from dolmen.format.schema import Schema, type_from_json
 from dolmen.format.statistics import Bounds, bounds
@@ -17,6 +24,10 @@ from dolmen.predicate import Predicate, Verdict, columns, judge
 from dolmen.predicate import from_json as predicate_from_json
 
 KeyBounds = Mapping[int, tuple[Plain, Plain]]
+Mask = npt.NDArray[np.bool_]
+
+_Int64 = npt.NDArray[np.int64]
+_INT64 = np.iinfo(np.int64)
 
 
 def may_match(tombstone: Tombstone, file: DataFile | Segment, schema: Schema) -> bool:
@@ -49,7 +60,7 @@ def inline_predicate(tombstone: Tombstone) -> Predicate | None:
     return _predicate(msgspec.json.encode(tombstone.predicate))
 
 
-@lru_cache(4096)
+@lru_cache(16_384)
 def _predicate(document: bytes) -> Predicate:
     """The same few tombstones are judged again and again: by each commit of a resolution, by each scan."""
     return predicate_from_json(document)
@@ -78,3 +89,141 @@ def may_hold_keys(keys: KeyBounds, known: Mapping[int, Bounds], rows: int) -> bo
 def _less(a: Any, b: Any) -> bool:
     """Whether a < b is certain; None is unknown."""
     return a is not None and b is not None and bool(a < b)
+
+
+@dataclass(frozen=True)
+class KeyRanges:
+    """Keys tombstones over the same columns of the same types: judged all at once, whatever their number.
+
+    Args:
+        tombstones: oldest first; at least one.
+        places: of each among all tombstones of the table.
+        ts: of each.
+        ends: of each, by column.
+    """
+
+    tombstones: Sequence[KeysTombstone]
+    places: _Int64
+    ts: _Int64
+    ends: Mapping[int, _Ends]
+
+    @classmethod
+    def each(cls, tombstones: Iterable[Tombstone]) -> list[KeyRanges]:
+        """The keys tombstones among all those of a table, by columns and types."""
+        alike: dict[tuple[tuple[int, ...], tuple[str, ...]], list[int]] = defaultdict(list)
+        every = list(tombstones)
+        for place, tombstone in enumerate(every):
+            if isinstance(tombstone, KeysTombstone):
+                alike[tombstone.columns, tombstone.types].append(place)
+        return [cls._of([every[place] for place in places], places) for places in alike.values()]  # type: ignore[misc]
+
+    @classmethod
+    def _of(cls, tombstones: list[KeysTombstone], places: list[int]) -> KeyRanges:
+        first = tombstones[0]
+        ends = {}
+        for at, (id_, name) in enumerate(zip(first.columns, first.types, strict=True)):
+            arrow_type = type_from_json(name)
+            pairs = [tombstone.bounds[at] for tombstone in tombstones]
+            ends[id_] = _Ends.of(
+                plain_values([least for least, _ in pairs], arrow_type),
+                plain_values([greatest for _, greatest in pairs], arrow_type),
+            )
+        ts = np.array([tombstone.ts for tombstone in tombstones], np.int64)
+        return cls(tombstones, np.array(places, np.int64), ts, ends)
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """Ids of the columns of the tuple."""
+        return self.tombstones[0].columns
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Stored types of these columns when the tombstones were written."""
+        return self.tombstones[0].types
+
+    @cached_property
+    def greatest_ts(self) -> int:
+        """Timestamp of the youngest."""
+        return int(self.ts.max())
+
+    def some(self, mask: Mask) -> KeyRanges:
+        """Those of a mask, which must have one at least."""
+        if mask.all():
+            return self
+        kept = np.flatnonzero(mask)
+        ends = {id_: ends.some(kept) for id_, ends in self.ends.items()}
+        return KeyRanges([self.tombstones[at] for at in kept.tolist()], self.places[kept], self.ts[kept], ends)
+
+    def mask(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> Mask:
+        """Which may hide some of ``rows`` rows with these bounds in a file with this ``applied_through``."""
+        mask = self.ts > applied_through
+        if rows == 0:
+            return np.zeros(len(mask), np.bool_)
+        for id_, ends in self.ends.items():
+            own = known.get(id_)
+            if own is None:
+                continue
+            if own.nulls == rows:
+                return np.zeros(len(mask), np.bool_)
+            ends.narrow(mask, own)
+        return mask
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """The least and greatest values of many tombstones in one column.
+
+    Args:
+        least, greatest: the integers themselves, or ranks among ``values``: -1 and ``len(values)`` when unknown.
+        values: all distinct ends in ascending order, None where they are integers.
+    """
+
+    least: _Int64
+    greatest: _Int64
+    values: list[Any] | None
+
+    @classmethod
+    def of(cls, least: list[Plain], greatest: list[Plain]) -> _Ends:
+        if set(map(type, least)) | set(map(type, greatest)) == {int}:
+            try:
+                return cls(np.array(least, np.int64), np.array(greatest, np.int64), None)
+            except OverflowError:  # uint64 beyond the other's range
+                pass
+        values: list[Any] = sorted({end for ends in (least, greatest) for end in ends if end is not None})
+        ranks = {value: rank for rank, value in enumerate(values)}
+        return cls(
+            np.array([-1 if end is None else ranks[end] for end in least], np.int64),
+            np.array([len(values) if end is None else ranks[end] for end in greatest], np.int64),
+            values,
+        )
+
+    def some(self, kept: _Int64) -> _Ends:
+        return _Ends(self.least[kept], self.greatest[kept], self.values)
+
+    def narrow(self, mask: Mask, own: Bounds) -> None:
+        """Takes those out of a mask that end before ``own`` begins, or begin after it ends."""
+        least: Any = own.min
+        greatest: Any = own.max
+        if self.values is not None:
+            if least is not None:
+                mask &= self.greatest >= bisect_left(self.values, least)
+            if greatest is not None:
+                mask &= self.least < bisect_right(self.values, greatest)
+            return
+        if least is not None and isfinite(least):
+            least = ceil(least)
+            mask &= self.greatest >= least if least <= _INT64.max else False
+        if greatest is not None and isfinite(greatest):
+            greatest = floor(greatest)
+            mask &= self.least <= greatest if greatest >= _INT64.min else False
+
+    @property
+    def extremes(self) -> tuple[Plain, Plain]:
+        """The least and the greatest of all; None where one is unknown."""
+        least, greatest = int(self.least.min()), int(self.greatest.max())
+        if self.values is None:
+            return least, greatest
+        return (
+            self.values[least] if least >= 0 else None,
+            self.values[greatest] if greatest < len(self.values) else None,
+        )
