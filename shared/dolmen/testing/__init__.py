@@ -1,9 +1,12 @@
 """A seeded simulation of a database in a bad world, checked against plain Python rows.
 
-Actors (``actors``, ``readers``; listed in ``simulation.ACTORS``) run production code in virtual time (``scheduler``)
-against one shared bucket, through clients that crash, lose, delay, double and refuse (``faulty_store``).
-What was really committed is read from the store as it lands (``ledger``), the rows of every version come from a model
-that knows nothing of files or tombstones (``model``), and every answer is held against both. One seed decides all::
+Actors (``actors``, ``readers``, ``upkeep``; listed in ``simulation.ACTORS``) run production code in virtual time
+(``scheduler``) against one shared bucket, through clients that crash, lose, delay, double and refuse
+(``faulty_store``). What was really committed is read from the store as it lands (``ledger``; ``stored`` decodes it
+apart from the code under test), the rows of every version come from a model that knows nothing of files or tombstones
+(``model``), and every answer is held against both. What kept versions need must be there, and whatever is deleted is
+judged as it goes (``retention``). At the end verification finds nothing wrong, and collection leaves nothing over
+(``aftermath``). One seed decides all::
 
     python -m dolmen.testing --seed 7 --steps 2000
 """

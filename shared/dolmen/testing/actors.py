@@ -55,6 +55,9 @@ class Actor:
         rng: its own, for what it does.
     """
 
+    restless = False
+    """Whether it goes on now and then while the others rest."""
+
     def __init__(self, world: World, rng: random.Random) -> None:
         self.world, self.random = world, rng
 

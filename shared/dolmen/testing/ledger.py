@@ -230,9 +230,16 @@ class Ledger:
         if before is None:
             return
         budget = setting(self.settings[-2], "root_bytes")
-        if view.size > budget:
-            over = self.stored.spillable(view.key) - budget
-            self.counts["over"] = max(self.counts["over"], 100 * over // budget)
+        if view.size <= budget:
+            return
+        tails = self.stored.tails(view.key)
+        own = tails - self.stored.tails(before.key)
+        over = sum(len(entry) * times for entry, times in (tails - own).items()) - budget
+        self.counts["roots over their budget"] += 1
+        if over > budget // 4:
+            raise ViolationError(
+                f"version {view.manifest.version} could spill {over} bytes more than its budget of {budget} allows for"
+            )
 
     def _count_merges(self, run: Run, version: int) -> None:
         tables = {effect.table for effect in run.effects if isinstance(effect, DeletePositions)}

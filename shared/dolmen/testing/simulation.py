@@ -9,6 +9,7 @@ from typing import Any
 
 from dolmen.database import Database
 from dolmen.errors import RetryableError
+from dolmen.maintenance.gc_mark import needed
 from dolmen.store.memory import MemoryStore
 from dolmen.testing import actors, upkeep
 from dolmen.testing.actors import Actor
@@ -33,7 +34,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (actors.Worker, 3),
     (upkeep.Settler, 1),
     (upkeep.Overwriter, 1),
-    (upkeep.Loader, 1),
+    (upkeep.Loader, 2),
     (upkeep.Resolver, 2),
     (upkeep.Compactor, 2),
     (upkeep.Merger, 1),
@@ -188,18 +189,21 @@ class _History:
                 while True:
                     actor.turn(process)
                     self._audit_now_and_then()
-                    self.scheduler.pause(self._idle_us(actor.random))
+                    self.scheduler.pause(self._idle_us(actor))
             except Crash:
                 self.scheduler.pause(actor.random.randint(SECOND_US // 10, 2 * SECOND_US))
             except RetryableError:  # it could not even open the database
                 self.scheduler.pause(actor.random.randint(SECOND_US // 10, 10 * SECOND_US))
 
-    def _idle_us(self, rng: random.Random) -> int:
-        """How long an actor does nothing; now and then all of them rest, and time goes by."""
-        now_us = self.scheduler.now_us
+    def _idle_us(self, actor: Actor) -> int:
+        """How long an actor does nothing; now and then most of them rest, and time goes by."""
+        rng, now_us = actor.random, self.scheduler.now_us
         if rng.random() < 0.01:
-            self._quiet_until_us = now_us + rng.randint(MINUTE_US, 40 * MINUTE_US)
-        return rng.randint(0, SECOND_US // (4 * self.haste)) + max(self._quiet_until_us - now_us, 0)
+            self._quiet_until_us = now_us + rng.randint(MINUTE_US, 150 * MINUTE_US)
+        rest_us = max(self._quiet_until_us - now_us, 0)
+        if actor.restless:
+            rest_us = min(rest_us, rng.randint(0, 40 * MINUTE_US))
+        return rng.randint(0, SECOND_US // (4 * self.haste)) + rest_us
 
     def _audit_now_and_then(self) -> None:
         """The newest version now and then; after background work often also what it made, and the oldest kept."""
@@ -221,11 +225,20 @@ class _History:
             self._auditor = Database(MemoryStore(self.network.bucket, runtime), runtime)
         state = self.network.ledger.states[version]
         snapshot = self._auditor.at(version=version)
+        if version == self.network.ledger.version:
+            self._compare_references(self._auditor)
         assert snapshot.tables() == sorted(state)
         for name in state:
             data = snapshot.table(name).scan(with_commit_ts=True).to_arrow()
             check_all(self.network.ledger, data, state, name, f"version {version}")
         self.network.counts["versions audited"] += 1
+
+    def _compare_references(self, auditor: Database) -> None:
+        """What collection takes for needed is at least what is needed."""
+        view, head = self.network.ledger.retention.newest, auditor._context.head
+        assert view is not None
+        forgotten = view.needs - set(needed(head.refresh().manifest, head.segments))
+        assert not forgotten, f"collection would not keep {sorted(forgotten)}"
 
     def _rng(self, purpose: str) -> random.Random:
         return random.Random(f"{self.seed} {purpose}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,12 +22,16 @@ _HEAD = struct.Struct("<4sQQ")
 
 
 class Pointer(msgspec.Struct):
+    """The pointer's body."""
+
     version: int
     manifest: str
     commit_id: str
 
 
 class Id(msgspec.Struct):
+    """An applied id."""
+
     id: str
     digest: str
     version: int
@@ -57,7 +62,9 @@ class Let(msgspec.Struct):
     trees: tuple[Part, ...] = ()
 
 
-class Counts(msgspec.Struct):
+class CommitCounts(msgspec.Struct):
+    """What a commit did to what is stored, in numbers."""
+
     files_removed: int = 0
     files_resolved: int = 0
     tombstones_removed: int = 0
@@ -65,6 +72,8 @@ class Counts(msgspec.Struct):
 
 
 class Manifest(msgspec.Struct):
+    """As much of a manifest as the checks need; tables are decoded once for all versions that have them so."""
+
     version: int
     commit_id: str
     commit_ts: int
@@ -72,7 +81,7 @@ class Manifest(msgspec.Struct):
     operation: str
     previous: str | None = None
     data_change: bool = True
-    counts: Counts = msgspec.field(default_factory=Counts)
+    counts: CommitCounts = msgspec.field(default_factory=CommitCounts)
     tables: dict[str, msgspec.Raw] = {}
     applied: tuple[Id, ...] = ()
     history: tuple[Told, ...] = ()
@@ -223,13 +232,13 @@ class Stored:
             len(body),
         )
 
-    def spillable(self, key: str) -> int:
-        """Bytes of a root's tails: what may leave it for a segment, this commit's own entries included."""
+    def tails(self, key: str) -> Counter[bytes]:
+        """What may leave a root for a segment: the inline entries of all kinds, but for the newest history."""
         manifest = msgspec.json.decode(self._bucket.objects[key].body, type=_Tails)
         tails: list[Any] = [manifest.history[:-64], manifest.applied, manifest.released]
         for table in manifest.tables.values():
             tails += [table.files, table.tombstones, table.overlays, table.removed]
-        return sum(len(entry) for tail in tails for entry in tail)
+        return Counter(bytes(entry) for tail in tails for entry in tail)
 
     def reached(self, let: Let) -> frozenset[str]:
         """Everything that a release lets go of: a tree with all that it names."""
@@ -254,7 +263,8 @@ class Stored:
             if section is None:
                 self._tables[raw] = self._view(entry, frozenset())
             else:
-                self._tables[raw] = self._view(self.entries(section)[0], frozenset([section.object]))
+                whole = next(each for each in self.entries(section) if each.uuid == entry.uuid)
+                self._tables[raw] = self._view(whole, frozenset([section.object]))
         return self._tables[raw]
 
     def _view(self, entry: _Table, section: frozenset[str]) -> TableView:

@@ -94,6 +94,8 @@ class Merger(Upkeep):
 class Collector(Upkeep):
     """Removes what nobody needs any more."""
 
+    restless = True
+
     def turn(self, process: Process) -> None:
         """One run."""
         if process.ledger.version:
