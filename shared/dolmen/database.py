@@ -185,7 +185,8 @@ class Database:
         """Commits, newest first; one request per 64 beyond the newest 65."""
         newest = self._context.head.refresh().manifest
         entries: Iterator[Any] = commits(self._context.head, newest)
-        return [Commit.of(entry) for entry in islice(entries, limit)]
+        with self._context.reading(newest.version):
+            return [Commit.of(entry) for entry in islice(entries, limit)]
 
     def transaction(self, operation: str = "transaction") -> Transaction:
         """Statements over any tables that become one version: ``with db.transaction() as tx: ...``.

@@ -61,9 +61,10 @@ def pin(context: Context, version: int | None, timestamp: datetime | int | str |
     if (version is None) == (timestamp is None):
         raise InputError("at() takes a version or a timestamp, one of them")
     base = context.head.refresh()
-    if version is not None:
-        return Snapshot(context, manifest_at_version(context.head, base.manifest, version))
-    return Snapshot(context, manifest_at_time(context.head, base, _microseconds(timestamp)))
+    with context.reading(base.manifest.version):  # its segments of history
+        if version is not None:
+            return Snapshot(context, manifest_at_version(context.head, base.manifest, version))
+        return Snapshot(context, manifest_at_time(context.head, base, _microseconds(timestamp)))
 
 
 def _microseconds(timestamp: datetime | int | str | None) -> int:

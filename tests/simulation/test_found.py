@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 import pytest
 
@@ -10,6 +12,7 @@ from dolmen.errors import TableNotFoundError, VersionExpiredError
 from dolmen.maintenance.collection import collect
 from dolmen.maintenance.resolution import resolve
 from dolmen.runtime import Runtime
+from dolmen.store.base import Object
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.transaction import Transaction
 
@@ -116,3 +119,56 @@ def test_background_work_whose_snapshot_has_expired_says_so_and_does_not_call_it
     with pytest.raises(VersionExpiredError):
         resolve(db._context, "t", deadline=meanwhile)
     assert db.table("t").to_arrow()["k"].to_pylist() == [5]
+
+
+class Interrupted(MemoryStore):
+    """Something happens just before it reads a segment of history."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def get(
+        self,
+        key: str,
+        byte_range: tuple[int, int] | None = None,
+        *,
+        etag: str | None = None,
+        version: str | None = None,
+    ) -> Object:
+        if key.startswith("segment/history/") and self.meanwhile:
+            happens, self.meanwhile = self.meanwhile, None
+            happens()
+        return super().get(key, byte_range, etag=etag, version=version)
+
+
+def test_history_that_expires_while_it_is_read_is_no_damage() -> None:
+    """Seed 7029: a collection stood still between a manifest and its history, and others collected meanwhile."""
+    now = [1_800_000_000_000_000]
+    bucket = MemoryBucket(lambda: now[0])
+    runtime = Runtime(clock_us=lambda: now[0], monotonic=lambda: now[0] / 1e6, sleep=lambda seconds: None, threads=1)
+    other = Database(MemoryStore(bucket, runtime), runtime)
+    other.set(root_bytes="4KB", retention="1h", keep_versions=1)
+    for _ in range(90):
+        other.set(reader_grace="1h")
+
+    def collected() -> None:
+        for _ in range(5):
+            now[0] += 10 * 86_400_000_000
+            other.set(reader_grace="1h")
+            collect(other._context)
+
+    def interrupted() -> Database:
+        store = Interrupted(bucket, runtime)
+        store.meanwhile = collected
+        return Database(store, runtime)
+
+    with pytest.raises(VersionExpiredError):
+        interrupted().history()
+    for _ in range(90):
+        other.set(reader_grace="1h")
+    version = other.version - 80
+    with pytest.raises(VersionExpiredError):
+        interrupted().at(version=version)
+    for _ in range(90):
+        other.set(reader_grace="1h")
+    with pytest.raises(VersionExpiredError):
+        interrupted().at(timestamp=now[0] - 86_400_000_000)

@@ -52,11 +52,13 @@ def collect(
     Raises:
         ConflictError: other collections moved the fence all the time.
         UnknownOutcomeError: a commit may or may not have landed; nothing was deleted after it.
+        VersionExpiredError: it stood still until others had collected what it was to read: run it again.
     """
     manifest, planned, chosen = _fenced(context, settings, full=full, dry_run=dry_run)
     if manifest.version == 0:
         return Collected(0, 0, dry_run=dry_run)
-    return _Collection(context, chosen, manifest, planned, deadline, dry_run=dry_run, full=full).run()
+    with context.reading(manifest.version):
+        return _Collection(context, chosen, manifest, planned, deadline, dry_run=dry_run, full=full).run()
 
 
 def _fenced(
@@ -67,7 +69,8 @@ def _fenced(
     for _ in attempts(context.runtime, _FENCES):
         manifest = head.refresh().manifest
         chosen = settings or DatabaseSettings.of(manifest)
-        planned = plan(head, manifest, chosen, full=full)
+        with context.reading(manifest.version):
+            planned = plan(head, manifest, chosen, full=full)
         if dry_run or manifest.version == 0 or not planned.moves:
             return manifest, planned, chosen
         seen = (manifest.horizon, manifest.orphan_cutoff)
