@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pytest
@@ -12,7 +12,7 @@ from dolmen.errors import TableNotFoundError, VersionExpiredError
 from dolmen.maintenance.collection import collect
 from dolmen.maintenance.resolution import resolve
 from dolmen.runtime import Runtime
-from dolmen.store.base import Object
+from dolmen.store.base import Deleted, Object
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.transaction import Transaction
 
@@ -20,7 +20,7 @@ SCHEMA = pa.schema([("k", pa.int64())])
 
 
 def open_database(bucket: MemoryBucket) -> Database:
-    runtime = Runtime(sleep=lambda seconds: None, threads=1)
+    runtime = Runtime(clock_us=bucket.clock_us, sleep=lambda seconds: None, threads=1)
     return Database(MemoryStore(bucket, runtime), runtime)
 
 
@@ -172,3 +172,39 @@ def test_history_that_expires_while_it_is_read_is_no_damage() -> None:
         other.set(reader_grace="1h")
     with pytest.raises(VersionExpiredError):
         interrupted().at(timestamp=now[0] - 86_400_000_000)
+
+
+class Refusing(MemoryStore):
+    """Deletes no data files and no tombstones."""
+
+    def delete(self, keys: Sequence[str]) -> Sequence[Deleted]:
+        stuck = [key for key in keys if key.startswith(("data/", "tombstone/"))]
+        super().delete([key for key in keys if key not in stuck])
+        return [Deleted(key, "InternalError" if key in stuck else None) for key in keys]
+
+
+def test_a_dropped_segment_stays_until_all_that_it_names_is_deleted() -> None:
+    """Seed 20260159: what it named could not be deleted, nor could something before it, and it was deleted itself."""
+    now = [1_800_000_000_000_000]
+    bucket = MemoryBucket(lambda: now[0])
+    runtime = Runtime(clock_us=lambda: now[0], monotonic=lambda: now[0] / 1e6, sleep=lambda seconds: None, threads=1)
+    store = Refusing(bucket, runtime)
+    db = Database(store, runtime)
+    db.set(root_bytes="4KB", retention="1h", keep_versions=1, orphan_age="9000d")
+    for name in ("first", "second"):
+        db.create_table(name, SCHEMA)
+    for k in range(30):
+        db.table("second").append(pa.table({"k": [k]}))
+        db.table("second").delete(f"k > {k} AND k < 1000")
+    db.table("first").append(pa.table({"k": [1]}))
+    db.drop_table("first")
+    assert db._context.head.refresh().manifest.tables["second"].segments
+    db.drop_table("second")
+    for _ in range(8):
+        now[0] += 86_400_000_000
+        collect(db._context)
+    assert any(key.startswith("data/second/") for key in bucket.objects)
+    for _ in range(8):
+        now[0] += 86_400_000_000
+        collect(open_database(bucket)._context)
+    assert not [key for key in bucket.objects if key.startswith(("data/", "tombstone/", "segment/files/"))]

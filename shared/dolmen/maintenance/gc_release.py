@@ -53,6 +53,7 @@ class Release:
         self._keys: list[str] = []
         self._oldest = 0
         self._failed: int | None = None
+        self._failures = 0
 
     def run(self) -> Progress:
         """Returns how far it came."""
@@ -80,9 +81,9 @@ class Release:
         self._add(entry.version, entry.objects)
         for tree in entry.trees:
             self._flush()
-            before = self._failed
+            before = self._failures
             self._free_reached(entry.version, tree)
-            if self._failed == before:  # else the next run finds by it what is left
+            if self._failures == before:  # else the next run finds by it what is left
                 self._add(entry.version, (tree.object,))
 
     def _free_reached(self, version: int, tree: Segment) -> None:
@@ -110,8 +111,9 @@ class Release:
 
     def _flush(self) -> None:
         keys, self._keys = list(dict.fromkeys(self._keys)), []
-        if keys and self._eraser.erase("released", keys) and self._failed is None:
-            self._failed = self._oldest
+        if keys and self._eraser.erase("released", keys):
+            self._failures += 1
+            self._failed = self._oldest if self._failed is None else self._failed
 
     def _manifests(self) -> bool:
         """Deletes the manifests of expired versions, winners and losers, oldest first; whether all of them."""
