@@ -142,5 +142,5 @@ class LiveFiles:
 def tombstones_of(entry: TableEntry, reader: SegmentReader) -> tuple[Tombstone, ...]:
     """A table's unresolved deletes, spilled and inline, oldest first."""
     entry = reader.whole(entry)
-    spilled = (tombstone for segment in entry.segments_of("tombstones") for tombstone in reader.tombstones(segment))
+    spilled = (t for some in reader.runtime.map(reader.tombstones, entry.segments_of("tombstones")) for t in some)
     return (*spilled, *entry.tombstones)
