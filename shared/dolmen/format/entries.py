@@ -33,8 +33,11 @@ class ColumnStats(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
     nans: int | None = 0
 
 
-class Blob(msgspec.Struct, frozen=True):
-    """A byte range of a ``.del`` object, with the CRC-32 of these bytes."""
+class Blob(msgspec.Struct, frozen=True, gc=False):
+    """A byte range of a ``.del`` object, with the CRC-32 of these bytes.
+
+    Not tracked by the cycle collector, as little as ``KeysTombstone``: there may be tens of thousands, and no cycles.
+    """
 
     object: str
     offset: int
@@ -135,7 +138,7 @@ class WhereTombstone(msgspec.Struct, frozen=True, omit_defaults=True, tag_field=
         return msgspec.structs.replace(self, ts=ts)
 
 
-class KeysTombstone(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="keys"):
+class KeysTombstone(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="kind", tag="keys"):
     """Hides the rows whose tuple of column values is one of a list.
 
     Args:

@@ -82,10 +82,13 @@ class BlobReader:
                 found[place(blob)] = own
             else:
                 wanted[place(blob)] = blob
+        by_object: dict[str, list[tuple[Place, Blob | Vector]]] = defaultdict(list)
+        for where, blob in wanted.items():
+            by_object[where.object].append((where, blob))
         for request, body in self.runtime.map(self._get, requests(wanted.values())):
-            for where, blob in wanted.items():
+            for where, blob in by_object[request.key]:
                 start = blob.offset - request.range.start
-                if where.object == request.key and start >= 0 and blob.offset + blob.length <= request.range.end:
+                if start >= 0 and blob.offset + blob.length <= request.range.end:
                     found[where] = body[start : start + blob.length]
                     self._keep(blob, found[where])
         return found
