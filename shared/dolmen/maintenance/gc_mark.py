@@ -80,6 +80,12 @@ def mark(manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
             yield from entry.objects
             for tree in entry.trees:
                 yield tree.object
-                yield from reached(tree, reader)
+                try:
+                    yield from reached(tree, reader)
+                except CorruptionError as error:
+                    # An earlier run has deleted all that it names and then itself, and died before it could say so;
+                    # by its clock, or the settings then, the grace of the readers was over.
+                    if not is_missing(error):
+                        raise
 
     return KeySet(keys())
