@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 import dolmen
+from bench import plain
 from bench.dataset import SCHEMA
 from bench.measure import Comparison, compare
 from bench.places import Local, Ministack
-from dolmen.format.schema import Schema
-from dolmen.write.encodings import choose
-from dolmen.write.options import DEFAULT
 
 
 def compare_append(where: Local | Ministack, table: pa.Table, rounds: int) -> Comparison:
     """``Table.append`` into a fresh database each time, and a plain ``ParquetWriter``."""
-    first = table.slice(0, DEFAULT.run_rows)
-    encodings = choose(first.cast(Schema.from_arrow(SCHEMA).arrow), DEFAULT.compression_level)
+    chosen = plain.settings(table)
 
     def ours() -> None:
         url = where.fresh()
@@ -30,19 +26,9 @@ def compare_append(where: Local | Ministack, table: pa.Table, rounds: int) -> Co
         filesystem.create_dir(path, recursive=True)
         with (
             filesystem.open_output_stream(f"{path}/plain.parquet") as sink,
-            pq.ParquetWriter(
-                sink,
-                SCHEMA,
-                compression="zstd",
-                compression_level=DEFAULT.compression_level,
-                data_page_version="1.0",
-                write_page_index=True,
-                write_page_checksum=True,
-                bloom_filter_options={"id": {"ndv": 1 << 17, "fpp": 0.03}},
-                **encodings.options(),
-            ) as writer,
+            plain.writer(sink, chosen) as writer,
         ):
-            writer.write_table(table, row_group_size=1 << 17)
+            writer.write_table(table, row_group_size=plain.GROUP_ROWS)
         where.remove(url)
 
     return compare(ours, theirs, rounds)

@@ -12,15 +12,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 import dolmen
-from bench import scans
+from bench import plain, scans
 from bench.dataset import SCHEMA
 from bench.measure import Comparison, compare
 from bench.places import Local, Ministack
-from dolmen.format.schema import Schema
 from dolmen.maintenance.compaction import CompactionOptions, compact
 from dolmen.maintenance.resolution import resolve
-from dolmen.write.encodings import choose
-from dolmen.write.options import DEFAULT
 
 FILES = 24
 DELETES = 10_000
@@ -88,9 +85,7 @@ def _compare_compaction(
     dirty = where.pointer(url)
     filesystem, path = where.filesystem(url)
     inputs = ds.dataset(f"{path}/data", filesystem=filesystem, format="parquet").files
-    encodings = choose(
-        table.slice(0, DEFAULT.run_rows).cast(Schema.from_arrow(SCHEMA).arrow), DEFAULT.compression_level
-    )
+    chosen = plain.settings(table)
 
     def ours() -> None:
         where.pointer(url, dirty)
@@ -99,23 +94,13 @@ def _compare_compaction(
     def theirs() -> None:
         with (
             filesystem.open_output_stream(f"{path}/plain.parquet") as sink,
-            pq.ParquetWriter(
-                sink,
-                SCHEMA,
-                compression="zstd",
-                compression_level=DEFAULT.compression_level,
-                data_page_version="1.0",
-                write_page_index=True,
-                write_page_checksum=True,
-                bloom_filter_options={"id": {"ndv": 1 << 17, "fpp": 0.03}},
-                **encodings.options(),
-            ) as writer,
+            plain.writer(sink, chosen) as writer,
         ):
             tables = (pq.read_table(f, filesystem=filesystem, page_checksum_verification=True) for f in inputs)
             if sort_key == "user_id":
                 tables = iter([pa.concat_tables(tables).sort_by(sort_key)])
             for rows in tables:
-                writer.write_table(rows.cast(SCHEMA), row_group_size=1 << 17)
+                writer.write_table(rows.cast(SCHEMA), row_group_size=plain.GROUP_ROWS)
 
     found = compare(ours, theirs, rounds)
     where.remove(url)

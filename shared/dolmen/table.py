@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
+from dolmen.commit.applied import digest_of
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import TABLE_PROPERTIES, shown
 from dolmen.mutation import Mode
 from dolmen.reading import ReadableTable, Where
 from dolmen.results import Commit
 from dolmen.snapshot import PinnedTable, pin
-from dolmen.transaction import Transaction, TransactionTable, digest_of, replay
+from dolmen.transaction import Transaction, TransactionTable, replay
 
 
 class Table(ReadableTable):

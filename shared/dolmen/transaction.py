@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, time
-from decimal import Decimal
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
-from uuid import UUID
 
 import pyarrow as pa
 
@@ -31,12 +26,11 @@ from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import AppliedId, Manifest, Segment, TableEntry
 from dolmen.format.properties import check_database_properties, check_table_properties
 from dolmen.format.schema import Schema
-from dolmen.format.statistics import Bounds
-from dolmen.format.statistics import bounds as stored_bounds
 from dolmen.intent import Intent
 from dolmen.predicate import Predicate, Verdict, columns, judge
 from dolmen.reading import ReadableTable, Where
 from dolmen.results import Commit
+from dolmen.segments.judging import known_bounds
 from dolmen.store.backoff import attempts
 
 if TYPE_CHECKING:
@@ -260,10 +254,7 @@ class Transaction:
         def may_match(file: DataFile | Segment) -> bool:
             if predicate is None:
                 return True
-            known: dict[int, Bounds] = {
-                id_: stored_bounds(file.stats.get(id_), schema.by_id[id_].arrow_type) for id_ in columns(predicate)
-            }
-            return judge(predicate, known, file.rows) is not Verdict.NEVER
+            return judge(predicate, known_bounds(file, schema, columns(predicate)), file.rows) is not Verdict.NEVER
 
         self._claims.append(Claim(name, entry.uuid, entry.epoch, self.base.commit_ts, may_match))
 
@@ -398,27 +389,3 @@ def replay(context: Context, function: Callable[[Transaction], T], operation: st
         except ConflictError as error:
             conflict = error
     raise conflict
-
-
-def digest_of(request: Any) -> str:
-    """The digest of a request's content: SHA-256 over canonical JSON (sorted keys, no spaces).
-
-    Raises:
-        InputError: the content can be read only once, or has no canonical form.
-    """
-    text = json.dumps(request, sort_keys=True, separators=(",", ":"), default=_canonical)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _canonical(value: Any) -> Any:
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    if isinstance(value, (range, tuple)):
-        return list(value)
-    if isinstance(value, (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray)):
-        return value.to_pylist()
-    if isinstance(value, (date, time, Decimal, UUID)):
-        return str(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    raise InputError(f"with a request id, give keys as a list or an Arrow table, not as {type(value).__name__}")

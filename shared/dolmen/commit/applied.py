@@ -1,9 +1,18 @@
-"""Finding the ids that were applied before, inline or in segments."""
+"""Ids that are applied exactly once: the digest of a request's content, and finding those applied before."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Collection
+from datetime import date, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
 
+import pyarrow as pa
+
+from dolmen.errors import InputError
 from dolmen.format.manifest import AppliedId, Manifest
 from dolmen.segments.reader import SegmentReader
 
@@ -20,3 +29,27 @@ def find_applied(manifest: Manifest, ids: Collection[str], segments: SegmentRead
         if missing := [id_ for id_ in ids if id_ not in known]:
             known |= {entry.id: entry for entry in segments.applied(segment, missing)}
     return known
+
+
+def digest_of(request: Any) -> str:
+    """The digest of a request's content: SHA-256 over canonical JSON (sorted keys, no spaces).
+
+    Raises:
+        InputError: the content can be read only once, or has no canonical form.
+    """
+    text = json.dumps(request, sort_keys=True, separators=(",", ":"), default=_canonical)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, (range, tuple)):
+        return list(value)
+    if isinstance(value, (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray)):
+        return value.to_pylist()
+    if isinstance(value, (date, time, Decimal, UUID)):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    raise InputError(f"with a request id, give keys as a list or an Arrow table, not as {type(value).__name__}")

@@ -32,10 +32,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from dolmen.commit.applied import digest_of
 from dolmen.errors import InputError, LimitError
 from dolmen.format.layout import check_table_name
 from dolmen.mutation import MAX_KEYS, Mode
-from dolmen.transaction import digest_of
 
 MAX_BODY_BYTES = 64 << 20
 MAX_TABLES = 100

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import COMMIT_TS_ID, Field
+from dolmen.format.schema import Field
 from dolmen.format.statistics import Bounds, bounds
 from dolmen.format.values import to_scalar
 from dolmen.maintenance.compaction_sort import Bound
@@ -20,7 +20,7 @@ from dolmen.scan.plan import FilePlan
 from dolmen.scan.ranges import GAP_BYTES
 from dolmen.scan.read import RowGroupColumns, TableReader
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
-from dolmen.scan.surviving import live, to_arrow
+from dolmen.scan.surviving import column_of, live, to_arrow
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class LiveRows:
         """The live rows of a row group, and how many it has in all."""
         keep = live(group, columns.read(group.tests))
         arrays = columns.read(self._ids)
-        output = [_column(group, field, arrays) for field in self._fields]
+        output = [column_of(group, field, arrays) for field in self._fields]
         if keep is not None and np.count_nonzero(keep) < len(keep):
             kept_rows = to_arrow(keep)
             output = [array.filter(kept_rows) for array in output]
@@ -116,14 +116,3 @@ class LiveRows:
         batch, rows = read
         self.hidden += rows - batch.num_rows
         return batch
-
-
-def _column(group: RowGroup, field: Field, arrays: dict[int, pa.Array]) -> pa.Array:
-    """A column as the table has it now, whatever the file's type was."""
-    row_ts = group.file.file.row_ts
-    if field.id == COMMIT_TS_ID and row_ts is not None:
-        return pa.repeat(pa.scalar(row_ts, pa.int64()), group.rows)
-    array, wanted = arrays[field.id], field.arrow_type
-    if array.type == wanted:
-        return array
-    return pa.nulls(group.rows, wanted) if pa.types.is_null(array.type) else array.cast(wanted)

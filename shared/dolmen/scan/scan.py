@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from dolmen.errors import CorruptionError, InputError, ObjectNotFoundError
 from dolmen.format.manifest import Manifest
-from dolmen.format.schema import COMMIT_TS_ID, Field
 from dolmen.predicate import Predicate
 from dolmen.runtime import Runtime
 from dolmen.scan import plan as planning
@@ -23,7 +22,7 @@ from dolmen.scan.optional import optional
 from dolmen.scan.plan import Plan
 from dolmen.scan.read import RowGroupColumns, TableReader
 from dolmen.scan.row_groups import RowGroup
-from dolmen.scan.surviving import surviving, to_arrow
+from dolmen.scan.surviving import column_of, surviving, to_arrow
 from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
@@ -200,7 +199,7 @@ class Scan:
             if kept == len(keep):
                 keep = None
         arrays = columns.read(self.plan.output_ids)
-        output = [_output(group, field, arrays) for field in self.plan.output]
+        output = [column_of(group, field, arrays) for field in self.plan.output]
         if keep is not None:
             kept_rows = to_arrow(keep)
             output = [array.filter(kept_rows) for array in output]
@@ -233,14 +232,3 @@ def _wave(groups: Iterator[RowGroup], left: int, inexact: int) -> list[RowGroup]
         if left <= 0 or inexact <= 0:
             break
     return wave
-
-
-def _output(group: RowGroup, field: Field, arrays: dict[int, pa.Array]) -> pa.Array:
-    """A column of the result: in the table's type, whatever the file's was."""
-    row_ts = group.file.file.row_ts
-    if field.id == COMMIT_TS_ID and row_ts is not None:
-        return pa.repeat(pa.scalar(row_ts, pa.int64()), group.rows)
-    array, wanted = arrays[field.id], field.arrow_type
-    if array.type == wanted:
-        return array
-    return pa.nulls(group.rows, wanted) if pa.types.is_null(array.type) else array.cast(wanted)

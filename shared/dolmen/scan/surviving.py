@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dolmen.format.schema import COMMIT_TS_ID, Field
 from dolmen.format.vectors import keep_mask
 from dolmen.predicate import matches
 from dolmen.scan.row_groups import RowGroup
@@ -43,6 +44,17 @@ def surviving(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
     if keep is None or wanted is None:
         return wanted if keep is None else keep
     return keep & wanted
+
+
+def column_of(group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> pa.Array:
+    """A column of a row group as the table has it now, whatever the file's type was; all rows, deleted ones too."""
+    row_ts = group.file.file.row_ts
+    if field.id == COMMIT_TS_ID and row_ts is not None:
+        return pa.repeat(pa.scalar(row_ts, pa.int64()), group.rows)
+    array, wanted = arrays[field.id], field.arrow_type
+    if array.type == wanted:
+        return array
+    return pa.nulls(group.rows, wanted) if pa.types.is_null(array.type) else array.cast(wanted)
 
 
 def to_mask(array: pa.BooleanArray) -> Mask:

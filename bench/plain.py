@@ -1,0 +1,34 @@
+"""What pyarrow alone would do: the writer that appends and compactions are compared with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.dataset import SCHEMA
+from dolmen.format.schema import Schema
+from dolmen.write.encodings import choose
+from dolmen.write.options import DEFAULT
+
+GROUP_ROWS = 1 << 17
+
+
+def settings(table: pa.Table) -> dict[str, Any]:
+    """The settings that dolmen writes this table with, as ``ParquetWriter`` takes them."""
+    first = table.slice(0, DEFAULT.run_rows).cast(Schema.from_arrow(SCHEMA).arrow)
+    return {
+        "compression": "zstd",
+        "compression_level": DEFAULT.compression_level,
+        "data_page_version": "1.0",
+        "write_page_index": True,
+        "write_page_checksum": True,
+        "bloom_filter_options": {"id": {"ndv": GROUP_ROWS, "fpp": 0.03}},
+        **choose(first, DEFAULT.compression_level).options(),
+    }
+
+
+def writer(sink: Any, chosen: dict[str, Any]) -> pq.ParquetWriter:
+    """A writer with these settings."""
+    return pq.ParquetWriter(sink, SCHEMA, **chosen)
