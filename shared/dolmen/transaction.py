@@ -20,7 +20,7 @@ from dolmen.commit.statements import Claim, Create, Drop, Overwrite, Prepared, S
 from dolmen.commit.upkeep import SetProperties
 from dolmen.commit.workbench import Workbench
 from dolmen.context import Context
-from dolmen.errors import ConflictError, InputError
+from dolmen.errors import ConflictError, Error, InputError, VersionExpiredError
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import AppliedId, Manifest, Segment, TableEntry
@@ -239,7 +239,8 @@ class Transaction:
         self._open()
         draft = self._draft or Draft(self.base, self._context.segments)
         if isinstance(statement, Prepared):
-            statement = statement.prepare(draft, self.bench)
+            with self._context.reading(self.base.version):
+                statement = statement.prepare(draft, self.bench)
         statement.apply(draft, self.base.commit_ts + 1 + len(self._statements))
         self._statements.append(statement)
         self._draft, self._seen = draft, None
@@ -380,10 +381,17 @@ class Replayed(Generic[T]):
 
 def replay(context: Context, function: Callable[[Transaction], T], operation: str = "transaction") -> Replayed[T]:
     """Runs ``function`` in transactions on ever newer versions until one commits."""
+    conflict: Error
     for _ in attempts(context.runtime, _REPLAYS):
         transaction = Transaction(context, operation)
         transaction.refresh()
-        value = function(transaction)
+        try:
+            value = function(transaction)
+        except VersionExpiredError as error:
+            if transaction.base.version >= context.head.refresh().manifest.horizon:
+                raise  # another version, which it read on its own account
+            conflict = error
+            continue
         try:
             return Replayed(value, transaction.commit())
         except ConflictError as error:

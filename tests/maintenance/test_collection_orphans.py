@@ -114,6 +114,21 @@ def test_a_name_older_than_its_upload_is_found_within_two_days_and_later_by_a_fu
     assert far not in place.there()
 
 
+def test_a_name_older_than_its_upload_is_found_though_nobody_ever_writes_again(place: Place) -> None:
+    """Found by histories 5000132 and 5000202: nothing else came of age, so no sweep began."""
+    named(place)
+    place.pass_hours(9 * 24)
+    place.collect(DEFAULTS)
+    last = named(place, hours_ago=(place.now_us - place.manifest.swept) / HOUR_US + 2)
+    place.pass_hours(9 * 24)
+    place.collect(DEFAULTS)
+    assert last not in place.there()
+    version = place.manifest.version
+    place.pass_hours(9 * 24)
+    place.collect(DEFAULTS)
+    assert place.manifest.version == version, "an idle database comes to rest"
+
+
 def test_orphans_that_wait_are_told_of(place: Place) -> None:
     named(place)
     place.pass_hours(5 * 24)

@@ -208,3 +208,31 @@ def test_a_dropped_segment_stays_until_all_that_it_names_is_deleted() -> None:
         now[0] += 86_400_000_000
         collect(open_database(bucket)._context)
     assert not [key for key in bucket.objects if key.startswith(("data/", "tombstone/", "segment/files/"))]
+
+
+def test_a_transaction_whose_version_expires_under_it_is_run_again_on_the_newest() -> None:
+    """History 5000036: a deletion vector of the old version was gone, and the caller was told of a missing object."""
+    now_us = 1_767_225_600_000_000
+    bucket = MemoryBucket(lambda: now_us, "expiring")
+    db, other = open_database(bucket), open_database(bucket)
+    db.set(retention="1m", keep_versions=1, reader_grace="1s", orphan_age="1h")
+    db.create_table("t", SCHEMA).append(pa.table({"k": [1, 2, 3]}))
+    db.table("t").delete("k = 1", mode="positions")
+    runs = []
+
+    def delete(transaction: Transaction) -> None:
+        nonlocal now_us
+        table = transaction.table("t")
+        runs.append(transaction.base.version)
+        if len(runs) == 1:
+            other.table("t").delete("k = 2", mode="positions")
+            for _ in range(3):
+                now_us += 10 * 60 * 1_000_000
+                other.refresh()
+                collect(other._context)
+            assert other._context.head.refresh().manifest.horizon > transaction.base.version
+        table.delete("k = 3", mode="positions")
+
+    open_database(bucket).run(delete)
+    assert len(runs) == 2
+    assert db.table("t").count() == 0

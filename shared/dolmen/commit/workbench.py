@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyroaring import BitMap
 
 from dolmen.commit.spill import Spill, spill
+from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format import vectors
 from dolmen.format.entries import Vector
 from dolmen.format.layout import tombstone_key
@@ -56,7 +57,10 @@ class Workbench:
         """The bitmap of a vector of a file with that many rows, uploaded or still here."""
         body = self.read(vector.object, vector.offset, vector.length)
         if body is None:
-            body = self._store.get(vector.object, (vector.offset, vector.offset + vector.length)).body
+            try:
+                body = self._store.get(vector.object, (vector.offset, vector.offset + vector.length)).body
+            except ObjectNotFoundError as error:
+                raise CorruptionError(vector.object, "it is missing, and holds a deletion vector") from error
         return vectors.decode(body, vector, rows)
 
     def dated(self, change: Change) -> Change:

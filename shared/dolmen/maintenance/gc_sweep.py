@@ -36,7 +36,8 @@ def sweepable(orphan_cutoff: int) -> int:
 def has_come_of_age(head: Head, manifest: Manifest, before_us: int) -> bool:
     """Whether there is anything for a sweep to look at: objects as old as that, younger than the last sweep.
 
-    Costs a request or two for each table, whatever it holds.
+    Costs a request or two for each table, whatever it holds; when nobody has written since, a listing of the hours
+    before the last sweep too: names may be older than their objects.
     """
     since_us, store = manifest.swept, head.store
     if before_us <= since_us:
@@ -51,6 +52,12 @@ def has_come_of_age(head: Head, manifest: Manifest, before_us: int) -> bool:
                 break
     if any(since_us <= info.last_modified_us < before_us for info in store.list("segment/")):
         return True
+    for directory in _directories(store):
+        for info in store.list(directory, hour_prefix(directory, max(0, since_us - MARGIN_US))):
+            if (hour_of(info.key) or 0) >= since_us:
+                break
+            if since_us <= info.last_modified_us < before_us:
+                return True
     return any(info.last_modified_us < before_us for info in _losers(head, manifest, since_us))
 
 
