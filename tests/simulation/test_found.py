@@ -236,3 +236,32 @@ def test_a_transaction_whose_version_expires_under_it_is_run_again_on_the_newest
     open_database(bucket).run(delete)
     assert len(runs) == 2
     assert db.table("t").count() == 0
+
+
+def test_a_delete_by_position_is_planned_again_without_the_requests_that_others_have_applied() -> None:
+    """History 5000230: of a batch another worker had applied the first delete, to older rows; the rows that this one
+    would have taken were left out of the second delete, which matches them too, and so stayed."""
+    bucket = MemoryBucket()
+    db, other = open_database(bucket), open_database(bucket)
+    db.create_table("t", SCHEMA).append(pa.table({"k": [1]}))
+    runs = []
+
+    def batch(transaction: Transaction) -> None:
+        runs.append(transaction.base.version)
+        for id_ in ("a", "b", "c"):
+            transaction.bind(id_, f"digest of {id_}")
+        table = transaction.table("t")
+        table.append(pa.table({"k": [5, 6, 7]}), request="a")
+        table.delete("k = 6", mode="positions", request="b")
+        table.delete("k > 5", mode="positions", request="c")
+        if len(runs) == 1:
+
+            def theirs(transaction: Transaction) -> None:
+                transaction.bind("b", "digest of b")
+                transaction.table("t").delete("k = 6", mode="positions", request="b")
+
+            other.run(theirs)
+
+    db.run(batch)
+    assert len(runs) == 2
+    assert sorted(db.table("t").to_arrow()["k"].to_pylist()) == [1, 5]

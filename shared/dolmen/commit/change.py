@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from dolmen.commit.applied import find_applied
 from dolmen.commit.draft import Draft
-from dolmen.commit.statements import Claim, Prepared, Statement
+from dolmen.commit.statements import Claim, DeletePositions, Prepared, Statement
 from dolmen.commit.workbench import Workbench
-from dolmen.errors import AppliedIdError, StaleWriterError
+from dolmen.errors import AppliedIdError, ConflictError, StaleWriterError
 from dolmen.format.manifest import AppliedId, Manifest
 from dolmen.segments.reader import SegmentReader
 
@@ -52,7 +52,23 @@ class Change:
         return {entry.id: entry.version for entry in known.values()}
 
     def without(self, ids: set[str]) -> Change:
-        """The same change less the requests ``ids`` and all that is bound to them."""
+        """The same change less the requests ``ids`` and all that is bound to them.
+
+        Raises:
+            ConflictError: a delete by position, or something that was read, has looked at rows as these requests left
+                them. Both would come out differently without.
+        """
+        if not ids:
+            return self
+        gone = set[str | None]()  # tables that a request taken out has changed
+        for statement in self.statements:
+            if statement.request in ids:
+                gone.add(statement.name)
+            elif isinstance(statement, DeletePositions) and statement.name in gone:
+                raise ConflictError(f"table {statement.name!r}: rows were looked up after a request applied meanwhile")
+        for claim in self.claims:
+            if claim.name in gone:
+                raise ConflictError(f"table {claim.name!r} was read beside a request applied meanwhile")
         return replace(
             self,
             statements=tuple(statement for statement in self.statements if statement.request not in ids),

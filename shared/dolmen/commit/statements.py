@@ -28,6 +28,10 @@ class Statement(Protocol):
     """One step of a change. ``request`` is the applied id it is bound to, if any."""
 
     @property
+    def name(self) -> str | None:
+        """The table it is about; None for the database."""
+
+    @property
     def request(self) -> str | None:
         """The applied id that this statement belongs to."""
 

@@ -277,6 +277,7 @@ class MoveFence:
     orphan_cutoff: int
     revoke: tuple[str, ...] = ()
     applied_before: int = 0
+    name: str | None = None
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
@@ -308,6 +309,7 @@ class Freed:
 
     freed: int
     swept: int
+    name: str | None = None
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
