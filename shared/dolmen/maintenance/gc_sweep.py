@@ -164,7 +164,10 @@ def _directories(store: ObjectStore) -> Iterator[str]:
 
 
 def _losers(head: Head, manifest: Manifest, since_us: int) -> Iterator[ObjectInfo]:
-    """Manifests of attempts that lost to another, of the versions committed since then; oldest first."""
+    """Manifests of attempts that lost to another, of the versions committed since then; oldest first.
+
+    Of somewhat older ones too: a PUT that was under way for long lands after its version's place was taken.
+    """
     winners: list[str] = []
     oldest = manifest.version
     for entry in commits(head, manifest):
@@ -172,7 +175,7 @@ def _losers(head: Head, manifest: Manifest, since_us: int) -> Iterator[ObjectInf
             break  # without its own history nobody can say who won
         winners.append(entry.manifest)
         oldest = entry.version
-        if entry.created_at < since_us:
+        if entry.created_at < since_us - SLACK_US:
             break
     won = KeySet(winners)
     for info in head.store.list("manifest/", manifest_key(oldest, "")):
