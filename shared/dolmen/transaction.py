@@ -199,10 +199,18 @@ class Transaction:
 
     def entry(self, name: str) -> TableEntry:
         """The table's entry, statements so far included; looks again before it says that there is none."""
+        free = self._draft is None and not self._claims and not self._pinned  # nothing depends on the version yet
         tables = self._draft.tables if self._draft else self.base.tables
-        if name not in tables and self._draft is None and not self._claims and not self._pinned:
+        if name not in tables and free:
             self.refresh()
-        return self._context.segments.whole(self.manifest.table(name))
+        try:
+            with self._context.reading(self.base.version):
+                return self._context.segments.whole(self.manifest.table(name))
+        except VersionExpiredError:  # an idle table's section, of a version that was known for long
+            if not free:
+                raise
+            self.refresh()
+            return self._context.segments.whole(self.manifest.table(name))
 
     @property
     def manifest(self) -> Manifest:
