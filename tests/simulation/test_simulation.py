@@ -63,7 +63,7 @@ AT_LEAST = {
     "late deletes": 90,
     "intents revoked": 280,
     "StaleWriterError": 30,
-    "expired under a reader": 4,
+    "expired under a reader": 1,
     "read slowly beyond the horizon": 16,
     "tables expired": 28,
     "databases verified": 60,
