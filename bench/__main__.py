@@ -188,6 +188,8 @@ the ratios pair by pair. Absolute seconds are of one machine ({os.cpu_count()} c
 {platform.python_version()}, pyarrow {pa.__version__}) and mean little; the ratios are what counts. A scan is timed
 from `open()` to the last batch. For the scans after a delete the column "pyarrow" holds dolmen's own scan before it.
 
+Each section is of one run; sections may be of different runs (`--parts`, `--places`).
+
 What is known of the misses: an append waits for the disk (`fsync` of the file and its directory, about 8 % of it;
 pyarrow's file is not synced) and tries encodings on the first run (about 5 %). Over HTTP, boto3 spends about 1 ms of
 processor time on a request, several times what pyarrow's client does, and a scan of two columns of wide rows makes one
