@@ -89,7 +89,7 @@ class Transaction:
             sort_key=tuple(field.id for field in mutation.check_sortable(order)),
             properties={
                 name: value
-                for name, value in check_table_properties(properties or {}, stored).items()
+                for name, value in check_table_properties(properties or {}, stored, [field.id for field in key]).items()
                 if value is not None
             },
         )
@@ -337,7 +337,8 @@ class TransactionTable(ReadableTable):
         """See ``Table.set``."""
         entry = self._transaction.entry(self.name)
         if changes:
-            self._transaction.add(SetProperties(self.name, entry.uuid, check_table_properties(changes, entry.schema)))
+            checked = check_table_properties(changes, entry.schema, entry.primary_key, entry.properties)
+            self._transaction.add(SetProperties(self.name, entry.uuid, checked))
 
     def delete(
         self,

@@ -18,11 +18,10 @@ from dolmen.format.properties import (
     TimeToLive,
     check_database_properties,
     check_table_properties,
-    parse_duration,
-    parse_size,
     root_bytes,
     shown,
 )
+from dolmen.format.property import parse_duration, parse_size
 from dolmen.format.schema import Schema
 
 SCHEMA = Schema.from_arrow(
@@ -151,4 +150,8 @@ def test_a_stored_value_that_nobody_can_read_is_named() -> None:
 
 
 def test_what_holds_is_shown_with_defaults() -> None:
-    assert shown({"ttl": "at 90d"}, TABLE_PROPERTIES) == {"ttl": "at 90d", "target_file_bytes": "256MB"}
+    told = shown({"ttl": "at 90d"}, TABLE_PROPERTIES)
+    assert told["ttl"] == "at 90d"
+    assert told["target_file_bytes"] == "256MB"
+    assert told["ingest_mode"] == "append"
+    assert told.keys() == TABLE_PROPERTIES.keys()

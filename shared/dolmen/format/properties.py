@@ -1,47 +1,22 @@
 """Properties of tables and databases: which there are, what they mean, and what a value may be.
 
-Values are stored as they were given (a duration stays ``"30d"``) and read through ``TableSettings`` and
-``DatabaseSettings``, which know the defaults. Pure: nothing here reads or writes anything.
+Values are stored as they were given (a duration stays ``"30d"``) and read through ``TableSettings``,
+``IngestSettings`` and ``DatabaseSettings``, which know the defaults. Pure: nothing here reads or writes anything.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from dolmen.errors import InputError, SchemaError
+from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
 from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.property import Property, check_properties, count, parse_duration, sized, value_of
 from dolmen.format.schema import Schema
-
-_UNITS_US = {"w": 604_800_000_000, "d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000}
-_MAX_US = 36_525 * _UNITS_US["d"]
-_SIZES = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
-_DURATION = re.compile(r"([1-9]\d{0,9})([wdhms])", re.ASCII)
-_SIZE = re.compile(r"([1-9]\d{0,12}) ?([KMG]?B|)", re.IGNORECASE | re.ASCII)
-
-
-@cache
-def parse_duration(text: str) -> int:
-    """Microseconds of ``90d``, ``12h``, ``15m``, ``30s`` or ``2w``. Raises InputError, also beyond a century."""
-    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
-    duration_us = int(match[1]) * _UNITS_US[match[2]] if match else 0
-    if not 0 < duration_us <= _MAX_US:
-        raise InputError(f"{text!r} is no duration: a number and w, d, h, m or s, as in 90d, of at most a century")
-    return duration_us
-
-
-@cache
-def parse_size(value: str | int) -> int:
-    """Bytes of ``256MB``, ``64KB``, ``1GB`` (powers of 1024) or a plain number. Raises InputError."""
-    match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, (str, int)) else None
-    if match is None:
-        raise InputError(f"{value!r} is no size: a number of bytes, or one with KB, MB or GB, as in 256MB")
-    return int(match[1]) * _SIZES[match[2].upper()]
 
 
 class TimeToLive(NamedTuple):
@@ -59,40 +34,7 @@ def parse_ttl(text: str) -> TimeToLive:
     return TimeToLive(column.strip(), parse_duration(age))
 
 
-@dataclass(frozen=True)
-class Property:
-    """One setting.
-
-    Args:
-        default: what holds while it is not set; None = nothing does.
-        parse: reads a value. Raises InputError, which says what is allowed.
-        help: one line for people.
-    """
-
-    name: str
-    default: str | int | None
-    parse: Callable[[Any], Any]
-    help: str
-
-
-def _sized(least: int, most: int) -> Callable[[Any], int]:
-    def parse(value: Any) -> int:
-        size = parse_size(value)
-        if not least <= size <= most:
-            raise InputError(f"{value!r} is out of bounds: from {least:,} to {most:,} bytes")
-        return size
-
-    return parse
-
-
-def _count(value: Any) -> int:
-    text = str(value).strip()
-    if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
-        raise InputError(f"{value!r} is no number from 1 to 999,999,999")
-    return int(text)
-
-
-TABLE_PROPERTIES = {
+_OWN = {
     known.name: known
     for known in (
         Property(
@@ -101,16 +43,17 @@ TABLE_PROPERTIES = {
         Property(
             "target_file_bytes",
             "256MB",
-            _sized(4 << 10, 4 << 30),
+            sized(4 << 10, 4 << 30),
             "size of a full data file; smaller ones are compacted",
         ),
     )
 }
+TABLE_PROPERTIES = {**_OWN, **INGEST_PROPERTIES}
 DATABASE_PROPERTIES = {
     known.name: known
     for known in (
         Property("retention", "30d", parse_duration, "versions younger than this are kept"),
-        Property("keep_versions", 1000, _count, "this many of the newest versions are kept, whatever their age"),
+        Property("keep_versions", 1000, count, "this many of the newest versions are kept, whatever their age"),
         Property("reader_grace", "1h", parse_duration, "a scan under way may go on reading an expired version so long"),
         Property(
             "orphan_age",
@@ -129,7 +72,7 @@ DATABASE_PROPERTIES = {
             "ids of applied events and requests are remembered so long: longer than a queue and its dead letters",
         ),
         Property(
-            "root_bytes", "256KB", _sized(4 << 10, 16 << 20), "budget of a manifest; entries beyond it are spilled"
+            "root_bytes", "256KB", sized(4 << 10, 16 << 20), "budget of a manifest; entries beyond it are spilled"
         ),
     )
 }
@@ -150,7 +93,7 @@ class TableSettings:
     @classmethod
     def of(cls, entry: TableEntry) -> TableSettings:
         """The settings of a table's entry. Raises InputError when it holds a value that can't be read."""
-        return cls(*(_value(known, entry.properties) for known in TABLE_PROPERTIES.values()))
+        return cls(*(value_of(known, entry.properties) for known in _OWN.values()))
 
 
 @dataclass(frozen=True)
@@ -168,30 +111,42 @@ class DatabaseSettings:
     @classmethod
     def of(cls, manifest: Manifest) -> DatabaseSettings:
         """The settings of a version. Raises InputError when it holds a value that can't be read."""
-        return cls(*(_value(known, manifest.properties) for known in DATABASE_PROPERTIES.values()))
+        return cls(*(value_of(known, manifest.properties) for known in DATABASE_PROPERTIES.values()))
 
 
 def root_bytes(manifest: Manifest) -> int:
     """How many bytes a manifest of this database may have before entries are spilled."""
-    return int(_value(DATABASE_PROPERTIES["root_bytes"], manifest.properties))
+    return int(value_of(DATABASE_PROPERTIES["root_bytes"], manifest.properties))
 
 
-def check_table_properties(changes: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+def check_table_properties(
+    changes: Mapping[str, Any],
+    schema: Schema,
+    primary_key: Sequence[int] = (),
+    current: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Returns ``changes`` if a table of this schema may be set so; None as a value unsets.
 
+    Args:
+        primary_key: ids of its columns.
+        current: what is set already.
+
     Raises:
-        InputError: an unknown name, or a value that is not allowed.
-        SchemaError: ``ttl`` names no column with dates or timestamps.
+        InputError: an unknown name, a value that is not allowed, or some that do not go together.
+        SchemaError: a column that is not there, or can't be what it is named for.
     """
-    checked = _check(changes, TABLE_PROPERTIES, "a table")
+    checked = check_properties(changes, TABLE_PROPERTIES, "a table")
     if checked.get("ttl") is not None:
         check_ttl_column(parse_ttl(checked["ttl"]), schema)
+    if checked.keys() & INGEST_PROPERTIES.keys():
+        merged = {name: value for name, value in {**(current or {}), **checked}.items() if value is not None}
+        IngestSettings.read(merged).check(schema, primary_key)
     return checked
 
 
 def check_database_properties(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns ``changes`` if a database may be set so; None as a value unsets. Raises InputError."""
-    return _check(changes, DATABASE_PROPERTIES, "a database")
+    return check_properties(changes, DATABASE_PROPERTIES, "a database")
 
 
 def check_ttl_column(ttl: TimeToLive, schema: Schema) -> pa.DataType:
@@ -207,26 +162,3 @@ def check_ttl_column(ttl: TimeToLive, schema: Schema) -> pa.DataType:
 def shown(properties: Mapping[str, Any], known: Mapping[str, Property]) -> dict[str, Any]:
     """Every setting with the value that holds, the default where none is set."""
     return {name: properties.get(name, property_.default) for name, property_ in known.items()}
-
-
-def _check(changes: Mapping[str, Any], known: Mapping[str, Property], what: str) -> dict[str, Any]:
-    for name, value in changes.items():
-        if name not in known:
-            raise InputError(f"{what} has no property {name!r}; there are: {', '.join(known)}")
-        if value is not None:
-            _read(known[name], value)
-    return dict(changes)
-
-
-def _value(known: Property, properties: Mapping[str, Any]) -> Any:
-    value = properties.get(known.name, known.default)
-    return None if value is None else _read(known, value)
-
-
-def _read(known: Property, value: Any) -> Any:
-    try:
-        if isinstance(value, bool) or not isinstance(value, (str, int)):
-            raise InputError(f"{value!r} is neither text nor a whole number")
-        return known.parse(value)
-    except InputError as error:
-        raise InputError(f"property {known.name}: {error}") from None

@@ -1,0 +1,191 @@
+"""Properties that say how files dropped for a table become its rows: which there are, and what a value may be. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import pyarrow as pa
+
+from dolmen.errors import InputError, SchemaError
+from dolmen.format.manifest import TableEntry
+from dolmen.format.property import Property, count, name, one_of, parse_duration, truth, value_of, words
+from dolmen.format.schema import Schema, is_nested
+
+Kind = Literal["csv", "tsv", "jsonl", "parquet", "arrow", "avro"]
+Mode = Literal["append", "upsert", "cdc"]
+Landing = Literal["keep", "tag", "expire"]
+Envelope = Literal["debezium", "dms", "flat"]
+
+
+def _delimiter(value: Any) -> str:
+    if value in ("tab", "\t"):
+        return "\t"
+    if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in '"\r\n\0':
+        raise InputError(f"{value!r} is no delimiter: one ASCII character, but no quote or line end, or 'tab'")
+    return value
+
+
+def _timestamp_format(value: Any) -> str | None:
+    if value == "iso":
+        return None
+    if value in ("epoch_s", "epoch_ms", "epoch_us") or (isinstance(value, str) and "%" in value):
+        return str(value)
+    raise InputError(f"{value!r}: iso, epoch_s, epoch_ms, epoch_us, or a pattern as in %d/%m/%Y %H:%M:%S")
+
+
+def _paths(value: Any) -> tuple[str, ...]:
+    paths = tuple(path.strip() for path in words(value))
+    if not all(re.fullmatch(r"[^.\s]+(\.[^.\s]+)*", path) for path in paths):
+        raise InputError(f"{value!r} is no path in an envelope, as in source.lsn, nor several with commas")
+    return paths
+
+
+INGEST_PROPERTIES = {
+    known.name: known
+    for known in (
+        Property(
+            "ingest_format",
+            None,
+            one_of("csv", "tsv", "jsonl", "parquet", "arrow", "avro"),
+            "format of dropped files, whatever their names say",
+        ),
+        Property("ingest_delimiter", None, _delimiter, "what stands between the fields of CSV: one character, or tab"),
+        Property(
+            "ingest_header", "true", truth, "false: CSV without a header; the fields are the columns in order", bool
+        ),
+        Property(
+            "ingest_nulls", "", words, "unquoted texts of CSV that are NULL, with commas; an empty one counts", list
+        ),
+        Property(
+            "ingest_timestamp_format",
+            "iso",
+            _timestamp_format,
+            "of times in text: iso, epoch_s, epoch_ms, epoch_us, or a pattern as in %d/%m/%Y %H:%M:%S",
+        ),
+        Property(
+            "ingest_mode",
+            "append",
+            one_of("append", "upsert", "cdc"),
+            "rows are added, replace those of their key, or are changes (CDC)",
+        ),
+        Property(
+            "ingest_on_extra", "reject", one_of("reject", "ignore"), "a file with a column that the table does not have"
+        ),
+        Property(
+            "ingest_on_bad_row",
+            "reject_file",
+            one_of("reject_file", "quarantine"),
+            "a row that can't be read rejects its file, or goes to rejected/ alone",
+        ),
+        Property(
+            "ingest_max_bad_rows", 1000, count, "with quarantine: a file with more bad rows than this is rejected"
+        ),
+        Property(
+            "ingest_landing",
+            "keep",
+            one_of("keep", "tag", "expire"),
+            "an ingested file stays as it is, is tagged, or is tagged to expire",
+        ),
+        Property(
+            "cdc_envelope", None, one_of("debezium", "dms", "flat"), "how files say what changed; needed by mode cdc"
+        ),
+        Property("cdc_sequence", None, name, "the column that orders changes; needed by mode cdc"),
+        Property(
+            "cdc_sequence_from",
+            None,
+            _paths,
+            "where in the envelope the sequence stands, as in source.lsn; by default in the row, as its column",
+            list,
+        ),
+        Property("cdc_operation", "Op", name, "the field that tells inserts, updates and deletes apart (dms, flat)"),
+        Property("cdc_memory", "7d", parse_duration, "keys of deleted rows are remembered so long"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class CdcSettings:
+    """How changes are read.
+
+    Args:
+        sequence: the column of the table that orders changes.
+        sequence_from: paths in the envelope, whose values make the sequence; empty: the row has it.
+        operation: the field that says what a change is.
+        memory_us: how long keys of deleted rows are remembered, microseconds.
+    """
+
+    envelope: Envelope
+    sequence: str
+    sequence_from: tuple[str, ...]
+    operation: str
+    memory_us: int
+
+
+@dataclass(frozen=True)
+class IngestSettings:
+    """How dropped files become rows of a table, defaults filled in; see ``INGEST_PROPERTIES``.
+
+    Args:
+        format: None = by the file's name.
+        delimiter: None = that of the format.
+        timestamp_format: None = ISO 8601.
+        cdc: None unless ``mode`` is ``cdc``.
+    """
+
+    format: Kind | None = None
+    delimiter: str | None = None
+    header: bool = True
+    nulls: tuple[str, ...] = ("",)
+    timestamp_format: str | None = None
+    mode: Mode = "append"
+    on_extra: Literal["reject", "ignore"] = "reject"
+    on_bad_row: Literal["reject_file", "quarantine"] = "reject_file"
+    max_bad_rows: int = 1000
+    landing: Landing = "keep"
+    cdc: CdcSettings | None = None
+
+    @classmethod
+    def of(cls, entry: TableEntry) -> IngestSettings:
+        """The settings of a table's entry. Raises InputError when it holds a value that can't be read."""
+        return cls.read(entry.properties)
+
+    @classmethod
+    def read(cls, properties: Mapping[str, Any]) -> IngestSettings:
+        """The settings that properties say. Raises InputError, also when one is missing that another needs."""
+        values = {known: value_of(property_, properties) for known, property_ in INGEST_PROPERTIES.items()}
+        own = {known.removeprefix("ingest_"): value for known, value in values.items() if known.startswith("ingest_")}
+        if own["mode"] != "cdc":
+            return cls(**own)
+        for needed in ("cdc_envelope", "cdc_sequence"):
+            if values[needed] is None:
+                raise InputError(f"property ingest_mode: cdc needs {needed}")
+        if values["cdc_envelope"] == "debezium" and values["cdc_sequence_from"] is None:
+            raise InputError("property cdc_envelope: debezium needs cdc_sequence_from, as in source.lsn")
+        return cls(
+            **own,
+            cdc=CdcSettings(
+                cast(Envelope, values["cdc_envelope"]),
+                values["cdc_sequence"],
+                values["cdc_sequence_from"] or (),
+                values["cdc_operation"],
+                values["cdc_memory"],
+            ),
+        )
+
+    def check(self, schema: Schema, primary_key: Sequence[int]) -> None:
+        """Raises SchemaError when a table of this schema and primary key can't be fed so."""
+        if self.mode != "append" and not primary_key:
+            raise SchemaError(f"property ingest_mode: {self.mode} needs a primary key, and the table has none")
+        if self.cdc is None:
+            return
+        field = schema.field(self.cdc.sequence)
+        kind = field.arrow_type
+        if pa.types.is_floating(kind) or pa.types.is_boolean(kind) or is_nested(kind):
+            raise SchemaError(f"property cdc_sequence: column {field.name!r} of type {kind} orders no changes")
+        if field.id in primary_key:
+            raise SchemaError(f"property cdc_sequence: column {field.name!r} is part of the primary key")
+        if len(self.cdc.sequence_from) > 1 and not pa.types.is_string(kind):
+            raise SchemaError(f"property cdc_sequence_from: several paths need a string column, {field.name!r} is none")

@@ -1,0 +1,134 @@
+"""One property: its name, its default and how a value is read; and the kinds of values there are. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from dolmen.errors import InputError
+
+_UNITS_US = {"w": 604_800_000_000, "d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000}
+_MAX_US = 36_525 * _UNITS_US["d"]
+_SIZES = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
+_DURATION = re.compile(r"([1-9]\d{0,9})([wdhms])", re.ASCII)
+_SIZE = re.compile(r"([1-9]\d{0,12}) ?([KMG]?B|)", re.IGNORECASE | re.ASCII)
+
+
+@cache
+def parse_duration(text: str) -> int:
+    """Microseconds of ``90d``, ``12h``, ``15m``, ``30s`` or ``2w``. Raises InputError, also beyond a century."""
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    duration_us = int(match[1]) * _UNITS_US[match[2]] if match else 0
+    if not 0 < duration_us <= _MAX_US:
+        raise InputError(f"{text!r} is no duration: a number and w, d, h, m or s, as in 90d, of at most a century")
+    return duration_us
+
+
+@cache
+def parse_size(value: str | int) -> int:
+    """Bytes of ``256MB``, ``64KB``, ``1GB`` (powers of 1024) or a plain number. Raises InputError."""
+    match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, (str, int)) else None
+    if match is None:
+        raise InputError(f"{value!r} is no size: a number of bytes, or one with KB, MB or GB, as in 256MB")
+    return int(match[1]) * _SIZES[match[2].upper()]
+
+
+@dataclass(frozen=True)
+class Property:
+    """One setting.
+
+    Args:
+        default: what holds while it is not set; None = nothing does.
+        parse: reads a value. Raises InputError, which says what is allowed.
+        help: one line for people.
+        also: what a value may be beside text and a whole number: ``bool`` or ``list``.
+    """
+
+    name: str
+    default: str | int | None
+    parse: Callable[[Any], Any]
+    help: str
+    also: type | None = None
+
+
+def sized(least: int, most: int) -> Callable[[Any], int]:
+    """Reads a size between these bounds, in bytes."""
+
+    def parse(value: Any) -> int:
+        size = parse_size(value)
+        if not least <= size <= most:
+            raise InputError(f"{value!r} is out of bounds: from {least:,} to {most:,} bytes")
+        return size
+
+    return parse
+
+
+def count(value: Any) -> int:
+    """Reads a number from 1 to 999,999,999."""
+    text = str(value).strip()
+    if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
+        raise InputError(f"{value!r} is no number from 1 to 999,999,999")
+    return int(text)
+
+
+def one_of(*words: str) -> Callable[[Any], str]:
+    """Reads one of these words."""
+
+    def parse(value: Any) -> str:
+        if value not in words:
+            raise InputError(f"{value!r} is none of {', '.join(words)}")
+        return str(value)
+
+    return parse
+
+
+def truth(value: Any) -> bool:
+    """Reads ``true`` or ``false``."""
+    if value in (True, "true"):
+        return True
+    if value in (False, "false"):
+        return False
+    raise InputError(f"{value!r} is neither true nor false")
+
+
+def words(value: Any) -> tuple[str, ...]:
+    """Reads a list of texts, or one text with commas between them."""
+    listed = value.split(",") if isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(isinstance(word, str) for word in listed):
+        raise InputError(f"{value!r} is no list of texts")
+    return tuple(listed)
+
+
+def name(value: Any) -> str:
+    """Reads a name: any text that is not blank."""
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{value!r} is no name")
+    return value.strip()
+
+
+def check_properties(changes: Mapping[str, Any], known: Mapping[str, Property], what: str) -> dict[str, Any]:
+    """Returns ``changes`` if each is a known property and a value of it; None as a value unsets. Raises InputError."""
+    for changed, value in changes.items():
+        if changed not in known:
+            raise InputError(f"{what} has no property {changed!r}; there are: {', '.join(known)}")
+        if value is not None:
+            _read(known[changed], value)
+    return dict(changes)
+
+
+def value_of(known: Property, properties: Mapping[str, Any]) -> Any:
+    """What a property is, read; its default where it is not set. Raises InputError."""
+    value = properties.get(known.name, known.default)
+    return None if value is None else _read(known, value)
+
+
+def _read(known: Property, value: Any) -> Any:
+    try:
+        if type(value) not in (str, int, known.also):
+            raise InputError(f"{value!r} is neither text nor a whole number")
+        return known.parse(value)
+    except InputError as error:
+        raise InputError(f"property {known.name}: {error}") from None
