@@ -38,10 +38,12 @@ setup: .venv/.installed .venv-sam/.installed ## what development and tests need
 
 .PHONY: test
 test: setup ## install what tests need, then run them all
+	@scripts/minio.sh install --try
 	@$(DEV)/python -m pytest $(PYTEST_FLAGS)
 
 .PHONY: test-long
 test-long: setup ## the same with the long random runs and histories
+	@scripts/minio.sh install --try
 	@DOLMEN_LONG=1 $(DEV)/python -m pytest $(PYTEST_FLAGS)
 
 .PHONY: check
@@ -67,6 +69,14 @@ demo: .venv-demo/.installed ## the main job on real data, on a plain directory
 .PHONY: up
 up: .venv-demo/.installed ## the whole system on this machine: drop files and delete requests into .local/
 	@$(DEMO)/dolmen local
+
+.PHONY: minio
+minio: ## a real S3 server on this machine (needs Go the first time): MINIO_DATA=folder
+	@scripts/minio.sh start $(MINIO_DATA)
+
+.PHONY: minio-install
+minio-install: ## build that server once, into ~/.cache/dolmen
+	@scripts/minio.sh install
 
 .PHONY: bench
 bench: .venv/.installed ## measure, and write docs/benchmarks.md

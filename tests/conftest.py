@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.minio import Minio, find_minio
 from support.ministack import Ministack, boto3_client, endpoint_environment
 from support.proxy import Proxy
 
@@ -36,6 +37,28 @@ def s3_endpoint(request: pytest.FixtureRequest) -> str:
     return os.environ.get("DOLMEN_TEST_S3_ENDPOINT") or str(request.getfixturevalue("ministack"))
 
 
+def pytest_report_header() -> str:
+    """Says what the tests against MinIO run on, or that they are left out, and why."""
+    binary, missing = find_minio()
+    return f"MinIO: {binary}" if binary else f"MinIO: its tests are LEFT OUT. {missing}"
+
+
+@pytest.fixture(scope="session")
+def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The endpoint of a MinIO server for the whole session. A test that kills one has its own."""
+    server = Minio(tmp_path_factory.mktemp("minio"))
+    try:
+        yield server.endpoint
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+def minio_url(minio: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """As ``s3_url``, on MinIO."""
+    return _fresh(minio, monkeypatch)
+
+
 @cache
 def s3_client(endpoint: str) -> Any:
     return boto3_client("s3", endpoint)
@@ -44,12 +67,16 @@ def s3_client(endpoint: str) -> Any:
 @pytest.fixture
 def s3_url(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """``s3://bucket/prefix`` in a fresh bucket; the AWS_* environment leads there, also for child processes."""
-    for name, value in endpoint_environment(s3_endpoint).items():
+    return _fresh(s3_endpoint, monkeypatch)
+
+
+def _fresh(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in endpoint_environment(endpoint).items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("AWS_PROFILE", raising=False)
     monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
     bucket = f"test-{os.getpid()}-{next(_buckets)}"
-    s3_client(s3_endpoint).create_bucket(Bucket=bucket)
+    s3_client(endpoint).create_bucket(Bucket=bucket)
     return f"s3://{bucket}/some/prefix"
 
 

@@ -28,9 +28,9 @@ def prepared(url: str) -> dolmen.Database:
     return db
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", "s3", "minio"])
 def any_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "db") if request.param == "local" else str(request.getfixturevalue("s3_url"))
+    return str(tmp_path / "db") if request.param == "local" else str(request.getfixturevalue(f"{request.param}_url"))
 
 
 def test_16_processes_lose_nothing_double_nothing_and_see_no_error(any_url: str) -> None:

@@ -34,7 +34,7 @@ ODD_KEYS = [
 
 @pytest.fixture(params=KINDS)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    return make_store(request.param, tmp_path, lambda: request.getfixturevalue("s3_url"))
+    return make_store(request.param, tmp_path, lambda server: request.getfixturevalue(f"{server}_url"))
 
 
 # ---- get and head

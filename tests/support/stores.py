@@ -1,4 +1,4 @@
-"""The three stores, made alike, and small things to do with any of them."""
+"""The stores, made alike, and small things to do with any of them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ T = TypeVar("T")
 
 RUNTIME = Runtime()  # one for all, so that connections are shared
 
-KINDS = ("memory", "local", "s3")
+#: "s3" is ministack; both servers speak HTTP.
+KINDS = ("memory", "local", "s3", "minio")
 
 #: Small enough for tests, as large as S3 wants parts to be.
 PART_BYTES = 5 << 20
 
 
-def make_store(kind: str, directory: Path, s3_url: Callable[[], str], runtime: Runtime | None = None) -> ObjectStore:
-    """An empty store of this kind; ``s3_url`` is called only for S3.
+def make_store(kind: str, directory: Path, url: Callable[[str], str], runtime: Runtime | None = None) -> ObjectStore:
+    """An empty store of this kind; ``url("s3")`` and ``url("minio")`` are asked for a place on these servers.
 
     Uploads to S3 turn into multipart above 6 MB, so that tests need not be large.
     """
@@ -31,7 +32,7 @@ def make_store(kind: str, directory: Path, s3_url: Callable[[], str], runtime: R
         return LocalStore(directory / "a store", runtime)
     from dolmen.store.s3 import S3Store
 
-    bucket, _, prefix = s3_url().removeprefix("s3://").partition("/")
+    bucket, _, prefix = url(kind).removeprefix("s3://").partition("/")
     return S3Store(bucket, prefix, runtime=runtime or RUNTIME, threshold_bytes=6 << 20, part_bytes=PART_BYTES)
 
 
