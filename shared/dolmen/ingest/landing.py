@@ -76,9 +76,7 @@ class Landing:
         store = self.store(drop)
         if drop.version is not None:
             return store.open_input(drop.key, version=drop.version)
-        # S3 writes ETags in quotes, as HTTP does; its notifications and directories do not.
-        etag = drop.etag if store.url.startswith("file:") else f'"{drop.etag}"'
-        return store.open_input(drop.key, etag=etag)
+        return store.open_input(drop.key, etag=stored_etag(store, drop))
 
     def store(self, drop: Drop) -> ObjectStore:
         """The bucket of a drop."""
@@ -105,6 +103,12 @@ def is_temporary(path: str) -> bool:
     begin with ``_``."""
     folder, *below = path.split("/")
     return folder.startswith(".") or any(part.startswith((".", "_")) for part in below)
+
+
+def stored_etag(store: ObjectStore, drop: Drop) -> str:
+    """A drop's ETag as its store writes it: S3 puts quotes around, as HTTP does; its notifications and directories do
+    not."""
+    return drop.etag if store.url.startswith("file:") else f'"{drop.etag}"'
 
 
 def exists(store: ObjectStore, key: str) -> bool:

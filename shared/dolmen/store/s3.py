@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, BinaryIO
@@ -173,6 +173,16 @@ class S3Store:
 
     def local_path(self, key: str) -> str | None:
         return None
+
+    def tags(self, key: str, *, version: str | None = None) -> dict[str, str]:
+        """An object's tags. Raises ObjectNotFoundError."""
+        answer = self.ask("get_object_tagging", key, **self._named(key, version))
+        return {tag["Key"]: tag["Value"] for tag in answer["TagSet"]}
+
+    def set_tags(self, key: str, tags: Mapping[str, str], *, version: str | None = None) -> None:
+        """Replaces ALL tags of an object, in whatever state it is: S3 knows no condition here."""
+        tag_set = [{"Key": name, "Value": value} for name, value in tags.items()]
+        self.ask("put_object_tagging", key, **self._named(key, version), Tagging={"TagSet": tag_set})
 
     def ask(self, operation: str, key: str, **request: Any) -> dict[str, Any]:
         """Sends a request that may be repeated, until it has an answer, its body included.
