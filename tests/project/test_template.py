@@ -507,7 +507,7 @@ def test_the_core_layer_holds_the_package_without_what_no_function_runs(tmp_path
     }
     assert not (package / "cli").exists()
     assert not (package / "testing").exists()
-    assert {path.suffix for path in package.rglob("*") if path.is_file()} == {".py", ".typed"}
+    assert {path.suffix for path in package.rglob("*") if path.is_file()} == {".py", ".pyc", ".typed"}
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
