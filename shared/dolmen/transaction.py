@@ -16,7 +16,7 @@ from dolmen.commit.change import Change
 from dolmen.commit.draft import Draft
 from dolmen.commit.loop import STAMP_SECONDS
 from dolmen.commit.loop import commit as commit_change
-from dolmen.commit.statements import Claim, Create, Drop, Overwrite, Prepared, Statement
+from dolmen.commit.statements import Claim, Create, DeletePositions, Drop, Overwrite, Prepared, Statement
 from dolmen.commit.upkeep import SetProperties
 from dolmen.commit.workbench import Workbench
 from dolmen.context import Context
@@ -253,6 +253,10 @@ class Transaction:
         self._statements.append(statement)
         self._draft, self._seen = draft, None
 
+    def changes(self, name: str) -> bool:
+        """Whether a statement so far is about this table."""
+        return any(statement.name == name for statement in self._statements)
+
     def claim(self, name: str, predicate: Predicate | None) -> None:
         """Remembers a read: the commit is valid only if no later version changes its answer."""
         entry = self.base.tables.get(name)
@@ -364,6 +368,9 @@ class TransactionTable(ReadableTable):
             statement = mutation.delete_positions(
                 context, transaction.bench, transaction.manifest, self.name, where, request
             )
+            if statement is None and transaction.changes(self.name):
+                # What stands before it may be why it found nothing, and may be taken out (Change.without).
+                statement = DeletePositions.of(self.name, entry.uuid, {}, request)
         elif mode != "tombstone":
             raise InputError(f'mode {mode!r}: "tombstone" or "positions"')
         elif keys is not None:

@@ -210,6 +210,33 @@ def test_a_dropped_segment_stays_until_all_that_it_names_is_deleted() -> None:
     assert not [key for key in bucket.objects if key.startswith(("data/", "tombstone/", "segment/files/"))]
 
 
+def test_a_dropped_segment_is_no_orphan_while_something_that_it_names_is_there() -> None:
+    """Seed 6000147: of what it named one object could not be deleted, and the same run swept the segment away. Nobody
+    looked for the object again, whose name is older than what is swept."""
+    now = [1_800_000_000_000_000]
+    bucket = MemoryBucket(lambda: now[0])
+    runtime = Runtime(clock_us=lambda: now[0], monotonic=lambda: now[0] / 1e6, sleep=lambda seconds: None, threads=1)
+    db = Database(MemoryStore(bucket, runtime), runtime)
+    db.set(root_bytes="4KB", retention="1h", keep_versions=1, orphan_age="1h")
+    db.create_table("t", SCHEMA)
+    for k in range(60):
+        db.table("t").append(pa.table({"k": [k]}))
+    assert db._context.head.refresh().manifest.tables["t"].segments
+    for _ in range(4):
+        now[0] += 86_400_000_000
+        collect(db._context)
+    db.drop_table("t")
+    refusing = Database(Refusing(bucket, runtime), runtime)
+    for _ in range(4):
+        now[0] += 86_400_000_000
+        collect(refusing._context)
+    assert any(key.startswith("data/t/") for key in bucket.objects)
+    for _ in range(4):
+        now[0] += 86_400_000_000
+        collect(open_database(bucket)._context)
+    assert not [key for key in bucket.objects if key.startswith(("data/", "segment/files/"))]
+
+
 def test_a_transaction_whose_version_expires_under_it_is_run_again_on_the_newest() -> None:
     """History 5000036: a deletion vector of the old version was gone, and the caller was told of a missing object."""
     now_us = 1_767_225_600_000_000
@@ -265,3 +292,35 @@ def test_a_delete_by_position_is_planned_again_without_the_requests_that_others_
     db.run(batch)
     assert len(runs) == 2
     assert sorted(db.table("t").to_arrow()["k"].to_pylist()) == [1, 5]
+
+
+def test_a_delete_by_position_that_found_nothing_is_planned_again_too() -> None:
+    """History 6000262: it had found nothing because a delete before it in its batch, which another worker applied to
+    older rows, had already taken what it matches."""
+    bucket = MemoryBucket()
+    db, other = open_database(bucket), open_database(bucket)
+    db.create_table("t", SCHEMA)
+    runs = []
+
+    def theirs(transaction: Transaction) -> None:
+        transaction.bind("a", "digest of a")
+        table = transaction.table("t")
+        table.delete("k = 8", mode="positions", request="a")
+
+    stale = other.transaction()
+    theirs(stale)
+    db.table("t").append(pa.table({"k": [7, 8]}))
+
+    def batch(transaction: Transaction) -> None:
+        runs.append(transaction.base.version)
+        for id_ in ("a", "b"):
+            transaction.bind(id_, f"digest of {id_}")
+        table = transaction.table("t")
+        table.delete("k = 8", mode="positions", request="a")
+        table.delete("k > 7", mode="positions", request="b")
+        if len(runs) == 1:
+            stale.commit()
+
+    db.run(batch)
+    assert len(runs) == 2
+    assert db.table("t").to_arrow()["k"].to_pylist() == [7]

@@ -117,7 +117,7 @@ class DeletePositions:
     """Hides rows by position: vectors that replace those of their files.
 
     Args:
-        positions: by path of the data file, the positions found to be deleted.
+        positions: by path of the data file, the positions found to be deleted; empty: rows were looked up in vain.
         vectors: by path, the file's effective entry when the vector was made, and the vector; made by ``prepare``, and
             made again for files whose vector somebody else has replaced meanwhile (vectors merge by OR).
     """
@@ -160,6 +160,8 @@ class DeletePositions:
     def apply(self, draft: Draft, ts: int) -> None:
         """Puts the vectors in the place of those they were merged with."""
         assert self.prepared_on == draft.base.key, "vectors were merged with those of another version"
+        if not self.vectors:
+            return
         entry = draft.table(self.name, self.uuid)
         deleted = 0
         changed: list[DataFile] = []

@@ -162,11 +162,14 @@ class _Collection:
         if self._deadline():
             return False
         cutoff = self._planned.orphan_cutoff if self._dry_run else self._manifest.orphan_cutoff
+        kept = self._kept
+        if self._freed < self._through:  # a segment on the list is no orphan: by it the next run finds what is left
+            kept = mark(self._manifest, self._context.segments, self._freed)
         sweep = Sweep(
             self._context.head,
             self._eraser,
             self._manifest,
-            self._kept,
+            kept,
             sweepable(cutoff),
             self._deadline,
             full=self._full,
