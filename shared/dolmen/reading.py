@@ -100,7 +100,7 @@ class ReadableTable:
             order_by=order_by,
             with_commit_ts=with_commit_ts,
             pending=self._pending,
-            check_kept=self._context.head.check_kept,
+            reading=self._context.reading,
         )
 
     def count(self, where: Where = None) -> int:

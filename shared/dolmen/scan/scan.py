@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from dolmen.errors import CorruptionError, InputError, ObjectNotFoundError
+from dolmen.errors import InputError
 from dolmen.format.manifest import Manifest
 from dolmen.predicate import Predicate
 from dolmen.runtime import Runtime
@@ -46,7 +46,7 @@ class Scan:
         order_by: columns to sort by, descending with a leading ``-``; NULLs and NaN come last. Sorts in memory.
         with_commit_ts: adds the column ``_commit_ts``: when each row was committed.
         pending: reads objects that a transaction has not uploaded yet.
-        check_kept: raises VersionExpiredError if this version has expired; asked when one of its objects is missing.
+        reading: around all that reads the objects of a version: tells what has expired from what is damaged.
 
     Raises:
         TableNotFoundError, SchemaError, InputError: the arguments don't fit the table.
@@ -66,9 +66,9 @@ class Scan:
         order_by: str | Sequence[str] | None = None,
         with_commit_ts: bool = False,
         pending: Pending | None = None,
-        check_kept: Callable[[int], None] = lambda version: None,
+        reading: Callable[[int], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self._check_kept = check_kept
+        self._reading = reading
         self._store, self._runtime, self._cache, self._pending = store, runtime, cache, pending
         if columns is not None and not columns:
             raise InputError("columns=[]: name at least one, or use count()")
@@ -90,7 +90,7 @@ class Scan:
     def plan(self) -> Plan:
         """What the scan reads, made when it is first asked for; fetches segments, and nothing else."""
         if self._planned is None:  # not a cached_property: up to Python 3.11 all of a class wait for one that fetches
-            with self._kept():
+            with self._reading(self._manifest.version):
                 found = self._plan()
             self._planned = replace(found, output=(*found.output, *self._extra)) if self._extra else found
         return self._planned
@@ -144,13 +144,13 @@ class Scan:
 
     def count(self) -> int:
         """How many rows ``to_arrow`` would have, from metadata alone where that is exact."""
-        with self._kept():
+        with self._reading(self._manifest.version):
             rows = count_rows(self._reader(self._plan(counting=True)))
         return rows if self._limit is None else min(rows, self._limit)
 
     def explain(self) -> Explanation:
         """What the scan reads and what it can skip. Fetches footers and tombstones to tell it to the byte."""
-        with self._kept():
+        with self._reading(self._manifest.version):
             return explain(self._reader(self.plan))
 
     def _reader(self, plan: Plan) -> TableReader:
@@ -158,18 +158,8 @@ class Scan:
             self._store, self._runtime, self._cache, plan, self._pending, cautious=plan.limit is not None
         )
 
-    @contextmanager
-    def _kept(self) -> Iterator[None]:
-        """An object that is gone because its version has expired is no damage."""
-        try:
-            yield
-        except CorruptionError as error:
-            if isinstance(error.__cause__, (ObjectNotFoundError, FileNotFoundError)):
-                self._check_kept(self._manifest.version)
-            raise
-
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        with self._kept():
+        with self._reading(self._manifest.version):
             yield from self._unguarded()
 
     def _unguarded(self) -> Iterator[pa.RecordBatch]:
