@@ -83,6 +83,26 @@ def upsert(
     return Write(name, entry.uuid, files, (tombstone,), request)
 
 
+def replace(
+    context: Context,
+    bench: Workbench,
+    name: str,
+    entry: TableEntry,
+    data: Any,
+    keys: Any,
+    request: str | None = None,
+    intent: Callable[[], Intent] | None = None,
+) -> Write:
+    """Writes rows, and a tombstone for the older rows with ``keys``, which need not be theirs. Reads no data.
+
+    Args:
+        keys: as for ``delete_keys``, of the primary key.
+        intent: as for ``append``.
+    """
+    files = append(context, name, entry, data, request, intent).files
+    return Write(name, entry.uuid, files, delete_keys(bench, name, entry, keys, request=request).tombstones, request)
+
+
 def _write(
     context: Context,
     name: str,

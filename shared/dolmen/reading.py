@@ -15,8 +15,8 @@ from dolmen.predicate import Predicate, from_builtins, parse, to_sql
 from dolmen.scan.scan import Scan
 from dolmen.segments.live import LiveFiles, tombstones_of
 
-Where: TypeAlias = str | Mapping[str, Any] | None
-"""A predicate: SQL text (``"user_id = 42 AND price > 3"``), or a mapping of columns to values."""
+Where: TypeAlias = str | Mapping[str, Any] | Predicate | None
+"""A predicate: SQL text (``"user_id = 42 AND price > 3"``), a mapping of columns to values, or a bound one."""
 
 
 class ReadableTable:

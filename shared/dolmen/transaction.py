@@ -193,6 +193,16 @@ class Transaction:
         """Takes the newest version as the base; before the first statement only."""
         self._base = self._context.head.refresh().manifest
 
+    @property
+    def now_us(self) -> int:
+        """Microseconds by the server's clock."""
+        return self._context.store.clock.now_us
+
+    @property
+    def next_ts(self) -> int:
+        """What rows of later statements show as their commit timestamp, until it commits."""
+        return self.base.commit_ts + 1 + len(self._statements)
+
     def pin(self) -> None:
         """Keeps the base from here on: something is looked up in it that may leave neither statement nor claim."""
         self._pinned = True
@@ -249,7 +259,7 @@ class Transaction:
         if isinstance(statement, Prepared):
             with self._context.reading(self.base.version):
                 statement = statement.prepare(draft, self.bench)
-        statement.apply(draft, self.base.commit_ts + 1 + len(self._statements))
+        statement.apply(draft, self.next_ts)
         self._statements.append(statement)
         self._draft, self._seen = draft, None
 
@@ -314,6 +324,23 @@ class TransactionTable(ReadableTable):
             self._context, transaction.bench, self.name, entry, data, on, request, transaction.intent
         )
         if statement.files:
+            transaction.add(statement)
+
+    def replace(self, data: Any, keys: Any, *, request: str | None = None) -> None:
+        """Adds rows and deletes the older ones with ``keys``, in one statement: an upsert whose keys are known.
+
+        Args:
+            keys: values of the primary key, tuples of several, or anything Arrow with columns of their names.
+        """
+        transaction = self._transaction
+        entry = transaction.entry(self.name)
+        if transaction.has_applied(request):
+            return
+        transaction.begin_upload()
+        statement = mutation.replace(
+            self._context, transaction.bench, self.name, entry, data, keys, request, transaction.intent
+        )
+        if statement.files or statement.tombstones:
             transaction.add(statement)
 
     def overwrite(self, data: Any, *, force: bool = False, request: str | None = None) -> None:

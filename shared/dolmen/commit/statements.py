@@ -19,7 +19,7 @@ from dolmen.commit.pairs import with_pairs
 from dolmen.commit.workbench import Workbench
 from dolmen.errors import ConflictError, TableExistsError
 from dolmen.format.entries import DataFile, Tombstone, Vector
-from dolmen.format.layout import uuid_of
+from dolmen.format.layout import memory_name, uuid_of
 from dolmen.format.manifest import Counts, Segment, TableEntry
 from dolmen.segments.live import LiveFiles
 
@@ -64,7 +64,7 @@ class Create:
 
 @dataclass(frozen=True)
 class Drop:
-    """Drops a table: the name is free, older versions still read it."""
+    """Drops a table: the name is free, older versions still read it. The memory of its changes goes with it."""
 
     name: str
     uuid: str
@@ -73,10 +73,16 @@ class Drop:
     def apply(self, draft: Draft, ts: int) -> None:
         """Removes the table and releases all that it reaches."""
         entry = draft.table(self.name, self.uuid)
+        self._remove(draft, self.name, entry)
+        memory = draft.tables.get(memory_name(self.name))
+        if memory and entry.sequences and memory.uuid == entry.sequences.memory:
+            self._remove(draft, memory_name(self.name), draft.segments.whole(memory))
+
+    def _remove(self, draft: Draft, name: str, entry: TableEntry) -> None:
         draft.release_all_of(entry)
         draft.counts += Counts(files_removed=_file_count(entry))
         draft.data_change = True
-        del draft.tables[self.name]
+        del draft.tables[name]
 
 
 @dataclass(frozen=True)

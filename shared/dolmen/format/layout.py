@@ -25,6 +25,11 @@ def check_table_name(name: str) -> str:
     return name
 
 
+def memory_name(table: str) -> str:
+    """The name of the table that remembers which keys changes (CDC) have deleted from ``table``."""
+    return f"{table}__deleted"
+
+
 def check_reference(path: str, holder: str) -> str:
     """Returns ``path`` if it can be an object of a database; guards against a forged or damaged manifest.
 

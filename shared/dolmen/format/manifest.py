@@ -12,6 +12,7 @@ from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone
 from dolmen.format.layout import check_reference, check_table_name, manifest_key, parse_manifest_key
 from dolmen.format.pointer import FORMAT_VERSION, check_format_version
 from dolmen.format.schema import Schema
+from dolmen.format.values import Json
 
 HISTORY_LENGTH = 64
 FEATURES: frozenset[str] = frozenset()
@@ -124,6 +125,29 @@ class AppliedId(msgspec.Struct, frozen=True):
     version: int
 
 
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """How far a table's changes had come at a time: ``[ts, greatest]``, a commit timestamp and a sequence."""
+
+    ts: int
+    greatest: Json
+
+
+class Sequences(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far the changes (CDC) of a table have come. Sequences stand here in JSON form (format/values.py), whole.
+
+    Args:
+        greatest: the greatest sequence that a committed change had.
+        memory: uuid of the table that remembers which keys were deleted at which sequence.
+        forgotten_through: deletes up to this sequence may be forgotten; None = none is.
+        marks: from which ``forgotten_through`` moves, oldest first.
+    """
+
+    greatest: Json
+    memory: str
+    forgotten_through: Json = None
+    marks: tuple[Mark, ...] = ()
+
+
 class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One table of one version.
 
@@ -145,6 +169,7 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         section: of an idle table, the segment that holds its whole entry (and others'): here stand only uuid, epoch
             and the two timestamps of deletes.
         indexes: reserved.
+        sequences: how far its changes have come; None for a table that no changes were applied to.
     """
 
     uuid: str
@@ -162,6 +187,7 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     removed: tuple[str, ...] = ()
     section: Segment | None = None
     indexes: tuple[dict[str, Any], ...] = ()
+    sequences: Sequences | None = None
 
     def segments_of(self, kind: SegmentKind) -> tuple[Segment, ...]:
         """Its segments of one kind, oldest first."""

@@ -40,13 +40,14 @@ _CASTS = {
 }  # fmt: skip
 
 
-def parse(source: str | Mapping[str, Any], schema: Schema, *, now_us: int) -> Predicate:
+def parse(source: str | Mapping[str, Any] | Predicate, schema: Schema, *, now_us: int) -> Predicate:
     """Binds a predicate to a table's schema.
 
     Args:
         source: SQL text such as ``"user_id = 42 AND event_time < now() - INTERVAL 90 DAY"``; or a mapping such as
             ``{"user_id": 42, "country": ["de", "fr"], "email": None}``: equality, IN and IS NULL, all of which must
-            hold. Texts in it mean what a quoted literal means in SQL, floats what their digits mean.
+            hold. Texts in it mean what a quoted literal means in SQL, floats what their digits mean. What is bound to
+            this schema already is returned as it is.
         schema: columns are looked up here without regard to case; exactly when a quoted name stands there exactly.
         now_us: microseconds since the epoch for ``now()``, ``current_timestamp`` and ``current_date`` (UTC).
 
@@ -57,6 +58,8 @@ def parse(source: str | Mapping[str, Any], schema: Schema, *, now_us: int) -> Pr
         return _parse_text(source, schema, now_us)
     if isinstance(source, Mapping):
         return parse_mapping(source, schema)
+    if isinstance(source, Predicate):
+        return source
     raise PredicateError(f"a predicate is SQL text or a mapping of columns to values, not {type(source).__name__}")
 
 

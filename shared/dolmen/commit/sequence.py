@@ -1,0 +1,96 @@
+"""How far the changes of a table have come: what the next ones are compared with, and the statement that moves it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dolmen.commit.draft import Draft
+from dolmen.errors import ConflictError
+from dolmen.format.entries import DataFile
+from dolmen.format.manifest import Mark, Segment, Sequences, TableEntry
+from dolmen.format.schema import Field
+from dolmen.format.statistics import bounds, column_stats
+from dolmen.format.values import Json, from_json, to_json
+
+MARKS = 16
+"""A table's memory is divided into so many parts; what is the oldest of them is forgotten as a whole."""
+
+
+def all_above(entry: TableEntry, field: Field, least: Any) -> bool:
+    """Whether sequences from ``least`` (a plain value) on lie above all that the table has: changes then need no look.
+
+    Compared are the greatest sequence committed and, for rows that were written otherwise, the statistics of the data
+    files. Where these are cut (long strings) and say no more than that sequence does, it alone decides.
+    """
+    known: list[Any] = [] if entry.sequences is None else [from_json(entry.sequences.greatest, field.arrow_type)]
+    cut = bounds(column_stats(known[0], known[0], 0), field.arrow_type).max if known else None
+    parts: list[DataFile | Segment] = [*entry.files, *entry.segments_of("files")]
+    for part in parts:
+        of_part = bounds(part.stats.get(field.id), field.arrow_type)
+        if of_part.max is None:
+            if of_part.nulls != part.rows:
+                return False  # nothing is known of it
+        elif cut is None or of_part.max > cut:  # type: ignore[operator]  # of one type
+            known.append(of_part.max)
+    return all(value < least for value in known)
+
+
+def forgettable(sequences: Sequences | None, before_us: int) -> Json:
+    """The sequence through which deletes may be forgotten that were committed before a time; None if none may."""
+    old = [mark.greatest for mark in sequences.marks if mark.ts <= before_us] if sequences else []
+    return old[-1] if old else None
+
+
+@dataclass(frozen=True)
+class Advance:
+    """Notes that changes up to a sequence are applied; stands before the statements that apply them.
+
+    Args:
+        column: id of the column that orders changes.
+        greatest: greatest sequence of these changes, plain.
+        above: the least of them, when they were made without a look at the rows: then nothing that is there may reach
+            it, else ConflictError. None when the rows were read, which claims guard.
+        memory: uuid of the table that remembers deleted keys.
+        memory_us: for how long.
+        forget: sequence in JSON form through which this commit deletes that memory, if it does.
+    """
+
+    name: str
+    uuid: str
+    column: int
+    greatest: Any
+    above: Any
+    memory: str
+    memory_us: int
+    forget: Json = None
+    request: str | None = None
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Moves the greatest sequence, and what may be forgotten, never back."""
+        entry = draft.table(self.name, self.uuid)
+        field = entry.schema.by_id.get(self.column)
+        if field is None:
+            raise ConflictError(f"table {self.name!r}: the column that orders its changes was dropped meanwhile")
+        if self.above is not None and not all_above(entry, field, self.above):
+            raise ConflictError(
+                f"table {self.name!r}: version {draft.base.version} or one before it has sequences as great as those "
+                "of changes that were made without a look at the rows; repeat them"
+            )
+        draft.tables[self.name] = msgspec.structs.replace(entry, sequences=self._moved(entry.sequences, field, ts))
+
+    def _moved(self, before: Sequences | None, field: Field, ts: int) -> Sequences:
+        def later(one: Json, other: Json) -> Json:
+            if one is None or other is None:
+                return other if one is None else one
+            first, second = (from_json(json, field.arrow_type) for json in (one, other))
+            return other if first < second else one  # type: ignore[operator]  # of one type
+
+        greatest = later(before.greatest if before else None, to_json(self.greatest))
+        forgotten = later(before.forgotten_through if before else None, self.forget)
+        marks = [mark for mark in (before.marks if before else ()) if later(forgotten, mark.greatest) != forgotten]
+        if not marks or ts - marks[-1].ts >= self.memory_us // MARKS:
+            marks.append(Mark(ts, greatest))
+        return Sequences(greatest, self.memory, forgotten, tuple(marks))
