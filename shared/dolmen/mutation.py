@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -226,6 +227,15 @@ def _keys_tombstone(bench: Workbench, name: str, entry: TableEntry, keys: Keys) 
     return add_keys(bench.tombstone_object(name, entry.uuid), keys)
 
 
+def _key_array(values: list[Any], field: Field) -> pa.Array:
+    """Values of one key column. Raises what ``pa.array`` does, and where it would cut 1.5 to 1: another row's key."""
+    if pa.types.is_decimal(field.arrow_type):
+        values = [Decimal(repr(value)) if isinstance(value, float) else value for value in values]
+    elif wrong := [value for value in values if isinstance(value, (float, Decimal)) and value % 1 != 0]:
+        raise TypeError(f"{wrong[0]!r} has a fraction")
+    return pa.array(values, field.arrow_type)
+
+
 def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
     """The key columns, by name and in their stored types."""
     if isinstance(keys, (list, tuple, set, frozenset, range)):
@@ -239,7 +249,7 @@ def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
         else:
             by_column = [values]
         try:
-            arrays = [pa.array(column, field.arrow_type) for column, field in zip(by_column, fields, strict=True)]
+            arrays = [_key_array(column, field) for column, field in zip(by_column, fields, strict=True)]
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
             raise InputError(
                 f"keys do not fit {', '.join(f'{f.name} {f.arrow_type}' for f in fields)}: {error}"

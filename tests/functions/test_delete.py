@@ -73,7 +73,7 @@ def test_five_hundred_requests_are_one_commit(filled: World) -> None:
 
 
 POISON: dict[str, tuple[Any, str]] = {
-    "not JSON": ("{", "InputError"),
+    "not JSON": ("{", "MessageError"),
     "unknown table": ({"table": "nowhere", "where": "id = 1"}, "TableNotFoundError"),
     "unknown column": ({"table": "events", "where": "idd = 1"}, "PredicateError"),
     "unknown column of a mapping": ({"table": "events", "where": {"idd": 1}}, "PredicateError"),

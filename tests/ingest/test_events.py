@@ -103,10 +103,29 @@ def test_messages_that_came_often_are_handled_alone_after_the_rest() -> None:
 
 
 def test_an_event_that_is_no_event_is_refused() -> None:
-    with pytest.raises(InputError):
-        messages("text")
-    with pytest.raises(InputError):
-        messages({"Records": [{"eventSource": "aws:sqs", "body": "{}"}]})
+    for event in ("text", None, 7, [], [sqs_event([])]):
+        with pytest.raises(InputError):
+            messages(event)
+
+
+def test_a_record_of_a_queue_that_is_none_fails_alone() -> None:
+    good = sqs_event([notification(s3_record("landing/events/a.csv", "e"))])["Records"][0]
+    nameless, bodiless, foreign = ({**good} for _ in range(3))
+    del nameless["messageId"], bodiless["body"]
+    foreign["eventSource"] = "aws:sns"
+    found = messages({"Records": [good, nameless, bodiless, foreign, "x", {**good, "body": 7}]})
+    assert [message.id for message in found] == ["message-0", None, "message-0", "message-0", None, "message-0"]
+    assert [len(drops_of(message)[0]) for message in found] == [1, 1, 0, 0, 0, 0]
+    assert [drops_of(message)[1] is None for message in found] == [True, True, False, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("told", "tries"), [("3", 3), ("", 1), ("-1", 1), ("1e3", 1), ("²", 1), ("9" * 5000, 1), (7, 1), (None, 1)]
+)
+def test_how_often_a_message_came_is_a_small_number_or_not_known(told: Any, tries: int) -> None:
+    event = sqs_event(["{}"])
+    event["Records"][0]["attributes"]["ApproximateReceiveCount"] = told
+    assert [message.tries for message in messages(event)] == [tries]
 
 
 @pytest.mark.parametrize(

@@ -9,23 +9,38 @@ Understood are, each directly or as the body of an SQS record (and there also in
 * ``s3:TestEvent``, which S3 sends once when notifications are switched on: announces nothing.
 
 Events other than the creation of an object announce nothing either. Pure: asks nothing of the network.
+
+What an event says is not trusted: a bucket is named as buckets are, a key is Unicode text that S3 would take, ETag,
+version and sequencer are short printable ASCII (an id is made of them, in which ``#`` separates). Nothing here makes a
+path of a key: that a table's name in it is one is checked where it is read (``landing``).
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote_plus
 
-from dolmen.errors import InputError
+from dolmen.ingest.logged import MessageError
 
 MAX_BODY_BYTES = 1 << 20
 """The largest notification looked at: as large as an SQS message can be."""
 MAX_KEY_BYTES = 1024
+MAX_TAG_LENGTH = 1024
+"""Of an ETag, a version's id and a sequencer: S3's version ids have at most so many characters."""
+MAX_SIZE = 1 << 53
+"""What a JSON number holds exactly, and far beyond any object."""
 MAX_TRIES_TOGETHER = 2
 """How often a message may take part in a batch before it is handled alone."""
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")
+_TAG = re.compile(rf"[!-\"$-~]{{0,{MAX_TAG_LENGTH}}}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_COUNT = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +53,7 @@ class Drop:
         etag: without quotes; empty only where there is a version.
         version: the id of the object's version; None in a bucket that keeps none.
         sequencer: orders the events of one key.
+        created_us: when it was created, microseconds since the epoch, if the event says so.
     """
 
     bucket: str
@@ -46,6 +62,7 @@ class Drop:
     etag: str
     version: str | None = None
     sequencer: str | None = None
+    created_us: int | None = None
 
     @property
     def source(self) -> str:
@@ -65,23 +82,25 @@ class Message:
 
     Args:
         id: the SQS message id; None for an event that came without a queue.
-        body: the text of an SQS record, or the event itself.
+        body: the text of an SQS record, or the event itself; None for a record that has none.
         tries: how often the queue has delivered it by now, from 1.
     """
 
     id: str | None
-    body: str | Mapping[str, Any]
+    body: str | Mapping[str, Any] | None
     tries: int = 1
 
 
 def messages(event: Any) -> list[Message]:
     """The messages of an invocation: the records of an SQS event, else the event itself as the only one.
 
+    A record of an SQS event that is none becomes a message without a body, which fails where it is read, alone.
+
     Raises:
-        InputError: no event at all, or an SQS record without id or body.
+        InputError: no event at all.
     """
     if not isinstance(event, Mapping):
-        raise InputError(f"an event is a JSON object, not {type(event).__name__}")
+        raise MessageError(f"an event is a JSON object, not {type(event).__name__}")
     records = event.get("Records")
     if not isinstance(records, list) or not any(_is_sqs(record) for record in records):
         return [Message(None, event)]
@@ -103,7 +122,7 @@ def isolate(batch: list[Message]) -> Iterator[list[Message]]:
             yield [message]
 
 
-def drops_of(message: Message) -> tuple[list[Drop], InputError | None]:
+def drops_of(message: Message) -> tuple[list[Drop], MessageError | None]:
     """The drops that a message announces, and what is wrong with the first of its records that cannot be read.
 
     Good records beside a bad one count: the message then comes again, and they are applied once all the same.
@@ -118,16 +137,16 @@ def drops_of(message: Message) -> tuple[list[Drop], InputError | None]:
             return ([drop] if drop else []), None
         records = notification.get("Records")
         if not isinstance(records, list):
-            raise InputError("neither a notification of S3 nor an event of EventBridge: it has no list 'Records'")
-    except InputError as error:
+            raise MessageError("neither a notification of S3 nor an event of EventBridge: it has no list 'Records'")
+    except MessageError as error:
         return [], error
-    first_error: InputError | None = None
+    first_error: MessageError | None = None
     for place, record in enumerate(records, 1):
         try:
             if drop := _from_s3(record):
                 drops.append(drop)
-        except InputError as error:
-            first_error = first_error or InputError(f"record {place}: {error}")
+        except MessageError as error:
+            first_error = first_error or error.at(f"record {place}")
     return drops, first_error
 
 
@@ -136,43 +155,59 @@ def _is_sqs(record: Any) -> bool:
 
 
 def _sqs_message(record: Any) -> Message:
-    if not _is_sqs(record) or not isinstance(record.get("messageId"), str) or not isinstance(record.get("body"), str):
-        raise InputError("a record of an SQS event without eventSource, messageId or body")
-    attributes = record.get("attributes")
+    if not isinstance(record, Mapping):
+        return Message(None, None)
+    id_, body, attributes = record.get("messageId"), record.get("body"), record.get("attributes")
     told = attributes.get("ApproximateReceiveCount") if isinstance(attributes, Mapping) else None
-    tries = int(told) if isinstance(told, str) and told.isdecimal() else 1
-    return Message(record["messageId"], record["body"], tries)
+    tries = int(told) if isinstance(told, str) and _COUNT.fullmatch(told) else 1
+    sound = _is_sqs(record) and isinstance(body, str)
+    return Message(id_ if isinstance(id_, str) and id_ else None, body if sound else None, tries)
 
 
-def _notification(body: str | Mapping[str, Any]) -> Mapping[str, Any]:
+def _notification(body: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if body is None:
+        raise MessageError("a record of an SQS event without eventSource or body")
     document: Any = body
     for _ in range(2):  # SNS wraps once
         if isinstance(document, str):
             document = _json(document)
         if not isinstance(document, Mapping):
-            raise InputError(f"a notification is a JSON object, not {type(document).__name__}")
+            raise MessageError(f"a notification is a JSON object, not {type(document).__name__}")
         if document.get("Type") != "Notification" or not isinstance(document.get("Message"), str):
             break
         document = document["Message"]
     if not isinstance(document, Mapping):
-        raise InputError("an SNS notification inside another")
+        raise MessageError("an SNS notification inside another")
     return document
 
 
 def _json(text: str) -> Any:
     if len(text) > MAX_BODY_BYTES:
-        raise InputError(f"a notification of {len(text):,} characters: at most {MAX_BODY_BYTES:,} are read")
+        raise MessageError(f"a notification of {len(text):,} characters: at most {MAX_BODY_BYTES:,} are read")
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON: {error}") from None
+        return json.loads(text, object_pairs_hook=_members)
+    except RecursionError:
+        raise MessageError("a notification that is nested too deeply") from None
+    except ValueError as error:
+        raise error if isinstance(error, MessageError) else MessageError(f"not JSON{_place(error)}") from None
+
+
+def _place(error: ValueError) -> str:
+    return f": {error}" if isinstance(error, json.JSONDecodeError) else ": a number of too many digits"
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise MessageError("a member stands in an object of the notification twice")
+    return members
 
 
 def _from_s3(record: Any) -> Drop | None:
     record = _member(record, "", Mapping)
     source = record.get("eventSource")
     if not isinstance(source, str) or not source.endswith(":s3"):  # "aws:s3", "minio:s3"
-        raise InputError(f"eventSource is {source!r}, not 'aws:s3'")
+        raise MessageError("eventSource is {}, not 'aws:s3'", source)
     name = _member(record, "eventName", str)
     if not name.removeprefix("s3:").startswith("ObjectCreated:"):
         return None
@@ -181,44 +216,55 @@ def _from_s3(record: Any) -> Drop | None:
     try:
         key = unquote_plus(_member(described, "key", str), errors="strict")
     except UnicodeDecodeError:
-        raise InputError(f"key {described['key']!r} is not URL-encoded UTF-8") from None
-    return _drop(_member(s3, "bucket", Mapping), described, key, "eTag", "versionId")
+        raise MessageError("key {} is not URL-encoded UTF-8", described["key"]) from None
+    return _drop(_member(s3, "bucket", Mapping), described, key, "eTag", "versionId", record.get("eventTime"))
 
 
 def _from_eventbridge(event: Mapping[str, Any]) -> Drop | None:
     if event.get("source") != "aws.s3":
-        raise InputError(f"an event of {event.get('source')!r}, not of 'aws.s3'")
-    if event["detail-type"] != "Object Created":
+        raise MessageError("an event of {}, not of 'aws.s3'", event.get("source"))
+    if _member(event, "detail-type", str) != "Object Created":
         return None
     detail = _member(event, "detail", Mapping)
     described = _member(detail, "object", Mapping)
-    return _drop(_member(detail, "bucket", Mapping), described, _member(described, "key", str), "etag", "version-id")
+    bucket, key = _member(detail, "bucket", Mapping), _member(described, "key", str)
+    return _drop(bucket, described, key, "etag", "version-id", event.get("time"))
 
 
-def _drop(bucket: Any, described: Any, key: str, etag_name: str, version_name: str) -> Drop:
+def _drop(bucket: Any, described: Any, key: str, etag_name: str, version_name: str, time: Any) -> Drop:
     size, etag, version = described.get("size", 0), described.get(etag_name, ""), described.get(version_name)
     sequencer = described.get("sequencer")
     name = _member(bucket, "name", str)
-    if not name or "/" in name:
-        raise InputError(f"bucket name {name!r}")
+    if not _BUCKET.fullmatch(name):
+        raise MessageError("bucket name {}", name)
     if not key or len(key.encode("utf-8", "surrogatepass")) > MAX_KEY_BYTES:
-        raise InputError(f"a key of {len(key)} characters")
+        raise MessageError(f"a key of {len(key)} characters")
     if any("\ud800" <= character <= "\udfff" for character in key):
-        raise InputError(f"key {key!r} is not Unicode text")
-    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-        raise InputError(f"size {size!r} of {key!r}")
-    if not isinstance(etag, str) or not isinstance(version, str | None) or not isinstance(sequencer, str | None):
-        raise InputError(f"{etag_name}, {version_name} or sequencer of {key!r} is not text")
-    etag = etag.strip('"')
+        raise MessageError("key {} is not Unicode text", key)
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MAX_SIZE:
+        raise MessageError("size {} of key {}", size, key)
+    for tag in (etag, version, sequencer):
+        if tag is not None and not (isinstance(tag, str) and _TAG.fullmatch(tag)):
+            raise MessageError(f"{etag_name}, {version_name} or sequencer of key {{}} is not text as S3 writes it", key)
+    etag = (etag or "").strip('"')
     version = None if version in ("", "null") else version  # "null": written while versioning is suspended
     if not etag and version is None:
-        raise InputError(f"{key!r} comes with neither {etag_name} nor {version_name}, so it cannot be told from others")
-    return Drop(name, key, size, etag, version, sequencer)
+        raise MessageError(f"key {{}} comes with neither {etag_name} nor {version_name}: it cannot be identified", key)
+    return Drop(name, key, size, etag, version, sequencer, _microseconds(time))
+
+
+def _microseconds(time: Any) -> int | None:
+    """A time as AWS writes it; None for what is none: it is only good for measuring how late an event is."""
+    try:
+        moment = datetime.fromisoformat(time)
+    except (TypeError, ValueError):
+        return None
+    return None if moment.tzinfo is None else (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def _member(holder: Any, name: str, kind: type) -> Any:
     value = holder.get(name) if name else holder
     if not isinstance(value, kind):
         wanted = "text" if kind is str else "an object"
-        raise InputError(f"{name or 'a record'} is {'missing' if value is None else f'not {wanted}'}")
+        raise MessageError(f"{name or 'a record'} is {'missing' if value is None else f'not {wanted}'}")
     return value
