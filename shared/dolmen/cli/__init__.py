@@ -1,5 +1,6 @@
 """The ``dolmen`` command."""
 
+import dolmen.cli.apply
 import dolmen.cli.upkeep  # noqa: F401 - adds its commands
 from dolmen.cli.app import main
 

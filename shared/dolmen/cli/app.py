@@ -12,7 +12,6 @@ import typer
 from rich.markup import escape
 
 import dolmen
-from dolmen.cli.columns import parse_columns
 from dolmen.cli.exit_codes import exit_code
 from dolmen.cli.options import At, DatabaseUrl, Json, Request, TableName, Version, app
 from dolmen.cli.output import (
@@ -25,6 +24,7 @@ from dolmen.cli.output import (
     write_rows,
 )
 from dolmen.cli.progress import Progress
+from dolmen.declaration.columns import parse_columns
 from dolmen.errors import Error, InputError
 from dolmen.ingest.formats import detect, infer, read
 from dolmen.snapshot import Snapshot

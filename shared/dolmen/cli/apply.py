@@ -1,0 +1,103 @@
+"""``dolmen apply``: tables as a file declares them, with the differences shown first."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+import dolmen
+from dolmen.cli.exit_codes import INCOMPLETE
+from dolmen.cli.options import DatabaseUrl, Json, app
+from dolmen.cli.output import commit_facts, console, errors, print_commit, print_json
+from dolmen.declaration import Change, Declaration, Plan, plan
+from dolmen.declaration.plan import ROUNDS
+from dolmen.errors import ConflictError, InputError
+
+DECLINED = 4
+"""What a declined plan ends with: nothing was changed."""
+
+_SIGNS = {"add": ("+", "green"), "change": ("~", "yellow"), "remove": ("-", "red")}
+
+
+@app.command()
+def apply(
+    file: Annotated[Path, typer.Argument(help="Declares tables, in YAML.")],
+    database: DatabaseUrl,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the differences, and do nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask; needed where nobody can answer.")] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="With --dry-run: end with 9 if there is something to do.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make tables and settings what a file declares, in one commit; show the differences first.
+
+    Exit codes: 0 done, or nothing to do; 2 the file must be corrected, or differs in columns or keys from a table that
+    is there; 4 declined, or somebody changes the same; 9 with --dry-run --exit-code: there is something to do.
+    """
+    declaration = Declaration.read(file)
+    db = dolmen.open(database)
+    asks = not (yes or dry_run)
+    for left in reversed(range(ROUNDS)):
+        wanted = plan(db, declaration)
+        if not as_json:
+            _print(wanted)
+        if wanted.changes and asks and (as_json or not sys.stdin.isatty()):
+            raise InputError("nobody is here to be asked, so nothing was changed: give --yes, or --dry-run to look")
+        if dry_run:
+            if as_json:
+                print_json(_facts(wanted))
+            raise typer.Exit(INCOMPLETE if exit_code and wanted.changes else 0)
+        if wanted.changes and asks and not typer.confirm("apply this?", err=True):
+            errors.print("declined: nothing was changed")
+            raise typer.Exit(DECLINED)
+        try:
+            commit = wanted.commit()
+        except ConflictError as error:
+            if not left:
+                raise
+            errors.print(f"{error}", markup=False, highlight=False)
+            continue
+        if as_json:
+            print_json(_facts(wanted) | {"commit": commit_facts(commit)})
+        elif wanted.changes:
+            print_commit(commit, as_json)
+        return
+
+
+def _facts(wanted: Plan) -> dict[str, Any]:
+    return {"version": wanted.version, "changes": [asdict(change) for change in wanted.changes]}
+
+
+def _print(wanted: Plan) -> None:
+    """The differences, in one block per table."""
+    if not wanted.changes:
+        console.print(f"nothing to do; version [bold]{wanted.version}[/] is what {wanted.declaration.file!r} declares")
+        return
+    heading: str | None = ""
+    for change in wanted.changes:
+        if change.table != heading:
+            heading = change.table
+            sign, style = _SIGNS["add" if change.what == "table" else "change"]
+            name = "database" if heading is None else f"table {heading}"
+            console.print(Text(f"{sign} {name}", style=f"bold {style}"), soft_wrap=True)
+        if change.what != "table":
+            sign, style = _SIGNS[change.kind]
+            console.print(Text(f"    {sign} {_told(change)}", style=style), soft_wrap=True)
+
+
+def _told(change: Change) -> str:
+    what = change.what.replace("_", " ") if change.what.endswith("_key") else change.name
+    sides = [_shown(side) for side in (change.before, change.after) if side is not None]
+    return f"{what}: {' -> '.join(sides)}" if change.what != "column" else f"column {change.name} {sides[0]}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(repr(one) if not one.strip() else one for one in value)
+    return repr(value) if not str(value).strip() else str(value)

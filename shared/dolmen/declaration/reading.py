@@ -1,0 +1,168 @@
+"""What a declaration says: tables with their columns, keys and properties; all that can be checked without a database.
+
+::
+
+    database: {retention: 30d}
+    tables:
+      events:
+        columns: {id: BIGINT NOT NULL, user_id: BIGINT, event_time: TIMESTAMPTZ, name: VARCHAR}
+        primary_key: id                     # or a list
+        sort_key: event_time
+        ttl: event_time 90d                 # any property of a table
+        ingest: {format: csv, mode: upsert} # those of ingest, without their prefix; cdc_* as they are
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dolmen.declaration.columns import parse_column
+from dolmen.declaration.document import MAX_BYTES, Part, parse_document
+from dolmen.errors import InputError, LimitError, SchemaError
+from dolmen.format.ingest_properties import INGEST_PROPERTIES
+from dolmen.format.layout import check_table_name
+from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES, check_table_properties
+from dolmen.format.property import check_properties
+from dolmen.format.schema import Schema
+from dolmen.mutation import check_key, check_sortable
+
+MAX_TABLES = 1000
+MAX_COLUMNS = 2000
+
+_PREFIX = "ingest_"
+_INGEST = {name.removeprefix(_PREFIX): name for name in INGEST_PROPERTIES}
+_OWN = [name for name in TABLE_PROPERTIES if name not in INGEST_PROPERTIES]
+_MEMBERS = ["columns", "primary_key", "sort_key", *_OWN, "ingest"]
+
+Value = str | list[str]
+
+
+@dataclass(frozen=True)
+class DeclaredTable:
+    """A table as it is to be: see ``Database.create_table``."""
+
+    name: str
+    schema: pa.Schema
+    primary_key: tuple[str, ...]
+    sort_key: tuple[str, ...]
+    properties: Mapping[str, Value]
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """Tables as they are to be.
+
+    Args:
+        tables: by name.
+        database: properties of the database; None = it is not spoken of.
+        file: where it was read, for messages.
+    """
+
+    tables: Mapping[str, DeclaredTable]
+    database: Mapping[str, Value] | None
+    file: str
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Declaration:
+        """Reads a YAML file.
+
+        Raises:
+            OSError: it cannot be read.
+            InputError: it is no declaration; names the line and what to write.
+        """
+        with Path(path).open("rb") as file:
+            body = file.read(MAX_BYTES + 1)
+        if len(body) > MAX_BYTES:
+            raise LimitError(f"{Path(path).name}: larger than {MAX_BYTES:,} bytes, which is all that is read")
+        try:
+            return cls.parse(body.decode("utf-8-sig"), Path(path).name)
+        except UnicodeDecodeError as error:
+            raise InputError(f"{Path(path).name}: not UTF-8: byte {error.start}") from error
+
+    @classmethod
+    def parse(cls, text: str, file: str = "declaration") -> Declaration:
+        """Reads YAML text. Raises InputError; ``file`` is named in messages."""
+        whole = parse_document(text, file)
+        members = whole.members(("database", "tables"))
+        database = None
+        if "database" in members:
+            part = members["database"]
+            database = _properties(part.members(DATABASE_PROPERTIES, of="database"), DATABASE_PROPERTIES)
+        tables = members["tables"].members(of="table") if "tables" in members else {}
+        if len(tables) > MAX_TABLES:
+            raise LimitError(f"{file}: {len(tables):,} tables; at most {MAX_TABLES:,} are declared in one file")
+        if not tables and database is None:
+            raise whole.error("declares nothing: write 'tables:' and a table below it")
+        return cls({name: _table(name, part) for name, part in tables.items()}, database, file)
+
+
+def _table(name: str, part: Part) -> DeclaredTable:
+    part.check(check_table_name, name)
+    members = part.members(_MEMBERS, of=f"table {name!r}, {{}}")
+    if "columns" not in members:
+        raise part.error(
+            "has no columns: write 'columns:' and 'name: TYPE' lines below it, as in 'id: BIGINT NOT NULL'"
+        )
+    columns = members["columns"]
+    schema = _columns(name, columns)
+    stored = columns.check(Schema.from_arrow, schema)
+    primary_key = _key(members.get("primary_key"), stored)
+    if primary_key:
+        members["primary_key"].check(check_key, tuple(map(stored.field, primary_key)))
+    sort_key = _key(members.get("sort_key"), stored)
+    if sort_key:
+        members["sort_key"].check(check_sortable, tuple(map(stored.field, sort_key)))
+    ids = [stored.field(column).id for column in primary_key]
+    properties = _properties({own: members[own] for own in _OWN if own in members}, TABLE_PROPERTIES)
+    for own, value in properties.items():
+        members[own].check(check_table_properties, {own: value}, stored)
+    if "ingest" in members:
+        given = members["ingest"].members(_INGEST, of=f"table {name!r}, ingest")
+        ingest = _properties({_INGEST[short]: given[short] for short in given}, TABLE_PROPERTIES)
+        members["ingest"].check(check_table_properties, ingest, stored, ids)
+        properties |= ingest
+    return DeclaredTable(name, schema, primary_key, sort_key, properties)
+
+
+def _columns(table: str, part: Part) -> pa.Schema:
+    members = part.members(of=f"table {table!r}, column")
+    if not members:
+        raise part.error("there are none: write 'name: TYPE' lines, as in 'id: BIGINT NOT NULL'")
+    if len(members) > MAX_COLUMNS:
+        raise part.error(f"{len(members):,} columns; at most {MAX_COLUMNS:,} are declared")
+    fields = []
+    for name, column in members.items():
+        try:
+            fields.append(parse_column(name, column.text("its type")))
+        except SchemaError as error:
+            torn = column.node.value.count("(") > column.node.value.count(")")
+            hint = '; between { and }, put a type with commas in quotes: "DECIMAL(10, 2)"' if torn else ""
+            raise column.error(f"{error}{hint}", SchemaError) from error
+    return pa.schema(fields)
+
+
+def _key(part: Part | None, schema: Schema) -> tuple[str, ...]:
+    if part is None:
+        return ()
+    names = part.texts()
+    if not names:
+        raise part.error("an empty list: name a column, or leave the line away")
+    for name in names:
+        part.check(schema.field, name)
+    return tuple(names)
+
+
+def _properties(parts: Mapping[str, Part], known: Mapping[str, Any]) -> dict[str, Value]:
+    """The values of properties, each checked alone, so that an error has its line."""
+    values: dict[str, Value] = {}
+    for name, part in parts.items():
+        value: Value = part.texts() if part.is_list else part.text("its value")
+        part.check(check_properties, {name: value}, known, "it")
+        values[name] = value
+    return values
