@@ -1,0 +1,72 @@
+"""Every sample in ``events/`` runs verbatim through its packaged function, under the Runtime Interface Emulator.
+
+Each invocation is the first one of a new process, and then the second of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dolmen.database import Database
+from support.ministack import boto3_client
+from support.rie import Start
+from support.samples import EVENT_ROWS, INGESTED, LEFT, SCHEDULED, USER_ROWS, landed, sample
+
+
+@pytest.fixture
+def _files(ministack: str) -> Iterator[None]:
+    with landed(boto3_client("s3", ministack)):
+        yield
+
+
+def ids(database: Database, table: str = "events") -> list[int]:
+    found: list[int] = sorted(row["id"] for row in database.table(table).to_arrow().to_pylist())
+    return found
+
+
+def operations(database: Database) -> list[str]:
+    """What was committed, but for the making of the tables."""
+    return [commit.operation for commit in database.history() if not commit.operation.startswith("create")][::-1]
+
+
+def newest(database: Database) -> int:
+    return max(commit.version for commit in database.history())
+
+
+@pytest.mark.usefixtures("_files")
+@pytest.mark.parametrize("name", INGESTED)
+def test_a_sample_event_becomes_rows_once(database: Database, start: Start, name: str) -> None:
+    ingest = start("ingest")
+    for _ in range(2):
+        answer = ingest.invoke(sample(name))
+        assert (answer.error, answer.payload) == (None, {"batchItemFailures": []})
+        assert ids(database) == INGESTED[name]
+    assert operations(database) == (["ingest"] if INGESTED[name] else [])
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_a_sample_of_deletes_is_applied_once(database: Database, start: Start, name: str) -> None:
+    database.table("events").append([{"id": i, "user_id": u, "kind": k} for i, u, k in EVENT_ROWS])
+    database.table("users").append([{"id": i, "user_id": u} for i, u in USER_ROWS])
+    delete = start("delete")
+    for _ in range(2):
+        answer = delete.invoke(sample(name))
+        assert (answer.error, answer.payload) == (None, {"batchItemFailures": []})
+        assert (ids(database), ids(database, "users")) == LEFT[name]
+    assert operations(database) == ["append", "append", "delete"]
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULED))
+def test_a_sample_of_a_schedule_does_a_round(database: Database, start: Start, name: str) -> None:
+    for n in range(5):
+        database.table("events").append([{"id": n, "user_id": n, "kind": "x"}])
+    function = name.partition("-")[0]
+    running = start(function)
+    for _ in range(2):
+        answer = running.invoke(sample(name))
+        assert answer.error is None
+        assert answer.payload == {"finished": True, "version": newest(database)}
+    assert database.table("events").describe()["files"] == (1 if function == "compact" else 5)
+    assert ids(database) == [0, 1, 2, 3, 4]
