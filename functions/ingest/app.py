@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -17,10 +18,11 @@ from aws_lambda_powertools.utilities.batch.types import PartialItemFailureRespon
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
-from dolmen.errors import Error
-from dolmen.ingest.drops import DropOutcome, ingest_drops
+from dolmen.ingest.drops import ingest_drops
 from dolmen.ingest.events import Drop, Message, drops_of, isolate, messages
 from dolmen.ingest.landing import Landing
+from dolmen.ingest.logged import logged_facts, logged_reason
+from dolmen.ingest.outcomes import DropOutcome
 from dolmen.ingest.settings import Settings
 from dolmen.results import Commit
 
@@ -48,6 +50,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
     database, landing = _opened(settings)
     half_ms = context.get_remaining_time_in_millis() / 2
     failed: dict[str | None, str] = {}
+    lags: list[float] = []
     for group in isolate(batch):
         drops, announced_by = _announced(group, failed, counts)
         ingested = ingest_drops(
@@ -59,15 +62,18 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
         )
         for message, outcome in zip(announced_by, ingested.outcomes, strict=True):
             _tell(message, outcome)
-            counts[_COUNTED[outcome.status]] += 1
-            counts["RowsIngested"] += outcome.rows
+            counts.update(_counted(outcome))
+            lags += _lag_seconds(database, outcome)
             if outcome.status == "failed":
-                failed[message.id] = f"{outcome.drop.source}: {outcome.error}"
+                assert outcome.error is not None
+                failed[message.id] = f"{outcome.drop.source}: {logged_reason(outcome.error)}"
         if ingested.commit is not None:
             _tell_commit(ingested.commit)
             counts["CommitAttempts"] += ingested.commit.attempts
     for name, count in counts.items():
-        metrics.add_metric(name, MetricUnit.Count, count)
+        metrics.add_metric(name, MetricUnit.Bytes if name.startswith("Bytes") else MetricUnit.Count, count)
+    if lags:
+        metrics.add_metric("IngestLagSeconds", MetricUnit.Seconds, max(lags))
     metrics.add_metric("ManifestBytes", MetricUnit.Bytes, database.manifest_bytes)
     if None in failed:
         raise RuntimeError(f"not ingested: {failed[None]}")
@@ -91,31 +97,52 @@ def _announced(
         drops += found
         announced_by += [message] * len(found)
         if error is not None:
-            failed[message.id] = str(error)
+            failed[message.id] = logged_reason(error)
             counts["MessagesMalformed"] += 1
-            logger.error("message malformed", message_id=message.id, reason=str(error))
+            logger.error("message malformed", message_id=message.id, reason=logged_reason(error))
     return drops, announced_by
 
 
+def _counted(outcome: DropOutcome) -> Counter[str]:
+    """What an outcome adds to the metrics."""
+    counts = Counter({_COUNTED[outcome.status]: 1, "LandingTagsFailed": int(outcome.disposal_error is not None)})
+    if outcome.status == "ingested":
+        counts["BytesIngested"] = outcome.drop.size
+        counts["RowsIngested"] = outcome.counts.ingested
+        for name in ("upserted", "deleted", "quarantined"):
+            counts[f"Rows{name.capitalize()}"] = getattr(outcome.counts, name)
+    return counts
+
+
+def _lag_seconds(database: Database, outcome: DropOutcome) -> list[float]:
+    """How long after its creation an object's rows were committed: one number, or none."""
+    created_us = outcome.drop.created_us
+    if outcome.status != "ingested" or created_us is None:
+        return []
+    return [max(0, database.runtime.clock_us() - created_us) / 1e6]
+
+
 def _tell(message: Message, outcome: DropOutcome) -> None:
-    """Logs an outcome: places, never values of the data."""
+    """Logs an outcome: places and numbers, never values of the data."""
     error, drop = outcome.error, outcome.drop
     about: dict[str, Any] = {
         "message_id": message.id,
         "source": drop.source,
         "object_version": drop.version,
         "bytes": drop.size,
-        "rows": outcome.rows if outcome.status == "ingested" else None,
         "version": outcome.version,
         "rejected_to": outcome.reject.url if outcome.reject else None,
-        "error": type(error).__name__ if error else None,
-        "line": getattr(error, "line", None),
-        "column": getattr(error, "column", None),
-        "reason": str(error) if outcome.status == "failed" else None,
     }
-    bug = error if outcome.status == "failed" and not isinstance(error, Error) else None
+    if outcome.status == "ingested":
+        counts = {f"rows_{name}": count for name, count in asdict(outcome.counts).items() if count}
+        about |= {"rows": outcome.counts.ingested, **counts}
+    if error is not None:
+        about |= {"column": getattr(error, "column", None), **logged_facts(error)}
     log = getattr(logger, _LEVELS.get(outcome.status, "warning"))
-    log(f"drop {outcome.status}", exc_info=bug, **{name: value for name, value in about.items() if value is not None})
+    log(f"drop {outcome.status}", **{name: value for name, value in about.items() if value is not None})
+    if outcome.disposal_error is not None:
+        place: dict[str, Any] = {"message_id": message.id, "source": drop.source, "object_version": drop.version}
+        logger.error("landing not tagged", **place, **logged_facts(outcome.disposal_error))
 
 
 def _tell_commit(commit: Commit) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
@@ -287,3 +288,21 @@ def test_eventbridge_and_s3_name_one_drop(world: World) -> None:
     assert world.invoke("ingest", event) == []
     assert world.ingest(record) == []
     assert world.ids() == [1]
+
+
+def test_metrics_tell_bytes_rows_and_how_late_they_are(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.create()
+    world.database.table("events").set(ingest_mode="upsert")
+    body = f"{HEAD}1,1,x\n2,2,x\n"
+    early, late = (world.drop(f"events/{name}.csv", body) for name in "ab")
+    now_us = world.database.runtime.clock_us()
+    for record, seconds in ((early, 3600), (late, 7200)):
+        created_at = datetime.fromtimestamp(now_us / 1e6 - seconds, UTC)
+        record["eventTime"] = created_at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    unreadable = {**world.drop("events/c.csv", body), "eventTime": "yesterday"}
+    assert world.ingest(early, late, unreadable) == []
+    [metrics] = [line for line in map(json.loads, capsys.readouterr().out.splitlines()) if "Messages" in line]
+    assert metrics["BytesIngested"] == [3.0 * len(body)]
+    assert metrics["RowsUpserted"] == [6.0]
+    assert metrics["LandingTagsFailed"] == [0.0]
+    assert 7200 <= metrics["IngestLagSeconds"][0] < 7200 + 600

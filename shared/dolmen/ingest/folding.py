@@ -51,10 +51,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What became of a batch: an outcome for each request, in their order, and the commit, if there was one."""
+    """What became of a batch: an outcome for each request, in their order, and the commit, if there was one.
+
+    ``seen`` is the transaction it was made in, for looking at the tables as they were, without a request.
+    """
 
     outcomes: list[Outcome]
     commit: Commit | None
+    seen: Transaction | None = None
 
 
 def apply_together(
@@ -78,7 +82,7 @@ def apply_together(
     for request in requests:
         leaders.setdefault(request.id, request)
     settled: dict[str, Outcome] = {}
-    commit = None
+    commit = transaction = None
     for last_round in (*[False] * (MAX_ROUNDS - 1), True):
         waiting = [request for request in leaders.values() if request.id not in settled]
         stated: list[Request] = []
@@ -99,7 +103,7 @@ def apply_together(
             settled[request.id] = Outcome("applied", commit.version) if before is None else Outcome("duplicate", before)
         break
     outcomes = [_outcome(request, leaders[request.id], settled[request.id]) for request in requests]
-    return Folded(outcomes, commit if commit and commit.commit_id else None)
+    return Folded(outcomes, commit if commit and commit.commit_id else None, transaction)
 
 
 _CHANGED = (InputError, NotFoundError, ConflictError, StaleWriterError)

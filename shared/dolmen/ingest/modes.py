@@ -1,0 +1,64 @@
+"""How the rows of a file get into their table: added, or each in the place of the row with its key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from dolmen.transaction import TransactionTable
+
+UPSERT_ROWS = 1_000_000
+UPSERT_BYTES = 128 << 20
+"""What one upsert takes at most. It holds its rows in memory, twice for a moment; a larger file becomes several
+upserts of the same commit, in its order, so that the last row of a key wins all the same."""
+
+
+def upsert_in_portions(
+    table: TransactionTable,
+    rows: pa.RecordBatchReader,
+    request: str,
+    *,
+    max_rows: int = UPSERT_ROWS,
+    max_bytes: int = UPSERT_BYTES,
+) -> None:
+    """Upserts a stream of any length, in bounded memory. Raises as ``Table.upsert`` does."""
+    portions = _Portions(rows, max_rows, max_bytes)
+    while portions.more():
+        table.upsert(pa.RecordBatchReader.from_batches(rows.schema, portions.take()), request=request)
+
+
+def keys_required(schema: pa.Schema, primary_key: list[str]) -> pa.Schema:
+    """A schema in which the key's columns hold no NULL, so that the reader finds a row without a key and its place."""
+    return pa.schema([field.with_nullable(False) if field.name in primary_key else field for field in schema])
+
+
+class _Portions:
+    """A stream of batches, taken in portions."""
+
+    def __init__(self, rows: pa.RecordBatchReader, max_rows: int, max_bytes: int) -> None:
+        self._max_rows, self._max_bytes = max_rows, max_bytes
+        self._batches = self._cut(rows)
+        self._next: pa.RecordBatch | None = None
+
+    def more(self) -> bool:
+        """Whether there are rows left."""
+        if self._next is None:
+            self._next = next(self._batches, None)
+        return self._next is not None
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """The batches of the next portion."""
+        rows = size = 0
+        while self.more():
+            assert self._next is not None
+            rows, size = rows + self._next.num_rows, size + self._next.nbytes
+            if rows > self._max_rows or (size > self._max_bytes and rows > self._next.num_rows):
+                return
+            batch, self._next = self._next, None
+            yield batch
+
+    def _cut(self, rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            for start in range(0, batch.num_rows, self._max_rows):
+                yield batch.slice(start, self._max_rows)
