@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from dolmen.database import Database
+from support.history import ids, newest, operations
 from support.ministack import boto3_client
 from support.rie import Start
 from support.samples import EVENT_ROWS, INGESTED, LEFT, SCHEDULED, USER_ROWS, landed, sample
@@ -19,20 +20,6 @@ from support.samples import EVENT_ROWS, INGESTED, LEFT, SCHEDULED, USER_ROWS, la
 def _files(ministack: str) -> Iterator[None]:
     with landed(boto3_client("s3", ministack)):
         yield
-
-
-def ids(database: Database, table: str = "events") -> list[int]:
-    found: list[int] = sorted(row["id"] for row in database.table(table).to_arrow().to_pylist())
-    return found
-
-
-def operations(database: Database) -> list[str]:
-    """What was committed, but for the making of the tables."""
-    return [commit.operation for commit in database.history() if not commit.operation.startswith("create")][::-1]
-
-
-def newest(database: Database) -> int:
-    return max(commit.version for commit in database.history())
 
 
 @pytest.mark.usefixtures("_files")

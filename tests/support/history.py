@@ -1,0 +1,19 @@
+"""What a database holds and how it came to, told by the database alone."""
+
+from __future__ import annotations
+
+from dolmen.database import Database
+
+
+def ids(database: Database, table: str = "events") -> list[int]:
+    found: list[int] = sorted(row["id"] for row in database.table(table).to_arrow().to_pylist())
+    return found
+
+
+def operations(database: Database) -> list[str]:
+    """What was committed, but for the making of the tables."""
+    return [commit.operation for commit in database.history() if not commit.operation.startswith("create")][::-1]
+
+
+def newest(database: Database) -> int:
+    return max(commit.version for commit in database.history())
