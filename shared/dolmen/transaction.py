@@ -131,20 +131,25 @@ class Transaction:
     def applied_before(self, requests: Collection[str]) -> dict[str, AppliedId]:
         """Those of ``requests`` (ids) that its base has, under this digest or another.
 
-        Only saves work: ``commit`` looks again, on the newest version.
+        Only saves work: ``commit`` looks again, on the newest version. Statements of these requests need not look.
         """
-        return find_applied(self.base, requests, self._context.segments)
+        found = find_applied(self.base, requests, self._context.segments)
+        self._known_applied().update((id_, id_ in found) for id_ in requests)
+        return found
 
     def has_applied(self, request: str | None) -> bool:
         """Whether its base shows this request's work already: a statement of it would stand there twice."""
         if request is None:
             return False
+        if request not in self._known_applied():
+            self.applied_before([request])
+        return self._known_applied()[request]
+
+    def _known_applied(self) -> dict[str, bool]:
+        """Whether the base has applied an id, as far as that was looked up."""
         if self._known is None or self._known[0] is not self.base:
             self._known = self.base, {}
-        known = self._known[1]
-        if request not in known:
-            known[request] = bool(self.applied_before([request]))
-        return known[request]
+        return self._known[1]
 
     def commit(self) -> Commit:
         """Makes the statements one version; a transaction without any costs no request.
