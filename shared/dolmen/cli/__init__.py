@@ -1,6 +1,8 @@
 """The ``dolmen`` command."""
 
 import dolmen.cli.apply
+import dolmen.cli.backfill
+import dolmen.cli.requests
 import dolmen.cli.upkeep  # noqa: F401 - adds its commands
 from dolmen.cli.app import main
 

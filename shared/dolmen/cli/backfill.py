@@ -1,0 +1,238 @@
+"""``dolmen backfill``: files that are there already become rows, as if they were dropped now."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Optional
+
+import typer
+from rich.progress import Progress as RichProgress
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+import dolmen
+from dolmen.cli.exit_codes import INCOMPLETE
+from dolmen.cli.options import Json, app
+from dolmen.cli.output import console, errors, print_json, print_rows
+from dolmen.errors import InputError
+from dolmen.ingest.backfill import MAX_RECORDS, Packet, Source, groups, packets
+from dolmen.ingest.drops import ingest_drops
+from dolmen.ingest.events import Drop
+from dolmen.ingest.outcomes import DropOutcome
+from dolmen.ingest.queues import MAX_SQS_BATCH, Queue, open_queue
+from dolmen.ingest.settings import Settings
+from dolmen.store.backoff import attempts
+
+HERE_FILES, HERE_BYTES = 100, 1 << 30
+"""What is one commit, when files are ingested in this process."""
+
+_TRIES = 3
+
+
+@dataclass
+class Tally:
+    """What was done so far.
+
+    Args:
+        position: all files up to this key are done.
+        files, bytes: of those, how many were sent or ingested, and their size.
+        skipped: files that can be no drops.
+        outcomes: of files that were ingested here, by what became of them.
+        tables: by table, files and bytes.
+    """
+
+    position: str = ""
+    files: int = 0
+    bytes: int = 0
+    skipped: int = 0
+    messages: int = 0
+    rows: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    tables: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, source: Source, drops: tuple[Drop, ...] | list[Drop]) -> None:
+        """Counts files that are done."""
+        for drop in drops:
+            place = source.landing.place(drop)
+            table = place.table if place else ""
+            files, size = self.tables.get(table, (0, 0))
+            self.tables[table] = files + 1, size + drop.size
+            self.files += 1
+            self.bytes += drop.size
+        self.position = drops[-1].key if drops else self.position
+
+    def facts(self) -> dict[str, Any]:
+        """For ``--json``."""
+        facts: dict[str, Any] = {"files": self.files, "bytes": self.bytes, "skipped": self.skipped}
+        facts |= {"messages": self.messages} if self.messages else {}
+        facts |= {"rows": self.rows, **self.outcomes} if self.outcomes else {}
+        tables = {name: {"files": files, "bytes": size} for name, (files, size) in self.tables.items()}
+        return facts | {"tables": tables, "position": self.position}
+
+
+@app.command()
+def backfill(
+    source: Annotated[str, typer.Argument(help="s3://bucket/folder, or a directory with one for each table in it.")],
+    queue: Annotated[
+        str, typer.Option("--queue", "-q", help="Ingest queue; DOLMEN_INGEST_QUEUE by default.", show_default=False)
+    ] = "",
+    here: Annotated[
+        bool, typer.Option("--here", help="Ingest in this process, without a queue; so it is for a directory.")
+    ] = False,
+    database: Annotated[
+        str, typer.Option("--database", "-d", envvar="DOLMEN_DATABASE", help="Needed for --here.")
+    ] = "",
+    table: Annotated[Optional[list[str]], typer.Option("--table", "-t", help="Only of this table; may repeat.")] = None,  # noqa: UP045
+    start_after: Annotated[str, typer.Option(help="Go on behind this key: where a run was interrupted.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what is there, and do nothing.")] = False,
+    landing_prefix: Annotated[
+        str, typer.Option(envvar="DOLMEN_LANDING_PREFIX", help="What the keys of dropped files start with.")
+    ] = "landing/",
+    records: Annotated[int, typer.Option(help="Files per message, at most.", min=1, max=1000)] = MAX_RECORDS,
+    auto_create: Annotated[
+        bool, typer.Option("--auto-create", envvar="DOLMEN_AUTO_CREATE", help="With --here: create missing tables.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Turn files that are there already into rows: send the events that S3 would have sent, or ingest them here.
+
+    Safe to repeat, and while new files come: each is ingested once. Exit codes: 0 done; 2 some files were rejected
+    (--here); 9 some failed for the moment, call it again (--here).
+    """
+    settings = Settings.of({**os.environ, "DOLMEN_DATABASE": database or "memory://none"})
+    found = Source.of(
+        source,
+        database=database,
+        tables=table or (),
+        landing_prefix=landing_prefix,
+        rejected_url=settings.rejected_url,
+    )
+    if here and queue:
+        raise InputError("give --here or --queue, one of them")
+    if found.is_directory and queue:
+        raise InputError("no function sees the files of this machine: ingest them here, without --queue")
+    here = here or found.is_directory
+    queue = queue or os.environ.get("DOLMEN_INGEST_QUEUE", "")
+    tally = Tally(position=start_after)
+    with _Shown(tally, as_json) as drops_of:
+        drops = drops_of(found.drops(start_after))
+        try:
+            if dry_run:
+                for drop in drops:
+                    tally.add(found, [drop])
+            elif here:
+                if not database:
+                    raise InputError("into which database? Give --database, or set DOLMEN_DATABASE")
+                _ingest(found, dolmen.open(database), drops, tally, auto_create=auto_create)
+            elif queue:
+                _send(found, open_queue(queue), packets(drops, max_records=records), tally)
+            else:
+                raise InputError(
+                    "where to? Give --queue (the stack's outputs name it), or --here to ingest in this process"
+                )
+        except BaseException:
+            if tally.position != start_after:
+                behind = shlex.quote(tally.position)
+                errors.print(f"ended early; go on with --start-after {behind}", markup=False, soft_wrap=True)
+            raise
+    _report(tally, dry_run=dry_run, here=here, as_json=as_json)
+    if tally.outcomes["failed"]:
+        raise typer.Exit(INCOMPLETE)
+    if tally.outcomes["rejected"]:
+        raise typer.Exit(2)
+
+
+def _send(source: Source, queue: Queue, messages: Iterator[Packet], tally: Tally) -> None:
+    batch: list[Packet] = []
+
+    def flush() -> None:
+        queue.send([packet.body for packet in batch])
+        for packet in batch:
+            tally.add(source, packet.drops)
+        tally.messages += len(batch)
+        batch.clear()
+
+    for packet in messages:
+        batch.append(packet)
+        if len(batch) == MAX_SQS_BATCH:
+            flush()
+    if batch:
+        flush()
+
+
+def _ingest(
+    source: Source, database: dolmen.Database, drops: Iterator[Drop], tally: Tally, *, auto_create: bool
+) -> None:
+    for group in groups(drops, HERE_FILES, HERE_BYTES):
+        left, settled = group, list[DropOutcome]()
+        for _ in attempts(database.runtime, _TRIES, cap_seconds=10.0):
+            ingested = ingest_drops(database, source.landing, left, auto_create=auto_create)
+            failed = [outcome for outcome in ingested.outcomes if outcome.status == "failed"]
+            settled += [outcome for outcome in ingested.outcomes if outcome.status != "failed"]
+            left = [outcome.drop for outcome in failed]
+            if not left:
+                break
+        for outcome in (*settled, *failed):
+            tally.outcomes[outcome.status] += 1
+            tally.rows += outcome.counts.ingested
+            if outcome.status in ("rejected", "failed"):
+                reason = outcome.error or "rejected before"
+                errors.print(f"{outcome.status}: {outcome.drop.key}: {reason}", markup=False, highlight=False)
+        tally.add(source, group)
+
+
+def _report(tally: Tally, *, dry_run: bool, here: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(({"dry_run": True} if dry_run else {}) | tally.facts())
+        return
+    if tally.tables:
+        print_rows(
+            ["table", "files", "bytes"],
+            ((name, f"{files:,}", f"{size:,}") for name, (files, size) in tally.tables.items()),
+        )
+    skipped = f"; {tally.skipped:,} skipped (temporary names, folders, outside of a table's)" if tally.skipped else ""
+    if not tally.files:
+        console.print(f"nothing to do: no files that can be drops{skipped}", highlight=False)
+    elif dry_run:
+        console.print(f"would {'ingest' if here else 'announce'} {tally.files:,} files{skipped}", highlight=False)
+    elif here:
+        told = ", ".join(f"{count:,} {status}" for status, count in tally.outcomes.items())
+        console.print(f"{tally.files:,} files: {told}; {tally.rows:,} rows{skipped}", highlight=False)
+    else:
+        console.print(f"announced {tally.files:,} files in {tally.messages:,} messages{skipped}", highlight=False)
+
+
+class _Shown:
+    """Counts what is listed, and shows it on a terminal."""
+
+    def __init__(self, tally: Tally, quiet: bool) -> None:
+        self._tally = tally
+        self._bar = RichProgress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            console=errors,
+            disable=quiet or not errors.is_terminal,
+            transient=True,
+        )
+        self._task = self._bar.add_task("listing", total=None)
+
+    def __enter__(self) -> Any:
+        self._bar.start()
+        return self._drops
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+    def _drops(self, listed: Iterator[Drop | None]) -> Iterator[Drop]:
+        tally = self._tally
+        for drop in listed:
+            if drop is None:
+                tally.skipped += 1
+                continue
+            yield drop
+            about = f"{tally.files:,} files, {tally.bytes / 1e6:,.1f} MB done; at {drop.key[-60:]}"
+            self._bar.update(self._task, description=about)

@@ -1,0 +1,161 @@
+"""``dolmen request-delete`` and ``request-status``: deletes by way of the queue, and what became of them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Optional
+
+import pyarrow as pa
+import typer
+
+import dolmen
+from dolmen.cli.exit_codes import exit_code
+from dolmen.cli.options import DatabaseUrl, Json, app
+from dolmen.cli.output import console, errors, print_json, print_rows
+from dolmen.errors import InputError, RetryableError
+from dolmen.ingest.formats import detect, read
+from dolmen.ingest.queues import Depth, Queue, open_queue
+from dolmen.ingest.requested import RequestStatus, check, compose, status_of, too_large, typed_keys
+from dolmen.ingest.requests import parse_request
+from dolmen.runtime import shared_runtime
+
+DeleteQueue = Annotated[
+    str,
+    typer.Option(
+        "--queue", "-q", envvar="DOLMEN_DELETE_QUEUE", help="Delete queue: URL of SQS, or a directory (.local/queue)."
+    ),
+]
+
+_POLL_SECONDS = (0.2, 5.0)
+
+
+@app.command("request-delete")
+def request_delete(
+    tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="Several: the same from each, as one.")],
+    queue: DeleteQueue,
+    where: Annotated[Optional[str], typer.Option(help="Predicate, e.g. 'user_id = 42'. TRUE deletes all.")] = None,  # noqa: UP045
+    keys: Annotated[str, typer.Option(help="Primary keys with commas.")] = "",
+    keys_file: Annotated[Optional[Path], typer.Option(help="A file with the key columns.")] = None,  # noqa: UP045
+    on: Annotated[str, typer.Option(help="Key columns, if not the primary key.")] = "",
+    mode: Annotated[str, typer.Option(help="tombstone, or positions: look the rows up.")] = "tombstone",
+    request_id: Annotated[
+        Optional[str], typer.Option("--request-id", help="Apply once, however often sent; made up if it is not given.")  # noqa: UP045
+    ] = None,
+    database: Annotated[
+        str, typer.Option("--database", "-d", envvar="DOLMEN_DATABASE", help="Check the request against it first.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Put a delete request into the queue, and print its id. The delete function applies it, once.
+
+    It is checked first: as text, and where the database is known against its tables. Exit codes: 0 it is in the
+    queue; 2 it must be corrected, or is too large; 4 perhaps it is in the queue: send it again under the same id.
+    """
+    if sum((where is not None, bool(keys), keys_file is not None)) != 1:
+        raise InputError("give --where, --keys or --keys-file, one of them")
+    columns = [name.strip() for name in on.split(",")] if on else None
+    db = dolmen.open(database) if database else None
+    chosen: Any = None
+    if keys_file is not None:
+        chosen = _keys_of(keys_file, columns, db, tables[0])
+        columns = columns or chosen.column_names
+    elif keys:
+        texts = [key.strip() for key in keys.split(",")]
+        if db is None:
+            raise InputError("--keys needs to know the key's type: give --database, or the keys with --keys-file")
+        chosen = typed_keys(db, tables[0], texts, columns)
+    target = open_queue(queue)
+    given = request_id or shared_runtime().uuid()
+    body = compose(tables, where=where, keys=chosen, on=columns, mode=mode, request_id=given)
+    too_large(body, target)
+    version = check(db, parse_request(body, None)) if db else None
+    try:
+        target.send([body])
+    except RetryableError as error:
+        errors.print(f"not known whether it was sent; repeat it with --request-id {given}", markup=False)
+        raise error
+    if as_json:
+        print_json({"request_id": given, "queue": target.url, "checked_against_version": version})
+        return
+    console.print(given, highlight=False, soft_wrap=True, markup=False)
+    checked = f"checked against version {version}" if db else "not checked against a database: none was named"
+    errors.print(f"in the queue; {checked}. See: dolmen request-status {given}", highlight=False, markup=False)
+
+
+@app.command("request-status")
+def request_status(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="As request-delete printed them.")],
+    database: DatabaseUrl,
+    queue: Annotated[
+        str,
+        typer.Option("--queue", "-q", envvar="DOLMEN_DELETE_QUEUE", help="Tell also how many messages are waiting."),
+    ] = "",
+    wait: Annotated[float, typer.Option(help="Seconds to wait until all are applied.", min=0)] = 0,
+    as_json: Json = False,
+) -> None:
+    """Say of delete requests whether they are applied, and by which version.
+
+    An id that is not applied is waiting, or failed and is among the dead letters, or was never sent; only a directory
+    can be looked into. Ids are remembered for the database's applied_retention (35 days by default). Exit codes: 0
+    all are applied; 4 not yet, or not known; 2 one was given up (in a directory, where that can be seen).
+    """
+    db = dolmen.open(database)
+    target = open_queue(queue) if queue else None
+    clock, pause = db.runtime.monotonic, _POLL_SECONDS[0]
+    until = clock() + wait
+    while True:
+        found = status_of(db, ids, target)
+        left = until - clock()
+        if left <= 0 or all(status.state in ("applied", "failed") for status in found):
+            break
+        db.runtime.sleep(min(pause, left))
+        pause = min(2 * pause, _POLL_SECONDS[1])
+    unsettled = any(status.state in ("waiting", "unknown") for status in found)
+    depth = target.depth() if target and unsettled else None
+    _report(found, target, depth, as_json)
+    if any(status.state == "failed" for status in found):
+        raise typer.Exit(exit_code(InputError()))
+    if unsettled:
+        raise typer.Exit(exit_code(RetryableError()))
+
+
+def _report(found: list[RequestStatus], queue: Queue | None, depth: Depth | None, as_json: bool) -> None:
+    if as_json:
+        requests = [
+            {"request_id": one.id, "state": one.state, "version": one.version, "reason": one.reason} for one in found
+        ]
+        told = {"waiting": depth.waiting, "under_way": depth.under_way, "dead": depth.dead} if depth else None
+        print_json({"requests": requests} | ({"queue": told} if told else {}))
+        return
+    print_rows(["request", "state", "version", "reason"], ((s.id, s.state, s.version, s.reason) for s in found))
+    if any(one.state == "unknown" for one in found):
+        errors.print(
+            "unknown: not applied. It may be waiting, may have failed (see the dead-letter queue, and the delete "
+            "function's log under its id), may never have been sent, or be forgotten (applied_retention).",
+            highlight=False,
+        )
+    if depth is not None and queue is not None:
+        dead = "an unknown number" if depth.dead is None else f"{depth.dead:,}"
+        where = f" ({depth.dead_letters})" if depth.dead_letters else ""
+        errors.print(
+            f"{queue.url}: about {depth.waiting:,} waiting, {depth.under_way:,} under way, {dead} given up{where}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _keys_of(file: Path, on: list[str] | None, db: dolmen.Database | None, table: str) -> pa.Table:
+    """The key columns of a file, in the key's order; typed as the table's where that is known."""
+    key = on or (list(db.table(table).primary_key) if db else None)
+    schema = None
+    if db is not None and key:
+        whole = db.table(table).schema
+        schema = pa.schema([whole.field(name) for name in key])
+    rows = read(partial(_open, file), detect(file.name), schema, name=file.name).read_all()
+    return rows.select(key) if key else rows
+
+
+def _open(file: Path) -> BinaryIO:
+    return file.open("rb")
