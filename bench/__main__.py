@@ -15,14 +15,16 @@ import pyarrow as pa
 from rich.console import Console
 
 from bench import growth, scans
+from bench import ingest as ingesting
 from bench.append import compare_append, create
 from bench.dataset import events
+from bench.delete_messages import BATCH, TARGET, delete_messages
 from bench.deletes import cost, deletes
 from bench.maintenance import maintenance
 from bench.measure import Comparison, compare
 from bench.places import Local, Ministack, place
 
-PARTS = ("main", "maintenance", "growth")
+PARTS = ("main", "maintenance", "growth", "ingest", "messages")
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 console = Console()
 
@@ -44,7 +46,7 @@ def main() -> None:
     options.add_argument("--write", action="store_true", help="write these parts into docs/benchmarks.md")
     chosen = options.parse_args()
     console.print(f"{chosen.rows:,} rows")
-    table = events(chosen.rows) if set(chosen.parts) - {"growth"} else None
+    table = events(chosen.rows) if set(chosen.parts) - {"growth", "messages"} else None
     sections = []
     for name in chosen.places:
         with place(name) as where:
@@ -54,6 +56,10 @@ def main() -> None:
                 sections.append(measure_maintenance(where, table, chosen.rounds))
             if "growth" in chosen.parts:
                 sections.append(measure_growth(where, chosen.commits, name == "local"))
+            if "ingest" in chosen.parts and name == "local":
+                sections.append(measure_ingest(where, table, chosen.rounds))
+            if "messages" in chosen.parts:
+                sections.append(measure_messages(where, chosen.rounds))
     if chosen.write:
         PAGE.write_text(updated(PAGE.read_text(), header(chosen.rows, table, chosen.rounds) if table else "", sections))
 
@@ -121,6 +127,48 @@ def measure_growth(where: Local | Ministack, commits: int, million: bool) -> str
                 f"* Planning a scan of {what} in it: {plan.files:,} files to read; from nothing {plan.gets} GETs and "
                 f"{plan.cold:.3f} s, again {plan.warm:.3f} s ({verdict(plan.warm, 0.5)})."
             )
+    return "\n".join(lines) + "\n"
+
+
+def measure_ingest(where: Local, table: pa.Table, rounds: int) -> str:
+    """Ingest of a file of each format, in Markdown."""
+    rows, rounds = min(table.num_rows, ingesting.ROWS), min(rounds, ingesting.ROUNDS)
+    lines = [
+        f"## Ingest, {where.name}",
+        "",
+        f"One file of {rows:,} rows: read, checked, written as Parquet and committed; {rounds} rounds. Shares are of "
+        "pyarrow's rows per second (more is better): whole ingest of pyarrow's mere reading, reading of reading, and "
+        "whole ingest of pyarrow's reading and writing.",
+        "",
+        "| file | bytes a row | rows a second | ingest / read | target | read / read | ingest / read + write |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for found in ingesting.ingest(where, table, rounds):
+        size, shares = found.bytes / rows, found.shares
+        compared = "pyarrow does not read it | | |"
+        if shares is not None:
+            reached = "reached" if shares.ingest >= ingesting.TARGET else "**missed**"
+            target = f">= {ingesting.TARGET}: {reached}"
+            compared = f"{shares.ingest:.2f} | {target} | {shares.reading:.2f} | {shares.both:.2f} |"
+        lines.append(f"| {found.name} | {size:.0f} | {found.rows_per_second:,.0f} | {compared}")
+        console.print(lines[-1], highlight=False, soft_wrap=True)
+    return "\n".join(lines) + "\n"
+
+
+def measure_messages(where: Local | Ministack, rounds: int) -> str:
+    """Delete messages folded into commits, in Markdown."""
+    lines = [
+        f"## Delete messages, {where.name}",
+        "",
+        f"Batches of {BATCH:,} messages through the delete function, one commit each.",
+        "",
+        "| what a message asks | messages a second | target |",
+        "|---|---|---|",
+    ]
+    for found in delete_messages(where, rounds):
+        reached = "reached" if found.per_second >= TARGET else "**missed**"
+        lines.append(f"| {found.name} | {found.per_second:,.0f} | >= {TARGET:,}: {reached} |")
+        console.print(lines[-1], highlight=False, soft_wrap=True)
     return "\n".join(lines) + "\n"
 
 
