@@ -1,0 +1,164 @@
+"""The changes in a file as tables of one shape, whatever the envelope; rows that tell no change are bad rows.
+
+A table of changes has the columns of the table they are for, named by their ids, and two more: ``delete``, and ``row``,
+the number of the row in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dolmen.errors import RowError
+from dolmen.format.schema import Field
+from dolmen.ingest.cdc_envelopes import DELETE, SKIP, UNKNOWN, UPSERT, Envelope, Opened
+from dolmen.ingest.options import BadRow, OnBadRow
+
+DELETED, ROW = "delete", "row"
+
+
+@dataclass
+class Faults:
+    """Where bad rows go, and which numbers the good ones between them have.
+
+    Args:
+        name: of the file.
+        on_bad_row: None: the first bad row is an error.
+        count: bad rows so far.
+    """
+
+    name: str
+    on_bad_row: OnBadRow | None
+    count: int = 0
+    _next: int = 1
+    _skipped: set[int] = field(default_factory=set)
+
+    def unread(self, bad: BadRow) -> None:
+        """A row that could not be parsed. A line that says ``null`` is no bad one but says nothing."""
+        if bad.row is not None:
+            self._skipped.add(bad.row)
+        if bad.text is None or bad.text.strip() != b"null":
+            self._tell(bad)
+
+    def bad(self, reason: str, row: int, column: str | None = None) -> None:
+        """A row that was parsed. Raises RowError if bad rows are errors."""
+        self._tell(BadRow(reason, row, None, column, None))
+
+    def _tell(self, bad: BadRow) -> None:
+        if self.on_bad_row is None:
+            raise RowError(bad.reason, file=self.name, line=bad.line, row=bad.row, column=bad.column)
+        self.count += 1
+        self.on_bad_row(bad)
+
+    def numbers(self, count: int) -> pa.Array:
+        """The numbers in the file of the next so many rows that could be parsed."""
+        numbers = np.arange(self._next, self._next + count + len(self._skipped))
+        if self._skipped:
+            numbers = numbers[~np.isin(numbers, list(self._skipped))]
+        numbers = numbers[:count]
+        if count:
+            self._next = int(numbers[-1]) + 1
+            self._skipped = {row for row in self._skipped if row >= self._next}
+        return pa.array(numbers, pa.int64())
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTables:
+    """Makes tables of changes of the batches of a file.
+
+    Args:
+        fields: the table's columns.
+        keys: those of its primary key.
+        sequence: the one that orders changes.
+    """
+
+    fields: tuple[Field, ...]
+    keys: tuple[Field, ...]
+    sequence: Field
+    envelope: Envelope
+    faults: Faults
+
+    def tables(self, batches: Iterator[pa.RecordBatch] | pa.RecordBatchReader) -> Iterator[pa.Table]:
+        """A table of changes for each batch that has any."""
+        for batch in batches:
+            changes = self._changes(self.envelope.open(batch), self.faults.numbers(batch.num_rows))
+            if changes.num_rows:
+                yield changes
+
+    def _changes(self, opened: Opened, numbers: pa.Array) -> pa.Table:
+        good = self._good(opened, numbers)
+        columns = {str(field.id): opened.images[field.id] for field in self.fields if field != self.sequence}
+        columns[str(self.sequence.id)] = opened.sequences
+        deletes = pc.equal(opened.kinds, DELETE)
+        rows = pa.table({**columns, DELETED: deletes, ROW: numbers})
+        rows = rows.select([*(str(field.id) for field in self.fields), DELETED, ROW])
+        moved = self._moved(opened, good)
+        if moved is None:
+            return rows.filter(good)
+        return pa.concat_tables([rows.filter(good), self._left(rows, opened, moved)])
+
+    def _good(self, opened: Opened, numbers: pa.Array) -> pa.Array:
+        """Which rows tell a change; tells of those that ought to."""
+        upserts = pc.equal(opened.kinds, UPSERT)
+        faults: list[tuple[pa.Array, str, str | None]] = [
+            (pc.equal(opened.kinds, UNKNOWN), "no operation that is known, or none with the row it needs", None),
+            (pc.is_null(opened.sequences), "no sequence: nothing tells when this change was made", self.sequence.name),
+        ]
+        for column in self.fields:
+            if column in self.keys:
+                nulls = pc.is_null(opened.images[column.id])
+                faults.append((nulls, "NULL in a key: it equals nothing", column.name))
+            elif not column.nullable and column != self.sequence:
+                nulls = pc.and_(upserts, pc.is_null(opened.images[column.id]))
+                faults.append((nulls, "NULL in a column that is not nullable", column.name))
+        wanted = pc.not_equal(opened.kinds, SKIP)
+        bad = pa.array(np.zeros(len(wanted), bool))
+        for mask, _, _ in faults:
+            bad = pc.or_(bad, mask)
+        bad = pc.and_(bad, wanted)
+        if pc.any(bad).as_py():
+            for place in np.flatnonzero(bad.to_numpy(zero_copy_only=False)):
+                reason, name = next((why, name) for mask, why, name in faults if mask[place].as_py())
+                self.faults.bad(reason, numbers[place].as_py(), name)
+        return pc.and_not(wanted, bad)
+
+    def _moved(self, opened: Opened, good: pa.Array) -> pa.Array | None:
+        """Which upserts have changed their key; None if none has."""
+        if opened.old_keys is None:
+            return None
+        told, differs = good, pa.array(np.zeros(len(good), bool))
+        for key in self.keys:
+            old = opened.old_keys[key.id]
+            told = pc.and_(told, pc.is_valid(old))
+            differs = pc.or_(differs, pc.fill_null(pc.not_equal(old, opened.images[key.id]), False))
+        moved = pc.and_(pc.and_(told, differs), pc.equal(opened.kinds, UPSERT))
+        return moved if pc.any(moved).as_py() else None
+
+    def _left(self, rows: pa.Table, opened: Opened, moved: pa.Array) -> pa.Table:
+        """Deletes of the keys that rows have left."""
+        assert opened.old_keys is not None
+        left = {name: pa.nulls(rows.num_rows, rows[name].type) for name in rows.column_names}
+        left |= {str(key.id): opened.old_keys[key.id] for key in self.keys}
+        left[str(self.sequence.id)] = opened.sequences
+        left[DELETED], left[ROW] = pa.array(np.ones(rows.num_rows, bool)), rows[ROW]
+        return pa.table(left, schema=rows.schema).filter(moved)
+
+
+def last_of_each(rows: pa.Table, keys: Sequence[str], order: Sequence[str]) -> pa.Table:
+    """Of the rows of each key the last in ``order``, in ``order``."""
+    if rows.num_rows < 2:
+        return rows
+    sorted_ = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in order])
+    ranks = np.empty(rows.num_rows, np.int64)
+    ranks[sorted_.to_numpy()] = np.arange(rows.num_rows)
+    last = (
+        rows.select(keys)
+        .append_column("rank", pa.array(ranks))
+        .group_by(list(keys), use_threads=False)
+        .aggregate([("rank", "max")])["rank_max"]
+    )
+    return rows.take(pc.take(sorted_, np.sort(last.to_numpy())))

@@ -1,0 +1,109 @@
+"""What a table and its memory know of some keys: the sequence each has come to, alive or deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dolmen.format.schema import COMMIT_TS, Field
+from dolmen.format.values import to_plain
+from dolmen.ingest.cdc_changes import last_of_each
+from dolmen.predicate import Predicate
+from dolmen.predicate.bind import compare, conjunction, one_of
+from dolmen.predicate.constants import Value
+from dolmen.predicate.domain import domain_of
+from dolmen.transaction import Transaction
+
+LIVE, SEQUENCE, TS, KNOWN = "live", "sequence", "ts", "known"
+LIST = 1000
+"""Up to so many values are asked for one by one, more of them as a range."""
+
+_FOLD_ROWS = 1_000_000
+
+
+def current(
+    transaction: Transaction,
+    table: str,
+    memory: str | None,
+    wanted: pa.Table,
+    keys: tuple[Field, ...],
+    sequence: Field,
+) -> pa.Table:
+    """Of each of the keys that are live or remembered, the greatest sequence.
+
+    Reads are claims: the transaction is valid only if they are still right when it commits.
+
+    Args:
+        memory: name of the table of deleted keys, if there is one.
+        wanted: the keys; columns named by ids.
+
+    Returns:
+        The keys' columns, ``live`` (whether there are rows of it), ``sequence`` (NULL for rows without one) and ``ts``
+        (when it came to it).
+    """
+    found = [_rows(transaction, table, wanted, keys, sequence, live=True)]
+    if memory is not None:
+        found.append(_rows(transaction, memory, wanted, keys, sequence, live=False))
+    rows = pa.concat_tables(found)
+    names = [str(field.id) for field in keys]
+    latest = last_of_each(rows, names, [KNOWN, SEQUENCE, TS])
+    alive = rows.group_by(names, use_threads=False).aggregate([(LIVE, "max")]).rename_columns([*names, LIVE])
+    return latest.select([*names, SEQUENCE, TS]).join(alive, names, join_type="inner", use_threads=False)
+
+
+def _rows(
+    transaction: Transaction, table: str, wanted: pa.Table, keys: tuple[Field, ...], sequence: Field, *, live: bool
+) -> pa.Table:
+    names, own = [field.name for field in keys], transaction.entry(table).schema
+    where = conjunction([_among(own.field(field.name), wanted[str(field.id)]) for field in keys])
+    scan = transaction.table(table).scan([*names, sequence.name], where, with_commit_ts=True)
+    schema = pa.schema(
+        [
+            *((str(field.id), field.arrow_type) for field in keys),
+            (SEQUENCE, sequence.arrow_type),
+            (TS, pa.int64()),
+        ]
+    )
+
+    def folded() -> Iterator[pa.Table]:
+        """What is wanted of the rows that are read; rows of other keys are not held for long."""
+        held: list[pa.Table] = []
+        size = 0
+        for batch in scan.to_batches():
+            arrays = [*(batch[name] for name in names), batch[sequence.name], batch[COMMIT_TS]]
+            rows = pa.table(arrays, schema=schema)
+            for field in keys:
+                rows = rows.filter(pc.is_in(rows[str(field.id)], wanted[str(field.id)].combine_chunks()))
+            held.append(rows)
+            size += rows.num_rows
+            if size > _FOLD_ROWS:
+                yield _among_tuples(held, wanted, keys)
+                held, size = [], 0
+        yield _among_tuples(held, wanted, keys) if held else schema.empty_table()
+
+    rows = pa.concat_tables(folded())
+    known = pc.is_valid(rows[SEQUENCE]).cast(pa.int8())
+    lives = pa.array(np.full(rows.num_rows, live))
+    return rows.append_column(KNOWN, known).append_column(LIVE, lives)
+
+
+def _among_tuples(held: list[pa.Table], wanted: pa.Table, keys: tuple[Field, ...]) -> pa.Table:
+    rows = pa.concat_tables(held)
+    if len(keys) == 1:
+        return rows
+    names = [str(field.id) for field in keys]
+    return rows.join(wanted.select(names), names, join_type="left semi", use_threads=False)
+
+
+def _among(field: Field, values: pa.ChunkedArray) -> Predicate:
+    """A condition on a column that all of ``values`` fulfil: for a few of them exactly, else by their range."""
+    domain = domain_of(field.arrow_type)
+    distinct = pc.unique(values)
+    if len(distinct) <= LIST:
+        return one_of(field, [Value(domain, value) for value in to_plain(distinct)])
+    ends = pc.min_max(distinct)
+    least, greatest = to_plain(pa.array([ends["min"], ends["max"]], field.arrow_type))
+    return conjunction([compare(">=", field, Value(domain, least)), compare("<=", field, Value(domain, greatest))])

@@ -1,0 +1,235 @@
+"""How files say what changed: envelopes, and the changes in them.
+
+``debezium`` (JSON lines or Avro; as in "Debezium connector for PostgreSQL", section "Data change events")::
+
+    {"before": null, "after": {"id": 1, "name": "Ann"}, "op": "c", "source": {"lsn": 24023128, ...}, "ts_ms": ...}
+    {"schema": {...}, "payload": {"before": {"id": 1, ...}, "after": null, "op": "d", "source": {...}}}
+
+``op`` is ``c`` (created), ``r`` (read by a snapshot), ``u`` (updated) or ``d`` (deleted). Anything else, so ``t``
+(truncated) too, is a bad row. Of ``before`` only the key is read; where it differs from that of ``after`` the old
+key is deleted at the same sequence. Lines that are ``null``, and objects with neither image nor operation, are
+Kafka's tombstones: they are skipped. Other fields of the envelope are not looked at.
+
+``dms`` and ``flat`` (CSV, Parquet, ...; as in "Using Amazon S3 as a target for AWS DMS")::
+
+    Op,id,name,changed_at
+    I,1,Ann,2026-01-05 10:00:00.000001
+
+A row is the columns of the table, and one that says what became of it: ``I``, ``U`` or ``D`` for ``dms``; those,
+``insert``, ``update``, ``delete``, ``c``, ``u`` or ``d`` in any case for ``flat``. Without one (a full load) it is an
+insert. Files without a header have it first.
+
+The sequence stands in the row, or at paths in the envelope. Where the column is of strings, paths are joined by ``/``,
+and what is digits alone is filled with zeros to 20, so that it orders as a number does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
+from dolmen.errors import SchemaError
+from dolmen.format.ingest_properties import CdcSettings
+from dolmen.format.schema import Field
+from dolmen.ingest.options import ReadOptions
+
+DIGITS = 20
+_NUMBERS = frozenset({"lsn", "pos", "row", "ts_ms", "ts_us", "ts_ns", "txId", "total_order", "data_collection_order"})
+"""Fields of Debezium's ``source`` and ``transaction`` that are numbers: asked for as such, they are parsed fast."""
+
+_OWN = frozenset({"op", "before", "after", "payload", "schema"})
+_EXTRA = {b"extra": b"reject"}
+_Tree: TypeAlias = "dict[str, _Tree | pa.Field]"
+
+UPSERT, DELETE, SKIP, UNKNOWN = 0, 1, 2, 3
+"""What a row of a file is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A batch of a file's rows, taken out of their envelope.
+
+    Args:
+        kinds: UPSERT, DELETE, SKIP or UNKNOWN (int8).
+        images: by column id: the row as it is now; of a delete, at least its key.
+        old_keys: by column id: the key that an upsert had before, NULL where that is not told.
+        sequences: NULL where one is missing.
+    """
+
+    kinds: pa.Array
+    images: dict[int, pa.Array]
+    old_keys: dict[int, pa.Array] | None
+    sequences: pa.Array
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Rows with a column that says what became of them.
+
+    Args:
+        fields: the table's columns.
+    """
+
+    fields: tuple[Field, ...]
+    sequence: Field
+    settings: CdcSettings
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What to read the file by. Raises SchemaError."""
+        operation, paths = self.settings.operation, self.settings.sequence_from
+        if any(field.name == operation for field in self.fields):
+            raise SchemaError(f"property cdc_operation: {operation!r} is a column of the table; name the file's own")
+        made = bool(paths) and self.sequence.name not in paths  # the file does not have the column
+        columns = [field for field in self.fields if not (made and field == self.sequence)]
+        kind = self.sequence.arrow_type
+        for field in columns:
+            if field.name in paths and field.arrow_type != kind and not t.is_string(kind):
+                raise SchemaError(f"property cdc_sequence_from: column {field.name!r} is no {kind}, as the sequence is")
+        more = [path for path in dict.fromkeys(paths) if path not in {field.name for field in columns}]
+        return pa.schema(
+            [
+                (operation, pa.string()),
+                *((field.name, field.arrow_type) for field in columns),
+                *((path, kind) for path in more),
+            ]
+        )
+
+    def options(self, options: ReadOptions) -> ReadOptions:
+        """How to read the file, given what the table asks for."""
+        return options
+
+    def open(self, batch: pa.RecordBatch) -> Opened:
+        """The changes of a batch."""
+        paths = self.settings.sequence_from
+        words = pc.ascii_lower(pc.utf8_trim_whitespace(batch[self.settings.operation]))
+        if self.settings.envelope == "dms":
+            kinds = _kinds(words, (None, "i", "u"), ("d",))
+        else:
+            kinds = _kinds(words, (None, "i", "u", "c", "insert", "update"), ("d", "delete"))
+        parts = [batch[path] for path in paths] or [batch[self.sequence.name]]
+        sequences = _sequence(parts, self.sequence) if paths else parts[0]
+        images = {field.id: batch[field.name] for field in self.fields if field != self.sequence}
+        return Opened(kinds, images, None, sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class Debezium:
+    """Events with the row before and after, and where in the source's log they stand."""
+
+    fields: tuple[Field, ...]
+    keys: tuple[Field, ...]
+    sequence: Field
+    settings: CdcSettings
+    reject_extra: bool
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What to read the file by."""
+        own: _Tree = {"op": pa.field("op", pa.string())}
+        for path in self.settings.sequence_from:
+            names = path.split(".")
+            if names[0] in _OWN:
+                raise SchemaError(f"property cdc_sequence_from: {path!r} orders no deletes; take one in source")
+            _plant(own, names, self._asked(names[-1]))
+        before = pa.struct([pa.field(field.name, field.arrow_type) for field in self.keys])
+        after = pa.struct([pa.field(field.name, field.arrow_type) for field in self._image])
+        own["before"] = pa.field("before", before)
+        own["after"] = pa.field("after", after, metadata=_EXTRA if self.reject_extra else None)
+        fields = _fields(own)
+        return pa.schema([*fields, pa.field("payload", pa.struct(fields))])
+
+    @property
+    def _image(self) -> list[Field]:
+        """The columns that ``after`` has: all but the sequence, which the envelope tells."""
+        return [field for field in self.fields if field != self.sequence]
+
+    def _asked(self, name: str) -> pa.DataType:
+        kind = self.sequence.arrow_type
+        return pa.int64() if t.is_string(kind) and name in _NUMBERS else kind
+
+    def options(self, options: ReadOptions) -> ReadOptions:
+        """How to read the file, given what the table asks for."""
+        return replace(options, extra="ignore")
+
+    def open(self, batch: pa.RecordBatch) -> Opened:
+        """The changes of a batch."""
+        wrapped = pc.is_valid(batch["payload"])
+
+        def at(*path: str) -> pa.Array:
+            """What stands at a path, in the wrapping or without."""
+            bare = pc.struct_field(batch[path[0]], list(path[1:])) if len(path) > 1 else batch[path[0]]
+            if not batch["payload"].null_count < len(batch):
+                return bare
+            return pc.if_else(wrapped, pc.struct_field(batch["payload"], list(path)), bare)
+
+        op, before, after = at("op"), pc.is_valid(at("before")), pc.is_valid(at("after"))
+        kinds = _kinds(op, ("c", "r", "u"), ("d",))
+        nothing = pc.and_(pc.is_null(op), pc.invert(pc.or_(before, after)))
+        told = pc.if_else(pc.equal(kinds, DELETE), before, after)  # an operation without its image tells nothing
+        kinds = pc.if_else(nothing, SKIP, pc.if_else(told, kinds, UNKNOWN)).cast(pa.int8())
+        deletes = pc.equal(kinds, DELETE)
+        old = {field.id: at("before", field.name) for field in self.keys}
+        images = {}
+        for field in self._image:
+            image = at("after", field.name)
+            images[field.id] = pc.if_else(deletes, old[field.id], image) if field.id in old else image
+        parts = [at(*path.split(".")) for path in self.settings.sequence_from]
+        return Opened(kinds, images, old, _sequence(parts, self.sequence))
+
+
+Envelope: TypeAlias = Columns | Debezium
+
+
+def envelope(
+    fields: Sequence[Field], keys: Sequence[Field], sequence: Field, settings: CdcSettings, *, reject_extra: bool
+) -> Envelope:
+    """The envelope of a table's files.
+
+    Args:
+        fields: the table's columns.
+        reject_extra: whether a row with a column that the table does not have is bad.
+    """
+    if settings.envelope == "debezium":
+        return Debezium(tuple(fields), tuple(keys), sequence, settings, reject_extra)
+    return Columns(tuple(fields), sequence, settings)
+
+
+def _kinds(words: pa.Array, upserts: Sequence[str | None], deletes: Sequence[str]) -> pa.Array:
+    known = pc.is_in(words, pa.array(upserts, pa.string()), skip_nulls=None not in upserts)
+    gone = pc.is_in(words, pa.array(deletes, pa.string()), skip_nulls=True)
+    return pc.if_else(known, UPSERT, pc.if_else(gone, DELETE, UNKNOWN)).cast(pa.int8())
+
+
+def _sequence(parts: list[pa.Array], field: Field) -> pa.Array:
+    """One sequence from what stands at the paths; NULL where any of it is missing."""
+    if not t.is_string(field.arrow_type):
+        return parts[0]
+    texts = [part if t.is_string(part.type) else part.cast(pa.string()) for part in parts]
+    return pc.binary_join_element_wise(*map(_padded, texts), "/")
+
+
+def _padded(text: pa.Array) -> pa.Array:
+    return pc.if_else(pc.match_substring_regex(text, "^[0-9]+$"), pc.utf8_lpad(text, DIGITS, "0"), text)
+
+
+def _plant(tree: _Tree, path: list[str], kind: pa.DataType) -> None:
+    """Puts a field of this type at a path."""
+    name, rest = path[0], path[1:]
+    below = tree.setdefault(name, {} if rest else pa.field(name, kind))
+    if isinstance(below, dict) != bool(rest):
+        raise SchemaError(f"property cdc_sequence_from: one path ends at {name!r}, another goes on from there")
+    if isinstance(below, dict):
+        _plant(below, rest, kind)
+
+
+def _fields(tree: _Tree) -> list[pa.Field]:
+    return [
+        below if isinstance(below, pa.Field) else pa.field(name, pa.struct(_fields(below)))
+        for name, below in tree.items()
+    ]
