@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import bz2
 import csv
 import gzip
 import io
@@ -11,9 +12,10 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, BinaryIO
 
+import fastavro
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
+from pyarrow import ipc, parquet
 
 from dolmen.errors import InputError
 from dolmen.format.schema import Schema
@@ -93,12 +95,96 @@ def _parquet() -> bytes:
     return sink.getvalue()
 
 
-FILES = {"t.csv": _csv, "t.tsv": _tsv, "t.jsonl": _json_lines, "t.parquet": _parquet}
+def _arrow_file() -> bytes:
+    sink = io.BytesIO()
+    with ipc.new_file(sink, TABLE.schema, options=ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(TABLE, max_chunksize=3)
+    return sink.getvalue()
+
+
+def _arrow_stream() -> bytes:
+    sink = io.BytesIO()
+    with ipc.new_stream(sink, TABLE.schema) as writer:
+        writer.write_table(TABLE, max_chunksize=1)
+    return sink.getvalue()
+
+
+_INTEGERS = {"i8": "int", "i16": "int", "i32": "int", "i64": "long", "u8": "int", "u16": "int", "u32": "long"}
+_AVRO: dict[str, Any] = _INTEGERS | {
+    "u64": {"type": "bytes", "logicalType": "decimal", "precision": 20},
+    "f32": "float",
+    "f64": "double",
+    "bool": "boolean",
+    "text": "string",
+    "date": {"type": "int", "logicalType": "date"},
+    "naive": {"type": "long", "logicalType": "local-timestamp-micros"},
+    "zoned": {"type": "long", "logicalType": "timestamp-micros"},
+    "time": {"type": "long", "logicalType": "time-micros"},
+    "decimal": {"type": "fixed", "name": "paid", "size": 3, "logicalType": "decimal", "precision": 5, "scale": 2},
+    "binary": "bytes",
+    "fixed": {"type": "fixed", "name": "two", "size": 2},
+    "list": {"type": "array", "items": ["null", "int"]},
+    "struct": {
+        "type": "record",
+        "name": "inner",
+        "fields": [
+            {"name": "x", "type": ["null", "long"]},
+            {
+                "name": "when",
+                "type": [
+                    "null",
+                    {
+                        "type": "array",
+                        "items": ["null", {"type": "long", "logicalType": "local-timestamp-micros"}],
+                    },
+                ],
+            },
+        ],
+    },
+}
+
+
+def _avro() -> bytes:
+    sink = io.BytesIO()
+    fields = [{"name": name, "type": ["null", kind]} for name, kind in _AVRO.items()]
+    columns = [
+        TABLE[name].to_pylist() if name in ("u64", "decimal") else TABLE[name].cast(kind).to_pylist()
+        for name, kind in zip(TABLE.column_names, map(_decoded, TABLE.schema.types), strict=True)
+    ]
+    rows = [dict(zip(TABLE.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+    rows = [row | {"u64": None if row["u64"] is None else Decimal(row["u64"])} for row in rows]
+    schema = {"type": "record", "name": "row", "fields": fields}
+    fastavro.writer(sink, schema, rows, sync_interval=1)
+    return sink.getvalue()
+
+
+def _decoded(kind: pa.DataType) -> pa.DataType:
+    """Times as the numbers that Avro writes: Python has no words for all of them."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _decoded(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_decoded(kind.value_type))
+    if pa.types.is_date(kind):
+        return pa.int32()
+    return pa.int64() if pa.types.is_temporal(kind) else kind
+
+
+FILES = {
+    "t.csv": _csv,
+    "t.tsv": _tsv,
+    "t.jsonl": _json_lines,
+    "t.parquet": _parquet,
+    "t.arrow": _arrow_file,
+    "t.arrows": _arrow_stream,
+    "t.avro": _avro,
+}
 COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
     "": lambda data: data,
     ".gz": gzip.compress,
     ".GZ": lambda data: gzip.compress(data[:10]) + gzip.compress(data[10:]),
     ".zst": lambda data: bytes(pa.compress(data, codec="zstd", asbytes=True)),
+    ".bz2": bz2.compress,
+    ".BZ2": lambda data: bz2.compress(data[:10]) + bz2.compress(data[10:]),
     ".ZST": lambda data: b"".join(pa.compress(part, codec="zstd", asbytes=True) for part in (data[:10], data[10:])),
 }
 
@@ -145,6 +231,12 @@ def test_columns_come_in_any_order_and_missing_ones_are_null() -> None:
         ("a.ndjson.gz", Format("jsonl", "gzip")),
         ("a.json", Format("jsonl")),
         ("a.parquet", Format("parquet")),
+        ("a.csv.bz2", Format("csv", "bz2")),
+        ("a.arrow", Format("arrow")),
+        ("a.feather", Format("arrow")),
+        ("a.arrows.zst", Format("arrow", "zstd")),
+        ("a.ipc", Format("arrow")),
+        ("a.Avro.gz", Format("avro", "gzip")),
         ("a.snappy.Parquet", Format("parquet")),
     ],
 )
@@ -152,11 +244,17 @@ def test_the_name_says_the_format(name: str, format: Format) -> None:
     assert detect(name) == format
 
 
+def test_a_declared_format_overrides_the_name_but_for_its_compression() -> None:
+    assert detect("a.txt", "csv") == Format("csv")
+    assert detect("part-00000.GZ", "avro") == Format("avro", "gzip")
+    assert detect("a.parquet", "jsonl") == Format("jsonl")
+
+
 @pytest.mark.parametrize(
-    "name", ["a", "a.txt", "a.csv.bz2", "csv", "a.gz", "a.csv.gz.zst", "a.csv.zst.gz", "a.parquet/part"]
+    "name", ["a", "a.txt", "a.csv.xz", "csv", "a.gz", "a.csv.gz.zst", "a.csv.zst.gz", "a.parquet/part"]
 )
 def test_any_other_name_is_refused_with_what_is_supported(name: str) -> None:
-    with pytest.raises(InputError, match=r"supported format.*\.csv, \.tsv, .*\.parquet.*\.gz or \.zst"):
+    with pytest.raises(InputError, match=r"supported format.*\.csv, \.tsv, .*\.parquet.*\.gz, \.zst or \.bz2"):
         detect(name)
 
 
@@ -181,7 +279,9 @@ class _Unreachable(io.BytesIO):
         raise ConnectionResetError(104, "reset by peer")
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.jsonl", "t.parquet", "t.parquet.zst"])
+@pytest.mark.parametrize(
+    "name", ["t.csv", "t.csv.gz", "t.jsonl", "t.parquet", "t.parquet.zst", "t.arrow", "t.avro", "t.avro.bz2"]
+)
 def test_a_file_that_cannot_be_read_is_not_called_malformed(name: str) -> None:
     with pytest.raises(ConnectionResetError):
         read(lambda: _Unreachable(b"x" * 100), detect(name), SCHEMA, name=name).read_all()

@@ -175,7 +175,7 @@ MALFORMED_FILES = [
     _whole("wrong name", "workbook.csv", b"PK\x03\x04" + bytes(60), "holds zip data", None),
     _whole("wrong name", "text.parquet", _LINES, "not a readable Parquet file"),
     _whole("unsupported format", "users.xlsx", b"PK\x03\x04", "no supported format"),
-    _whole("unsupported format", "users.csv.bz2", b"BZh9", "no supported format", None),
+    _whole("unsupported format", "users.csv.xz", b"\xfd7zXZ", "no supported format", None),
     # Parquet
     _whole("damaged Parquet", "empty.parquet", b"", "not a readable Parquet file"),
     _whole("damaged Parquet", "truncated.parquet", _PARQUET[:-100], "not a readable Parquet file", None),

@@ -13,6 +13,7 @@ MAX_RECORD_BYTES = 64 << 20
 """The longest record. Without a limit, one quote that is never closed would gather a whole file in memory."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_WINDOW_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class Block:
 
     data: bytes
     line: int
+    fault: Broken | None = None
+    """Why it is a single record that cannot be parsed, though it has been cut off."""
 
     def line_at(self, offset: int) -> int:
         """The line of the file that holds the byte at ``offset``."""
@@ -33,10 +36,11 @@ class Broken(Exception):  # noqa: N818 - turned into a RowError as soon as its l
     Args:
         offset: the byte to blame.
         reason: what is wrong, without the place.
+        ends: whether the record can be taken to end with the line of that byte.
     """
 
-    def __init__(self, offset: int, reason: str) -> None:
-        self.offset, self.reason = offset, reason
+    def __init__(self, offset: int, reason: str, *, ends: bool) -> None:
+        self.offset, self.reason, self.ends = offset, reason, ends
 
 
 FindEnd: TypeAlias = Callable[[bytes, bool], int]
@@ -60,11 +64,14 @@ def blocks(
     name: str,
     block_bytes: int,
     lines_in: Callable[[bytes], int] = count_lines,
+    *,
+    go_on: bool = False,
 ) -> Iterator[Block]:
     """Cuts a stream into blocks of about ``block_bytes``; a byte order mark at its start is left out.
 
     Args:
         lines_in: how many line ends some bytes have, as this format understands them.
+        go_on: whether a broken record that can be taken to end with its line is a block of its own, with its fault.
 
     Raises:
         RowError: a record that never ends, or is longer than ``MAX_RECORD_BYTES``: names file and line.
@@ -78,18 +85,37 @@ def blocks(
                 data += more
             data, first = data.removeprefix(_BYTE_ORDER_MARK), False
         pending += data
-        try:
-            end = len(pending) and find_end(pending, last)
-        except Broken as broken:
-            raise RowError(broken.reason, file=name, line=line + lines_in(pending[: broken.offset])) from None
-        if end:
-            block = Block(pending[:end], line)
-            yield block
-            line += lines_in(block.data)
-            pending = pending[end:]
+        window = len(pending)  # how much is looked at: after a fault little, then more and more
+        while pending:
+            whole = window >= len(pending)
+            try:
+                block = Block(pending[: find_end(pending if whole else pending[:window], last and whole)], line)
+            except Broken as broken:
+                if not (go_on and broken.ends):
+                    raise RowError(broken.reason, file=name, line=line + lines_in(pending[: broken.offset])) from None
+                block = Block(pending[: _line_end(pending, broken.offset, last)], line, broken)
+                window, whole = _WINDOW_BYTES, False
+                if not block.data:
+                    break
+            if block.data:
+                yield block
+                line += lines_in(block.data)
+                pending = pending[len(block.data) :]
+            if whole:
+                break
+            if not block.fault:
+                window *= 2
         if last and not pending:
             return
         if len(pending) > MAX_RECORD_BYTES:
             raise RowError(
                 f"a record is longer than {MAX_RECORD_BYTES >> 20} MiB; is a quote never closed?", file=name, line=line
             )
+
+
+def _line_end(data: bytes, start: int, last: bool) -> int:
+    """Where the line that holds the byte at ``start`` ends; 0 if it does not end in ``data``."""
+    feed, lone = data.find(b"\n", start) + 1, data.find(b"\r", start) + 1
+    if lone and lone != feed - 1 and (lone < len(data) or last) and not 0 < feed < lone:
+        return lone
+    return feed or (len(data) if last else 0)

@@ -1,4 +1,9 @@
-"""Files as streams of plain bytes, whatever they are compressed with."""
+"""Files as streams of plain bytes, whatever they are compressed with.
+
+A compressed file may unpack to so many bytes as its reader says, and no more: a megabyte of gzip can hold a gigabyte,
+and of bzip2 a terabyte. What is read as a stream takes no room for that, but time; what is unpacked into a temporary
+file takes room on its disk.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +16,19 @@ import pyarrow as pa
 
 from dolmen.errors import InputError
 
-Compression = Literal["gzip", "zstd"]
+Compression = Literal["gzip", "zstd", "bz2"]
 OpenFile: TypeAlias = Callable[[], BinaryIO]
 
-_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PAR1": "Parquet", b"PK\x03\x04": "zip"}
+_MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh91AY&SY": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"PK\x03\x04": "zip",
+    b"PAR1": "Parquet",
+    b"ARROW1": "Arrow",
+    b"Obj\x01": "Avro",
+}
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _COPIED_BYTES = 1 << 20
 
@@ -27,32 +41,50 @@ class ByteStream(Protocol):
 
 
 @contextmanager
-def open_text(open_file: OpenFile, compression: Compression | None, name: str) -> Iterator[ByteStream]:
-    """Opens a text file for reading from its beginning; closes it in the end.
+def open_stream(
+    open_file: OpenFile, compression: Compression | None, name: str, max_bytes: int
+) -> Iterator[ByteStream]:
+    """Opens a file for reading from its beginning; closes it in the end.
 
-    Several gzip members or Zstandard frames one after the other are one file, as their command-line tools see it.
+    Several gzip members, Zstandard frames or bzip2 streams one after the other are one file, as their command-line
+    tools see it.
+
+    Args:
+        max_bytes: what a compressed file may unpack to.
 
     Raises:
-        InputError: (also from ``read``) the compressed data is damaged, ends early or is followed by something
-            else; or the content is plainly of another kind than the name says.
+        InputError: (also from ``read``) the compressed data is damaged, ends early, is followed by something else,
+            or unpacks to more.
     """
     with open_file() as file:
-        yield _Text(_Decompressed(file, compression, name) if compression else file, name)
+        yield _Decompressed(file, compression, name, max_bytes) if compression else file
 
 
 @contextmanager
-def open_seekable(open_file: OpenFile, compression: Compression | None, name: str) -> Iterator[BinaryIO]:
+def open_text(open_file: OpenFile, compression: Compression | None, name: str, max_bytes: int) -> Iterator[ByteStream]:
+    """The same for a text file. Raises InputError also if the content is plainly of another kind."""
+    with open_stream(open_file, compression, name, max_bytes) as stream:
+        yield _Text(stream, name)
+
+
+@contextmanager
+def open_seekable(
+    open_file: OpenFile, compression: Compression | None, name: str, max_bytes: int
+) -> Iterator[BinaryIO]:
     """Opens a file for reads anywhere in it; a compressed one is unpacked into a temporary file.
 
+    Args:
+        max_bytes: what it may unpack to.
+
     Raises:
-        InputError: the compressed data is damaged, ends early or is followed by something else.
+        InputError: the compressed data is damaged, ends early, is followed by something else, or unpacks to more.
     """
     with open_file() as file:
         if compression is None:
             yield file
             return
         with TemporaryFile() as plain:
-            stream = _Decompressed(file, compression, name)
+            stream = _Decompressed(file, compression, name, max_bytes)
             while data := stream.read(_COPIED_BYTES):
                 plain.write(data)
             plain.seek(0)
@@ -60,8 +92,9 @@ def open_seekable(open_file: OpenFile, compression: Compression | None, name: st
 
 
 class _Decompressed:
-    def __init__(self, file: BinaryIO, compression: Compression, name: str) -> None:
+    def __init__(self, file: BinaryIO, compression: Compression, name: str, max_bytes: int) -> None:
         self._compression, self._name = compression, name
+        self._max_bytes, self._left = max_bytes, max_bytes
         self._stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression)
 
     def read(self, size: int, /) -> bytes:
@@ -71,6 +104,12 @@ class _Decompressed:
             if error.errno is not None:
                 raise  # the file itself could not be read: nothing is known of its content
             raise InputError(self._damage(error)) from error
+        self._left -= len(data)
+        if self._left < 0:
+            raise InputError(
+                f"file {self._name!r} unpacks to more than the {self._max_bytes:,} bytes that one file may hold: "
+                "split it into smaller files"
+            )
         return data
 
     def _damage(self, error: OSError) -> str:

@@ -18,7 +18,8 @@ timestamps with an offset                                  timestamp[us, UTC]
 =========================================================  =======================================================
 
 Numbers that begin with ``+`` or a superfluous 0 (``007``) are codes, not numbers: string. So are timestamps with
-digits beyond microseconds. Spaces around a value do not count, unless the column ends as string. Times of day,
+digits beyond microseconds. Numbers are never times, whatever unit is given for these; a pattern given for times counts
+beside the forms above. Spaces around a value do not count, unless the column ends as string. Times of day,
 durations and binary stay string unless a schema says otherwise.
 """
 
@@ -26,12 +27,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.ingest.text import parse_text
+from dolmen.ingest.times import TimeFormat
 from dolmen.write.lossless import Misfit
 
 Kind = Literal["nothing", "bool", "integer", "float", "date", "timestamp", "zoned", "text"]
@@ -92,12 +95,12 @@ NOTHING = Shape("nothing")
 TEXT = Shape("text")
 
 
-def shape_of_cells(cells: pa.Array) -> Shape:
+def shape_of_cells(cells: pa.Array, times: TimeFormat | None = None) -> Shape:
     """The shape of text cells that may say numbers, bools or times (CSV); NULL and blank ones say nothing."""
     text = _said(cells)
     if not len(text):
         return NOTHING
-    return _shape_of_numbers(text) or _shape_of_bools(text) or _shape_of_times(text) or TEXT
+    return _shape_of_numbers(text) or _shape_of_bools(text) or _shape_of_times(text, times) or TEXT
 
 
 def shape_of_numbers(text: pa.Array) -> Shape:
@@ -105,10 +108,10 @@ def shape_of_numbers(text: pa.Array) -> Shape:
     return _shape_of_numbers(text) or TEXT
 
 
-def shape_of_strings(cells: pa.Array) -> Shape:
+def shape_of_strings(cells: pa.Array, times: TimeFormat | None = None) -> Shape:
     """The shape of text cells that may say times, where numbers and bools are not written as text (JSON)."""
     text = cells.drop_null()
-    return NOTHING if not len(text) else _shape_of_times(text) or TEXT
+    return NOTHING if not len(text) else _shape_of_times(text, times) or TEXT
 
 
 def shape_of_integers(low: int, high: int) -> Shape:
@@ -121,10 +124,11 @@ def _said(cells: pa.Array) -> pa.Array:
     return text.filter(pc.not_equal(text, ""))
 
 
-def _cast(text: pa.Array, target: pa.DataType) -> pa.Array | None:
+def _cast(text: pa.Array, target: pa.DataType, times: TimeFormat | None = None) -> pa.Array | None:
+    parse = (times and times.parser(target)) or partial(parse_text, target=target)
     try:
-        parse_text(text[:1], target)  # most types are refused by the first value, and to refuse a million takes long
-        return parse_text(text, target)
+        parse(text[:1])  # most types are refused by the first value, and to refuse a million takes long
+        return parse(text)
     except Misfit:
         return None
 
@@ -178,9 +182,10 @@ def _shape_of_bools(text: pa.Array) -> Shape | None:
     return Shape("bool") if pc.all(pc.match_substring_regex(text, f"^{_BOOLS.pattern}$")).as_py() else None
 
 
-def _shape_of_times(text: pa.Array) -> Shape | None:
-    if _cast(text, pa.date32()) is not None:
+def _shape_of_times(text: pa.Array, times: TimeFormat | None) -> Shape | None:
+    if _cast(text, pa.date32(), times) is not None:
         return Shape("date")
-    if _cast(text, pa.timestamp("us")) is not None:
+    if _cast(text, pa.timestamp("us"), times) is not None:
         return Shape("timestamp")
-    return Shape("zoned") if _cast(text, _ZONED) is not None else None
+    # What has no offset is UTC only where a column is declared so: here it would depend on what stands beside it.
+    return Shape("zoned") if _cast(text, _ZONED, times if times and times.has_zone else None) is not None else None

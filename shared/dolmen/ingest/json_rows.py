@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+from pyarrow import types as t
 
 JsonObject: TypeAlias = dict[str, Any]
 """Values as ``json`` gives them, but numbers as ``msgspec.Raw``: their very text."""
@@ -26,7 +28,22 @@ class NotAnObject(Exception):  # noqa: N818 - turned into a RowError by who know
     """A line is not one JSON object; the message says why."""
 
 
-def parse_line(line: bytes) -> JsonObject:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What of a row's JSON is wanted.
+
+    Args:
+        row: the table's columns, as a struct.
+        ignore_extra: leave out what it has no field for, and do not look at it.
+        numeric_times: times may be numbers: they become their text, like all other times.
+    """
+
+    row: pa.StructType
+    ignore_extra: bool
+    numeric_times: bool
+
+
+def parse_line(line: bytes, wanted: Wanted | None = None) -> JsonObject:
     """One line as a JSON object (RFC 8259), keys in their order.
 
     Raises:
@@ -34,13 +51,14 @@ def parse_line(line: bytes) -> JsonObject:
     """
     if line.count(b"[") + line.count(b"{") > MAX_DEPTH and _too_deep(line):
         raise NotAnObject(f"nested more than {MAX_DEPTH} deep")
+    lenient = wanted is not None and wanted.ignore_extra
     try:
         value = json.loads(
             line.decode(),
-            object_pairs_hook=_object,
+            object_pairs_hook=_any_object if lenient else _object,
             parse_int=_number,
             parse_float=_number,
-            parse_constant=_refuse_constant,
+            parse_constant=_number if lenient else _refuse_constant,
         )
         msgspec.json.encode(value)
     except UnicodeDecodeError as error:
@@ -50,7 +68,39 @@ def parse_line(line: bytes) -> JsonObject:
     except json.JSONDecodeError as error:
         raise NotAnObject(f"not JSON: {error.msg} at character {error.pos + 1}") from None
     if not isinstance(value, dict):
-        raise NotAnObject("not a JSON object: each line holds one, and nothing stands around them all")
+        reason = "not a JSON object: each line holds one, and nothing stands around them all"
+        if line.lstrip()[:1] == b"[":
+            reason += "; of an array, jq -c '.[]' makes such lines"
+        raise NotAnObject(reason)
+    if wanted is not None and (wanted.ignore_extra or wanted.numeric_times):
+        kept: JsonObject = _kept(value, wanted.row, wanted)
+        return kept
+    return value
+
+
+def _kept(value: Any, kind: pa.DataType | None, wanted: Wanted) -> Any:
+    """What is wanted of a value of a column or field of this type (None: of another kind of value)."""
+    if isinstance(value, dict):
+        fields = {field.name: field.type for field in kind} if kind is not None and t.is_struct(kind) else None
+        for name in value.twice if isinstance(value, _Doubled) else ():
+            if fields is None or name in fields:
+                raise NotAnObject(f"key {name!r} is there twice")
+        if fields is None:
+            return {name: _kept(inner, None, wanted) for name, inner in value.items()}
+        return {
+            name: _kept(inner, fields.get(name), wanted)
+            for name, inner in value.items()
+            if name in fields or not wanted.ignore_extra
+        }
+    if isinstance(value, list):
+        item = kind.value_type if kind is not None and t.is_list(kind) else None
+        return [_kept(inner, item, wanted) for inner in value]
+    if isinstance(value, msgspec.Raw):
+        text = bytes(value).decode()
+        if text[-1] in "Ny":
+            _refuse_constant(text)
+        if wanted.numeric_times and kind is not None and t.is_temporal(kind):
+            return text
     return value
 
 
@@ -107,12 +157,25 @@ def _number(text: str) -> msgspec.Raw:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise NotAnObject(f"key {twice!r} is there twice")
+    made = _any_object(pairs)
+    if isinstance(made, _Doubled):
+        raise NotAnObject(f"key {made.twice[0]!r} is there twice")
     return made
+
+
+class _Doubled(dict[str, Any]):
+    """An object with keys that are there twice: a fault, unless these are not wanted."""
+
+    twice: list[str]
+
+
+def _any_object(pairs: list[tuple[str, Any]]) -> JsonObject:
+    made = dict(pairs)
+    if len(made) == len(pairs):
+        return made
+    doubled, names = _Doubled(made), [name for name, _ in pairs]
+    doubled.twice = [name for name in made if names.count(name) > 1]
+    return doubled
 
 
 def _refuse_constant(word: str) -> NoReturn:

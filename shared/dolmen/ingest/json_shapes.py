@@ -25,6 +25,7 @@ from dolmen.ingest.infer import (
     shape_of_numbers,
     shape_of_strings,
 )
+from dolmen.ingest.times import TimeFormat
 
 
 class _Mixed(Enum):
@@ -92,7 +93,7 @@ def _type_of(node: Node) -> pa.DataType | None:
     return None
 
 
-def node_of_array(array: pa.Array) -> Node:
+def node_of_array(array: pa.Array, times: TimeFormat | None = None) -> Node:
     """What an array tells, whose types pyarrow inferred from JSON, its strings left strings.
 
     Raises:
@@ -110,15 +111,15 @@ def node_of_array(array: pa.Array) -> Node:
             raise Unsure
         return Shape("float")
     if t.is_string(array.type):
-        return shape_of_strings(array)
+        return shape_of_strings(array, times)
     if t.is_list(array.type):
-        return Items(node_of_array(array.flatten()))
+        return Items(node_of_array(array.flatten(), times))
     assert t.is_struct(array.type), array.type
     children = zip(array.type, array.flatten(), strict=True)
-    return Fields({child.name: node_of_array(values) for child, values in children})
+    return Fields({child.name: node_of_array(values, times) for child, values in children})
 
 
-def node_of_values(values: list[Any]) -> Node:
+def node_of_values(values: list[Any], times: TimeFormat | None = None) -> Node:
     """What JSON values tell, as ``json_rows`` parsed them."""
     texts = [value for value in values if isinstance(value, str)]
     numbers = [bytes(value).decode() for value in values if isinstance(value, msgspec.Raw)]
@@ -126,16 +127,16 @@ def node_of_values(values: list[Any]) -> Node:
     objects = [value for value in values if isinstance(value, dict)]
     node: Node = NOTHING
     if texts:
-        node = join(node, shape_of_strings(pa.array(texts, pa.string())))
+        node = join(node, shape_of_strings(pa.array(texts, pa.string()), times))
     if numbers:
         shape = shape_of_numbers(pa.array(numbers, pa.string()))
         node = join(node, MIXED if shape == TEXT else shape)
     if any(isinstance(value, bool) for value in values):
         node = join(node, Shape("bool"))
     if lists:
-        node = join(node, Items(node_of_values(list(chain.from_iterable(lists)))))
+        node = join(node, Items(node_of_values(list(chain.from_iterable(lists)), times)))
     if objects:
         names = dict.fromkeys(chain.from_iterable(objects))
-        seen = {name: node_of_values([one[name] for one in objects if name in one]) for name in names}
+        seen = {name: node_of_values([one[name] for one in objects if name in one], times) for name in names}
         node = join(node, Fields(seen))
     return node

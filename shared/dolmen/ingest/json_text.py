@@ -17,14 +17,18 @@ from pyarrow import json
 from pyarrow import types as t
 
 from dolmen.errors import RowError, SchemaError
+from dolmen.ingest.json_rows import may_be_too_deep
 from dolmen.ingest.text import Parse, precision_check, text_cast
+from dolmen.ingest.times import TimeFormat
 from dolmen.write.conform import Plan, conform_batch, plan_conform
-from dolmen.write.lossless import Cast, Misfit
+from dolmen.write.lossless import Cast, FindCast, Misfit
 
 _PARSER_WORDS = re.compile(r"^JSON parse error: |[.]? in row \d+$")
 
 
-def parse_objects(data: bytes | pa.Buffer, schema: pa.Schema | None, unexpected: Literal["error", "infer"]) -> pa.Table:
+def parse_objects(
+    data: bytes | pa.Buffer, schema: pa.Schema | None, unexpected: Literal["error", "infer", "ignore"]
+) -> pa.Table:
     """The JSON objects in ``data``, of the types in ``schema``; ``unexpected`` says what becomes of other fields.
 
     Raises:
@@ -40,8 +44,8 @@ def parse_objects(data: bytes | pa.Buffer, schema: pa.Schema | None, unexpected:
     return table
 
 
-def asked_type(target: pa.DataType) -> pa.DataType:
-    """The type to ask of the parser for values of ``target``: text where dolmen reads it itself.
+def asked_type(target: pa.DataType, times: TimeFormat | None = None) -> pa.DataType:
+    """The type to ask of the parser for values of ``target``: text where dolmen reads it itself, or numbers.
 
     Raises:
         SchemaError: JSON cannot hold it.
@@ -49,37 +53,66 @@ def asked_type(target: pa.DataType) -> pa.DataType:
     if t.is_map(target):
         raise SchemaError("maps cannot be read from text: drop Parquet, or use a list of structs")
     if t.is_list(target):
-        return pa.list_(asked_type(target.value_type))
+        return pa.list_(asked_type(target.value_type, times))
     if t.is_struct(target):
-        return pa.struct([(field.name, asked_type(field.type)) for field in target])
+        return pa.struct([(field.name, asked_type(field.type, times)) for field in target])
     if t.is_temporal(target) or t.is_binary(target) or t.is_fixed_size_binary(target):
-        return pa.string()
+        return (times and times.asked_type(target)) or pa.string()
     return target
 
 
-def json_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
-    """The cast of JSON values, parsed to ``target`` already or text (see ``lossless.FindCast``)."""
+def json_cast(times: TimeFormat | None, ignore_extra: bool) -> FindCast:
+    """How casts are found of JSON values, parsed to their column's type or to numbers already, or text."""
+    return partial(_json_cast, times=times, ignore_extra=ignore_extra)
+
+
+def _json_cast(
+    source: pa.DataType, target: pa.DataType, *, times: TimeFormat | None, ignore_extra: bool
+) -> Cast | None:
     if source == target:
         return _finite if t.is_floating(target) else precision_check(target)
-    return text_cast(target, empty_is_null=False, parse=nested_parse(target) if t.is_nested(target) else None)
+    if times is not None and (numbers := times.number_cast(source, target)) is not None:
+        return numbers
+    if t.is_nested(target):
+        return text_cast(target, empty_is_null=False, parse=nested_parse(target, times, ignore_extra))
+    return text_cast(target, empty_is_null=False, parse=times.parser(target) if times is not None else None)
 
 
-def nested_parse(target: pa.DataType) -> Parse:
+def nested_parse(target: pa.DataType, times: TimeFormat | None = None, ignore_extra: bool = False) -> Parse:
     """How JSON text becomes lists or structs.
 
     Raises:
         SchemaError: JSON cannot hold them.
     """
-    asked = pa.schema([("value", asked_type(target))])
-    return partial(_parse_nested, asked=asked, plan=plan_conform(asked, pa.schema([("value", target)]), json_cast))
+    wanted = pa.schema([("value", target)])
+    asked = [pa.schema([("value", asked_type(target, times))])]
+    if times is not None and (plain := pa.schema([("value", asked_type(target))])) not in asked:
+        asked.append(plain)  # times that are no numbers
+    plans = [plan_conform(one, wanted, json_cast(times, ignore_extra)) for one in asked]
+    return partial(_parse_nested, plans=list(zip(asked, plans, strict=True)), ignore_extra=ignore_extra)
 
 
-def _parse_nested(text: pa.Array, asked: pa.Schema, plan: Plan) -> pa.Array:
+def _parse_nested(text: pa.Array, plans: list[tuple[pa.Schema, Plan]], ignore_extra: bool) -> pa.Array:
+    """By the first plan that suits them all; if none does, one part by this and the other by that."""
+    for place, (asked, plan) in enumerate(plans, 1):
+        try:
+            return _parse_as(text, asked, plan, ignore_extra)
+        except Misfit:
+            if place == len(plans) and (len(plans) == 1 or len(text) == 1):
+                raise
+    middle = len(text) // 2
+    halves = [_parse_nested(half, plans, ignore_extra) for half in (text[:middle], text[middle:])]
+    return pa.concat_arrays(halves)
+
+
+def _parse_as(text: pa.Array, asked: pa.Schema, plan: Plan, ignore_extra: bool) -> pa.Array:
     if not len(text):
         return pa.nulls(0, plan.target.types[0])
-    lines = pc.binary_join_element_wise('{"value":', pc.fill_null(text, "null"), "}\n", "")
+    lines = _joined(pc.binary_join_element_wise('{"value":', pc.fill_null(text, "null"), "}\n", ""))
+    if ignore_extra and may_be_too_deep(lines.to_pybytes()):  # elsewhere the parser stops at the first unknown key
+        raise Misfit("nested too deep")
     try:
-        table = parse_objects(_joined(lines), asked, "error")
+        table = parse_objects(lines, asked, "ignore" if ignore_extra else "error")
     except pa.ArrowInvalid as error:
         raise Misfit(_PARSER_WORDS.sub("", str(error))) from None
     if table.num_rows != len(text):

@@ -1,6 +1,7 @@
 """Parquet files: types as they are, or cast without loss to the declared ones; read a few pages at a time.
 
-INT96 timestamps (Impala, old Spark) are read as microseconds.
+INT96 timestamps (Impala, old Spark) are read as microseconds. A compressed file (which Parquet needs not be: its pages
+are) is unpacked into a temporary file first, since its footer comes last.
 """
 
 from __future__ import annotations
@@ -11,58 +12,56 @@ from contextlib import contextmanager
 import pyarrow as pa
 from pyarrow import parquet
 
-from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.format.schema import storable
+from dolmen.errors import InputError
+from dolmen.ingest.columnar import conformed, kept_schema, stored_schema
 from dolmen.ingest.compression import Compression, OpenFile, open_seekable
-from dolmen.write.conform import conform
+from dolmen.ingest.options import OnBadRow, ReadOptions
 
 BATCH_ROWS = 65_536
 _BUFFER_BYTES = 1 << 20
 
 
-def infer(open_file: OpenFile, compression: Compression | None, name: str) -> pa.Schema:
+def infer(open_file: OpenFile, compression: Compression | None, name: str, options: ReadOptions) -> pa.Schema:
     """The stored types of the file's columns, from its footer alone.
 
     Raises:
         SchemaError: a column cannot be stored.
         InputError: the file is damaged or not Parquet.
     """
-    with _open(open_file, compression, name) as file, _damage(name):
-        fields = []
-        for field in file.schema_arrow:
-            extends = isinstance(field.type, pa.BaseExtensionType)
-            try:
-                stored = storable(field.type.storage_type if extends else field.type)
-                fields.append(pa.field(field.name, stored, field.nullable))
-            except SchemaError as error:
-                raise SchemaError(f"file {name!r}, column {field.name!r}: {error}") from None
-        return pa.schema(fields)
+    with _open(open_file, compression, name, options) as file, _damage(name):
+        return stored_schema(file.schema_arrow, name)
 
 
 def read(
-    open_file: OpenFile, compression: Compression | None, schema: pa.Schema, name: str
+    open_file: OpenFile,
+    compression: Compression | None,
+    schema: pa.Schema,
+    name: str,
+    options: ReadOptions,
+    on_bad_row: OnBadRow | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The file's rows as batches of ``schema``.
+
+    Args:
+        on_bad_row: is told of each row that does not fit, instead of an error.
 
     Raises:
         SchemaError: the columns do not match, or are of another kind.
         RowError: a value does not fit its column.
         InputError: the file is damaged or not Parquet.
     """
-    with _open(open_file, compression, name) as file:
-        try:
-            with _damage(name):
-                source = pa.RecordBatchReader.from_batches(file.schema_arrow, _batches(file, name))
-                conformed = conform(source, schema)
-            yield from conformed
-        except RowError as error:
-            raise RowError(error.reason, file=name, row=error.row, column=error.column) from None
-        except SchemaError as error:
-            raise SchemaError(f"file {name!r}: {error}") from None
+    with _open(open_file, compression, name, options) as file:
+        with _damage(name):
+            source = file.schema_arrow
+        columns = None
+        if options.ignore_extra:
+            columns = kept_schema(source, schema, name).names
+            source = pa.schema([field for field in source if field.name in columns])
+        yield from conformed(_batches(file, columns, name), source, schema, name, options, on_bad_row)
 
 
-def _batches(file: parquet.ParquetFile, name: str) -> Iterator[pa.RecordBatch]:
-    batches = file.iter_batches(BATCH_ROWS)
+def _batches(file: parquet.ParquetFile, columns: list[str] | None, name: str) -> Iterator[pa.RecordBatch]:
+    batches = file.iter_batches(BATCH_ROWS, columns=columns)
     while True:
         with _damage(name):
             batch = next(batches, None)
@@ -73,8 +72,10 @@ def _batches(file: parquet.ParquetFile, name: str) -> Iterator[pa.RecordBatch]:
 
 
 @contextmanager
-def _open(open_file: OpenFile, compression: Compression | None, name: str) -> Iterator[parquet.ParquetFile]:
-    with open_seekable(open_file, compression, name) as source:
+def _open(
+    open_file: OpenFile, compression: Compression | None, name: str, options: ReadOptions
+) -> Iterator[parquet.ParquetFile]:
+    with open_seekable(open_file, compression, name, options.max_temporary_bytes) as source:
         with _damage(name):
             file = parquet.ParquetFile(
                 source,

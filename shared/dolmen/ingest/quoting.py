@@ -16,6 +16,7 @@ import numpy.typing as npt
 from dolmen.ingest.blocks import Broken, count_lone_returns
 
 _QUOTE, _LF, _CR = b'"\n\r'
+_AFTER_QUOTE = "text follows a closing quote; quotes inside a quoted field are doubled"
 
 Offsets = npt.NDArray[np.int64]
 
@@ -127,7 +128,7 @@ def _quoted(data: bytes, delimiter: str, last: bool) -> _Quoted:
     else:
         fault = None
     if fault is None and last and len(closes) and closes[-1] == len(data):
-        fault = Broken(int(opens[-1]), "a quoted field begins here and is never closed")
+        fault = Broken(int(opens[-1]), "a quoted field begins here and is never closed", ends=False)
     return _Quoted(opens, closes, fault)
 
 
@@ -149,6 +150,6 @@ def _quoted_one_by_one(
         opens.append(place)
         closes.append(close)
         if close + 1 < size and not separates[array[close + 1]]:
-            fault = Broken(close, "text follows a closing quote; quotes inside a quoted field are doubled")
+            fault = Broken(close, _AFTER_QUOTE, ends=True)
             return np.array(opens, np.int64), np.array(closes, np.int64), fault
     return np.array(opens, np.int64), np.array(closes, np.int64), None

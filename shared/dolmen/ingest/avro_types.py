@@ -1,0 +1,238 @@
+"""Avro schemas as Arrow types.
+
+=======================================  ==============================================================================
+Avro                                     Arrow
+=======================================  ==============================================================================
+boolean, int, long, float, double        bool, int32, int64, float32, float64
+string, enum, uuid in text               string
+bytes, fixed                             binary, fixed size binary
+decimal                                  decimal of its precision and scale
+date                                     date32
+time-millis, time-micros                 time32, time64
+timestamp-millis, -micros, -nanos        timestamp with zone UTC
+local-timestamp-millis, ...              timestamp without a zone
+record, array, map                       struct, list, map
+union of null and one type               that type, nullable
+=======================================  ==============================================================================
+
+Unknown logical types count as the type they stand on. A union of several types has no column type, and a type that
+holds itself has no end: both are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import types as t
+
+from dolmen.errors import InputError, SchemaError
+
+_PRIMITIVES = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+_LOGICAL = {
+    ("int", "date"): pa.date32(),
+    ("int", "time-millis"): pa.time32("ms"),
+    ("long", "time-micros"): pa.time64("us"),
+    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+    ("long", "timestamp-nanos"): pa.timestamp("ns", "UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+    ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
+}
+_MAX_DEPTH = 100
+_DECIMAL_BYTES, _DECIMAL_DIGITS = 32, 76
+
+
+class AvroTypes:
+    """What a file's schema says.
+
+    Args:
+        schema: the parsed JSON of it.
+
+    Attributes:
+        plain: the schema without logical types, and names of its own: so the decoder gives the very numbers and bytes.
+        arrow: the columns.
+
+    Raises:
+        SchemaError: rows of this schema have no columns, or a column has no Arrow type.
+        InputError: it is no Avro schema.
+    """
+
+    def __init__(self, schema: Any) -> None:
+        self._named: dict[str, tuple[str, pa.DataType | None]] = {}
+        self._bare: set[str] = set()
+        try:
+            self.plain, found, _ = self._read(schema, "", "the row", 0)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"its schema is none of Avro: {error!r}") from None
+        if not t.is_struct(found):
+            raise SchemaError("its rows are no records, so they have no columns")
+        self.arrow = pa.schema(list(found))
+
+    def _read(self, schema: Any, namespace: str, where: str, depth: int) -> tuple[Any, pa.DataType, bool]:
+        """The plain schema, its Arrow type, and whether values may be NULL."""
+        if depth > _MAX_DEPTH:
+            raise SchemaError(f"{where} is nested more than {_MAX_DEPTH} deep")
+        if isinstance(schema, list):
+            return self._union(schema, namespace, where, depth)
+        if isinstance(schema, str):
+            if schema in _PRIMITIVES:
+                return schema, _PRIMITIVES[schema], schema == "null"
+            return self._reference(schema, namespace, where)
+        kind = schema["type"]
+        if not isinstance(kind, str):
+            return self._read(kind, namespace, where, depth + 1)
+        if kind == "array":
+            plain, item, nullable = self._read(schema["items"], namespace, where, depth + 1)
+            if not self._has_bytes(plain):  # a few bytes could claim to hold any number of them
+                raise SchemaError(f"{where}: lists of nothing but NULL cannot be read")
+            return {"type": "array", "items": plain}, pa.list_(pa.field("item", item, nullable)), False
+        if kind == "map":
+            plain, item, nullable = self._read(schema["values"], namespace, where, depth + 1)
+            return {"type": "map", "values": plain}, pa.map_(pa.string(), pa.field("value", item, nullable)), False
+        if kind in ("record", "error", "enum", "fixed"):
+            return self._define(schema, kind, namespace, where, depth)
+        if kind not in _PRIMITIVES:
+            return self._reference(kind, namespace, where)
+        return kind, _logical(schema, kind, where) or _PRIMITIVES[kind], kind == "null"
+
+    def _union(self, branches: list[Any], namespace: str, where: str, depth: int) -> tuple[Any, pa.DataType, bool]:
+        read = [self._read(branch, namespace, where, depth + 1) for branch in branches]
+        kinds = [kind for _, kind, _ in read if not t.is_null(kind)]
+        if any(kind != kinds[0] for kind in kinds):
+            names = ", ".join(str(kind) for kind in kinds)
+            raise SchemaError(f"{where} is a union of several types ({names}): only one beside null can be stored")
+        return [plain for plain, _, _ in read], kinds[0] if kinds else pa.null(), len(kinds) < len(read)
+
+    def _define(self, schema: Any, kind: str, namespace: str, where: str, depth: int) -> tuple[Any, pa.DataType, bool]:
+        given = str(schema["name"])
+        space = given.rpartition(".")[0] if "." in given else str(schema.get("namespace") or namespace)
+        full = given if "." in given or not space else f"{space}.{given}"
+        plain: dict[str, Any] = {"type": kind if kind != "error" else "record", "name": f"t{len(self._named)}"}
+        self._named[full] = plain["name"], None
+        found: pa.DataType
+        if kind == "enum":
+            plain["symbols"], found = [str(symbol) for symbol in schema["symbols"]], pa.string()
+        elif kind == "fixed":
+            plain["size"] = size = int(schema["size"])
+            if size < 1:
+                raise SchemaError(f"{where} has no bytes")
+            found = _logical(schema, kind, where) or pa.binary(size)
+        else:
+            fields, plain["fields"] = [], []
+            for field in schema["fields"]:
+                name = str(field["name"])
+                inner, arrow, nullable = self._read(field["type"], space, f"field {name!r}", depth + 1)
+                plain["fields"].append({"name": name, "type": inner})
+                fields.append(pa.field(name, arrow, nullable))
+            found = pa.struct(fields)
+            if not self._has_bytes(plain):
+                self._bare.add(plain["name"])
+        self._named[full] = plain["name"], found
+        return plain, found, False
+
+    def _has_bytes(self, plain: Any) -> bool:
+        """Whether each value takes at least a byte."""
+        if isinstance(plain, dict) and plain["type"] == "record":
+            return any(self._has_bytes(field["type"]) for field in plain["fields"])
+        return not isinstance(plain, str) or (plain != "null" and plain not in self._bare)
+
+    def _reference(self, name: str, namespace: str, where: str) -> tuple[Any, pa.DataType, bool]:
+        full = f"{namespace}.{name}" if namespace and "." not in name else name
+        known = self._named.get(full) or self._named.get(name)
+        if known is None:
+            raise InputError(f"its schema names a type {name!r} that it does not define")
+        plain, found = known
+        if found is None:
+            raise SchemaError(f"{where} holds itself: records without an end cannot be stored")
+        return plain, found, False
+
+
+def _logical(schema: Any, kind: str, where: str) -> pa.DataType | None:
+    logical = schema.get("logicalType")
+    if logical != "decimal" or kind not in ("bytes", "fixed"):
+        return _LOGICAL.get((kind, logical)) if isinstance(logical, str) else None
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision or precision < 1:
+        return None  # the specification: an invalid logical type is ignored
+    if precision > _DECIMAL_DIGITS or schema.get("size", 0) > _DECIMAL_BYTES:
+        raise SchemaError(f"{where} is a decimal of {precision} digits: more than can be stored")
+    return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
+
+
+def decoded_type(kind: pa.DataType) -> pa.DataType:
+    """The type of what the decoder of the plain schema gives for values of this one."""
+    if t.is_decimal(kind):
+        return pa.binary()
+    if t.is_date(kind) or t.is_time32(kind):
+        return pa.int32()
+    if t.is_temporal(kind):
+        return pa.int64()
+    return _nested(kind, decoded_type)
+
+
+def wide_type(kind: pa.DataType) -> pa.DataType:
+    """The type that values come in: decimals may have more digits than they say, and are checked where they go."""
+    return pa.decimal256(_DECIMAL_DIGITS, kind.scale) if t.is_decimal(kind) else _nested(kind, wide_type)
+
+
+def _nested(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    if t.is_struct(kind):
+        return pa.struct([field.with_type(change(field.type)) for field in kind])
+    if t.is_list(kind):
+        return pa.list_(kind.value_field.with_type(change(kind.value_type)))
+    if t.is_map(kind):
+        return pa.map_(kind.key_type, kind.item_field.with_type(change(kind.item_type)))
+    return kind
+
+
+def finished(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Decoded values as ``kind``. The array is not a slice."""
+    if array.type == kind:
+        return array
+    mask = array.is_null() if array.null_count else None
+    if t.is_decimal(kind):
+        return _decimals(array, kind)
+    if t.is_struct(kind):
+        children = [finished(array.field(place), field.type) for place, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+    if t.is_list(kind):
+        return pa.ListArray.from_arrays(array.offsets, finished(array.values, kind.value_type), type=kind, mask=mask)
+    if t.is_map(kind):
+        items = finished(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(array.offsets, array.keys, items, type=kind, mask=mask)
+    return array.cast(kind)
+
+
+def _decimals(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Decimals of their unscaled numbers, which are big-endian. Raises ValueError if one is too long."""
+    _, offset_buffer, data_buffer = array.buffers()
+    bounds = np.frombuffer(offset_buffer, np.int32)[: len(array) + 1]
+    sizes = np.diff(bounds)
+    if len(sizes) and sizes.max() > _DECIMAL_BYTES:
+        raise ValueError(f"a decimal of more than {_DECIMAL_BYTES} bytes")
+    data = np.frombuffer(data_buffer or b"", np.uint8)
+    made = np.zeros((len(array), _DECIMAL_BYTES), np.uint8)
+    filled = sizes > 0
+    negative = np.zeros(len(array), bool)
+    negative[filled] = data[bounds[:-1][filled]] >= 0x80
+    made[negative] = 0xFF
+    rows = np.repeat(np.arange(len(array)), sizes)
+    from_end = np.repeat(bounds[1:], sizes) - 1 - np.arange(bounds[0], bounds[-1])
+    made[rows, from_end] = data[bounds[0] : bounds[-1]]
+    validity = None
+    if array.null_count:
+        validity = pa.py_buffer(np.packbits(array.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
+    return pa.Array.from_buffers(kind, len(array), [validity, pa.py_buffer(made)])

@@ -1,0 +1,263 @@
+"""How times are written in text where it is not ISO 8601: numbers since the epoch, or a pattern.
+
+ISO 8601 (see ``text``) is always understood beside these: what is no number, or does not match the pattern, is read so.
+
+``epoch_s``, ``epoch_ms``, ``epoch_us``
+    Timestamps are numbers of seconds, milliseconds or microseconds since 1970-01-01T00:00:00 UTC (in a column without
+    a zone: in no zone), and may have decimal places as far as microseconds reach. Dates are numbers of days since
+    then, times of day are numbers of these units since midnight: that is what Debezium writes.
+
+a pattern, such as ``%d/%m/%Y %H:%M:%S``
+    ======================  ==================================================================================
+    ``%Y`` ``%y``           the year in four digits; in two, 69 to 99 being of the last century
+    ``%m`` ``%b`` ``%B``    the month in one or two digits; its English name, cut to three letters or in full
+    ``%d``                  the day, one or two digits
+    ``%H`` ``%I`` ``%p``    the hour, one or two digits; of twelve, with AM or PM
+    ``%M`` ``%S`` ``%f``    minute and second, one or two digits; the second's decimal places, one to six
+    ``%z``                  the UTC offset: ``Z``, ``+0200`` or ``+02:00``
+    ``%%``                  a percent sign
+    ======================  ==================================================================================
+
+    Anything else stands for itself, and white space for any of it. A pattern with date and time of day is that of
+    timestamps; one without time of day that of dates, and of timestamps, which are their midnights; one without a
+    date that of times of day. All other columns hold ISO 8601. Without ``%z``, a column with a zone is in UTC; with it,
+    values fit no column without a zone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
+from dolmen.errors import InputError
+from dolmen.ingest.text import Parse, parse_text
+from dolmen.write.lossless import Cast, Misfit, shown
+
+_UNIT_DIGITS = {"epoch_s": 6, "epoch_ms": 3, "epoch_us": 0}
+"""How many decimal places of a unit reach down to microseconds."""
+
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 and 9999: what Python, and ISO 8601, have words for
+_DAY_US = 86_400_000_000
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_LONG_MONTHS = "january|february|march|april|may|june|july|august|september|october|november|december"
+_DIRECTIVES = {
+    "Y": r"(?P<Y>[0-9]{4})",
+    "y": r"(?P<y>[0-9]{2})",
+    "m": r"(?P<m>[0-9]{1,2})",
+    "b": rf"(?P<b>(?i:{'|'.join(_MONTHS)}))",
+    "B": rf"(?P<B>(?i:{_LONG_MONTHS}))",
+    "d": r"(?P<d>[0-9]{1,2})",
+    "H": r"(?P<H>[0-9]{1,2})",
+    "I": r"(?P<I>0?[1-9]|1[0-2])",
+    "p": r"(?P<p>(?i:AM|PM))",
+    "M": r"(?P<M>[0-9]{1,2})",
+    "S": r"(?P<S>[0-9]{1,2})",
+    "f": r"(?P<f>[0-9]{1,6})",
+    "z": r"(?P<z>Z|[+-][0-9]{2}:?[0-9]{2})",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TimeFormat:
+    """A time format that was understood.
+
+    Args:
+        name: as it was given.
+        digits: of numbers since the epoch, see ``_UNIT_DIGITS``; None for a pattern.
+        pattern: as a regular expression, a group for each directive.
+        directives: those in the pattern.
+    """
+
+    name: str
+    digits: int | None = None
+    pattern: str = ""
+    directives: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(name: str | None) -> TimeFormat | None:
+        """The format of this name; None for ISO 8601 alone. Raises InputError if there is none."""
+        return None if name is None or name == "iso" else _time_format(name)
+
+    @property
+    def has_zone(self) -> bool:
+        """Whether values say their UTC offset."""
+        return "z" in self.directives
+
+    def parser(self, target: pa.DataType) -> Parse | None:
+        """How trimmed text becomes values of ``target``; None if this format says nothing of that type."""
+        if self.digits is not None:
+            numbers: Callable[[pa.Array], pa.Array] = partial(_parse_numbers, digits=self.digits, target=target)
+            return partial(self._parse, _NUMBER, numbers, target) if t.is_temporal(target) else None
+        if t.is_timestamp(target):
+            applies = "d" in self.directives
+        elif t.is_date(target):
+            applies = not self.directives & set("HI")
+        else:
+            applies = t.is_time(target) and "d" not in self.directives
+        return partial(self._parse, self.pattern, partial(self._match, target=target), target) if applies else None
+
+    def asked_type(self, target: pa.DataType) -> pa.DataType | None:
+        """The type of number to ask a parser for instead of ``target``; None if values are no numbers."""
+        if self.digits is None or not t.is_temporal(target):
+            return None
+        return pa.decimal128(38, 6) if self.digits and t.is_timestamp(target) and self.digits > 3 else pa.int64()
+
+    def number_cast(self, source: pa.DataType, target: pa.DataType) -> Cast | None:
+        """The cast from numbers to ``target``; None if ``source`` is no number or ``target`` no time."""
+        if self.digits is None or not t.is_temporal(target) or not (t.is_integer(source) or t.is_decimal(source)):
+            return None
+        return partial(_cast_numbers, digits=self.digits, target=target)
+
+    def _parse(self, pattern: str, parse: Parse, target: pa.DataType, text: pa.Array) -> pa.Array:
+        """Text by ``parse`` where it matches ``pattern``, and by ISO 8601 elsewhere."""
+        matches = pc.match_substring_regex(text, pattern)
+        if pc.all(matches).as_py():
+            return parse(text)
+        if not pc.any(matches).as_py():
+            return self._iso(text, target)
+        nothing = pa.scalar(None, pa.string())
+        some, others = pc.if_else(matches, text, nothing), pc.if_else(matches, nothing, text)
+        return pc.coalesce(parse(some), self._iso(others, target))
+
+    def _iso(self, text: pa.Array, target: pa.DataType) -> pa.Array:
+        try:
+            return parse_text(text, target)
+        except Misfit as misfit:
+            raise Misfit(f"{misfit}, nor is it as in {self.name}" if str(misfit) else "") from None
+
+    def _match(self, text: pa.Array, target: pa.DataType) -> pa.Array:
+        """Text that matches the pattern."""
+        found = pc.extract_regex(text, self.pattern)
+        part = {name: pc.struct_field(found, name) for name in self.directives}
+        pieces: list[Any] = []
+        if "d" in part:
+            pieces = [_year(part), "-", _month(part), "-", _two(part["d"])]
+        if not t.is_date(target) and (pieces == [] or part.keys() & set("HI")):
+            pieces += ["T"] if pieces else []
+            pieces += [_hour(part), ":", _two(part["M"]), ":", _two(part["S"]) if "S" in part else "00"]
+            pieces += [".", pc.utf8_rpad(part["f"], 6, "0")] if "f" in part else []
+            pieces += [part["z"]] if "z" in part else ["Z"] if t.is_timestamp(target) and target.tz else []
+        elif t.is_timestamp(target):
+            pieces += ["T00:00:00Z"] if target.tz else []
+        try:
+            return parse_text(pc.binary_join_element_wise(*pieces, ""), target)
+        except Misfit:
+            why = ": it has a UTC offset" if self.has_zone and not getattr(target, "tz", None) else ""
+            raise Misfit(f"{shown(text[0].as_py())} is not a valid {target}{why}" if len(text) == 1 else "") from None
+
+
+@cache
+def _time_format(name: str) -> TimeFormat:
+    if name in _UNIT_DIGITS:
+        return TimeFormat(name, _UNIT_DIGITS[name])
+    directives: list[str] = []
+    made: list[str] = []
+    for piece in re.findall(r"%.?|\s+|[^%\s]+", name, re.DOTALL):
+        if piece == "%%":
+            made.append("%")
+        elif not piece.startswith("%"):
+            made.append(r"\s+" if piece.isspace() else re.escape(piece))
+        elif piece[1:] not in _DIRECTIVES:
+            known = ", ".join(f"%{directive}" for directive in _DIRECTIVES)
+            raise InputError(f"time format {name!r}: {piece} is unknown; there are {known} and %%")
+        elif piece[1:] in directives:
+            raise InputError(f"time format {name!r}: {piece} is there twice")
+        else:
+            directives.append(piece[1:])
+            made.append(_DIRECTIVES[piece[1:]])
+    there = frozenset(directives)
+    _check(name, there)
+    return TimeFormat(name, None, f"^{''.join(made)}$", there)
+
+
+def _check(name: str, there: frozenset[str]) -> None:
+    """Raises InputError unless the directives make a date, a time of day, or both."""
+    years, months, hours = there & set("Yy"), there & set("mbB"), there & set("HI")
+    dated = len(years) == len(months) == 1 and "d" in there
+    timed = len(hours) == 1 and "M" in there and ("I" in there) == ("p" in there) and ("f" not in there or "S" in there)
+    if not there:
+        raise InputError(
+            f"time format {name!r}: iso, epoch_s, epoch_ms, epoch_us, or a pattern as in %d/%m/%Y %H:%M:%S"
+        )
+    if (not dated and (years or months or "d" in there)) or (not dated and "z" in there):
+        raise InputError(f"time format {name!r}: a date has a year, a month and a day, each once")
+    if not timed and there & set("HIpMSfz"):
+        raise InputError(f"time format {name!r}: a time of day has %H, or %I and %p, then %M, and %S if it has %f")
+
+
+def _parse_numbers(text: pa.Array, digits: int, target: pa.DataType) -> pa.Array:
+    try:
+        try:
+            numbers = text.cast(pa.int64())
+        except pa.ArrowInvalid:
+            numbers = text.cast(pa.decimal128(38, 6))
+        return _cast_numbers(numbers, digits, target)
+    except (pa.ArrowInvalid, Misfit) as error:
+        reason = str(error) if isinstance(error, Misfit) else ""
+        if len(text) == 1 and not reason:
+            reason = f"{shown(text[0].as_py())} is not a valid {target}"
+        raise Misfit(reason) from None
+
+
+def _cast_numbers(numbers: pa.Array, digits: int, target: pa.DataType) -> pa.Array:
+    """Numbers since the epoch as times."""
+    if t.is_date(target):
+        digits, low, high = 0, _FIRST_DAY, _LAST_DAY
+    elif t.is_time(target):
+        low, high = 0, _DAY_US - 1
+    else:
+        low, high = _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1
+    try:
+        if t.is_decimal(numbers.type):
+            exact = numbers.cast(pa.decimal128(38, digits))  # as many decimal places as count: none is lost
+            whole = pa.Array.from_buffers(pa.decimal128(38, 0), len(exact), exact.buffers(), offset=exact.offset)
+            values = whole.cast(pa.int64())
+        else:
+            values = pc.multiply_checked(numbers.cast(pa.int64()), 10**digits)
+    except pa.ArrowInvalid:
+        raise _misfit(numbers, target, "it does not fit without loss") from None
+    within = pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high))
+    if pc.all(within).as_py() is False:
+        why = "not within a day" if t.is_time(target) else "not within the years 1 to 9999"
+        raise _misfit(numbers, target, f"{why}; is it in another unit?")
+    return values.cast(pa.int32()).cast(target) if t.is_date(target) else values.cast(target)
+
+
+def _misfit(numbers: pa.Array, target: pa.DataType, why: str) -> Misfit:
+    return Misfit(f"{numbers[0]} is not a valid {target}: {why}" if len(numbers) == 1 else "")
+
+
+def _two(digits: pa.Array) -> pa.Array:
+    return pc.utf8_lpad(digits, 2, "0")
+
+
+def _year(part: dict[str, pa.Array]) -> pa.Array:
+    if "Y" in part:
+        return part["Y"]
+    last = pc.greater_equal(part["y"], "69")
+    return pc.binary_join_element_wise(pc.if_else(last, "19", "20"), part["y"], "")
+
+
+def _month(part: dict[str, pa.Array]) -> pa.Array:
+    if "m" in part:
+        return _two(part["m"])
+    name = pc.utf8_slice_codeunits(pc.ascii_lower(part.get("b", part.get("B"))), 0, 3)
+    number = pc.add(pc.index_in(name, pa.array(_MONTHS)), 1)
+    return _two(number.cast(pa.string()))
+
+
+def _hour(part: dict[str, pa.Array]) -> pa.Array:
+    if "H" in part:
+        return _two(part["H"])
+    twelve = part["I"].cast(pa.int8())
+    hour = pc.if_else(pc.equal(twelve, 12), pa.scalar(0, pa.int8()), twelve)
+    later = pc.equal(pc.ascii_lower(part["p"]), "pm")
+    return _two(pc.if_else(later, pc.add(hour, pa.scalar(12, pa.int8())), hour).cast(pa.string()))
