@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Optional
@@ -80,7 +81,8 @@ def request_delete(
         return
     console.print(given, highlight=False, soft_wrap=True, markup=False)
     checked = f"checked against version {version}" if db else "not checked against a database: none was named"
-    errors.print(f"in the queue; {checked}. See: dolmen request-status {given}", highlight=False, markup=False)
+    told = f"in the queue; {checked}. See: dolmen request-status {shlex.quote(given)}"
+    errors.print(told, highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command("request-status")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from dolmen.database import Database
-from dolmen.errors import InputError, LimitError
+from dolmen.errors import AppliedIdError, InputError, LimitError
 from dolmen.ingest.queues import MAX_FILE_BYTES, DirectoryQueue, Queue
 from dolmen.ingest.requests import DeleteRequest, parse_request
 from dolmen.mutation import key_fields
@@ -59,9 +59,13 @@ def check(database: Database, request: DeleteRequest) -> int:
         the version that was looked at.
 
     Raises:
+        AppliedIdError: another request was applied under this id.
         InputError, NotFoundError: no such table or column, a predicate or keys that do not fit.
     """
     transaction = database.transaction()
+    before = transaction.applied_before([request.id]).get(request.id)
+    if before is not None and before.digest != request.digest:
+        raise AppliedIdError(f"version {before.version} has applied another request under the id {request.id!r}")
     for delete in request.deletes:
         transaction.table(delete.table).delete(delete.where, keys=delete.keys, on=delete.on)
     return transaction.base.version  # which is given up here, before anything of it is uploaded
