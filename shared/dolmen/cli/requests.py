@@ -67,7 +67,7 @@ def request_delete(
             raise InputError("--keys needs to know the key's type: give --database, or the keys with --keys-file")
         chosen = typed_keys(db, tables[0], texts, columns)
     target = open_queue(queue)
-    given = request_id or shared_runtime().uuid()
+    given = shared_runtime().uuid() if request_id is None else request_id
     body = compose(tables, where=where, keys=chosen, on=columns, mode=mode, request_id=given)
     too_large(body, target)
     version = check(db, parse_request(body, None)) if db else None
