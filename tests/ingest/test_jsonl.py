@@ -129,3 +129,24 @@ for deep in one_line, many_lines:
     one_line, many_lines = done.stdout.splitlines()
     assert "line 2, row 2: nested more than 200 deep" in one_line
     assert "line 2, row 2: not JSON" in many_lines
+
+
+@pytest.mark.parametrize("data", [b"null\n", b' null\n{"a": 1}\n', b'{"a": 1}\nnull\n', b"null"])
+def test_a_line_of_null_does_not_take_the_process_down(data: bytes) -> None:
+    """pyarrow's parser does not survive text that begins with it."""
+    program = """
+import io, sys
+import pyarrow as pa
+from dolmen.errors import RowError
+from dolmen.ingest.formats import detect, read
+schema = pa.schema([("a", pa.int64()), ("s", pa.struct([("x", pa.int64())]))])
+for given in schema, None:
+    try:
+        read(lambda: io.BytesIO(eval(sys.argv[1])), detect("t.jsonl"), given, name="t.jsonl").read_all()
+    except RowError as error:
+        print(error.reason)
+"""
+    done = subprocess.run([sys.executable, "-c", program, repr(data)], capture_output=True, text=True, check=True)
+    assert (
+        done.stdout.splitlines() == ["not a JSON object: each line holds one, and nothing stands around them all"] * 2
+    )

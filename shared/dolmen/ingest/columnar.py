@@ -76,20 +76,23 @@ def conformed(
 
 def kept_schema(source: pa.Schema, schema: pa.Schema, name: str) -> pa.Schema:
     """What of a file's columns, and of the fields in them, the table has. Raises SchemaError if that is nothing."""
-    wanted = {field.name: field.type for field in schema}
+    wanted = {field.name: field for field in schema}
     kept = [field.with_type(_kept_type(field.type, wanted[field.name])) for field in source if field.name in wanted]
     if not kept:
         raise SchemaError(f"file {name!r}: no column is one of the table's; there are: {', '.join(wanted)}")
     return pa.schema(kept)
 
 
-def _kept_type(source: pa.DataType, target: pa.DataType) -> pa.DataType:
+def _kept_type(source: pa.DataType, field: pa.Field) -> pa.DataType:
+    target = field.type
+    if is_closed(field):
+        return source
     if t.is_struct(source) and t.is_struct(target):
-        wanted = {field.name: field.type for field in target}
+        wanted = {field.name: field for field in target}
         kept = [field.with_type(_kept_type(field.type, wanted[field.name])) for field in source if field.name in wanted]
         return pa.struct(kept) if kept else source
     if t.is_list(target) and (t.is_list(source) or t.is_large_list(source)):
-        item = source.value_field.with_type(_kept_type(source.value_type, target.value_type))
+        item = source.value_field.with_type(_kept_type(source.value_type, target.value_field))
         return pa.list_(item) if t.is_list(source) else pa.large_list(item)
     return source
 

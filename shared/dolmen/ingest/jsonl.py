@@ -126,6 +126,8 @@ class _Converter:
         objects = count_objects(block.data)
         if objects == 0:
             return pa.RecordBatch.from_pylist([], self._schema)
+        if objects is None:
+            return None  # not for the parser: text that begins with null takes the process down with it
         if self._ignore_extra and may_be_too_deep(block.data):
             return None  # elsewhere the parser stops at the first unknown key
         try:

@@ -6,9 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import pyarrow as pa
+
 from dolmen.errors import InputError
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.times import TimeFormat
+
+CLOSED = {b"dolmen": b"closed"}
+"""Metadata of a field in whose structs nothing that is extra is skipped, whatever the options say."""
 
 MAX_BYTES = 64 << 30
 MAX_TEMPORARY_BYTES = 8 << 30
@@ -68,6 +73,11 @@ class ReadOptions:
     def ignore_extra(self) -> bool:
         """Whether what the table does not have is skipped."""
         return self.extra == "ignore"
+
+
+def is_closed(field: pa.Field) -> bool:
+    """Whether a field is marked so (``CLOSED``)."""
+    return bool(field.metadata) and CLOSED.items() <= field.metadata.items()
 
 
 @dataclass(frozen=True, slots=True)
