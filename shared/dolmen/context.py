@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dolmen.commit.head import Head
-from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.errors import CorruptionError
 from dolmen.runtime import Runtime
 from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectStore
@@ -42,6 +42,6 @@ class Context:
         try:
             yield
         except CorruptionError as error:
-            if isinstance(error.__cause__, (ObjectNotFoundError, FileNotFoundError)):
+            if error.is_missing:
                 self.head.check_kept(version)
             raise

@@ -195,6 +195,11 @@ class CorruptionError(Error):
         self.key, self.reason = key, reason
         super().__init__(f"object {key!r} is damaged: {reason}")
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether the object is not there at all, which is right where nothing needs it any more."""
+        return isinstance(self.__cause__, (ObjectNotFoundError, FileNotFoundError))
+
 
 class UnsupportedFormatError(Error):
     """Written by a newer dolmen, or not a dolmen object at all."""

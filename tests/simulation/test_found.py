@@ -122,9 +122,10 @@ def test_background_work_whose_snapshot_has_expired_says_so_and_does_not_call_it
 
 
 class Interrupted(MemoryStore):
-    """Something happens just before it reads a segment of history."""
+    """Something happens just before it reads an object of one kind."""
 
     meanwhile: Callable[[], None] | None = None
+    before = "segment/history/"
 
     def get(
         self,
@@ -134,7 +135,7 @@ class Interrupted(MemoryStore):
         etag: str | None = None,
         version: str | None = None,
     ) -> Object:
-        if key.startswith("segment/history/") and self.meanwhile:
+        if key.startswith(self.before) and self.meanwhile:
             happens, self.meanwhile = self.meanwhile, None
             happens()
         return super().get(key, byte_range, etag=etag, version=version)
@@ -324,3 +325,34 @@ def test_a_delete_by_position_that_found_nothing_is_planned_again_too() -> None:
     db.run(batch)
     assert len(runs) == 2
     assert db.table("t").to_arrow()["k"].to_pylist() == [7]
+
+
+def test_a_base_that_expires_while_a_change_is_fitted_to_it_is_no_damage() -> None:
+    """History 7000240: a commit had just read the newest version, and merged its vector with one of that, when others
+    replaced it and a collection removed it."""
+    now = [1_800_000_000_000_000]
+    bucket = MemoryBucket(lambda: now[0])
+    runtime = Runtime(clock_us=lambda: now[0], monotonic=lambda: now[0] / 1e6, sleep=lambda seconds: None, threads=1)
+    db = Database(MemoryStore(bucket, runtime), runtime)
+    db.set(retention="1m", keep_versions=1, reader_grace="1s", orphan_age="1h")
+    db.create_table("t", SCHEMA).append(pa.table({"k": [1, 2, 3, 4]}))
+    store = Interrupted(bucket, runtime)
+    store.before = "tombstone/"
+    slow = Database(store, runtime).transaction()
+    slow.table("t").delete("k = 1", mode="positions")
+    db.table("t").delete("k = 2", mode="positions")
+    happened = []
+
+    def meanwhile() -> None:
+        happened.append(db.version)
+        db.table("t").delete("k = 3", mode="positions")
+        for _ in range(3):
+            now[0] += 10 * 60 * 1_000_000
+            db.refresh()
+            collect(db._context)
+        assert db._context.head.refresh().manifest.horizon > happened[0]
+
+    store.meanwhile = meanwhile
+    slow.commit()
+    assert happened
+    assert db.table("t").to_arrow()["k"].to_pylist() == [4]

@@ -10,7 +10,7 @@ from dolmen.commit.head import Base, Head
 from dolmen.commit.readback import Verdict, read_back
 from dolmen.commit.statements import Statement
 from dolmen.commit.workbench import Workbench
-from dolmen.errors import Error, StoreUnavailableError, UnknownOutcomeError
+from dolmen.errors import CorruptionError, Error, StoreUnavailableError, UnknownOutcomeError
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Pointer
@@ -65,10 +65,14 @@ def commit(head: Head, change: Change, bench: Workbench) -> Committed:
             if manifest is None:
                 return Committed(None, already, tries)
             manifest = bench.fit(manifest, base.manifest)
-        except Error:
-            if fresh:
+        except Error as error:
+            gone = isinstance(error, CorruptionError) and error.is_missing
+            if fresh and not gone:
                 raise
-            base, fresh = head.refresh(), True  # a cached base proves nothing
+            newest = head.refresh()
+            if fresh and base.manifest.version >= newest.manifest.horizon:
+                raise  # else the base has expired while the change was fitted to it
+            base, fresh = newest, True  # a cached base proves nothing
             continue
         bench.upload(manifest.key, manifest.encode())
         if runtime.monotonic() - stamped < STAMP_SECONDS:

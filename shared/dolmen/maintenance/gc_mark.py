@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.errors import CorruptionError
 from dolmen.format.manifest import Manifest, Released, Segment, TableEntry
 from dolmen.format.references import references
 from dolmen.maintenance.gc_keyset import KeySet
@@ -53,11 +53,6 @@ def reached(tree: Segment, reader: SegmentReader) -> Iterator[str]:
             return
 
 
-def is_missing(error: CorruptionError) -> bool:
-    """Whether the object is not there, rather than damaged."""
-    return isinstance(error.__cause__, ObjectNotFoundError)
-
-
 def released(manifest: Manifest, reader: SegmentReader, after: int) -> Iterator[Released]:
     """What commits after version ``after`` released, oldest first."""
     for segment in manifest.segments_of("released"):
@@ -85,7 +80,7 @@ def mark(manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
                 except CorruptionError as error:
                     # An earlier run has deleted all that it names and then itself, and died before it could say so;
                     # by its clock, or the settings then, the grace of the readers was over.
-                    if not is_missing(error):
+                    if not error.is_missing:
                         raise
 
     return KeySet(keys())

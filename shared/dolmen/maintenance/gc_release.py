@@ -10,7 +10,7 @@ from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Manifest, Released, Segment
 from dolmen.maintenance.gc_eraser import BATCH, Eraser
 from dolmen.maintenance.gc_keyset import KeySet
-from dolmen.maintenance.gc_mark import is_missing, reached, released
+from dolmen.maintenance.gc_mark import reached, released
 from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectInfo, ObjectStore
 
@@ -97,7 +97,7 @@ class Release:
                     self._flush()
                     keys = []
         except CorruptionError as error:
-            if not is_missing(error):
+            if not error.is_missing:
                 raise
             return  # an earlier run has deleted all that it names, and then itself
         self._add(version, keys)
