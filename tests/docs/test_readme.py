@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import dolmen
+from support.ministack import boto3_client, endpoint_environment
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -50,6 +57,36 @@ def test_the_shell_tour_runs(tmp_path: Path) -> None:
     output = run(["bash", "-euo", "pipefail", "-c", block("shell")], tmp_path)
     assert re.search(r"^6$", output, re.MULTILINE), "the scan of version 2 counts all 6 rows"
     assert '"operation":"delete"' in output
+
+
+def test_the_tour_of_declared_tables_runs_and_deletes_what_it_asks_for(tmp_path: Path) -> None:
+    for name in ("examples", "functions"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    output = run(["bash", "-euo", "pipefail", "-c", block("declared")], tmp_path)
+    assert "+ table events" in output
+    assert re.search(r"erasure-17 .* applied", output), output
+    assert output.splitlines()[-1] == "3", "of 6 rows, 3 are of user 42"
+
+
+def test_the_tour_of_queues_runs(ministack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in endpoint_environment(ministack).items():
+        monkeypatch.setenv(name, value)
+    s3, sqs = boto3_client("s3", ministack), boto3_client("sqs", ministack)
+    s3.create_bucket(Bucket="readme-landing")
+    s3.put_object(Bucket="readme-landing", Key="landing/events/1.csv", Body=b"id,user_id\n1,42\n")
+    monkeypatch.setenv("LANDING", "s3://readme-landing/landing/")
+    monkeypatch.setenv("DOLMEN_DATABASE", str(tmp_path / "db"))
+    db = dolmen.open(str(tmp_path / "db"))
+    db.create_table("events", pa.schema([("id", pa.int64()), ("user_id", pa.int64())]))
+    bodies = []
+    for name in ("INGEST", "DELETE"):
+        monkeypatch.setenv(f"DOLMEN_{name}_QUEUE", sqs.create_queue(QueueName=f"readme-{name}")["QueueUrl"])
+    run(["bash", "-euo", "pipefail", "-c", block("queues")], tmp_path)
+    for name in ("INGEST", "DELETE"):
+        [message] = sqs.receive_message(QueueUrl=os.environ[f"DOLMEN_{name}_QUEUE"])["Messages"]
+        bodies.append(message["Body"])
+    assert "landing/events/1.csv" in bodies[0]
+    assert json.loads(bodies[1]) == {"table": "events", "where": "user_id = 42", "request_id": "erasure-17"}
 
 
 def test_the_make_targets_exist() -> None:
