@@ -82,6 +82,10 @@ minio-install: ## build that server once, into ~/.cache/dolmen
 bench: .venv/.installed ## measure, and write docs/benchmarks.md
 	@$(DEV)/python -m bench --write
 
+.PHONY: cost
+cost: .venv/.installed ## count requests, and write docs/cost.md
+	@$(DEV)/python -m bench.cost --write
+
 .PHONY: build
 build: .venv-sam/.installed ## the Lambda functions and layers, into .aws-sam/
 	@.venv-sam/bin/sam build

@@ -1,0 +1,213 @@
+"""The cost model: a day's requests, seconds and dollars, from what an operation costs and how much there is to do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from bench import prices
+from bench.requests import Measured, Requests
+from dolmen.maintenance.compaction_plan import CompactionOptions
+from dolmen.scan.ranges import MERGED_BYTES
+from dolmen.store.input import READ_AHEAD_BYTES
+from dolmen.store.upload import PART_BYTES, THRESHOLD_BYTES
+from dolmen.write.options import DEFAULT
+
+DAY_SECONDS = 86_400
+TB = 1e12
+
+
+@dataclass(frozen=True)
+class Load:
+    """A day's work, and how the stack is set up. All that is not said by the example is an assumption.
+
+    Args:
+        bytes_in, bytes_deleted, queries: of the example. Bytes are those of the table's files.
+        file_bytes: of a dropped file; it makes one data file of the same size.
+        delete_messages: what the bytes are deleted by.
+        ingest_batch, ingest_window, delete_batch, delete_window: messages and seconds of a batch at most, of
+            template.yaml.
+        rounds, collections: of background work, a day; of template.yaml.
+        retention_days: how long versions are kept, and with them files that were rewritten or emptied.
+        spread: how many times as many files are looked into as the deletes would empty.
+        query_files, query_groups: full files that a query reads of, after pruning, and row groups of them.
+        warm: share of queries by processes that have asked before.
+        key_share: of a file's bytes, what a delete has to look into.
+        commit_seconds: from reading the pointer to replacing it.
+        part_bytes: of a multipart upload.
+        ingest_rate, rewrite_rate, message_rate: bytes or messages per second of a function of ``memory_gb``, which
+            has one processor; see docs/benchmarks.md.
+    """
+
+    bytes_in: float = 6 * TB
+    bytes_deleted: float = 2 * TB
+    queries: int = 50_000
+    file_bytes: int = 64_000_000
+    delete_messages: int = 1_000_000
+    ingest_batch: int = 100
+    ingest_window: int = 10
+    delete_batch: int = 1_000
+    delete_window: int = 5
+    rounds: int = 96
+    collections: int = 4
+    retention_days: int = 30
+    spread: int = 4
+    query_files: int = 20
+    query_groups: int = 60
+    warm: float = 0.9
+    key_share: float = 0.05
+    commit_seconds: float = 0.2
+    part_bytes: int = PART_BYTES
+    ingest_rate: float = 30e6
+    rewrite_rate: float = 50e6
+    message_rate: float = 2_000
+    memory_gb: float = 1769 / 1024
+
+    @property
+    def files(self) -> float:
+        """Dropped a day."""
+        return self.bytes_in / self.file_bytes
+
+    @property
+    def ingest_batches(self) -> float:
+        """Commits of files: a batch is handed out when it is full or its window is over."""
+        return batches(self.files, self.ingest_batch, self.ingest_window)
+
+    @property
+    def delete_batches(self) -> float:
+        """Commits of delete messages."""
+        return batches(self.delete_messages, self.delete_batch, self.delete_window)
+
+    @property
+    def rewritten(self) -> float:
+        """Bytes that compaction writes: dropped files once, if they are not full ones, and what is left of files more
+        than half of whose rows are deleted, which is at most as much as goes."""
+        merged = self.bytes_in if self.file_bytes < DEFAULT.target_file_bytes / 2 else 0.0
+        return merged + self.bytes_deleted
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the bill, a day's."""
+
+    what: str
+    requests: Requests
+    seconds: float = 0.0
+    invocations: float = 0.0
+    messages: float = 0.0
+
+
+def batches(messages: float, size: int, window: int) -> float:
+    """How many batches a day: of steadily arriving messages."""
+    return max(messages / size, min(messages, DAY_SECONDS / window))
+
+
+def uploads(size: float, part_bytes: int) -> float:
+    """PUTs of an object: one, or the beginning, the parts and the end of a multipart upload."""
+    return 1 if size <= THRESHOLD_BYTES else 2 + math.ceil(size / part_bytes)
+
+
+def bill(load: Load, counted: Measured) -> list[Line]:
+    """A day's requests and seconds, line by line."""
+    commits = load.ingest_batches + load.delete_batches
+    # Of commits that come at random so many meet another on its way.
+    races = commits * min(1.0, commits / DAY_SECONDS * load.commit_seconds)
+    full = DEFAULT.target_file_bytes
+    looked_into = load.bytes_deleted / full * load.spread
+    return [
+        Line(
+            "ingest: commits",
+            counted.ingest * load.ingest_batches,
+            seconds=load.bytes_in / load.ingest_rate + load.ingest_batches * load.commit_seconds,
+            invocations=load.ingest_batches,
+            messages=queue_requests(load.files),
+        ),
+        Line(
+            "ingest: files",
+            Requests(counted.ingest_file.puts - 1 + uploads(load.file_bytes, load.part_bytes), counted.ingest_file.gets)
+            * load.files
+            + Requests(0, (math.ceil(load.file_bytes / READ_AHEAD_BYTES) - 1) * load.files),
+        ),
+        Line(
+            "deletes: commits",
+            counted.delete * load.delete_batches + counted.delete_message * load.delete_messages,
+            seconds=load.delete_messages / load.message_rate + load.delete_batches * load.commit_seconds,
+            invocations=load.delete_batches,
+            messages=queue_requests(load.delete_messages),
+        ),
+        Line("commits that met another", counted.lost_race * races),
+        Line(
+            "resolving deletes",
+            (counted.resolve + counted.idle_round) * load.rounds
+            + (counted.resolve_file + counted.resolve_group * (full / DEFAULT.row_group_bytes)) * looked_into,
+            seconds=looked_into * full * load.key_share / load.rewrite_rate,
+            invocations=load.rounds,
+        ),
+        _compaction(load, counted),
+        Line(
+            "collection (GC)",
+            counted.gc * load.collections + counted.gc_version * commits,
+            seconds=60.0 * load.collections,
+            invocations=load.collections,
+        ),
+        Line(
+            "queries",
+            (counted.query_cold + counted.query_file_cold * load.query_files) * (load.queries * (1 - load.warm))
+            + (counted.query_warm + counted.query_file_warm * load.query_files) * (load.queries * load.warm)
+            + counted.query_group * (load.query_groups * load.queries),
+        ),
+    ]
+
+
+def _compaction(load: Load, counted: Measured) -> Line:
+    full = DEFAULT.target_file_bytes
+    groups = load.rewritten / CompactionOptions().group_bytes
+    inputs = (load.rewritten - load.bytes_deleted) / load.file_bytes + 2 * load.bytes_deleted / full
+    ranges = (load.rewritten + load.bytes_deleted) / MERGED_BYTES
+    written = uploads(full, load.part_bytes) * load.rewritten / full
+    return Line(
+        "compaction",
+        Requests((counted.compact.puts - 1) * groups + written, counted.compact.gets * groups)
+        + Requests(0, counted.compact_file.gets * inputs + max(0.0, ranges - inputs)),
+        seconds=load.rewritten / load.rewrite_rate,
+    )
+
+
+def queue_requests(messages: float) -> float:
+    """Requests to SQS: a message is sent alone, received and deleted with up to nine others; and a queue that waits is
+    asked by five pollers every 20 seconds (docs.aws.amazon.com/lambda/latest/dg/services-sqs-scaling.html)."""
+    return messages * (1 + 2 / 10) + 5 * DAY_SECONDS / 20
+
+
+def dollars(load: Load, line: Line) -> float:
+    """A day's price of a line."""
+    return (
+        line.requests.puts * prices.S3_PUT
+        + line.requests.gets * prices.S3_GET
+        + line.seconds * load.memory_gb * prices.LAMBDA_GB_SECOND
+        + line.invocations * prices.LAMBDA_REQUEST
+        + line.messages * prices.SQS_REQUEST
+    )
+
+
+def stored(load: Load, days: int = 30) -> tuple[float, float]:
+    """GB after so many days: of rows that are there, and of files that only older versions show."""
+    live = (load.bytes_in - load.bytes_deleted) * days
+    old = (load.rewritten + load.bytes_deleted) * min(days, load.retention_days)
+    return live / 1e9, old / 1e9
+
+
+VARIANTS: dict[str, dict[str, float]] = {
+    "files of 384 MB are dropped: nothing to merge": {"file_bytes": 400_000_000},
+    "files of 8 MB are dropped": {"file_bytes": 8_000_000},
+    "batching windows of 60 seconds": {"ingest_window": 60, "delete_window": 60},
+    "versions kept for 7 days": {"retention_days": 7},
+    "parts of 64 MB in multipart uploads": {"part_bytes": 64 << 20},
+    "each delete is looked for in ten times as many files": {"spread": 40},
+}
+"""What is changed for the table of variants."""
+
+
+def variant(changes: dict[str, float]) -> Load:
+    """The example with something else."""
+    return replace(Load(), **changes)  # type: ignore[arg-type]

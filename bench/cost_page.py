@@ -1,0 +1,130 @@
+"""docs/cost.md, in which every figure is computed."""
+
+# ruff: noqa: E501 (lines of the page are long where figures are put in)
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from bench import prices
+from bench.cost_model import VARIANTS, Load, bill, dollars, stored, uploads, variant
+from bench.requests import Measured, Requests
+
+REFERENCE_PUTS = 380_000
+"""PUTs a day that the reference design is said to need for this load."""
+
+_OPERATIONS = {
+    "ingest": "a batch of files: its commit",
+    "ingest_file": "each file of up to 64 MB in it, looking whether it was rejected before included",
+    "delete": "a batch of delete messages, up to 1,000: its commit",
+    "delete_message": "each message in it",
+    "lost_race": "a commit that met another: more than that",
+    "query_cold": "a query, the database opened for it",
+    "query_warm": "a query, by a process that has asked before",
+    "query_file_cold": "each file that it reads (the footer), for the first time",
+    "query_file_warm": "each file, again",
+    "query_group": "each row group that it reads two narrow columns of",
+    "compact": "a compaction: its commit, its intent, its output of up to 64 MB",
+    "compact_file": "each file of up to 8 MB that goes in",
+    "resolve": "a resolution of deletes: its commit and its vectors",
+    "resolve_file": "each file that may have rows deleted",
+    "resolve_group": "each row group in it",
+    "idle_round": "a round of background work that finds nothing to do",
+    "gc": "a collection",
+    "gc_version": "each version that goes with it (its share of a page of a listing)",
+}
+
+
+def page(counted: Measured) -> str:
+    """The whole page."""
+    load = Load()
+    lines = bill(load, counted)
+    total = sum((line.requests for line in lines), Requests(0, 0))
+    puts = {line.what: line.requests.puts for line in lines}
+    foreground = puts["ingest: commits"] + puts["ingest: files"] + puts["deletes: commits"]
+    background = total.puts - foreground
+    live, old = stored(load)
+    counts = "\n".join(
+        f"| {_OPERATIONS[each.name]} | {_number(getattr(counted, each.name).puts)} "
+        f"| {_number(getattr(counted, each.name).gets)} |"
+        for each in fields(counted)
+    )
+    billed = "\n".join(
+        f"| {line.what} | {line.requests.puts:,.0f} | {line.requests.gets:,.0f} | {line.seconds:,.0f} "
+        f"| {dollars(load, line):,.2f} |"
+        for line in lines
+    )
+    daily = sum(dollars(load, line) for line in lines)
+    varied = [_variant_row("as above", load, counted)]
+    varied += [_variant_row(name, variant(changes), counted) for name, changes in VARIANTS.items()]
+    busy = next(line.seconds for line in lines if line.what == "compaction") / 86_400
+    return f"""# What it costs
+
+Written by `python -m bench.cost --write` (`make cost`). Requests are counted on the code as it is, prices are those of
+`bench/prices.py` (us-east-1, November 2026: [S3]({prices.S3_SOURCE}), [Lambda]({prices.LAMBDA_SOURCE}),
+[SQS]({prices.SQS_SOURCE})), and everything else is an assumption that stands in `Load` in
+`bench/cost_model.py`: put your own there.
+
+## Requests, counted
+
+"PUT" are PUT, POST and LIST, which have one price; "GET" are GET and HEAD. DELETE is free.
+
+| what | PUT | GET |
+|---|---|---|
+{counts}
+
+What is larger goes by its bytes: a dropped file is read 8 MB at a time, compaction reads ranges of up to 8 MB, and an object
+above 64 MB is uploaded in parts ({uploads(384 << 20, load.part_bytes):.0f} PUTs for a full file of 384 MB).
+
+## An example
+
+{load.bytes_in / 1e12:.0f} TB a day in, {load.bytes_deleted / 1e12:.0f} TB a day deleted, {load.queries:,} queries a day; bytes are those of the table's Parquet files.
+Assumed: {load.files:,.0f} files of {load.file_bytes / 1e6:.0f} MB are dropped, {load.delete_messages:,} delete messages sent, both evenly over the day;
+batching windows of {load.ingest_window} and {load.delete_window} seconds and the schedules are those of `template.yaml`. Dropped files are merged into full
+ones once, and a file is rewritten when more than half of its rows are deleted. A query reads {load.query_groups} row groups of
+{load.query_files} files; {load.warm:.0%} of the queries come from processes that have asked before. Statistics
+keep deletes from being looked for in more than {load.spread} times the files that they would empty.
+
+| a day's | PUT | GET | Lambda seconds | dollars |
+|---|---|---|---|---|
+{billed}
+| **together** | **{total.puts:,.0f}** | **{total.gets:,.0f}** | **{sum(line.seconds for line in lines):,.0f}** | **{daily:,.2f}** |
+
+Lambda seconds are of functions of 1,769 MB (one processor); dollars are S3 requests, Lambda and SQS. Queries run where you
+are. Compaction would keep {busy:.1f} such functions busy all day, and one function runs at a time: at this size give it more
+memory (`MaintenanceMemorySize`; processors grow with it), drop larger files, or use several databases.
+
+**Storage is the larger part.** After 30 days {live / 1e3:,.0f} TB of rows are there, and {old / 1e3:,.0f} TB are kept because versions of
+the last {load.retention_days} days still show them: {prices.storage(live + old):,.0f} dollars a month for both, {prices.storage(live):,.0f} for the rows alone. Shorter retention
+(`dolmen settings`) is the first thing to turn.
+
+| variant | PUT a day | GET a day | requests and functions, dollars a day | storage after 30 days, dollars a month |
+|---|---|---|---|---|
+{chr(10).join(varied)}
+
+## Beside {REFERENCE_PUTS:,} PUTs a day
+
+That is the figure given for the reference design at this load: a PUT for each {load.bytes_in / REFERENCE_PUTS / 1e6:.1f} MB that comes in, which is what one
+has to expect when each small batch of events, of each hour partition it touches, becomes an object of its own, with its
+deletes and its metadata beside it. What it counts is not known in more detail.
+
+dolmen's {total.puts:,.0f} differ in kind. **Where rows and deletes come in it needs {foreground:,.0f}**: one for each dropped file, two for each
+batch of files, three for each batch of deletes, however many messages are in it or rows and files they delete, as no data file
+is touched; so these grow with the number of files and with the clock (the windows), not with the bytes deleted. **The other
+{background:,.0f} are background work**, {puts["compaction"]:,.0f} of them compaction's, and nearly all of these parts of {load.part_bytes >> 20} MB: they grow with the bytes
+rewritten, cost {background * prices.S3_PUT:,.2f} dollars a day, and fall away where full files are dropped. A design that never rewrites saves them and pays
+in every query.
+"""
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value == round(value) else f"{value:.3f}"
+
+
+def _variant_row(name: str, load: Load, counted: Measured) -> str:
+    lines = bill(load, counted)
+    total = sum((line.requests for line in lines), Requests(0, 0))
+    return (
+        f"| {name} | {total.puts:,.0f} | {total.gets:,.0f} | {sum(dollars(load, line) for line in lines):,.2f} "
+        f"| {prices.storage(sum(stored(load))):,.0f} |"
+    )

@@ -1,0 +1,30 @@
+"""What AWS asks, in US dollars, in us-east-1. Written down in November 2026; look before you rely on it."""
+
+from __future__ import annotations
+
+S3_SOURCE = "https://aws.amazon.com/s3/pricing/"
+S3_PUT = 0.005 / 1_000
+"""PUT, COPY, POST and LIST; each part of a multipart upload is one, its beginning and its end are too."""
+S3_GET = 0.0004 / 1_000
+"""GET, HEAD and all others. DELETE is free."""
+S3_STORAGE_TIERS = ((50_000, 0.023), (450_000, 0.022), (float("inf"), 0.021))
+"""S3 Standard: so many GB at so much a GB and month."""
+
+LAMBDA_SOURCE = "https://aws.amazon.com/lambda/pricing/"
+LAMBDA_REQUEST = 0.20 / 1_000_000
+LAMBDA_GB_SECOND = 0.0000166667
+"""x86_64; arm64 is 20 % cheaper."""
+
+SQS_SOURCE = "https://aws.amazon.com/sqs/pricing/"
+SQS_REQUEST = 0.40 / 1_000_000
+"""Standard queues."""
+
+
+def storage(gigabytes: float) -> float:
+    """Dollars a month."""
+    dollars = 0.0
+    for size, price in S3_STORAGE_TIERS:
+        taken = min(gigabytes, size)
+        dollars += taken * price
+        gigabytes -= taken
+    return dollars
