@@ -66,6 +66,7 @@ def ingest_changes(
     settings: IngestSettings,
     on_bad_row: OnBadRow | None,
     request: str,
+    options: ReadOptions | None = None,
     portion_rows: int = PORTION_ROWS,
     portion_bytes: int = PORTION_BYTES,
 ) -> ChangeCounts:
@@ -76,6 +77,7 @@ def ingest_changes(
         settings: the table's, with ``cdc``.
         on_bad_row: is told of each row that can't be applied, and the others are; None: such a row is an error.
         request: the file's id.
+        options: how to read it; None: as the settings ask for.
 
     Raises:
         RowError: a row is bad, and ``on_bad_row`` is None.
@@ -87,7 +89,7 @@ def ingest_changes(
     opened = envelope(
         target.fields, target.keys, target.sequence, target.settings, reject_extra=settings.on_extra == "reject"
     )
-    options, faults = opened.options(ReadOptions.of(settings)), target.faults
+    options, faults = opened.options(options or ReadOptions.of(settings)), target.faults
     reader = read(open_file, format, opened.schema, name=name, options=options, on_bad_row=faults.unread)
     tables = ChangeTables(target.fields, target.keys, target.sequence, opened, faults).tables(reader)
     counts, first_ts = ChangeCounts(), transaction.next_ts

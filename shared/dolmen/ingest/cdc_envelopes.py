@@ -36,14 +36,13 @@ from pyarrow import types as t
 from dolmen.errors import SchemaError
 from dolmen.format.ingest_properties import CdcSettings
 from dolmen.format.schema import Field
-from dolmen.ingest.options import ReadOptions
+from dolmen.ingest.options import CLOSED, ReadOptions
 
 DIGITS = 20
 _NUMBERS = frozenset({"lsn", "pos", "row", "ts_ms", "ts_us", "ts_ns", "txId", "total_order", "data_collection_order"})
 """Fields of Debezium's ``source`` and ``transaction`` that are numbers: asked for as such, they are parsed fast."""
 
 _OWN = frozenset({"op", "before", "after", "payload", "schema"})
-_EXTRA = {b"extra": b"reject"}
 _Tree: TypeAlias = "dict[str, _Tree | pa.Field]"
 
 UPSERT, DELETE, SKIP, UNKNOWN = 0, 1, 2, 3
@@ -140,7 +139,7 @@ class Debezium:
         before = pa.struct([pa.field(field.name, field.arrow_type) for field in self.keys])
         after = pa.struct([pa.field(field.name, field.arrow_type) for field in self._image])
         own["before"] = pa.field("before", before)
-        own["after"] = pa.field("after", after, metadata=_EXTRA if self.reject_extra else None)
+        own["after"] = pa.field("after", after, metadata=CLOSED if self.reject_extra else None)
         fields = _fields(own)
         return pa.schema([*fields, pa.field("payload", pa.struct(fields))])
 

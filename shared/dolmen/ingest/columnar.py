@@ -19,7 +19,7 @@ from pyarrow import types as t
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.schema import storable
 from dolmen.ingest.bad_rows import good_rows
-from dolmen.ingest.options import OnBadRow, ReadOptions
+from dolmen.ingest.options import OnBadRow, ReadOptions, is_closed
 from dolmen.write.conform import conform
 
 

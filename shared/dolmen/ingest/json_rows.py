@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
+from dolmen.ingest.options import is_closed
+
 JsonObject: TypeAlias = dict[str, Any]
 """Values as ``json`` gives them, but numbers as ``msgspec.Raw``: their very text."""
 
@@ -78,23 +80,31 @@ def parse_line(line: bytes, wanted: Wanted | None = None) -> JsonObject:
     return value
 
 
-def _kept(value: Any, kind: pa.DataType | None, wanted: Wanted) -> Any:
-    """What is wanted of a value of a column or field of this type (None: of another kind of value)."""
+def _kept(value: Any, kind: pa.DataType | None, wanted: Wanted, closed: bool = False) -> Any:
+    """What is wanted of a value of a column or field of this type (None: of another kind of value).
+
+    Args:
+        closed: nothing that is extra in it is left out (see ``options.CLOSED``).
+    """
     if isinstance(value, dict):
-        fields = {field.name: field.type for field in kind} if kind is not None and t.is_struct(kind) else None
+        fields = {field.name: field for field in kind} if kind is not None and t.is_struct(kind) else None
         for name in value.twice if isinstance(value, _Doubled) else ():
             if fields is None or name in fields:
                 raise NotAnObject(f"key {name!r} is there twice")
         if fields is None:
             return {name: _kept(inner, None, wanted) for name, inner in value.items()}
+        if extra := [name for name in value if name not in fields] if closed else []:
+            raise NotAnObject(f"no column {extra[0]!r} in the table; there are: {', '.join(fields)}")
         return {
-            name: _kept(inner, fields.get(name), wanted)
+            name: _kept(inner, fields[name].type, wanted, closed or is_closed(fields[name]))
+            if name in fields
+            else _kept(inner, None, wanted)
             for name, inner in value.items()
             if name in fields or not wanted.ignore_extra
         }
     if isinstance(value, list):
         item = kind.value_type if kind is not None and t.is_list(kind) else None
-        return [_kept(inner, item, wanted) for inner in value]
+        return [_kept(inner, item, wanted, closed) for inner in value]
     if isinstance(value, msgspec.Raw):
         text = bytes(value).decode()
         if text[-1] in "Ny":

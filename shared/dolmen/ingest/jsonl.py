@@ -35,7 +35,7 @@ from dolmen.ingest.compression import ByteStream
 from dolmen.ingest.json_lines import Lines, check_utf8, line_blocks
 from dolmen.ingest.json_rows import JsonObject, Wanted, count_objects, may_be_too_deep, text_column
 from dolmen.ingest.json_text import asked_type, json_cast, parse_objects
-from dolmen.ingest.options import OnBadRow, ReadOptions
+from dolmen.ingest.options import OnBadRow, ReadOptions, is_closed
 from dolmen.write.conform import Plan, conform_batch, plan_conform
 
 _LINES_AT_ONCE = 512
@@ -80,6 +80,7 @@ class _Converter:
         times, self._ignore_extra = options.times, options.ignore_extra
         numeric = times is not None and times.digits is not None
         self._wanted = Wanted(pa.struct(list(schema)), self._ignore_extra, numeric)
+        self._closed = self._ignore_extra and any(map(_any_closed, schema))
         self._native = {field.name: asked_type(field.type, times) for field in schema}
         self._find_cast = json_cast(times, self._ignore_extra)
         text = pa.schema([(field.name, pa.string()) for field in schema])
@@ -133,12 +134,17 @@ class _Converter:
         try:
             check_utf8(block.data)
             table = parse_objects(block.data, self._asked, "ignore" if self._ignore_extra else "error")
-            if table.num_rows == objects:
+            if table.num_rows == objects and not (self._closed and self._has_extra(block.data)):
                 (batch,) = table.combine_chunks().to_batches()
                 return conform_batch(batch, self._as_asked, first_row=row)
         except (pa.ArrowInvalid, UnicodeDecodeError, RowError):
             pass  # the lines say what is wrong, if anything is
         return None
+
+    def _has_extra(self, data: bytes) -> bool:
+        """Whether there is something in closed structs that they have no field for."""
+        found = parse_objects(data, self._asked, "infer").schema
+        return any(_extra(found.field(field.name).type, field, is_closed(field)) for field in self._schema)
 
     def _one_by_one(self, lines: Lines, row: int) -> pa.RecordBatch:
         rows, malformed = lines.parse(self._unknown_key)
@@ -187,6 +193,25 @@ class _Rows:
     def text(self, place: int) -> bytes:
         """A line, without its end."""
         return self.lines.text(place)
+
+
+def _any_closed(field: pa.Field) -> bool:
+    return is_closed(field) or (t.is_struct(field.type) and any(map(_any_closed, field.type)))
+
+
+def _extra(found: pa.DataType, field: pa.Field, closed: bool) -> bool:
+    """Whether a type that was found has more than the field's, where that is closed."""
+    if t.is_list(field.type) and t.is_list(found):
+        return _extra(found.value_type, field.type.value_field, closed)
+    if not t.is_struct(field.type) or not t.is_struct(found):
+        return False
+    wanted = {inner.name: inner for inner in field.type}
+    return any(
+        _extra(inner.type, wanted[inner.name], closed or is_closed(wanted[inner.name]))
+        if inner.name in wanted
+        else closed
+        for inner in found
+    )
 
 
 def _only_strings(rows: list[JsonObject], name: str) -> bool:
