@@ -1,0 +1,188 @@
+"""template.yaml: what each function may do, and nothing more; and what people may be given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.template import DATABASE, KEY, LANDING, Stack, all_choices, arn, as_list, deployed, sub
+
+STACK = deployed()
+ROLES = ["IngestRole", "DeleteRole", "CompactRole", "GcRole"]
+FOR_PEOPLE = ["ReadPolicy", "DropPolicy", "RequestDeletesPolicy", "OperatePolicy"]
+
+READ_AND_PUT = {"s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"}
+TAKE = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}
+LOG = {"logs:CreateLogStream", "logs:PutLogEvents"}
+DATABASE_OBJECTS = sub(f"{DATABASE}/${{DatabasePrefix}}/*")
+DROPS = sub(f"{LANDING}/${{LandingPrefix}}*")
+REJECTS = sub(f"{LANDING}/rejected/*")
+
+
+def test_ingest_reads_and_tags_drops_commits_and_rejects_and_no_more() -> None:
+    assert STACK.allowed("IngestRole") == {
+        "ReadDrops": {"s3:GetObject", "s3:GetObjectVersion"},
+        "TagDrops": {
+            "s3:GetObjectTagging",
+            "s3:GetObjectVersionTagging",
+            "s3:PutObjectTagging",
+            "s3:PutObjectVersionTagging",
+        },
+        "Reject": READ_AND_PUT,
+        "Commit": READ_AND_PUT,
+        "TellAbsentFromDenied": {"s3:ListBucket"},
+        "TakeMessages": TAKE,
+        "Log": LOG,
+    }
+    assert STACK.resources_of("IngestRole", "ReadDrops") == [DROPS]
+    assert STACK.resources_of("IngestRole", "TagDrops") == [DROPS]
+    assert STACK.resources_of("IngestRole", "Reject") == [REJECTS]
+    assert STACK.resources_of("IngestRole", "Commit") == [DATABASE_OBJECTS]
+    assert STACK.resources_of("IngestRole", "TakeMessages") == [arn("IngestQueue")]
+    assert STACK.resources_of("IngestRole", "TellAbsentFromDenied") == [sub(DATABASE), sub(LANDING)]
+
+
+def test_delete_commits_and_no_more() -> None:
+    assert STACK.allowed("DeleteRole") == {
+        "Commit": READ_AND_PUT,
+        "TellAbsentFromDenied": {"s3:ListBucket"},
+        "TakeMessages": TAKE,
+        "Log": LOG,
+    }
+    assert STACK.resources_of("DeleteRole", "Commit") == [DATABASE_OBJECTS]
+    assert STACK.resources_of("DeleteRole", "TakeMessages") == [arn("DeleteQueue")]
+
+
+def test_compact_commits_and_no_more() -> None:
+    assert STACK.allowed("CompactRole") == {
+        "Commit": READ_AND_PUT,
+        "TellAbsentFromDenied": {"s3:ListBucket"},
+        "TellFailures": {"sqs:SendMessage"},
+        "Log": LOG,
+    }
+    assert STACK.resources_of("CompactRole", "Commit") == [DATABASE_OBJECTS]
+    assert STACK.resources_of("CompactRole", "TellAbsentFromDenied") == [sub(DATABASE)]
+
+
+def test_gc_alone_deletes_objects_and_only_those_of_the_database() -> None:
+    assert STACK.allowed("GcRole") == {
+        "Commit": READ_AND_PUT,
+        "Collect": {"s3:DeleteObject"},
+        "FindOrphans": {"s3:ListBucket"},
+        "TellFailures": {"sqs:SendMessage"},
+        "Log": LOG,
+    }
+    assert STACK.resources_of("GcRole", "Commit") == STACK.resources_of("GcRole", "Collect") == [DATABASE_OBJECTS]
+    assert STACK.resources_of("GcRole", "FindOrphans") == [sub(DATABASE)]
+
+
+def granted(stack: Stack) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every statement that allows somebody something, with the name of what it stands in."""
+    for role in stack.of_type("AWS::IAM::Role"):
+        yield from ((role, statement) for statement in stack.statements(role).values())
+    for policy in stack.of_type("AWS::IAM::ManagedPolicy"):
+        yield from ((policy, one) for one in stack.properties(policy)["PolicyDocument"]["Statement"])
+
+
+def test_whatever_is_chosen_nobody_but_gc_deletes_objects_or_configures_buckets() -> None:
+    for choice in all_choices():
+        deleting = {
+            name
+            for name, statement in granted(deployed(**choice))
+            for action in as_list(statement["Action"])
+            if re.match(r"s3:(Delete|PutBucket|PutLifecycle|Bypass|\*)", action)
+        }
+        assert deleting == {"GcRole"}
+
+
+def test_whatever_is_chosen_nobody_may_do_anything_or_something_everywhere() -> None:
+    for choice in all_choices():
+        for name, statement in granted(deployed(**choice)):
+            assert not any("*" in action for action in as_list(statement["Action"])), name
+            # Network interfaces are made before they have a name.
+            assert "*" not in as_list(statement["Resource"]) or statement["Sid"] == "JoinVpc", name
+
+
+def test_no_two_statements_of_a_role_have_one_id() -> None:
+    stack = deployed(DatabaseKmsKeyArn=KEY, LandingKmsKeyArn=KEY, SubnetIds="subnet-1")
+    for role in ROLES:
+        (policy,) = stack.properties(role)["Policies"]
+        assert len(stack.statements(role)) == len(policy["PolicyDocument"]["Statement"])
+
+
+def test_these_are_all_roles_and_only_lambda_takes_them() -> None:
+    assert STACK.of_type("AWS::IAM::Role") == ROLES
+    for role in ROLES:
+        assert "ManagedPolicyArns" not in STACK.properties(role)
+        (trust,) = STACK.properties(role)["AssumeRolePolicyDocument"]["Statement"]
+        assert trust["Principal"] == {"Service": "lambda.amazonaws.com"}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_uses_the_database_key_when_there_is_one_and_only_ingest_that_of_the_landing(role: str) -> None:
+    use = {"kms:GenerateDataKey", "kms:Decrypt"}
+    stack = deployed(DatabaseKmsKeyArn=KEY, LandingKmsKeyArn=KEY)
+    added = {sid: actions for sid, actions in stack.allowed(role).items() if sid not in STACK.allowed(role)}
+    assert added == {"UseDatabaseKey": use} | ({"UseLandingKey": use} if role == "IngestRole" else {})
+    assert stack.resources_of(role, "UseDatabaseKey") == [{"Ref": "DatabaseKmsKeyArn"}]
+    if role == "IngestRole":
+        assert stack.resources_of(role, "UseLandingKey") == [{"Ref": "LandingKmsKeyArn"}]
+    assert deployed(LandingKmsKeyArn=KEY).allowed("GcRole") == STACK.allowed("GcRole")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_may_join_a_vpc_only_where_there_is_one(role: str) -> None:
+    stack = deployed(SubnetIds="subnet-1")
+    added = {sid: actions for sid, actions in stack.allowed(role).items() if sid not in STACK.allowed(role)}
+    assert set(added) == {"JoinVpc"}
+    assert all(action.startswith("ec2:") for action in added["JoinVpc"])
+
+
+# ---- for people and other programs ----------------------------------------------------------------------------------
+
+
+def policy(name: str, stack: Stack = STACK) -> dict[str, dict[str, Any]]:
+    return {one["Sid"]: one for one in stack.properties(name)["PolicyDocument"]["Statement"]}
+
+
+def test_these_policies_can_be_attached_and_have_no_fixed_names() -> None:
+    assert STACK.of_type("AWS::IAM::ManagedPolicy") == FOR_PEOPLE
+    for name in FOR_PEOPLE:
+        assert "ManagedPolicyName" not in STACK.properties(name)  # CAPABILITY_IAM is enough
+
+
+def test_a_reader_only_reads() -> None:
+    statements = policy("ReadPolicy", deployed(DatabaseKmsKeyArn=KEY))
+    assert {sid: one["Action"] for sid, one in statements.items()} == {
+        "Read": "s3:GetObject",
+        "TellAbsentFromDenied": "s3:ListBucket",
+        "UseDatabaseKey": "kms:Decrypt",
+    }
+    assert statements["Read"]["Resource"] == DATABASE_OBJECTS
+
+
+def test_who_drops_files_reads_nothing() -> None:
+    statements = policy("DropPolicy")
+    assert set(statements) == {"Drop"}
+    assert set(statements["Drop"]["Action"]) == {"s3:PutObject", "s3:AbortMultipartUpload"}
+    assert statements["Drop"]["Resource"] == DROPS
+
+
+def test_who_requests_deletes_only_sends() -> None:
+    statements = policy("RequestDeletesPolicy")
+    assert set(statements) == {"Send"}
+    assert set(statements["Send"]["Action"]) == {"sqs:SendMessage", "sqs:GetQueueAttributes"}
+    assert statements["Send"]["Resource"] == arn("DeleteQueue")
+
+
+def test_an_operator_may_redrive_dead_letters_into_the_queues_they_came_from() -> None:
+    statements = policy("OperatePolicy")
+    assert "sqs:StartMessageMoveTask" in statements["Redrive"]["Action"]
+    dead_letters = [arn(f"{name}DeadLetters") for name in ("Ingest", "Delete", "Compact", "Gc")]
+    assert statements["Redrive"]["Resource"] == dead_letters
+    assert statements["Send"]["Resource"] == [arn("IngestQueue"), arn("DeleteQueue")]
+    assert statements["SeeDropsAndRejects"]["Resource"] == [DROPS, REJECTS]
+    assert statements["Commit"]["Resource"] == DATABASE_OBJECTS

@@ -1,0 +1,160 @@
+"""template.yaml as a whole, and samconfig.toml: valid, whole in every combination of its conditions, and usable."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from support.built import find_sam
+from support.template import CHOICES, PARAMETERS, TEMPLATE, all_choices, deployed, references
+
+ROOT = Path(__file__).resolve().parents[2]
+SECTIONS = tomllib.loads((ROOT / "samconfig.toml").read_text())
+
+
+def test_sam_validates_and_lints_the_template_under_all_its_conditions(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [find_sam(), "validate", "--lint", "--region", "us-east-1"],
+        cwd=ROOT,
+        env={**os.environ, "SAM_CLI_TELEMETRY": "0", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "is a valid SAM Template" in result.stdout
+
+
+def test_these_are_all_parameters_that_conditions_are_about() -> None:
+    assert set(references(TEMPLATE["Conditions"])) == set(CHOICES)
+
+
+def test_whatever_is_chosen_nothing_refers_to_what_is_not_made() -> None:
+    for choice in all_choices():
+        stack = deployed(**choice)
+        there = {*stack.resources, *PARAMETERS}
+        for part in (stack.resources, stack.functions, stack.outputs):
+            missing = {name for name in references(part) if not name.startswith("AWS::")} - there
+            assert not missing, f"{missing} with {choice}"
+
+
+def test_whatever_is_chosen_no_resource_depends_on_itself_over_others() -> None:
+    for choice in all_choices():
+        resources = deployed(**choice).resources
+        needs = {
+            name: {other for other in references(resource) if other in resources}
+            for name, resource in resources.items()
+        }
+        while needs:
+            free = {name for name, others in needs.items() if not others}
+            assert free, f"a circle among {sorted(needs)} with {choice}"
+            needs = {name: others - free for name, others in needs.items() if name not in free}
+
+
+def test_every_parameter_is_used_described_and_asked_for_in_a_group() -> None:
+    used = set(references({key: TEMPLATE[key] for key in ("Globals", "Resources", "Outputs", "Conditions")}))
+    assert set(PARAMETERS) <= used
+    grouped = TEMPLATE["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"]
+    assert sorted(name for group in grouped for name in group["Parameters"]) == sorted(PARAMETERS)
+    plain = {"Architecture", "LogLevel", "LogRetentionDays"}
+    assert {name for name, parameter in PARAMETERS.items() if "Description" not in parameter} <= plain
+
+
+def test_only_the_names_of_the_buckets_have_to_be_given() -> None:
+    assert {name for name, parameter in PARAMETERS.items() if "Default" not in parameter} == {
+        "DatabaseBucketName",
+        "LandingBucketName",
+    }
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_default_is_a_value_that_is_taken(name: str) -> None:
+    parameter = PARAMETERS[name]
+    if "Default" in parameter:
+        assert_taken(name, str(parameter["Default"]))
+
+
+def assert_taken(name: str, value: str) -> None:
+    parameter = PARAMETERS[name]
+    assert value in map(str, parameter.get("AllowedValues", [value]))
+    assert re.fullmatch(parameter.get("AllowedPattern", ".*"), value)
+    if parameter["Type"] == "Number":
+        assert parameter.get("MinValue", 0) <= int(value) <= parameter.get("MaxValue", int(value))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LandingPrefix", "rejected/"),
+        ("LandingPrefix", "rejected/landing/"),
+        ("LandingPrefix", "landing"),
+        ("LandingPrefix", ""),
+        ("LandingPrefix", "a/../b/"),
+        ("DatabasePrefix", ""),
+        ("DatabasePrefix", "dolmen/"),
+        ("DatabaseKmsKeyArn", "alias/mine"),
+        ("AlarmEmail", "nobody"),
+        ("CompactRate", "15 minutes"),
+        ("S3Endpoint", "minio:9000"),
+        ("LandingBucketName", "Landing"),
+    ],
+)
+def test_a_value_that_could_not_work_is_refused_before_anything_is_made(name: str, value: str) -> None:
+    with pytest.raises(AssertionError):
+        assert_taken(name, value)
+
+
+def test_the_outputs_say_where_things_are() -> None:
+    wanted = {"DatabaseUri", "LandingUri", "RejectedUri", "IngestQueueUrl", "IngestDeadLettersUrl", "DeleteQueueUrl"}
+    wanted |= {"DeleteDeadLettersUrl", "CompactDeadLettersUrl", "GcDeadLettersUrl", "AlarmTopicArn", "DashboardUrl"}
+    wanted |= {"CoreLayerArn", "DependenciesLayerArn"}
+    wanted |= {f"{name}FunctionName" for name in ("Ingest", "Delete", "Compact", "Gc")}
+    wanted |= {f"{name}PolicyArn" for name in ("Read", "Drop", "RequestDeletes", "Operate")}
+    outputs = deployed().outputs
+    assert wanted <= set(outputs)
+    assert outputs["LandingUri"]["Value"] == {"Fn::Sub": "s3://${LandingBucketName}/${LandingPrefix}"}
+    assert outputs["DependenciesLayerArn"]["Value"] == {"Ref": "DependenciesX8664Layer"}
+    assert deployed(Architecture="arm64").outputs["DependenciesLayerArn"]["Value"] == {"Ref": "DependenciesArm64Layer"}
+
+
+def test_one_output_is_a_line_that_tells_a_shell_all_that_the_command_line_asks() -> None:
+    line = deployed().outputs["CommandLine"]["Value"]["Fn::Sub"]
+    assert line.split() == [
+        "export",
+        "DOLMEN_DATABASE=s3://${DatabaseBucketName}/${DatabasePrefix}",
+        "DOLMEN_INGEST_QUEUE=${IngestQueue}",
+        "DOLMEN_DELETE_QUEUE=${DeleteQueue}",
+    ]
+    assert "\n" not in line
+
+
+# ---- samconfig.toml -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("section", ["default", "prod", "local"])
+def test_samconfig_has_the_section_and_sets_only_what_the_template_takes(section: str) -> None:
+    deploy = SECTIONS[section]["deploy"]["parameters"]
+    assert deploy["capabilities"] == "CAPABILITY_IAM"
+    assert deploy["resolve_s3"] is True
+    assert SECTIONS[section]["validate"]["parameters"]["lint"] is True
+    for override in deploy.get("parameter_overrides", []):
+        assert_taken(*override.split("=", 1))
+
+
+def test_stacks_of_all_sections_fit_into_one_account_and_mix_no_figures() -> None:
+    deploys = [SECTIONS[section]["deploy"]["parameters"] for section in SECTIONS if section != "version"]
+    assert len({deploy["stack_name"] for deploy in deploys}) == len(deploys)
+    settings = [dict(item.split("=", 1) for item in deploy.get("parameter_overrides", [])) for deploy in deploys]
+    default = PARAMETERS["MetricsNamespace"]["Default"]
+    assert len({setting.get("MetricsNamespace", default) for setting in settings}) == len(settings)
+
+
+def test_only_the_emulator_is_deployed_to_without_asking() -> None:
+    assert SECTIONS["default"]["deploy"]["parameters"]["confirm_changeset"] is True
+    assert SECTIONS["prod"]["deploy"]["parameters"]["confirm_changeset"] is True
+    assert SECTIONS["local"]["deploy"]["parameters"]["confirm_changeset"] is False

@@ -1,0 +1,193 @@
+"""template.yaml: alarms and the dashboard, on figures that the functions really report."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.template import deployed, references
+
+ROOT = Path(__file__).resolve().parents[2]
+STACK = deployed()
+ALARMS = STACK.of_type("AWS::CloudWatch::Alarm")
+FUNCTIONS = ["Ingest", "Delete", "Compact", "Gc"]
+OWN = {"Ref": "MetricsNamespace"}
+
+
+def on(namespace: Any, metric: str) -> dict[Any, dict[str, Any]]:
+    """The alarms on a metric, by the value of their only dimension."""
+    found = {}
+    for name in ALARMS:
+        alarm = STACK.properties(name)
+        if (alarm["Namespace"], alarm["MetricName"]) == (namespace, metric):
+            (dimension,) = alarm["Dimensions"]
+            found[json.dumps([dimension["Name"], dimension["Value"]])] = alarm
+    return found
+
+
+def queue(name: str) -> str:
+    return json.dumps(["QueueName", {"Fn::GetAtt": [name, "QueueName"]}])
+
+
+def function(name: str) -> str:
+    return json.dumps(["FunctionName", {"Ref": f"{name}Function"}])
+
+
+@pytest.mark.parametrize("name", ALARMS)
+def test_an_alarm_says_what_it_means_and_tells_the_topic_both_ways(name: str) -> None:
+    alarm = STACK.properties(name)
+    assert len(alarm["AlarmDescription"]) > 20
+    assert alarm["AlarmActions"] == alarm["OKActions"] == [{"Ref": "AlarmTopic"}]
+    assert alarm["TreatMissingData"] in ("notBreaching", "breaching", "ignore")
+    assert "AlarmName" not in alarm  # two stacks in one account
+    # What CloudWatch takes: a day for periods of minutes, a week for those of an hour.
+    assert alarm["Period"] * alarm["EvaluationPeriods"] <= (7 * 86400 if alarm["Period"] >= 3600 else 86400)
+
+
+def test_every_dead_letter_queue_rings_at_its_first_message() -> None:
+    alarms = on("AWS/SQS", "ApproximateNumberOfMessagesVisible")
+    assert set(alarms) == {queue(f"{name}DeadLetters") for name in FUNCTIONS}
+    for alarm in alarms.values():
+        assert (alarm["Statistic"], alarm["ComparisonOperator"], alarm["Threshold"]) == (
+            "Maximum",
+            "GreaterThanThreshold",
+            0,
+        )
+
+
+def test_both_queues_ring_when_a_message_waits_too_long() -> None:
+    alarms = on("AWS/SQS", "ApproximateAgeOfOldestMessage")
+    assert {name: alarm["Threshold"] for name, alarm in alarms.items()} == {
+        queue("IngestQueue"): {"Ref": "IngestAgeAlarmSeconds"},
+        queue("DeleteQueue"): {"Ref": "DeleteAgeAlarmSeconds"},
+    }
+    assert {alarm["Statistic"] for alarm in alarms.values()} == {"Maximum"}
+
+
+@pytest.mark.parametrize("metric", ["Errors", "Throttles"])
+def test_every_function_rings_when_it_fails_or_is_throttled(metric: str) -> None:
+    alarms = on("AWS/Lambda", metric)
+    assert set(alarms) == {function(name) for name in FUNCTIONS}
+    for alarm in alarms.values():
+        assert (alarm["Statistic"], alarm["ComparisonOperator"], alarm["Threshold"]) == (
+            "Sum",
+            "GreaterThanThreshold",
+            0,
+        )
+        assert alarm["TreatMissingData"] == "notBreaching"
+    for name in ("Compact", "Gc"):
+        assert on("AWS/Lambda", "Errors")[function(name)]["EvaluationPeriods"] == 1  # a round is seldom enough
+
+
+def test_a_day_without_compaction_or_collection_rings_by_missing_figures() -> None:
+    alarms = on("AWS/Lambda", "Invocations")
+    assert set(alarms) == {function("Compact"), function("Gc")}
+    for alarm in alarms.values():
+        assert (alarm["Statistic"], alarm["ComparisonOperator"], alarm["Threshold"]) == ("Sum", "LessThanThreshold", 1)
+        assert alarm["Period"] * alarm["EvaluationPeriods"] == 24 * 3600
+        assert alarm.get("DatapointsToAlarm", alarm["EvaluationPeriods"]) == alarm["EvaluationPeriods"]
+        assert alarm["TreatMissingData"] == "breaching"
+
+
+def test_schedules_that_are_switched_off_are_not_missed() -> None:
+    missing = set(ALARMS) - set(deployed(Schedules="DISABLED").of_type("AWS::CloudWatch::Alarm"))
+    assert missing == {"NoCompactAlarm", "NoGcAlarm"}
+
+
+def test_a_delete_that_stays_unresolved_rings() -> None:
+    ((dimension, alarm),) = on(OWN, "OldestUnresolvedDeleteSeconds").items()
+    assert dimension == json.dumps(["service", "compact"])
+    assert alarm["Statistic"] == "Maximum"
+    assert alarm["Threshold"] == {"Ref": "UnresolvedDeleteAlarmSeconds"}
+    assert alarm["TreatMissingData"] == "ignore"  # between two rounds nothing is known anew
+
+
+def test_a_rejected_file_rings() -> None:
+    ((dimension, alarm),) = on(OWN, "FilesRejected").items()
+    assert dimension == json.dumps(["service", "ingest"])
+    assert (alarm["ComparisonOperator"], alarm["Threshold"]) == ("GreaterThanThreshold", 0)
+
+
+def test_alarms_go_to_the_topic_and_by_mail_to_whom_it_may_concern() -> None:
+    assert STACK.of_type("AWS::SNS::Topic") == ["AlarmTopic"]
+    assert STACK.of_type("AWS::SNS::Subscription") == []
+    (mail,) = (stack := deployed(AlarmEmail="people@example.com")).of_type("AWS::SNS::Subscription")
+    assert stack.properties(mail) == {
+        "TopicArn": {"Ref": "AlarmTopic"},
+        "Protocol": "email",
+        "Endpoint": {"Ref": "AlarmEmail"},
+    }
+
+
+# ---- what is looked at really exists --------------------------------------------------------------------------------
+
+
+def dashboard() -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(STACK.properties("Dashboard")["DashboardBody"]["Fn::Sub"])
+    return body
+
+
+def shown() -> Iterator[tuple[str, str, str]]:
+    """Namespace, metric and dimension value of every line of the dashboard, its shorthands written out."""
+    for widget in dashboard()["widgets"]:
+        last: list[str] = []
+        for line in widget["properties"]["metrics"]:
+            said = [part for part in line if isinstance(part, str)]
+            if said[0] == "...":
+                said = [*last[: len(last) - len(said) + 1], *said[1:]]
+            last = [last[place] if part == "." else part for place, part in enumerate(said)]
+            namespace, metric, _, value = last
+            yield namespace, metric, value
+
+
+def reported() -> dict[str, set[str]]:
+    """The names that each function's code gives to figures of its own."""
+    telling = (ROOT / "shared/dolmen/maintenance/telling.py").read_text()
+    of_debt, of_collection = telling.index("def measures_of_debt"), telling.index("def measures_of_collection")
+    code = {name: (ROOT / "functions" / name / "app.py").read_text() for name in ("ingest", "delete", "compact", "gc")}
+    code["compact"] += telling[:of_collection]
+    code["gc"] += telling[of_collection:]
+    assert 0 < of_debt < of_collection
+    return {name: set(re.findall(r'"([A-Z][A-Za-z]+)"', text)) for name, text in code.items()}
+
+
+def test_the_dashboard_and_alarms_show_only_figures_that_the_functions_report() -> None:
+    known = reported()
+    own = [(metric, value) for namespace, metric, value in shown() if namespace == "${MetricsNamespace}"]
+    assert len(own) > 20
+    for name in ALARMS:
+        alarm = STACK.properties(name)
+        if alarm["Namespace"] == OWN:
+            own.append((alarm["MetricName"], alarm["Dimensions"][0]["Value"]))
+    for metric, service in own:
+        assert metric in known[service], f"{service} reports no {metric}"
+
+
+def test_the_dashboard_shows_every_queue_and_every_function() -> None:
+    lines = list(shown())
+    assert {value for _, metric, value in lines if metric == "ApproximateNumberOfMessagesVisible"} == {
+        f"${{{name}.QueueName}}" for name in STACK.of_type("AWS::SQS::Queue")
+    }
+    for metric in ("Errors", "Throttles", "Duration"):
+        assert {value for _, found, value in lines if found == metric} == {f"${{{name}Function}}" for name in FUNCTIONS}
+
+
+def test_the_dashboards_widgets_have_titles_and_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for widget in dashboard()["widgets"]:
+        assert widget["properties"]["title"]
+        assert widget["properties"]["region"] == "${AWS::Region}"
+        place = {
+            (x, y)
+            for x in range(widget["x"], widget["x"] + widget["width"])
+            for y in range(widget["y"], widget["y"] + widget["height"])
+        }
+        assert not taken & place
+        assert max(x for x, _ in place) < 24
+        taken |= place
+    assert set(references(STACK.resources["Dashboard"])) >= {f"{name}Function" for name in FUNCTIONS}
