@@ -17,6 +17,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
 from dolmen.errors import Error
+from dolmen.ingest.logged import logged_facts, logged_reason
 from dolmen.ingest.settings import Settings
 from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.run import Done, Failure
@@ -39,13 +40,13 @@ def lambda_handler(event: Any, context: LambdaContext) -> dict[str, Any]:
     try:
         measured |= measures_of_debt(database.stats())
     except Error as error:
-        logger.error("debt unknown", error=type(error).__name__, reason=str(error))
+        logger.error("debt unknown", **logged_facts(error))
     for name, (unit, value) in measured.items():
         metrics.add_metric(name, MetricUnit[unit], value)
     if not done.finished:
         logger.info("to be continued", remaining_ms=context.get_remaining_time_in_millis())
     if done.failures:
-        raise RuntimeError("; ".join(map(str, done.failures)))
+        raise RuntimeError("; ".join(map(_said, done.failures)))
     return {"finished": done.finished, "version": database.version}
 
 
@@ -55,17 +56,15 @@ def _opened(settings: Settings) -> Database:
     return settings.open()[0]
 
 
+def _said(failure: Failure) -> str:
+    about = failure.table or "the database"
+    return f"{failure.step} {about}: {type(failure.error).__name__}: {logged_reason(failure.error)}"
+
+
 def _tell(ended: Done | Failure) -> None:
     """Logs a step: names and numbers, never values of the data."""
     if isinstance(ended, Failure):
-        bug = None if isinstance(ended.error, Error) else ended.error
-        logger.error(
-            f"{ended.step} failed",
-            exc_info=bug,
-            table=ended.table,
-            error=type(ended.error).__name__,
-            reason=str(ended.error),
-        )
+        logger.error(f"{ended.step} failed", table=ended.table, **logged_facts(ended.error))
         return
     about: dict[str, Any] = {"table": ended.table} if ended.table else {}
     log = logger.info if changed_anything(ended.result) else logger.debug

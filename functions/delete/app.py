@@ -18,9 +18,9 @@ from aws_lambda_powertools.utilities.batch.types import PartialItemFailureRespon
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
-from dolmen.errors import Error
 from dolmen.ingest.deletes import apply_deletes
 from dolmen.ingest.events import Message, isolate, messages
+from dolmen.ingest.logged import logged_facts, logged_reason
 from dolmen.ingest.requests import DeleteRequest, parse_request
 from dolmen.ingest.settings import Settings
 from dolmen.results import Commit
@@ -84,22 +84,15 @@ def _requests(
             # Lambda repeats an asynchronous invocation under the same id.
             requests.append(parse_request(message.body, message.id or invocation_id))
             sent_by.append(message)
-        except Error as error:
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one message must not block its batch
             _refuse(message, error, failed)
     return requests, sent_by
 
 
 def _refuse(message: Message, error: Exception, failed: dict[str | None, str], request_id: str | None = None) -> None:
-    """Logs why a request was not applied."""
-    failed[message.id] = str(error)
-    logger.error(
-        "delete failed",
-        exc_info=None if isinstance(error, Error) else error,
-        message_id=message.id,
-        request_id=request_id,
-        error=type(error).__name__,
-        reason=str(error),
-    )
+    """Logs why a request was not applied: what is wrong and where, never the values in it."""
+    failed[message.id] = logged_reason(error)
+    logger.error("delete failed", message_id=message.id, request_id=request_id, **logged_facts(error))
 
 
 def _tell_commit(commit: Commit) -> None:
