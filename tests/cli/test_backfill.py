@@ -273,11 +273,11 @@ def test_a_run_that_breaks_off_says_where_to_go_on_and_no_file_is_missed(
     for row in range(25):
         put(f"landing/events/it's {row:02}.csv", 1)
     (tmp_path / "queue").mkdir()
-    calls = itertools.count()
-    send = DirectoryQueue.send
+    send, dead = DirectoryQueue.send, [True]
 
     def breaks_off(self: DirectoryQueue, bodies: Any) -> None:
-        if next(calls) == 1:
+        """Fails for the second ten; the third may be under way already."""
+        if dead and any("12.csv" in body for body in bodies):
             raise StoreUnavailableError("the line is dead")
         send(self, bodies)
 
@@ -286,9 +286,10 @@ def test_a_run_that_breaks_off_says_where_to_go_on_and_no_file_is_missed(
     broken = cli(*arguments)
     assert broken.code == 4
     assert """--start-after 'landing/events/it'"'"'s 09.csv'""" in broken.err
+    dead.clear()
     assert cli(*arguments, "--start-after", "landing/events/it's 09.csv").code == 0
     found = announced([path.read_text() for path in (tmp_path / "queue").glob("*.json")])
-    assert [drop.key[-6:-4] for drop in found] == [f"{row:02}" for row in range(25)]
+    assert sorted({drop.key[-6:-4] for drop in found}) == [f"{row:02}" for row in range(25)]
 
 
 def test_an_interrupted_run_says_where_to_go_on(landing: Path, tmp_path: Path) -> None:

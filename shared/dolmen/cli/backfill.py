@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Annotated, Any, Optional
 
 import typer
@@ -30,6 +31,8 @@ HERE_FILES, HERE_BYTES = 100, 1 << 30
 """What is one commit, when files are ingested in this process."""
 
 _TRIES = 3
+_AHEAD = 8
+"""Requests under way to the queue at once."""
 
 
 @dataclass
@@ -146,21 +149,17 @@ def backfill(
 
 
 def _send(source: Source, queue: Queue, messages: Iterator[Packet], tally: Tally) -> None:
-    batch: list[Packet] = []
+    """Sends several requests side by side; counts them in their order, so that all before the position are sent."""
 
-    def flush() -> None:
+    def send(batch: list[Packet]) -> list[Packet]:
         queue.send([packet.body for packet in batch])
+        return batch
+
+    batches = iter(lambda: list(islice(messages, MAX_SQS_BATCH)), [])
+    for batch in source.runtime.map(send, batches, ahead=_AHEAD):
         for packet in batch:
             tally.add(source, packet.drops)
         tally.messages += len(batch)
-        batch.clear()
-
-    for packet in messages:
-        batch.append(packet)
-        if len(batch) == MAX_SQS_BATCH:
-            flush()
-    if batch:
-        flush()
 
 
 def _ingest(

@@ -10,7 +10,8 @@
 6     the store denies access
 7     an object is damaged or missing: also when ``dolmen verify`` finds one
 8     written by a newer dolmen: upgrade
-9     background work was done in part: call it again (``gc`` says what it could not delete)
+9     work was done in part: call it again (``gc`` says what it could not delete); with ``apply --dry-run
+      --exit-code``: there is something to do
 ====  =======================================================================
 """
 
