@@ -10,11 +10,10 @@ import os
 from collections import Counter
 from dataclasses import asdict
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
-from aws_lambda_powertools.utilities.batch.types import PartialItemFailureResponse
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
@@ -25,6 +24,9 @@ from dolmen.ingest.logged import logged_facts, logged_reason
 from dolmen.ingest.outcomes import DropOutcome
 from dolmen.ingest.settings import Settings
 from dolmen.results import Commit
+
+if TYPE_CHECKING:  # all of Powertools' batches and the event sources would come with it
+    from aws_lambda_powertools.utilities.batch.types import PartialItemFailureResponse
 
 logger = Logger(service="ingest")
 metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolmen"), service="ingest")
@@ -58,6 +60,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
             landing,
             drops,
             auto_create=settings.auto_create,
+            max_bytes=settings.max_file_bytes,
             out_of_time=lambda: context.get_remaining_time_in_millis() < half_ms,
         )
         for message, outcome in zip(announced_by, ingested.outcomes, strict=True):

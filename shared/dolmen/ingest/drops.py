@@ -15,6 +15,7 @@ from dolmen.ingest.folding import Request, apply_together
 from dolmen.ingest.formats import detect, infer
 from dolmen.ingest.ingestion import Ingestion
 from dolmen.ingest.landing import Landing
+from dolmen.ingest.options import ReadOptions
 from dolmen.ingest.outcomes import DropOutcome, Ingested
 from dolmen.transaction import Transaction
 
@@ -25,6 +26,7 @@ def ingest_drops(
     drops: Sequence[Drop],
     *,
     auto_create: bool = False,
+    max_bytes: int | None = None,
     out_of_time: Callable[[], bool] = lambda: False,
 ) -> Ingested:
     """Ingests files into the tables that their places name, in ONE commit, as the tables' properties say.
@@ -35,6 +37,7 @@ def ingest_drops(
     Args:
         auto_create: create a table that does not exist, with the schema that its first readable file of the batch
             has. That is a commit of its own, before the rows: when two do it at once, both use what one committed.
+        max_bytes: what one file may hold once it is unpacked; one that holds more is rejected.
         out_of_time: once it is true, files not begun yet fail.
     """
     outcomes: dict[int, DropOutcome] = {}
@@ -44,7 +47,7 @@ def ingest_drops(
         if place is None:
             outcomes[index] = DropOutcome(drop, "ignored")
         else:
-            ingestions[index] = Ingestion(database, landing, drop, place)
+            ingestions[index] = Ingestion(database, landing, drop, place, max_bytes)
     if auto_create and ingestions:
         _create_tables(database, list(ingestions.values()))
     requests = [Request(each.drop.id, each.drop.etag or each.drop.id, each.state) for each in ingestions.values()]
@@ -73,7 +76,7 @@ def _create_tables(database: Database, ingestions: Sequence[Ingestion]) -> None:
             if ingestion.rejected_before():
                 continue
             path = ingestion.place.path
-            schema = infer(ingestion.opened, detect(path), name=path)
+            schema = infer(ingestion.opened, detect(path), name=path, options=ingestion.limited(ReadOptions()))
             database.create_table(ingestion.place.table, schema)
         except TableExistsError:
             pass  # another was faster

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -11,12 +11,15 @@ import pyarrow as pa
 from dolmen.database import Database
 from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError, TableNotFoundError
 from dolmen.format.ingest_properties import IngestSettings
+from dolmen.ingest.compression import OpenFile
 from dolmen.ingest.events import Drop
 from dolmen.ingest.folding import Outcome
-from dolmen.ingest.formats import detect, read
+from dolmen.ingest.formats import Format, detect, read
 from dolmen.ingest.landing import Landing, Place
 from dolmen.ingest.modes import keys_required, upsert_in_portions
+from dolmen.ingest.options import OnBadRow, ReadOptions
 from dolmen.ingest.outcomes import NO_ROWS, DropOutcome, RowCounts
+from dolmen.ingest.quarantine import Quarantine, header_of
 from dolmen.ingest.rejects import Reject, reject, was_rejected
 from dolmen.transaction import Transaction, TransactionTable
 
@@ -26,24 +29,27 @@ class Ingestion:
     """One dropped file, and what was found out about it so far.
 
     Args:
+        max_bytes: what it may hold once it is unpacked; None = as much as ``ReadOptions`` says.
         no_table: why its table could not be created.
         settings: its table's, once it was read by them.
+        kept: where its bad rows are, if there are any and the others are ingested.
     """
 
     database: Database
     landing: Landing
     drop: Drop
     place: Place
+    max_bytes: int | None = None
     no_table: Exception | None = None
     settings: IngestSettings | None = None
     counts: RowCounts = NO_ROWS
     settled: DropOutcome | None = None
-    _rows: int = field(default=0, init=False)
+    kept: Reject | None = None
 
     def state(self, transaction: Transaction) -> bool:
         """Adds the file's rows to the transaction; False if it is rejected or superseded instead."""
         drop = self.drop
-        self.counts, self.settings = NO_ROWS, None
+        self.counts, self.settings, self.kept = NO_ROWS, None, None
         if before := self.rejected_before():
             self.settled = DropOutcome(drop, "rejected", reject=before)
             return False
@@ -69,11 +75,18 @@ class Ingestion:
         """The dropped file, from its beginning."""
         return self.landing.open(self.drop)
 
+    def limited(self, options: ReadOptions) -> ReadOptions:
+        """Options to read it with, within what it may hold."""
+        if self.max_bytes is None:
+            return options
+        most, temporary = self.max_bytes, min(self.max_bytes, options.max_temporary_bytes)
+        return replace(options, max_bytes=most, max_temporary_bytes=temporary)
+
     def outcome(self, outcome: Outcome) -> DropOutcome:
         """What became of it, given what became of its request."""
         match outcome.status:
             case "applied":
-                return DropOutcome(self.drop, "ingested", self.counts, outcome.version)
+                return DropOutcome(self.drop, "ingested", self.counts, outcome.version, self.kept)
             case "duplicate":
                 return DropOutcome(self.drop, "duplicate", version=outcome.version)
             case "settled":
@@ -91,26 +104,80 @@ class Ingestion:
         settings = IngestSettings.of(entry)
         settings.check(entry.schema, entry.primary_key)
         self.settings = settings
-        if settings.mode == "upsert":
-            upsert_in_portions(table, self._read(table, list(table.primary_key)), self.drop.id)
-            self.counts = replace(self.counts, upserted=self._rows)
-        else:
-            table.append(self._read(table), request=self.drop.id)
-            self.counts = replace(self.counts, appended=self._rows)
+        file = _File.of(self, settings)
+        with Quarantine(self.place.path, settings.max_bad_rows) as quarantine:
+            on_bad_row = quarantine.add if settings.on_bad_row == "quarantine" else None
+            counts = self._write(transaction, table, file, settings, on_bad_row)
+            if quarantine.count:
+                header = header_of(self.opened, file.format, file.options, self.place.path)
+                about = self._about()
+                self.kept = quarantine.keep(self.landing, self.drop, self.place, file.format, header, about)
+            self.counts = replace(counts, quarantined=quarantine.count)
 
-    def _read(self, table: TransactionTable, keys: list[str] | None = None) -> pa.RecordBatchReader:
-        """The file's rows, counted as they are taken."""
-        self._rows = 0
-        schema = keys_required(table.schema, keys) if keys else table.schema
-        reader = read(self.opened, detect(self.place.path), schema, name=self.place.path)
+    def _write(
+        self,
+        transaction: Transaction,
+        table: TransactionTable,
+        file: _File,
+        settings: IngestSettings,
+        on_bad_row: OnBadRow | None,
+    ) -> RowCounts:
+        """Adds the rows to the transaction in the table's way."""
+        if settings.mode == "cdc":
+            from dolmen.ingest.cdc import ingest_changes  # only for those who have such tables
 
-        def counted() -> Iterator[pa.RecordBatch]:
-            for batch in reader:
-                self._rows += batch.num_rows
-                yield batch
-
-        return pa.RecordBatchReader.from_batches(reader.schema, counted())
+            changed = ingest_changes(
+                transaction,
+                table.name,
+                self.opened,
+                file.format,
+                name=file.name,
+                settings=settings,
+                on_bad_row=on_bad_row,
+                request=self.drop.id,
+            )
+            return RowCounts(upserted=changed.upserted, deleted=changed.deleted, unchanged=changed.unchanged)
+        if settings.mode == "append":
+            rows = file.read(table.schema, on_bad_row)
+            table.append(rows.reader, request=self.drop.id)
+            return RowCounts(appended=rows.count)
+        rows = file.read(keys_required(table.schema, table.primary_key), on_bad_row)
+        upsert_in_portions(table, rows.reader, self.drop.id)
+        return RowCounts(upserted=rows.count)
 
     def _about(self) -> dict[str, Any]:
         """The database, for a report."""
         return {"url": self.database.url, "version": self.database.version}
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """How a dropped file is to be read."""
+
+    opened: OpenFile
+    name: str
+    format: Format
+    options: ReadOptions
+
+    @classmethod
+    def of(cls, ingestion: Ingestion, settings: IngestSettings) -> _File:
+        options = ingestion.limited(ReadOptions.of(settings))
+        return cls(ingestion.opened, ingestion.place.path, detect(ingestion.place.path, settings.format), options)
+
+    def read(self, schema: pa.Schema, on_bad_row: OnBadRow | None) -> _Counted:
+        """Its rows, counted as they are taken."""
+        reader = read(self.opened, self.format, schema, name=self.name, options=self.options, on_bad_row=on_bad_row)
+        return _Counted(reader)
+
+
+class _Counted:
+    """Rows, counted as they are taken."""
+
+    def __init__(self, rows: pa.RecordBatchReader) -> None:
+        self.count = 0
+        self.reader = pa.RecordBatchReader.from_batches(rows.schema, self._counted(rows))
+
+    def _counted(self, rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            self.count += batch.num_rows
+            yield batch

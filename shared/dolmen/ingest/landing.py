@@ -82,6 +82,10 @@ class Landing:
         """The bucket of a drop."""
         return self._open(self._bucket_url(drop.bucket))
 
+    def root(self, drop: Drop) -> str:
+        """The URL below which files are dropped: what is put there as ``<table>/<name>`` is ingested."""
+        return f"{self.store(drop).url}/{self.prefix}".rstrip("/")
+
     def rejected(self, drop: Drop) -> ObjectStore:
         """Where it goes if it cannot be read."""
         return self._open(self._rejected_url(drop.bucket))

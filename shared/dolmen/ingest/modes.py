@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -28,7 +28,7 @@ def upsert_in_portions(
         table.upsert(pa.RecordBatchReader.from_batches(rows.schema, portions.take()), request=request)
 
 
-def keys_required(schema: pa.Schema, primary_key: list[str]) -> pa.Schema:
+def keys_required(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
     """A schema in which the key's columns hold no NULL, so that the reader finds a row without a key and its place."""
     return pa.schema([field.with_nullable(False) if field.name in primary_key else field for field in schema])
 

@@ -6,7 +6,9 @@ A drop ``landing/<table>/<path>/<name>.csv`` becomes, under the place for reject
     <table>/<path>/<name>-<digest8>.csv.error.json    file, line, row, column, reason; written last
 
 The digest is of the drop, so that the same event delivered again meets its own reject, and another file of the same
-name does not. A reject is final for its event: to try again, drop the file again.
+name does not. A reject is final for its event: to try again, drop the file again, as ``dolmen rejected retry`` does.
+
+What is kept of a file whose other rows are ingested is described in ``quarantine``.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dolmen.errors import CorruptionError, Error, RowError, StoreUnavailableError
+from dolmen.ingest.compression import ByteStream
 from dolmen.ingest.events import Drop
 from dolmen.ingest.landing import Landing, Place, exists
+from dolmen.runtime import Runtime
 from dolmen.store.backoff import attempts
 from dolmen.store.base import ObjectStore, Unknown
 from dolmen.store.keys import MAX_KEY_BYTES
@@ -28,14 +32,14 @@ from dolmen.store.keys import MAX_KEY_BYTES
 ERROR_SUFFIX = ".error.json"
 _COPY_BYTES = 1 << 20
 _ROOM_BYTES = 200
-"""Left for the prefix that rejects go under."""
+"""Left for the prefix that rejects go under, and for what is put behind a key."""
 
 _ENDING = re.compile(r"(\.[A-Za-z0-9]{1,10})?(\.(gz|zst|bz2|xz|lz4|zip))?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A rejected drop. ``key`` is the copy's, in the store for rejects."""
+    """A rejected drop, or the rejected rows of one. ``key`` is the copy's, in the store for rejects."""
 
     key: str
     url: str
@@ -43,11 +47,27 @@ class Reject:
 
 def reject_key(drop: Drop, place: Place) -> str:
     """The key of a drop's copy, if it is rejected."""
-    digest = hashlib.sha256(f"{drop.id}#{drop.sequencer or ''}".encode()).hexdigest()[:8]
-    folder, slash, name = place.path.rpartition("/")
+    return _named(place, f"{drop.id}#{drop.sequencer or ''}")
+
+
+def rows_key(drop: Drop, place: Place, content: str, suffix: str) -> str:
+    """The key of what is kept of some rows of a drop: by ``content``, a digest of them, beside that of the drop."""
+    return _named(place, f"{drop.id}#{content}", suffix)
+
+
+def split_name(path: str) -> tuple[str, str]:
+    """A path without its ending, and the ending: ``.csv.gz``. Names that begin with a dot have none."""
+    folder, slash, name = path.rpartition("/")
     ending = _ENDING.search(name)
     suffix = ending[0] if ending and ending.start() else ""
-    key = f"{folder}{slash}{name.removesuffix(suffix)}-{digest}{suffix}"
+    return f"{folder}{slash}{name.removesuffix(suffix)}", suffix
+
+
+def _named(place: Place, of: str, suffix: str | None = None) -> str:
+    digest = hashlib.sha256(of.encode()).hexdigest()[:8]
+    stem, ending = split_name(place.path)
+    suffix = ending if suffix is None else suffix
+    key = f"{stem}-{digest}{suffix}"
     if len(key.encode()) <= MAX_KEY_BYTES - _ROOM_BYTES:
         return key
     return f"{place.path.partition('/')[0][:64]}/{digest}{suffix}"
@@ -70,44 +90,63 @@ def reject(landing: Landing, drop: Drop, place: Place, error: Error, database: d
         StoreUnavailableError, ...: not both objects are there.
     """
     store, key = landing.rejected(drop), reject_key(drop, place)
-    _copy(landing, drop, store, key)
-    report = {
+    copy_drop(landing, drop, store, key)
+    what = {
         "file": place.path,
         "line": getattr(error, "line", None),
         "row": getattr(error, "row", None),
         "column": getattr(error, "column", None),
         "reason": error.reason if isinstance(error, RowError) else str(error),
         "error": type(error).__name__,
+    }
+    then = {"database": database, "then": "nothing of this file was ingested; correct it, and drop it again"}
+    return write_report(landing, drop, key, {**what, **described(landing, drop, key), **then})
+
+
+def described(landing: Landing, drop: Drop, key: str) -> dict[str, Any]:
+    """What every report says of the drop and of its copy."""
+    return {
         "source": drop.source,
         "version": drop.version,
         "etag": drop.etag,
+        "landing": landing.root(drop),
         "copy": key,
-        "rejected_at": datetime.fromtimestamp(store.clock.now_us / 1e6, UTC).isoformat(),
-        "database": database,
-        "then": "nothing of this file was ingested; correct it, and drop it again",
+        "rejected_at": datetime.fromtimestamp(landing.rejected(drop).clock.now_us / 1e6, UTC).isoformat(),
     }
-    _create(store, key + ERROR_SUFFIX, json.dumps(report, indent=2, ensure_ascii=False).encode() + b"\n", landing)
+
+
+def write_report(landing: Landing, drop: Drop, key: str, report: dict[str, Any]) -> Reject:
+    """Creates the report beside a copy, unless one is there: that of an earlier delivery says the same, but for its
+    time. Raises StoreUnavailableError."""
+    store = landing.rejected(drop)
+    create_once(store, key + ERROR_SUFFIX, json.dumps(report, indent=2, ensure_ascii=False), landing.runtime)
     return Reject(key, f"{store.url}/{key}")
 
 
-def _copy(landing: Landing, drop: Drop, store: ObjectStore, key: str) -> None:
-    if exists(store, key):
-        return  # by an earlier delivery: objects appear whole or not at all
-    with landing.open(drop) as source, store.open_output(key) as target:
+def create_once(store: ObjectStore, key: str, text: str, runtime: Runtime) -> None:
+    """Creates a small object unless there is one of this name. Raises StoreUnavailableError."""
+    outcome = None
+    for _ in attempts(runtime):
+        outcome = store.put(key, text.encode("utf-8", "surrogatepass") + b"\n")
+        if not isinstance(outcome, Unknown):
+            return
+    raise StoreUnavailableError(f"cannot write {store.url}/{key}: {outcome}")
+
+
+def copy_drop(landing: Landing, drop: Drop, store: ObjectStore, key: str) -> None:
+    """Copies a dropped file, unless there is an object of this name, which is its copy then."""
+    if not exists(store, key):  # else by an earlier delivery: objects appear whole or not at all
+        with landing.open(drop) as source:
+            copy_once(source, store, key)
+
+
+def copy_once(source: ByteStream, store: ObjectStore, key: str) -> None:
+    """Copies a file in bounded memory, unless somebody has made this very copy meanwhile."""
+    with store.open_output(key) as target:
         while chunk := source.read(_COPY_BYTES):
             target.write(chunk)
         try:
             target.commit()
         except CorruptionError:
-            if not exists(store, key):  # else another delivery of the same event was faster
+            if not exists(store, key):
                 raise
-
-
-def _create(store: ObjectStore, key: str, body: bytes, landing: Landing) -> None:
-    """Creates a report, unless one is there: that of an earlier delivery says the same, but for its time."""
-    outcome = None
-    for _ in attempts(landing.runtime):
-        outcome = store.put(key, body)
-        if not isinstance(outcome, Unknown):
-            return
-    raise StoreUnavailableError(f"cannot write {store.url}/{key}: {outcome}")

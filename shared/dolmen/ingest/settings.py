@@ -6,6 +6,7 @@
 ``DOLMEN_LANDING_URL``        a store that stands for every landing bucket: ``file:///directory`` on one machine
 ``DOLMEN_REJECTED_URL``       where rejects go; ``s3://<the drop's bucket>/rejected`` by default
 ``DOLMEN_AUTO_CREATE``        ``1`` creates a table that does not exist from the first file dropped for it
+``DOLMEN_MAX_FILE_BYTES``     bytes that a file may hold once it is unpacked, before it is a reject; 64 GiB by default
 ============================  =========================================================================================
 
 A store's own settings (``AWS_ENDPOINT_URL_S3``, ``DOLMEN_S3_READ_TIMEOUT``, ...) are documented there.
@@ -32,6 +33,7 @@ class Settings:
     landing_url: str | None = None
     rejected_url: str | None = None
     auto_create: bool = False
+    max_file_bytes: int | None = None
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Settings:
@@ -49,6 +51,7 @@ class Settings:
             environment.get("DOLMEN_LANDING_URL") or None,
             environment.get("DOLMEN_REJECTED_URL") or None,
             auto_create in ("1", "true"),
+            _bytes(environment, "DOLMEN_MAX_FILE_BYTES"),
         )
 
     def open(self) -> tuple[Database, Landing]:
@@ -56,3 +59,12 @@ class Settings:
         runtime = Runtime()
         database = open_database(self.database, runtime=runtime)
         return database, Landing(database.url, self.landing_prefix, self.landing_url, self.rejected_url, runtime)
+
+
+def _bytes(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise InputError(f"{name} is {text!r}: a number of bytes, 1 or more")
+    return int(text)

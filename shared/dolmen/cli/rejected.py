@@ -1,0 +1,170 @@
+"""``dolmen rejected``: what could not be ingested, why, and once more."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+from rich.markup import escape
+
+from dolmen.cli.options import Json, app
+from dolmen.cli.output import console, print_json, print_rows
+from dolmen.errors import InputError
+from dolmen.ingest.compression import open_text
+from dolmen.ingest.formats import detect
+from dolmen.ingest.quarantine import ROWS_SUFFIX
+from dolmen.ingest.rejected import BadRows, Rejected, find_rejected, list_rejected, read_report, read_reports
+from dolmen.ingest.rejected import retried as retries
+from dolmen.ingest.retrying import retry as put_back
+from dolmen.runtime import shared_runtime
+from dolmen.store.base import ObjectStore
+from dolmen.store.url import open_store
+
+rejected = typer.Typer(help="Files and rows that could not be ingested: list, show, try again.", no_args_is_help=True)
+app.add_typer(rejected, name="rejected")
+
+LOCAL = Path(".local/rejected")
+_SHOWN = 300
+_HEAD_BYTES = 1 << 16
+
+Place = Annotated[
+    Optional[str],  # noqa: UP045 (typer)
+    typer.Option(
+        "--rejected",
+        "-r",
+        envvar="DOLMEN_REJECTED_URL",
+        help="Where rejects are, e.g. s3://landing-bucket/rejected. By default below DOLMEN_LANDING_URL, or .local.",
+    ),
+]
+Key = Annotated[str, typer.Argument(help="A key that ls shows, or the 8 digits in it.")]
+
+
+@rejected.command()
+def ls(
+    table: Annotated[Optional[str], typer.Argument(help="Only what was dropped for this table.")] = None,  # noqa: UP045
+    place: Place = None,
+    limit: Annotated[int, typer.Option(help="How many.", min=1)] = 50,
+    all_: Annotated[bool, typer.Option("--all", help="Also what was put back already.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List rejects, newest first."""
+    store = _store(place)
+    found = list_rejected(store, table, retried=all_)
+    shown = found[:limit]
+    reports = read_reports(store, [one.key for one in shown], shared_runtime())
+    if as_json:
+        for one, report in zip(shown, reports, strict=True):
+            print_json({"key": one.key, "table": one.table, "size": one.size, "retried": one.retried, "report": report})
+        return
+    print_rows(
+        ["rejected (UTC)", "key", "bytes", "rows", "place", "reason"],
+        (_row(one, report) for one, report in zip(shown, reports, strict=True)),
+    )
+    more = f", {len(found) - limit:,} more with a larger --limit" if len(found) > limit else ""
+    console.print(f"{len(found):,} in {store.url}{more}", highlight=False, soft_wrap=True)
+
+
+@rejected.command()
+def show(
+    key: Key,
+    place: Place = None,
+    lines: Annotated[int, typer.Option(help="How many lines or rows of it.", min=0)] = 10,
+    as_json: Json = False,
+) -> None:
+    """Show why something was rejected, and how it begins."""
+    store = _store(place)
+    found = find_rejected(store, key)
+    report, head = read_report(store, found), list(islice(_head(store, found), lines))
+    if as_json:
+        print_json({"key": found, "report": report, "retried": retries(store, found), "head": head})
+        return
+    facts = {"key": found, **{name: value for name, value in report.items() if value not in (None, {}, [])}}
+    facts |= {f"retried {again.get('at')}": again.get("as") for again in retries(store, found)}
+    print_rows(["", ""], ((name.replace("_", " "), value) for name, value in facts.items()))
+    sys.stdout.writelines(f"{line}\n" for line in head)
+
+
+@rejected.command()
+def retry(
+    keys: Annotated[Optional[list[str]], typer.Argument(help="Keys that ls shows, or the 8 digits in them.")] = None,  # noqa: UP045
+    place: Place = None,
+    table: Annotated[Optional[str], typer.Option(help="All that was dropped for this table.")] = None,  # noqa: UP045
+    landing: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Below which URL to put it; by default where it was dropped."),
+    ] = None,
+    to_table: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="For this table, instead of the one it was dropped for."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also what was put back before.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Put rejects back into the landing place under a new name, where the pipeline takes them."""
+    if bool(keys) == (table is not None):
+        raise InputError("give keys, or --table for all rejects of a table, one of them")
+    store, runtime = _store(place), shared_runtime()
+    if table is None:
+        chosen = [find_rejected(store, key) for key in keys or ()]
+    else:
+        chosen = [one.key for one in list_rejected(store, table, retried=force)]
+    for key in chosen:
+        done = put_back(store, key, runtime, landing=landing, table=to_table, force=force)
+        if as_json:
+            print_json({"key": done.key, "as": done.url, "rows": done.rows, "left": done.left})
+            continue
+        rows = "" if done.rows is None else f" ({done.rows:,} rows)"
+        console.print(escape(f"{done.key} is dropped again as {done.url}{rows}"), highlight=False, soft_wrap=True)
+        if done.left:
+            left = f"  {done.left:,} rows of it cannot be put back as they stand: dolmen rejected show {done.key}"
+            console.print(escape(left), highlight=False, soft_wrap=True)
+
+
+def _store(place: str | None) -> ObjectStore:
+    """The store of rejects: as the ingest function would find it, or that of ``make up``."""
+    if place:
+        return open_store(place)
+    if landing := os.environ.get("DOLMEN_LANDING_URL"):
+        return open_store(f"{landing.rstrip('/')}/rejected")
+    if LOCAL.is_dir():
+        return open_store(str(LOCAL))
+    raise InputError("where are the rejects? Give --rejected, e.g. s3://landing-bucket/rejected")
+
+
+def _row(one: Rejected, report: dict[str, Any]) -> list[object]:
+    at = datetime.fromtimestamp(one.rejected_us / 1e6, UTC)
+    place = ", ".join(f"{name} {report[name]}" for name in ("line", "column") if report.get(name) is not None)
+    reason = str(report.get("reason", "?")).partition("\n")[0]
+    mark = " (put back)" if one.retried else ""
+    rows = f"{report['rows']:,}" if one.rows_only and isinstance(report.get("rows"), int) else ""
+    return [f"{at:%Y-%m-%d %H:%M:%S}", one.key + mark, f"{one.size:,}", rows, place, reason[:_SHOWN]]
+
+
+def _head(store: ObjectStore, key: str) -> Iterator[str]:
+    """The first lines of a file that is text, or the rows that are kept."""
+    if key.endswith(ROWS_SUFFIX):
+        for row in BadRows(store, key):
+            place = ", ".join(f"{name} {row[name]}" for name in ("line", "row") if row.get(name) is not None)
+            yield f"{place}: {_shown(row['text'] or b'')}"
+        return
+    try:
+        found = detect(key)
+        if found.kind not in ("csv", "tsv", "jsonl"):
+            return
+        with open_text(partial(store.open_input, key), found.compression, key, _HEAD_BYTES) as stream:
+            yield from (_shown(line) for line in stream.read(_HEAD_BYTES).splitlines())
+    except InputError as error:
+        yield f"... {error}"  # which may be why it was rejected
+
+
+def _shown(line: bytes) -> str:
+    """A line of somebody's file on a terminal, which must not obey it: without control characters."""
+    text = line[: 10 * _SHOWN].decode(errors="replace")
+    return "".join(character if character.isprintable() or character == "\t" else "\ufffd" for character in text)
