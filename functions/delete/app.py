@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
-from aws_lambda_powertools.utilities.batch.types import PartialItemFailureResponse
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
@@ -24,6 +23,9 @@ from dolmen.ingest.logged import logged_facts, logged_reason
 from dolmen.ingest.requests import DeleteRequest, parse_request
 from dolmen.ingest.settings import Settings
 from dolmen.results import Commit
+
+if TYPE_CHECKING:  # all of Powertools' batches and the event sources would come with it
+    from aws_lambda_powertools.utilities.batch.types import PartialItemFailureResponse
 
 logger = Logger(service="delete")
 metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolmen"), service="delete")

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+import pytest
 from layers.bytecode import find_python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,9 +36,10 @@ def find_sam() -> str:
 
 
 def runtime_python() -> str:
-    """An interpreter of the version that the functions run on."""
+    """An interpreter of the version that the functions run on; skips the test where there is none."""
     found = find_python(RUNTIME)
-    assert found is not None, f"the functions run on Python {RUNTIME}, and there is none on this machine"
+    if found is None:
+        pytest.skip(f"the functions run on Python {RUNTIME}, and there is none on this machine")
     return found
 
 
