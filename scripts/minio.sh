@@ -6,7 +6,8 @@
 #   scripts/minio.sh path             where it is; fails, and says why, if it is not installed
 #   scripts/minio.sh start [folder]   runs it on a folder (.local/minio), until Ctrl-C
 #
-# MINIO_ADDRESS (127.0.0.1:9000), MINIO_ROOT_USER and MINIO_ROOT_PASSWORD (dolmen, dolmen-local) are for `start`.
+# For `start`: MINIO_ADDRESS (127.0.0.1:9000), MINIO_ROOT_USER and MINIO_ROOT_PASSWORD (dolmen, dolmen-local; 8 letters
+# at least), MINIO_BUCKETS to have (dolmen-local and my-landing-bucket, of which the samples in events/ speak).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -61,6 +62,9 @@ start() {
     export MINIO_ROOT_USER=${MINIO_ROOT_USER:-dolmen} MINIO_ROOT_PASSWORD=${MINIO_ROOT_PASSWORD:-dolmen-local}
     install
     mkdir -p "$data"
+    for bucket in ${MINIO_BUCKETS-dolmen-local my-landing-bucket}; do
+        mkdir -p "$data/$bucket" # on a single folder, a bucket is one in it
+    done
     cat <<END
 MinIO on http://$address, data in $data. Ctrl-C ends it; what is there stays.
 For another shell:
