@@ -14,6 +14,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.predicate import Predicate, from_builtins, parse, to_sql
 from dolmen.scan.scan import Scan
 from dolmen.segments.live import LiveFiles, tombstones_of
+from dolmen.store.base import ObjectStore
 
 Where: TypeAlias = str | Mapping[str, Any] | Predicate | None
 """A predicate: SQL text (``"user_id = 42 AND price > 3"``), a mapping of columns to values, or a bound one."""
@@ -41,6 +42,11 @@ class ReadableTable:
         """Called for each read; a transaction remembers what its outcome depends on."""
 
     @property
+    def store(self) -> ObjectStore:
+        """Where its database is."""
+        return self._context.store
+
+    @property
     def _entry(self) -> TableEntry:
         return self._context.segments.whole(self._known().table(self.name))
 
@@ -65,7 +71,7 @@ class ReadableTable:
     def scan(
         self,
         columns: Sequence[str] | None = None,
-        where: Where = None,
+        where: Where | Predicate = None,
         limit: int | None = None,
         *,
         order_by: str | Sequence[str] | None = None,
@@ -75,7 +81,7 @@ class ReadableTable:
 
         Args:
             columns: names, in the order wanted; all by default.
-            where: only rows for which this is TRUE.
+            where: only rows for which this is TRUE; or a predicate that is bound to this schema already.
             limit: at most so many rows, whichever come first (see ``order_by``).
             order_by: columns to sort by, descending with a leading ``-``; sorts in memory.
             with_commit_ts: add the column ``_commit_ts``, each row's commit timestamp.
@@ -86,7 +92,7 @@ class ReadableTable:
         """
         manifest = self._snapshot()
         entry = self._context.segments.whole(manifest.table(self.name))
-        predicate = None if where is None else parse(where, entry.schema, now_us=self._context.store.clock.now_us)
+        predicate = None if where is None else self._bound(where, entry)
         self._note_read(predicate)
         return Scan(
             self._context.store,
@@ -102,6 +108,11 @@ class ReadableTable:
             pending=self._pending,
             reading=self._context.reading,
         )
+
+    def _bound(self, where: str | Mapping[str, Any] | Predicate, entry: TableEntry) -> Predicate:
+        if isinstance(where, (str, Mapping)):
+            return parse(where, entry.schema, now_us=self._context.store.clock.now_us)
+        return where
 
     def count(self, where: Where = None) -> int:
         """How many rows there are (for which ``where`` is TRUE); from metadata alone where that is exact."""

@@ -46,7 +46,8 @@ class KeysLookup:
         self._tombstones = [*(tombstone for tombstone, _ in tombstones), *inline]
         self.columns = self._tombstones[0].columns
         self._types = types
-        keys, ts = _merged(tombstones, inline, types)
+        self._given = tombstones, inline, types
+        keys, ts = _merged(*self._given)
         self._exact = is_exact(types)
         found = codes(keys)
         order = np.argsort(found, kind="stable")
@@ -57,6 +58,10 @@ class KeysLookup:
         self._sieve = np.zeros(1 << self._bits, np.bool_)
         self._sieve[slots(self._codes, self._bits)] = True
         self._least_ts = int(ts.min())
+
+    def keys(self) -> tuple[list[pa.Array], npt.NDArray[np.int64]]:
+        """The distinct tuples, by column, and the greatest timestamp of each; made anew for each caller."""
+        return _merged(*self._given)
 
     @cached_property
     def _ranges(self) -> list[KeyRanges]:

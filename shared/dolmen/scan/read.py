@@ -20,7 +20,7 @@ from dolmen.format import vectors
 from dolmen.format.entries import DataFile, Vector
 from dolmen.runtime import Runtime
 from dolmen.scan.blobs import BlobReader, Pending, cache_key, place
-from dolmen.scan.deletes import load_deletes
+from dolmen.scan.deletes import Deletes, load_deletes
 from dolmen.scan.footers import Opened, open_file
 from dolmen.scan.plan import FilePlan, Plan
 from dolmen.scan.ranges import MERGED_BYTES, Range, coalesce
@@ -97,7 +97,7 @@ class TableReader:
     def open_files(self, files: Sequence[FilePlan]) -> Iterator[OpenFile]:
         """Fetches footers and vectors."""
         for some in _by_vector_bytes(files, 0 if self.cautious else VECTOR_BYTES):
-            bitmaps = self._vectors(some)
+            bitmaps = self.vectors(some)
 
             def opened(plan: FilePlan, bitmaps: dict[str, BitMap] = bitmaps) -> OpenFile:
                 found = open_file(self.store, self.cache, plan.file, self.plan.table)
@@ -105,9 +105,13 @@ class TableReader:
 
             yield from self.runtime.map(opened, some, ahead=1 if self.cautious else None)
 
+    def deletes(self) -> Deletes:
+        """Fetches the tombstones that some file has to be checked against."""
+        return load_deletes(self.plan.tombstones, self.plan.entry.schema, self._blobs, self.cache)
+
     def groups(self) -> Iterator[RowGroup]:
         """Row groups that may have rows, in file order."""
-        deletes = load_deletes(self.plan.tombstones, self.plan.entry.schema, self._blobs, self.cache)
+        deletes = self.deletes()
         for file in self.open_files(self.plan.files):
             self.row_groups_seen += len(file.footer.firsts)
             yield from row_groups(file, self.plan.where, deletes)
@@ -134,7 +138,7 @@ class TableReader:
         path = self.store.local_path(file.path)
         return None if path is None else Source.local(path, found.footer.metadata)
 
-    def _vectors(self, files: Sequence[FilePlan]) -> dict[str, BitMap]:
+    def vectors(self, files: Sequence[FilePlan]) -> dict[str, BitMap]:
         """Deletion vectors by the path of their file."""
         found: dict[str, BitMap] = {}
         wanted: list[tuple[DataFile, Vector]] = []

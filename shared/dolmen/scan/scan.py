@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,7 @@ class Scan:
         order_by: str | Sequence[str] | None = None,
         with_commit_ts: bool = False,
         pending: Pending | None = None,
-        reading: Callable[[int], AbstractContextManager[None]] = nullcontext,
+        reading: Callable[[int], AbstractContextManager[None]] = lambda version: nullcontext(),
     ) -> None:
         self._reading = reading
         self._store, self._runtime, self._cache, self._pending = store, runtime, cache, pending
@@ -152,6 +153,16 @@ class Scan:
         """What the scan reads and what it can skip. Fetches footers and tombstones to tell it to the byte."""
         with self._reading(self._manifest.version):
             return explain(self._reader(self.plan))
+
+    def of_files(self, paths: Collection[str]) -> Scan:
+        """The same scan over some of its files alone: what one task of several reads."""
+        part = copy(self)
+        part._planned = replace(self.plan, files=tuple(file for file in self.plan.files if file.file.path in paths))
+        return part
+
+    def reader(self) -> TableReader:
+        """What reads the plan's files, vectors and tombstones."""
+        return self._reader(self.plan)
 
     def _reader(self, plan: Plan) -> TableReader:
         return TableReader(

@@ -1,0 +1,97 @@
+"""Spark's types for stored columns: those in which Spark's own Parquet reader returns them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+from pyspark.sql import types as s
+
+from dolmen.errors import SchemaError
+from dolmen.format.schema import Field
+
+_PLAIN: dict[str, s.DataType] = {
+    "bool": s.BooleanType(),
+    "int8": s.ByteType(),
+    "int16": s.ShortType(),
+    "int32": s.IntegerType(),
+    "int64": s.LongType(),
+    "uint8": s.ShortType(),
+    "uint16": s.IntegerType(),
+    "uint32": s.LongType(),
+    "uint64": s.DecimalType(20, 0),
+    "float": s.FloatType(),
+    "double": s.DoubleType(),
+    "string": s.StringType(),
+    "binary": s.BinaryType(),
+    "date32[day]": s.DateType(),
+    "timestamp[us]": s.TimestampNTZType(),
+    "timestamp[us, tz=UTC]": s.TimestampType(),
+}
+
+
+def spark_schema(fields: Iterable[Field]) -> s.StructType:
+    """The columns as Spark has them.
+
+    Raises:
+        SchemaError: a type that Spark does not read (times of day): leave the column out.
+    """
+    return s.StructType([_field(field.to_arrow()) for field in fields])
+
+
+_CARRIED = {
+    "uint8": pa.int16(), "uint16": pa.int32(), "uint32": pa.int64(), "uint64": pa.decimal128(20, 0),
+}  # fmt: skip
+
+
+def carried(arrow_type: pa.DataType) -> pa.DataType:
+    """The Arrow type in which values of a stored type are handed to Spark, which has no unsigned integers, and no
+    binary of fixed size."""
+    t = pa.types
+    if known := _CARRIED.get(str(arrow_type)):
+        return known
+    if t.is_fixed_size_binary(arrow_type):
+        return pa.binary()
+    if t.is_list(arrow_type):
+        return pa.list_(_carried_field(arrow_type.value_field))
+    if t.is_struct(arrow_type):
+        return pa.struct([_carried_field(field) for field in arrow_type])
+    if t.is_map(arrow_type):
+        return pa.map_(_carried_field(arrow_type.key_field), _carried_field(arrow_type.item_field))
+    return arrow_type
+
+
+def carried_schema(schema: pa.Schema) -> pa.Schema:
+    """``carried`` for all columns."""
+    return pa.schema([_carried_field(field) for field in schema])
+
+
+def _carried_field(field: pa.Field) -> pa.Field:
+    return field.with_type(carried(field.type))
+
+
+def _field(field: pa.Field) -> s.StructField:
+    try:
+        return s.StructField(field.name, spark_type(field.type), field.nullable)
+    except SchemaError as error:
+        raise SchemaError(f"column {field.name!r}: {error}") from None
+
+
+def spark_type(arrow_type: pa.DataType) -> s.DataType:
+    """Spark's type for values of a stored type. Raises SchemaError."""
+    t = pa.types
+    if known := _PLAIN.get(str(arrow_type)):
+        return known
+    if t.is_decimal(arrow_type) and arrow_type.scale >= 0:
+        return s.DecimalType(arrow_type.precision, arrow_type.scale)
+    if t.is_fixed_size_binary(arrow_type):
+        return s.BinaryType()
+    if t.is_list(arrow_type):
+        item = _field(arrow_type.value_field)
+        return s.ArrayType(item.dataType, item.nullable)
+    if t.is_struct(arrow_type):
+        return s.StructType([_field(field) for field in arrow_type])
+    if t.is_map(arrow_type):
+        item = _field(arrow_type.item_field)
+        return s.MapType(_field(arrow_type.key_field).dataType, item.dataType, item.nullable)
+    raise SchemaError(f"Spark reads no {arrow_type} from Parquet: leave it out by columns=[...]")

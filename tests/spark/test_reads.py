@@ -1,0 +1,229 @@
+"""Reading into Spark: the same rows as dolmen itself gives, natively and by Python workers."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+import dolmen
+from dolmen.database import Database, Table
+from dolmen.errors import Error, PredicateError, SchemaError
+from dolmen.spark import read as reading
+from dolmen.spark.read import to_spark
+from support.random_predicates import random_predicate
+from support.random_tables import random_table
+
+SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
+HISTORIES = 60 if os.environ.get("DOLMEN_LONG") else 6
+QUERIES = 4
+ROWS = 80
+
+
+def rows_of(frame: DataFrame, schema: pa.Schema) -> list[str]:
+    """The rows as text, sorted: NaN equals itself so, and -0.0 is not 0.0."""
+    return listed(frame.toArrow().cast(schema))
+
+
+def listed(table: pa.Table) -> list[str]:
+    for place, field in enumerate(table.schema):
+        if pa.types.is_temporal(field.type):  # Python's own end at the year 9999
+            raw = pa.int32() if field.type.bit_width == 32 else pa.int64()
+            table = table.set_column(place, field.name, table.column(place).cast(raw))
+    return sorted(repr(tuple(row.values())) for row in table.to_pylist())
+
+
+class History:
+    """A table with rows of many types, deleted from in all ways, at different stages of upkeep."""
+
+    def __init__(self, seed: int, directory: Path) -> None:
+        self.rng = random.Random(seed)
+        self.db = dolmen.open(str(directory))
+        self.pool = random_table(self.rng, ROWS)
+        schema = self.pool.schema.insert(0, pa.field("rid", pa.int64(), nullable=False))
+        self.table = self.db.create_table("t", schema, primary_key="rid")
+        self.next_rid = 0
+
+    def grow(self) -> None:
+        self.append()
+        for _ in range(self.rng.randint(3, 8)):
+            step = self.rng.choice([self.append, self.append, self.delete, self.delete, self.delete_keys, self.upsert])
+            step()
+        if self.rng.random() < 0.3:
+            self.db.resolve()
+            self.append()
+            self.delete()
+        if self.rng.random() < 0.3:
+            self.db.compact()
+            self.delete_keys()
+
+    def append(self) -> None:
+        count = self.rng.randint(5, 40)
+        self.table.append(self.rows(list(range(self.next_rid, self.next_rid + count))))
+        self.next_rid += count
+
+    def upsert(self) -> None:
+        self.table.upsert(self.rows(self.rng.sample(range(self.next_rid), 3)))
+
+    def delete(self) -> None:
+        self.table.delete(self.predicate(), mode=self.rng.choice(["tombstone", "tombstone", "positions"]))
+
+    def delete_keys(self) -> None:
+        self.table.delete(keys=self.rng.sample(range(self.next_rid), 3))
+
+    def rows(self, rids: list[int]) -> pa.Table:
+        taken = self.pool.take(pa.array([self.rng.randrange(ROWS) for _ in rids], pa.int64()))
+        return taken.add_column(0, "rid", pa.array(rids, pa.int64()))
+
+    def predicate(self) -> str:
+        while True:
+            predicate = random_predicate(self.rng, self.pool)
+            try:
+                self.table.scan(["rid"], predicate).to_arrow()
+            except PredicateError:
+                continue
+            return predicate
+
+    @property
+    def columns(self) -> list[str]:
+        """Those that Spark has types for."""
+        return [field.name for field in self.table.schema if not pa.types.is_time(field.type)]
+
+
+@pytest.mark.parametrize("place", range(HISTORIES))
+def test_spark_reads_the_same_rows_as_dolmen(place: int, spark: SparkSession, tmp_path: Path) -> None:
+    seed = SEED + place
+    print(f"DOLMEN_TEST_SEED={seed}")
+    history = History(seed, tmp_path / "db")
+    history.grow()
+    table = history.table
+    for query in range(QUERIES):
+        columns = history.rng.sample(history.columns, history.rng.randint(1, len(history.columns)))
+        where = history.predicate() if query else None
+        with_ts = history.rng.random() < 0.3
+        expected = table.scan(columns, where, with_commit_ts=with_ts).to_arrow()
+        frame = to_spark(spark, table, columns, where, with_commit_ts=with_ts, native=bool(query))
+        assert rows_of(frame, expected.schema) == listed(expected), (columns, where)
+
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.float64()), ("s", pa.string())])
+
+
+def some(first: int, count: int) -> pa.Table:
+    ids = range(first, first + count)
+    return pa.table({"id": ids, "x": [float(i) for i in ids], "s": [f"s{i % 3}" for i in ids]}, SCHEMA)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Database:
+    return dolmen.open(str(tmp_path / "db"))
+
+
+@pytest.fixture
+def table(db: Database) -> Table:
+    made = db.create_table("t", SCHEMA, primary_key="id")
+    for first in range(0, 300, 100):
+        made.append(some(first, 100))
+    return made
+
+
+def scans(frame: DataFrame) -> Counter[str]:
+    """What a plan reads with, by the first word of each operator."""
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    return Counter(line.strip(" :+-*()0123456789").split(" ")[0] for line in plan.splitlines())
+
+
+def test_files_without_deletes_are_read_as_any_parquet_is(spark: SparkSession, table: Table) -> None:
+    frame = to_spark(spark, table, ["id"], "id >= 150")
+    plan = frame._jdf.queryExecution().toString()
+    assert "PushedFilters: [IsNotNull(id), GreaterThanOrEqual(id,150)]" in plan
+    assert "row_index" not in plan
+    assert plan.count("FileScan parquet") >= 1
+    assert frame.count() == 150
+    assert len(frame.inputFiles()) == 2  # statistics prune the first
+
+
+def test_a_row_that_was_written_again_after_its_delete_is_read(spark: SparkSession, table: Table) -> None:
+    table.delete(keys=[5, 105])
+    table.append(some(5, 1))
+    table.delete("s = 's0' AND id < 100")
+    table.upsert(some(6, 1))
+    expected = table.to_arrow()
+    assert expected.num_rows == 300 - 2 + 1 - 34 + 1
+    assert rows_of(to_spark(spark, table), SCHEMA) == listed(expected)
+
+
+def test_an_older_version_is_read_by_at(spark: SparkSession, db: Database, table: Table) -> None:
+    version = db.version
+    table.delete("TRUE")
+    assert to_spark(spark, table).count() == 0
+    assert to_spark(spark, table.at(version=version)).count() == 300
+
+
+def test_a_frame_stays_what_it_was(spark: SparkSession, db: Database, table: Table) -> None:
+    native, workers = to_spark(spark, table), to_spark(spark, table, native=False)
+    table.delete("id < 100")
+    table.append(some(1000, 5))
+    assert (native.count(), workers.count(), to_spark(spark, table).count()) == (300, 300, 205)
+
+
+def test_a_file_that_is_gone_is_an_error_and_not_fewer_rows(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+    table.delete("x < 10", mode="positions")
+    frame = to_spark(spark, table)
+    for file in table.scan().plan.files:
+        (tmp_path / "db" / file.file.path).unlink()
+    with pytest.raises((PySparkException, Py4JJavaError), match="does not exist"):
+        frame.collect()
+
+
+def test_too_much_for_one_filter_is_read_by_workers(
+    spark: SparkSession, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value in range(5):
+        table.delete(f"x > {value} AND x < {value + 0.5} OR s = 'none {value}'")
+    table.delete(keys=[1, 2, 3])
+    expected = listed(table.to_arrow())
+    monkeypatch.setattr(reading, "MOST_PREDICATES", 4)
+    frame = to_spark(spark, table)
+    assert "MapInArrow" in frame._jdf.queryExecution().toString()
+    assert rows_of(frame, SCHEMA) == expected
+    monkeypatch.setattr(reading, "MOST_PREDICATES", 64)
+    monkeypatch.setattr(reading, "MOST_KEYS", 2)
+    assert rows_of(to_spark(spark, table), SCHEMA) == expected
+
+
+def test_many_files_with_deletes_are_read_some_at_a_time(
+    spark: SparkSession, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.delete("s = 's1'", mode="positions")
+    monkeypatch.setattr(reading, "FILES_TOGETHER", 2)
+    frame = to_spark(spark, table)
+    assert frame._jdf.queryExecution().executedPlan().toString().count("FileScan parquet") == 2
+    assert rows_of(frame, SCHEMA) == listed(table.to_arrow())
+
+
+def test_an_empty_table_has_its_columns(spark: SparkSession, db: Database) -> None:
+    frame = to_spark(spark, db.create_table("empty", SCHEMA), ["s", "id"])
+    assert (frame.columns, frame.count()) == (["s", "id"], 0)
+
+
+def test_a_type_that_spark_does_not_have_is_named(spark: SparkSession, db: Database) -> None:
+    clock = db.create_table("clock", pa.schema([("id", pa.int64()), ("at", pa.time64("us"))]))
+    clock.append(pa.table({"id": [1], "at": pa.array([1], pa.time64("us"))}))
+    with pytest.raises(SchemaError, match=r"column 'at'.*columns="):
+        to_spark(spark, clock)
+    assert to_spark(spark, clock, ["id"]).count() == 1
+
+
+def test_what_cannot_be_asked_is_said_before_spark_is(spark: SparkSession, table: Table) -> None:
+    with pytest.raises(Error, match="nowhere"):
+        to_spark(spark, table, ["nowhere"])
+    with pytest.raises(PredicateError):
+        to_spark(spark, table, where="id =")
