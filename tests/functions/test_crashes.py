@@ -84,6 +84,26 @@ def test_ingest_survives_a_crash_at_every_step(world: World) -> None:
     assert {report["line"] for report in world.rejects().values()} == {3}
 
 
+def test_rows_are_quarantined_once_whenever_a_crash_comes(world: World) -> None:
+    world.create()
+    world.database.table("events").set(ingest_on_bad_row="quarantine", ingest_landing="expire")
+    round_ = 0
+    records: list[dict[str, Any]] = []
+
+    def fresh() -> None:
+        records[:] = [world.drop(f"events/{round_}.csv", f"{HEAD}1,1,x\nx,1,x\n2,2,x\n")]
+
+    def check() -> None:
+        nonlocal round_
+        round_ += 1
+        assert world.ids() == sorted([1, 2] * round_)
+        assert [report["rows"] for report in world.rejects().values()] == [1] * round_
+        fresh()
+
+    fresh()
+    assert crash_everywhere(world, "ingest", lambda: world.ingest(*records), check) >= 16
+
+
 def test_deletes_survive_a_crash_at_every_step(world: World) -> None:
     world.create()
     table = world.database.table("events")

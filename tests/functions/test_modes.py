@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import Any
 
@@ -160,3 +161,25 @@ def test_in_a_directory_an_ingested_file_goes_and_a_rejected_one_stays(world: Wo
         assert world.ingest(good, bad) == []
         assert [info.key for info in world.landing.list("landing/")] == ["landing/events/bad.csv"]
     assert world.ids() == [1]
+
+
+def test_files_of_changes_are_applied_in_the_order_of_their_sequence(world: World) -> None:
+    schema = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("seq", pa.int64())])
+    world.create(schema=schema)
+    world.database.table("events").set(
+        ingest_mode="cdc", cdc_envelope="flat", cdc_sequence="seq", ingest_on_bad_row="quarantine"
+    )
+    head = "Op,id,kind,seq\n"
+    newer = world.drop("events/b.csv", f"{head}U,1,new,3\nD,2,,4\nX,3,what,5\n")
+    older = world.drop("events/a.csv", f"{head}I,1,old,1\nI,2,gone,2\n")
+    assert world.ingest(newer) == []
+    facts = told(world)
+    assert (facts["rows_upserted"], facts["rows_deleted"], facts["rows_quarantined"]) == (1, 1, 1)
+    for record in (older, newer, older):
+        assert world.ingest(record) == []
+    assert [(row["id"], row["kind"]) for row in world.rows()] == [(1, "new")]
+    assert world.versions("ingest") == 2
+    keys = [info.key for info in world.landing.list("rejected/")]
+    [report] = [json.loads(world.landing.get(key).body) for key in keys if key.endswith(".error.json")]
+    assert report["row"] == 3
+    assert f"rejected/{report['copy_of_file']}" in keys
