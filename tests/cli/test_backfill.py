@@ -24,13 +24,12 @@ from dolmen.ingest.drops import ingest_drops
 from dolmen.ingest.events import Drop, Message, drops_of
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.queues import DirectoryQueue
-from dolmen.local import letters, run_local
+from dolmen.local import letters
 from dolmen.runtime import shared_runtime
+from support.local_once import local_once
 from support.ministack import boto3_client, endpoint_environment
 
 Cli = Callable[..., Any]
-
-ROOT = Path(__file__).parents[2]
 HEADER = "id,name\n"
 ODD = "landing/events/Grüße & more, 100%+ (1).csv"
 
@@ -217,20 +216,9 @@ def test_a_directory_is_ingested_here_and_only_once(cli: Cli, landing: Path, tmp
 
 def test_the_local_pipeline_and_a_backfill_know_a_file_by_the_same_id(cli: Cli, landing: Path, tmp_path: Path) -> None:
     assert backfill.DIRECTORY_BUCKET == letters.BUCKET
-    database = str(tmp_path / "db")
-    statuses: list[str] = []
     (landing / "stray.csv").unlink()
     assert cli("backfill", landing, "--auto-create", "--table", "events").code == 0
-    run_local(
-        database,
-        landing,
-        tmp_path / "queue",
-        ROOT / "functions",
-        once=True,
-        auto_create=True,
-        poll_seconds=0.05,
-        on_event=lambda event: statuses.append(event.text),
-    )
+    statuses = local_once(tmp_path, tmp_path / "db")
     assert (statuses.count("drop duplicate"), statuses.count("drop ingested")) == (2, 1)
     assert json.loads(cli("backfill", landing, "--json").out)["duplicate"] == 3
 

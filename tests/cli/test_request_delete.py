@@ -19,13 +19,11 @@ from dolmen.ingest.deletes import apply_deletes
 from dolmen.ingest.queues import MAX_SQS_BYTES, DirectoryQueue
 from dolmen.ingest.requested import compose
 from dolmen.ingest.requests import parse_request
-from dolmen.local import run_local
 from dolmen.runtime import Runtime
+from support.local_once import local_once
 from support.ministack import boto3_client, endpoint_environment
 
 Cli = Callable[..., Any]
-
-ROOT = Path(__file__).parents[2]
 
 _names = itertools.count()
 
@@ -202,16 +200,13 @@ def test_the_queue_of_sqs_takes_requests_and_a_too_large_one_is_told_what_to_do(
 
 
 def test_a_request_that_was_given_up_says_why_and_sent_again_it_waits(
-    cli: Cli, db: dolmen.Database, queue: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, db: dolmen.Database, queue: Path
 ) -> None:
     """By the local pipeline, which keeps dead letters beside the queue."""
-    monkeypatch.setattr("dolmen.local.pipeline.MAX_TRIES", 1)
     assert cli("request-delete", "events", "--where", "id = 1", "--request-id", "good").code == 0
     assert cli("request-delete", "sessions", "--where", "id = 1", "--request-id", "bad").code == 0
     db.drop_table("sessions")
-    run_local(
-        str(queue.parent / "db"), queue.parent / "landing", queue, ROOT / "functions", once=True, poll_seconds=0.05
-    )
+    local_once(queue.parent, queue.parent / "db")
     status = cli("request-status", "good", "bad", "never", "--json")
     assert status.code == 2
     assert states(status) == {"good": ("applied", 6), "bad": ("failed", None), "never": ("unknown", None)}
