@@ -129,7 +129,8 @@ def backfill(
             elif here:
                 if not database:
                     raise InputError("into which database? Give --database, or set DOLMEN_DATABASE")
-                _ingest(found, dolmen.open(database), drops, tally, auto_create=auto_create)
+                limits: dict[str, Any] = {"auto_create": auto_create, "max_bytes": settings.max_file_bytes}
+                _ingest(found, dolmen.open(database), drops, tally, limits)
             elif queue:
                 _send(found, open_queue(queue), packets(drops, max_records=records), tally)
             else:
@@ -163,12 +164,12 @@ def _send(source: Source, queue: Queue, messages: Iterator[Packet], tally: Tally
 
 
 def _ingest(
-    source: Source, database: dolmen.Database, drops: Iterator[Drop], tally: Tally, *, auto_create: bool
+    source: Source, database: dolmen.Database, drops: Iterator[Drop], tally: Tally, options: dict[str, Any]
 ) -> None:
     for group in groups(drops, HERE_FILES, HERE_BYTES):
         left, settled = group, list[DropOutcome]()
         for _ in attempts(database.runtime, _TRIES, cap_seconds=10.0):
-            ingested = ingest_drops(database, source.landing, left, auto_create=auto_create)
+            ingested = ingest_drops(database, source.landing, left, **options)
             failed = [outcome for outcome in ingested.outcomes if outcome.status == "failed"]
             settled += [outcome for outcome in ingested.outcomes if outcome.status != "failed"]
             left = [outcome.drop for outcome in failed]

@@ -145,21 +145,21 @@ class SqsQueue:
         waiting, under_way = (int(found[name]) for name in names)
         if "RedrivePolicy" not in found:
             return Depth(waiting, under_way, None, None)
-        name = json.loads(found["RedrivePolicy"])["deadLetterTargetArn"].rpartition(":")[2]
+        *_, account, name = json.loads(found["RedrivePolicy"])["deadLetterTargetArn"].split(":")
+        parts = urlsplit(self.url)
+        url = f"{parts.scheme}://{parts.netloc}/{account}/{name}"
         try:
-            url = self._ask("get_queue_url", QueueUrl=None, QueueName=name)["QueueUrl"]
             dead = self._ask("get_queue_attributes", QueueUrl=url, AttributeNames=names[:1])["Attributes"][names[0]]
         except (AccessDeniedError, NotFoundError):
-            return Depth(waiting, under_way, None, name)
+            return Depth(waiting, under_way, None, url)
         return Depth(waiting, under_way, int(dead), url)
 
     def _ask(self, operation: str, **request: Any) -> Any:
         client = self._client
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
-        about = {"QueueUrl": self.url} | request
         try:
-            return getattr(client, operation)(**{name: value for name, value in about.items() if value is not None})
+            return getattr(client, operation)(**({"QueueUrl": self.url} | request))
         except NoCredentialsError as error:
             raise AccessDeniedError(f"no AWS credentials for {self.url}: run 'aws configure', or set AWS_*") from error
         except BotoCoreError as error:
