@@ -14,8 +14,11 @@ import pytest
 
 import dolmen.database
 from dolmen.errors import InputError
+from dolmen.ingest.rejected import list_rejected
+from dolmen.ingest.retrying import retry
 from dolmen.local import Layout, LocalEvent, run_local
 from dolmen.runtime import Runtime
+from dolmen.store.local import LocalStore
 from support.functions import FUNCTIONS, SCHEMA
 
 HEAD = "id,user_id,kind\n"
@@ -75,6 +78,26 @@ def test_files_become_rows_and_requests_delete_them(layout: Layout, capsys: pyte
     assert {line["service"] for line in log} == {"ingest", "delete"}
     assert {name for line in log for name in line} >= {"RowsIngested", "DeletesApplied", "message_id"}
     assert capsys.readouterr().out == ""
+
+
+def test_a_table_says_what_becomes_of_its_files_and_of_their_bad_rows(layout: Layout) -> None:
+    database = dolmen.database.open(layout.database)
+    database.create_table("events", SCHEMA, primary_key="id")
+    database.table("events").set(ingest_mode="upsert", ingest_on_bad_row="quarantine", ingest_landing="expire")
+    file = drop(layout, "events/a.csv", f"{HEAD}1,1,old\nx,1,x\n1,1,new\n")
+    run(layout)
+    assert not file.exists()
+    assert [row["kind"] for row in database.table("events").to_arrow().to_pylist()] == ["new"]
+    [rows] = layout.rejected.rglob("*.rows.jsonl")
+    assert [json.loads(line)["text"] for line in rows.read_text().splitlines()] == ["x,1,x"]
+    # What is put back is found like any other file.
+    store = LocalStore(layout.rejected)
+    [rejected] = list_rejected(store, "events")
+    database.drop_table("events")
+    database.create_table("events", SCHEMA.set(0, pa.field("id", pa.string())))
+    retry(store, rejected.key, Runtime())
+    assert texts(run(layout)) == ["drop ingested", "committed"]
+    assert database.table("events").to_arrow()["id"].to_pylist() == ["x"]
 
 
 def test_a_lost_memory_doubles_nothing(layout: Layout) -> None:

@@ -67,7 +67,7 @@ class Function:
         self._tell, self._heard_now = tell, list[tuple[str, int, dict[str, Any]]]()
         self._log = log.open("a")
         self._streams = [
-            (handler, handler.setStream(self._log))
+            (handler, _set_stream(handler, self._log))
             for handler in self._module.logger.handlers
             if isinstance(handler, logging.StreamHandler)
         ]
@@ -78,7 +78,7 @@ class Function:
         """Lets go of its log."""
         self._module.logger.removeHandler(self._listener)
         for handler, stream in self._streams:
-            handler.setStream(stream)
+            _set_stream(handler, stream)
         self._log.close()
 
     def deliver(self, letters: Sequence[Letter]) -> dict[str, str]:
@@ -118,6 +118,16 @@ class _Listener(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         facts = {name: value for name, value in vars(record).items() if name not in _ORDINARY}
         self._heard(record.getMessage(), record.levelno, facts)
+
+
+def _set_stream(handler: logging.StreamHandler[Any], stream: Any) -> Any:
+    """Gives a handler another stream; returns the one it had, which somebody may have closed by now."""
+    before = handler.stream
+    if getattr(before, "closed", False):
+        handler.stream = stream
+    else:
+        handler.setStream(stream)
+    return before
 
 
 def _load(path: Path) -> Module:

@@ -13,9 +13,9 @@ class Layout:
 
     .local/
       database/              the database
-      landing/<table>/...    drop files here; they stay
+      landing/<table>/...    drop files here; they stay, unless their table says otherwise (ingest_landing: expire)
       queue/*.json           drop delete requests here; they go once they are applied
-      rejected/<table>/...   files that could not be read, with <name>.error.json beside each
+      rejected/<table>/...   files and rows that could not be read, with <name>.error.json beside each
       dead-letters/*.json    messages that failed again and again, with the reason
       state/                 what was handled already, the functions' log, the lock
     """

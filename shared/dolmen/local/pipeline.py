@@ -76,7 +76,7 @@ def run_local(
 
     Args:
         database: its URL, or a directory.
-        landing_dir: files go to ``<table>/...`` in it, and stay there.
+        landing_dir: files go to ``<table>/...`` in it, and stay there, unless their table says otherwise.
         queue_dir: delete requests are ``*.json`` files in it, and go when they are applied.
         functions_dir: the project's ``functions/``.
         poll_seconds: how long to wait between two looks.
