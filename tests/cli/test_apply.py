@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -127,6 +128,16 @@ def test_without_anybody_to_ask_nothing_is_done_unless_yes_is_said(cli: Cli, fil
     done = json.loads(cli("apply", file, "--yes", "--json").out)
     assert (done["version"], done["commit"]["version"], done["commit"]["operation"]) == (0, 1, "apply")
     assert cli("apply", file).code == 0, "nothing to do is nothing to ask"
+
+
+def test_a_declaration_is_read_from_standard_input(
+    cli: Cli, db: dolmen.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(PLAIN))
+    assert cli("apply", "-", "--yes").code == 0
+    assert db.tables() == ["events"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("tables: ["))
+    assert "standard input, line 1" in cli("apply", "-", "--yes").err
 
 
 def test_people_are_asked(file: Path, db: dolmen.Database, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import dolmen
-from dolmen.errors import StoreUnavailableError
+from dolmen.errors import AccessDeniedError, StoreUnavailableError
 from dolmen.ingest import backfill
 from dolmen.ingest.backfill import MAX_MESSAGE_BYTES, Source, packets
 from dolmen.ingest.drops import ingest_drops
@@ -28,6 +28,7 @@ from dolmen.local import letters
 from dolmen.runtime import shared_runtime
 from support.local_once import local_once
 from support.ministack import boto3_client, endpoint_environment
+from support.proxy import Proxy
 
 Cli = Callable[..., Any]
 HEADER = "id,name\n"
@@ -305,3 +306,38 @@ def test_a_listing_is_never_held_whole(landing: Path) -> None:
     (landing / "users" / "3.csv").rename(landing / "users" / "4.csv")
     rest = [drop.key for drop in drops if drop is not None]
     assert (first.key, rest) == ("events/1.csv", ["events/2025/2.csv", "users/4.csv"])
+
+
+def in_a_bucket(endpoint: str, url: str) -> Source:
+    """A landing place with two files in it."""
+    bucket = url.split("/")[2]
+    for name in ("1", "2"):
+        client("s3", endpoint).put_object(Bucket=bucket, Key=f"landing/events/{name}.csv", Body=b"id\n1\n")
+    return Source.of(f"s3://{bucket}/landing")
+
+
+def test_a_server_that_knows_no_versions_is_listed_as_it_is(s3_endpoint: str, s3_url: str, proxy: Proxy) -> None:
+    source = in_a_bucket(s3_endpoint, s3_url)
+    proxy.rule(
+        "answer",
+        method="GET",
+        query="versions",
+        times=None,
+        status=501,
+        body="<Error><Code>NotImplemented</Code></Error>",
+    )
+    drops = [drop for drop in source.drops("landing/events/1.csv") if drop]
+    assert [(drop.key, drop.version, bool(drop.etag)) for drop in drops] == [("landing/events/2.csv", None, True)]
+
+
+def test_a_listing_that_is_refused_names_the_right_that_is_missing(s3_endpoint: str, s3_url: str, proxy: Proxy) -> None:
+    source = in_a_bucket(s3_endpoint, s3_url)
+    proxy.rule("forbid", method="GET", query="versions", times=None)
+    with pytest.raises(AccessDeniedError, match="s3:ListBucketVersions"):
+        list(source.drops())
+
+
+def test_a_listing_goes_on_after_a_fault_on_the_way(s3_endpoint: str, s3_url: str, proxy: Proxy) -> None:
+    source = in_a_bucket(s3_endpoint, s3_url)
+    proxy.rule("503", "reset", method="GET", query="versions", times=2)
+    assert len(list(source.drops())) == 2

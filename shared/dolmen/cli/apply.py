@@ -26,7 +26,7 @@ _SIGNS = {"add": ("+", "green"), "change": ("~", "yellow"), "remove": ("-", "red
 
 @app.command()
 def apply(
-    file: Annotated[Path, typer.Argument(help="Declares tables, in YAML.")],
+    file: Annotated[Path, typer.Argument(help="Declares tables, in YAML; - is standard input.")],
     database: DatabaseUrl,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the differences, and do nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask; needed where nobody can answer.")] = False,
@@ -40,7 +40,7 @@ def apply(
     Exit codes: 0 done, or nothing to do; 2 the file must be corrected, or differs in columns or keys from a table that
     is there; 4 declined, or somebody changes the same; 9 with --dry-run --exit-code: there is something to do.
     """
-    declaration = Declaration.read(file)
+    declaration = Declaration.parse(sys.stdin.read(), "standard input") if str(file) == "-" else Declaration.read(file)
     db = dolmen.open(database)
     asks = not (yes or dry_run)
     for left in reversed(range(ROUNDS)):

@@ -7,7 +7,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from dolmen.errors import InputError
+from dolmen.errors import AccessDeniedError, InputError
 from dolmen.store.base import ObjectInfo
 from dolmen.store.s3 import LIST_PAGE, S3Store
 from dolmen.store.s3_errors import status_and_code
@@ -35,6 +35,8 @@ def newest_versions(store: S3Store, prefix: str, start_after: str = "") -> Itera
     while True:
         try:
             page = store.ask("list_object_versions", prefix, **request)  # botocore decodes the keys
+        except AccessDeniedError as error:
+            raise AccessDeniedError(f"{error} (s3:ListBucketVersions on the bucket is needed here)") from error
         except InputError as error:
             cause = error.__cause__
             if not isinstance(cause, ClientError) or status_and_code(cause)[0] != 501:
