@@ -137,7 +137,7 @@ def measure_ingest(where: Local, table: pa.Table, rounds: int) -> str:
         f"## Ingest, {where.name}",
         "",
         f"One file of {rows:,} rows: read, checked, written as Parquet and committed; {rounds} rounds. Shares are of "
-        "pyarrow's rows per second (more is better): whole ingest of pyarrow's mere reading, and beside it what pyarrow "
+        "pyarrow's rows per second (more is better): whole ingest of pyarrow's mere reading, beside it what pyarrow "
         "itself reaches of that when it writes Parquet too; reading of reading; whole ingest of pyarrow's reading and "
         "writing.",
         "",
