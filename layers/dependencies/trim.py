@@ -40,10 +40,14 @@ def trim(folder: Path) -> None:
             shutil.rmtree(path)
 
 
-def strip(folder: Path, machine: str) -> None:
+def find_strip(machine: str) -> str | None:
+    """What strips libraries of that machine here: LLVM's does for any, binutils' own for its own."""
     tool = shutil.which("llvm-strip") or shutil.which(f"{machine}-linux-gnu-strip")
-    if tool is None and platform.machine() == machine:
-        tool = shutil.which("strip")
+    return tool or (shutil.which("strip") if platform.machine() == machine else None)
+
+
+def strip(folder: Path, machine: str) -> None:
+    tool = find_strip(machine)
     if tool is None:
         print(f"no strip for {machine} on this machine: the layer keeps its symbols")
         return

@@ -80,7 +80,7 @@ def run_as_deployed(source: str, *arguments: str, before: Sequence[Path] = ()) -
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "AWS_", "DOLMEN_"))
     }
     return subprocess.run(
-        [runtime_python(), "-s", "-c", source, *arguments],
+        [runtime_python(), "-s", "-S", "-c", source, *arguments],
         env={**environment, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
