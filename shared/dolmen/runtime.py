@@ -13,6 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FuturesTimeoutError
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TypeVar
@@ -75,6 +76,22 @@ class Runtime:
         if self.threads == 1:
             return map(function, items)
         return _map(self._processors, function, items, self.cores + 1)
+
+    def attend(self, function: Callable[[], R], seconds: float, meanwhile: Callable[[], None]) -> R:
+        """Runs ``function`` in a thread of its own, and calls ``meanwhile`` every so many seconds until it ends.
+
+        What ``meanwhile`` raises is raised at once; the function then goes on unattended.
+        """
+        if self.threads == 1:
+            return function()
+        future = self._pool.submit(function)
+        while True:
+            try:
+                return future.result(seconds)
+            except FuturesTimeoutError:
+                if future.done():
+                    raise  # its own
+                meanwhile()
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
