@@ -91,7 +91,7 @@ install)
     ;;
 path)
     if [ ! -x "$binary" ]; then
-        echo "MinIO is not installed: make minio-install" >&2
+        echo "MinIO is not installed; make minio-install does it." >&2
         why_not >&2 || true
         exit 1
     fi
