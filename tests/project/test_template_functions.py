@@ -100,6 +100,7 @@ def test_the_functions_are_told_where_the_database_is_and_how_to_log() -> None:
     variables = STACK.functions["Environment"]["Variables"]
     assert variables["DOLMEN_DATABASE"] == sub("s3://${DatabaseBucketName}/${DatabasePrefix}")
     assert variables["DOLMEN_AUTO_CREATE"] == {"Ref": "AutoCreate"}
+    assert variables["DOLMEN_MAX_FILE_BYTES"] == {"Ref": "MaxFileBytes"}
     assert variables["AWS_ENDPOINT_URL_S3"] == {"Ref": "S3Endpoint"}
     assert variables["POWERTOOLS_LOG_LEVEL"] == {"Ref": "LogLevel"}
     assert variables["POWERTOOLS_METRICS_NAMESPACE"] == {"Ref": "MetricsNamespace"}

@@ -173,7 +173,9 @@ def test_who_drops_files_reads_nothing() -> None:
 
 def test_who_requests_deletes_only_sends() -> None:
     statements = policy("RequestDeletesPolicy")
-    assert set(statements) == {"Send"}
+    assert set(statements) == {"Send", "SeeHowManyFailed"}
+    assert statements["SeeHowManyFailed"]["Action"] == "sqs:GetQueueAttributes"
+    assert statements["SeeHowManyFailed"]["Resource"] == arn("DeleteDeadLetters")
     assert set(statements["Send"]["Action"]) == {"sqs:SendMessage", "sqs:GetQueueAttributes"}
     assert statements["Send"]["Resource"] == arn("DeleteQueue")
 
@@ -184,5 +186,6 @@ def test_an_operator_may_redrive_dead_letters_into_the_queues_they_came_from() -
     dead_letters = [arn(f"{name}DeadLetters") for name in ("Ingest", "Delete", "Compact", "Gc")]
     assert statements["Redrive"]["Resource"] == dead_letters
     assert statements["Send"]["Resource"] == [arn("IngestQueue"), arn("DeleteQueue")]
-    assert statements["SeeDropsAndRejects"]["Resource"] == [DROPS, REJECTS]
+    assert statements["SeeDropsAndRejects"]["Resource"] == statements["DropAgain"]["Resource"] == [DROPS, REJECTS]
+    assert statements["ListBuckets"]["Action"] == ["s3:ListBucket", "s3:ListBucketVersions"]
     assert statements["Commit"]["Resource"] == DATABASE_OBJECTS
