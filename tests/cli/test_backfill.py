@@ -245,6 +245,7 @@ def test_what_is_rejected_or_fails_is_said_and_has_an_exit_code(cli: Cli, landin
         (["s3:///landing", "--queue", "q"], 2, "s3://bucket/prefix"),
         (["gs://bucket/landing", "--queue", "q"], 2, "s3://bucket/prefix"),
         (["absent", "--dry-run"], 3, "no directory"),
+        (["ROOT", "--dry-run"], 2, "give that one"),
         (["LANDING", "--table", "Bad Name"], 2, "Bad Name"),
     ],
 )
@@ -252,7 +253,8 @@ def test_what_cannot_be_done_says_what_to_give(
     cli: Cli, landing: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, phrase: str
 ) -> None:
     monkeypatch.delenv("DOLMEN_INGEST_QUEUE", raising=False)
-    outcome = cli("backfill", *[str(landing) if argument == "LANDING" else argument for argument in arguments])
+    places = {"LANDING": landing, "ROOT": landing.parent}
+    outcome = cli("backfill", *[places.get(argument, argument) for argument in arguments])
     assert (outcome.code, phrase in " ".join(outcome.err.split())) == (code, True), outcome
 
 
@@ -297,6 +299,15 @@ def test_an_interrupted_run_says_where_to_go_on(landing: Path, tmp_path: Path) -
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ})
     assert done.returncode in (130, -signal.SIGINT), done
     assert "go on with --start-after events/n097.csv" in done.stderr
+
+
+def test_objects_of_the_database_and_rejects_are_no_drops(landing: Path) -> None:
+    for name in ("db/data/events/1.csv", "rejects/events/2.csv"):
+        (landing / name).parent.mkdir(parents=True)
+        (landing / name).write_text(HEADER)
+    source = Source.of(str(landing), database=str(landing / "db"), rejected_url=(landing / "rejects").as_uri())
+    found = [drop.key for drop in source.drops() if drop]
+    assert found == ["events/1.csv", "events/2025/2.csv", "users/3.csv"]
 
 
 def test_a_listing_is_never_held_whole(landing: Path) -> None:

@@ -73,6 +73,7 @@ class Source:
             NotFoundError: there is no such directory.
         """
         runtime = runtime or shared_runtime()
+        database = open_store(database, runtime).url if database else ""
         for table in tables:
             check_table_name(table)
         scheme, separator, rest = url.partition("://")
@@ -92,6 +93,8 @@ class Source:
         directory = Path(rest if separator else url).expanduser().absolute()
         if not directory.is_dir():
             raise NotFoundError(f"there is no directory {str(directory)!r}")
+        if (directory / "landing").is_dir():
+            raise InputError(f"{url!r} has a directory 'landing': if its tables are in there, give that one")
         rejects = rejected_url or str(directory.parent / REJECTED)
         landing = Landing(database, "", directory.as_uri(), rejects, runtime)
         return cls(landing, DIRECTORY_BUCKET, _narrowed("", "", tables), runtime)
