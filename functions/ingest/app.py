@@ -140,7 +140,7 @@ def _tell(message: Message, outcome: DropOutcome) -> None:
         counts = {f"rows_{name}": count for name, count in asdict(outcome.counts).items() if count}
         about |= {"rows": outcome.counts.ingested, **counts}
     if error is not None:
-        about |= {"column": getattr(error, "column", None), **logged_facts(error)}
+        about |= {"column": outcome.column, **logged_facts(error)}
     log = getattr(logger, _LEVELS.get(outcome.status, "warning"))
     log(f"drop {outcome.status}", **{name: value for name, value in about.items() if value is not None})
     if outcome.disposal_error is not None:

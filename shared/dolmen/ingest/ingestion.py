@@ -59,7 +59,8 @@ class Ingestion:
                     self._ingest(transaction)
             except (InputError, TableNotFoundError) as error:
                 rejected = reject(self.landing, drop, self.place, error, self._about())
-                self.settled = DropOutcome(drop, "rejected", reject=rejected, error=error)
+                column = self._column(transaction, error)
+                self.settled = DropOutcome(drop, "rejected", reject=rejected, error=error, column=column)
                 return False
         except (ObjectNotFoundError, ObjectChangedError) as error:
             self.settled = DropOutcome(drop, "superseded", error=error)
@@ -144,6 +145,12 @@ class Ingestion:
         rows = file.read(keys_required(table.schema, table.primary_key), on_bad_row)
         upsert_in_portions(table, rows.reader, self.drop.id)
         return RowCounts(upserted=rows.count)
+
+    def _column(self, transaction: Transaction, error: Exception) -> str | None:
+        """The table's column that an error is about."""
+        name = getattr(error, "column", None)
+        table = transaction.manifest.tables.get(self.place.path.partition("/")[0]) if name else None
+        return name if table and name in table.schema.arrow.names else None
 
     def _about(self) -> dict[str, Any]:
         """The database, for a report."""

@@ -49,6 +49,7 @@ class DropOutcome:
             which has an event of its own; ``ignored``: nothing that is to be ingested; ``failed``: for the moment,
             by ``error``, so it must be delivered again.
         reject: where the file is or, of one that is ingested, the rows that could not be read.
+        column: the table's column that the error is about, if it is one: other names in a file are data.
         disposal_error: why the file could not be tagged or removed, though its rows are in the table.
     """
 
@@ -58,6 +59,7 @@ class DropOutcome:
     version: int | None = None
     reject: Reject | None = None
     error: Exception | None = None
+    column: str | None = None
     disposal_error: Exception | None = None
 
 
