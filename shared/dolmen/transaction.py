@@ -75,6 +75,8 @@ class Transaction:
         primary_key: str | Sequence[str] | None = None,
         sort_key: str | Sequence[str] | None = None,
         properties: Mapping[str, Any] | None = None,
+        *,
+        request: str | None = None,
     ) -> TransactionTable:
         """See ``Database.create_table``."""
         check_table_name(name)
@@ -93,7 +95,7 @@ class Transaction:
                 if value is not None
             },
         )
-        self.add(Create(name, entry))
+        self.add(Create(name, entry, request))
         return TransactionTable(self, name)
 
     def drop_table(self, name: str) -> None:

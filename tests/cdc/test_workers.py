@@ -122,3 +122,35 @@ def test_a_worker_that_dies_at_any_request_leaves_a_file_that_is_applied_once() 
             break
     assert crashes > 20
     assert expected == [({2: (13, "v13"), 3: (12, "v12"), 5: (21, "v21")}, [1, 4])] * crashes
+
+
+def test_a_file_that_another_has_applied_as_void_leaves_no_memory_without_changes() -> None:
+    """The memory's creation was bound to no request: the table beside stayed alone, and in the way for ever."""
+    feed = Feed()
+    feed.create()
+    file, later = File("a", (Change(1, 5, "v5"),)), File("b", (Change(2, 7, "v7"),))
+
+    def void() -> None:
+        feed.place.open().table("t").append([{"id": 1, "v": "newer", "seq": 6}])
+        feed.deliver(file, database=feed.place.open())
+
+    feed.apply(feed.request(file.id, file.body), between(void))
+    assert feed.place.db.tables() == ["t"]
+    feed.deliver(later)
+    assert feed.rows() == {1: (6, "newer"), 2: (7, "v7")}
+
+
+def test_a_memory_that_a_duplicate_was_to_create_is_created_by_the_next_file_of_its_batch() -> None:
+    feed = Feed()
+    feed.create()
+    file, later = File("a", (Change(1, 5, "v5"),)), File("b", (Change(2, 7, None), Change(3, 8, "v8")))
+
+    def void() -> None:
+        feed.place.open().table("t").append([{"id": 1, "v": "newer", "seq": 6}])
+        feed.deliver(file, database=feed.place.open())
+
+    requests = [feed.request(each.id, each.body) for each in (file, later)]
+    folded = feed.apply(*requests, between(void))
+    assert [outcome.status for outcome in folded.outcomes[:2]] == ["duplicate", "applied"]
+    assert feed.rows() == {1: (6, "newer"), 3: (8, "v8")}
+    assert feed.place.db.table("t__deleted").count() == 1

@@ -10,6 +10,7 @@ import msgspec
 from dolmen.commit.draft import Draft
 from dolmen.errors import ConflictError
 from dolmen.format.entries import DataFile
+from dolmen.format.layout import memory_name
 from dolmen.format.manifest import Mark, Segment, Sequences, TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.statistics import bounds, column_stats
@@ -48,6 +49,9 @@ def forgettable(sequences: Sequences | None, before_us: int) -> Json:
 class Advance:
     """Notes that changes up to a sequence are applied; stands before the statements that apply them.
 
+    Conflicts when the memory of deleted keys that they go by is not there: dropped, or created by a request of the same
+    batch that was taken out.
+
     Args:
         column: id of the column that orders changes.
         greatest: greatest sequence of these changes, plain.
@@ -78,6 +82,11 @@ class Advance:
             raise ConflictError(
                 f"table {self.name!r}: version {draft.base.version} or one before it has sequences as great as those "
                 "of changes that were made without a look at the rows; repeat them"
+            )
+        memory = draft.tables.get(memory_name(self.name))
+        if memory is None or memory.uuid != self.memory:
+            raise ConflictError(
+                f"table {memory_name(self.name)!r}, which remembers deleted keys, is not there any more"
             )
         draft.tables[self.name] = msgspec.structs.replace(entry, sequences=self._moved(entry.sequences, field, ts))
 

@@ -201,7 +201,7 @@ class _Target:
     def _add(self, changes: pa.Table, hidden: pa.Table, memory: Memory, above: Plain) -> None:
         """Adds changes to the transaction; rows with the keys of ``hidden`` are what they replace."""
         transaction, request = self.transaction, self.request
-        remembered, uuid = memory.ready()
+        remembered, uuid = memory.ready(request)
         transaction.add(
             Advance(
                 self.name,

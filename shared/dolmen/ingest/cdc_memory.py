@@ -87,13 +87,13 @@ class Memory:
         found = transaction.table(name) if there else None
         return cls(transaction, name, keys, sequence, found, plain, forget)
 
-    def ready(self) -> tuple[TransactionTable, str]:
+    def ready(self, request: str) -> tuple[TransactionTable, str]:
         """The table, created if it is missing, and its uuid."""
         found = self.table
         if found is None:
             fields = [pa.field(field.name, field.arrow_type, False) for field in (*self.keys, self.sequence)]
             names = [field.name for field in self.keys]
-            found = self.transaction.create_table(self.name, pa.schema(fields), primary_key=names, sort_key=names)
+            found = self.transaction.create_table(self.name, pa.schema(fields), names, names, request=request)
         return found, self.transaction.manifest.tables[self.name].uuid
 
     def empty(self, request: str) -> None:

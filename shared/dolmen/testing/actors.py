@@ -286,7 +286,10 @@ class Worker(Actor):
                 return transaction.commit()
 
         kind = f"batch {' '.join(ids)}"
-        if any(isinstance(effect, model.DeletePositions) for effect in effects) or self.random.random() < 0.3:
+        if (
+            any(isinstance(effect, (model.DeletePositions, model.Changes)) for effect in effects)
+            or self.random.random() < 0.3
+        ):
             done = process.replayed(kind, apply, ids)
         else:
             done = process.write(kind, effects, block, digests=ids)

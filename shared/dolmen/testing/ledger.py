@@ -29,6 +29,7 @@ from dolmen.testing.model import (
     State,
     ViolationError,
     fold,
+    users_own,
 )
 from dolmen.testing.retention import JITTER_US, Retention, setting
 from dolmen.testing.stored import Pointer, Stored, View
@@ -143,9 +144,10 @@ class Ledger:
             raise ViolationError(f"version {version} by {run.operation} changed rows and says that it did not")
         if run.operation.upkeep and not run.effects and manifest.data_change:
             raise ViolationError(f"version {version} by {run.operation} says that it changed rows")
-        if view.tables.keys() != state.keys():
+        if set(users_own(view.tables)) != state.keys():
             raise ViolationError(f"version {version} has tables {sorted(view.tables)}, not {sorted(state)}")
-        for name, table in view.tables.items():
+        for name in state:
+            table = view.tables[name]
             told = {key: value for key, value in table.properties.items() if key != EXPIRED}
             if told != state[name].settings:
                 raise ViolationError(f"version {version}: {name!r} has settings {told}, not {state[name].settings}")

@@ -6,11 +6,14 @@ of the commits in the order of their versions gives the rows that every reader o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
+
+from dolmen.format.layout import memory_name
 
 
 class ViolationError(AssertionError):
@@ -29,16 +32,23 @@ class Row(NamedTuple):
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("u", pa.int64()), ("t", pa.timestamp("us"))])
 """The rows' Arrow form; ``k`` is the primary key, and rows may expire by ``t``."""
 
+MEMORY = memory_name("")
+"""What the name of a memory of deleted keys ends in."""
+
 Matches: TypeAlias = Callable[[Row], bool]
 
 
 class Rows(NamedTuple):
-    """A table in one version: which creation of its name it is, its rows, how many commits it holds, its settings."""
+    """A table in one version: which creation of its name it is, its rows, how many commits it holds, its settings.
+
+    ``deleted`` is what changes have deleted: by key the sequence.
+    """
 
     epoch: int
     rows: tuple[Row, ...]
     writes: int
     settings: dict[str, Any]
+    deleted: Mapping[int, int] = MappingProxyType({})
 
 
 State: TypeAlias = dict[str, Rows]
@@ -63,6 +73,11 @@ class Effect(Protocol):
             seen: the version that the statement was made on, and earlier effects; changes likewise.
             version: the version being made.
         """
+
+
+def users_own(tables: Iterable[str]) -> list[str]:
+    """Those tables that users have made: not the memories of deleted keys."""
+    return [name for name in tables if not name.endswith(MEMORY)]
 
 
 def rows_of(state: State, table: str) -> Rows:
@@ -196,6 +211,46 @@ class Expire:
     def apply(self, state: State, seen: State, version: int) -> None:
         """See Effect."""
         Delete(self.table, lambda row: row.t is not None and row.t < self.before).apply(state, seen, version)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """A file of changes: of each key the one with the greatest sequence holds, ``v``, what is there included.
+
+    Args:
+        changes: rows, and whether each is to be deleted.
+    """
+
+    table: str
+    changes: tuple[tuple[Row, bool], ...]
+    request: str | None = None
+
+    def apply(self, state: State, seen: State, version: int) -> None:
+        """See Effect."""
+        for each in (state, seen):
+            if each is state or self.table in each:
+                self._apply(each)
+
+    def _apply(self, state: State) -> None:
+        table = rows_of(state, self.table)
+        newest: dict[int, tuple[Row, bool]] = {}
+        for row, gone in self.changes:
+            assert row.v is not None
+            if row.k not in newest or row.v >= (newest[row.k][0].v or 0):
+                newest[row.k] = row, gone
+        deleted, kept = dict(table.deleted), list(table.rows)
+        for k, (row, gone) in newest.items():
+            known = [there.v for there in kept if there.k == k and there.v is not None]
+            known += [deleted[k]] if k in deleted else []
+            assert row.v is not None
+            if known and max(known) >= row.v:
+                continue
+            kept = [there for there in kept if there.k != k]
+            if gone:
+                deleted[k] = row.v
+            else:
+                kept.append(row)
+        state[self.table] = table._replace(rows=tuple(kept), deleted=deleted, writes=table.writes + 1)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dolmen.errors import TableNotFoundError, VersionExpiredError, VersionNotFou
 from dolmen.testing.actors import TABLES, Actor
 from dolmen.testing.faulty_store import MINUTE_US
 from dolmen.testing.ledger import Ledger
-from dolmen.testing.model import Row, State, ViolationError, difference
+from dolmen.testing.model import Row, Rows, State, ViolationError, difference, users_own
 from dolmen.testing.process import Process
 
 
@@ -29,6 +29,15 @@ def check_rows(found: list[Row], expected: State, name: str, what: str) -> None:
     """Raises ViolationError unless these are the table's rows in that version."""
     if wrong := difference(found, expected[name].rows):
         raise ViolationError(f"{what} of {name!r}: {wrong}")
+
+
+def check_memory(data: pa.Table | None, expected: Rows, what: str) -> None:
+    """Raises ViolationError unless a memory tells of each key that changes have deleted the greatest sequence."""
+    found: dict[int, int] = {}
+    for row in data.to_pylist() if data is not None else ():
+        found[row["k"]] = max(row["v"], found.get(row["k"], row["v"]))
+    if found != expected.deleted:
+        raise ViolationError(f"{what} remembers deletes {found}, not {dict(expected.deleted)}")
 
 
 class Reader(Actor):
@@ -79,7 +88,7 @@ class Reader(Actor):
     def _by_number(self, process: Process, version: int) -> None:
         state = process.ledger.states[version]
         snapshot = process.db.at(version=version)
-        if snapshot.tables() != sorted(state):
+        if users_own(snapshot.tables()) != sorted(state):
             raise ViolationError(f"version {version} shows tables {snapshot.tables()}, not {sorted(state)}")
         for name in sorted(state)[:2]:
             table = snapshot.table(name)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dolmen.database import Database
 from dolmen.errors import RetryableError
+from dolmen.format.layout import memory_name
 from dolmen.maintenance.gc_mark import needed
 from dolmen.store.memory import MemoryStore
 from dolmen.testing import actors, upkeep
 from dolmen.testing.actors import Actor
 from dolmen.testing.aftermath import runtime_without_faults, tidy
 from dolmen.testing.faulty_store import MINUTE_US, SECOND_US, Crash, Faults, Network
+from dolmen.testing.model import users_own
 from dolmen.testing.process import Process
-from dolmen.testing.readers import Reader, check_all
+from dolmen.testing.readers import Reader, check_all, check_memory
 from dolmen.testing.requests import Queue
 from dolmen.testing.scheduler import Scheduler
 from dolmen.testing.trace import Trace
@@ -92,33 +95,36 @@ class HistoryError(AssertionError):
         seed, steps: what to replay.
         reason: what happened.
         lines: the last of its trace.
+        option: what the command that replays it needs beside them.
     """
 
-    def __init__(self, seed: int, steps: int, reason: str, lines: list[str]) -> None:
-        super().__init__(seed, steps, reason, lines)  # all of them, so that it can be sent between processes
-        self.seed, self.steps, self.reason, self.lines = seed, steps, reason, lines
+    def __init__(self, seed: int, steps: int, reason: str, lines: list[str], option: str = "") -> None:
+        super().__init__(seed, steps, reason, lines, option)  # all of them, so that it can be sent between processes
+        self.seed, self.steps, self.reason, self.lines, self.option = seed, steps, reason, lines, option
 
     def __str__(self) -> str:
-        command = f"python -m dolmen.testing --seed {self.seed} --steps {self.steps}"
+        command = f"python -m dolmen.testing --seed {self.seed} --steps {self.steps}{self.option}"
         return "\n".join([self.reason, f"replay: {command}", "the last of it:", *self.lines])
 
 
-def simulate(seed: int, steps: int, *, keep: int = 60) -> Summary:
+def simulate(seed: int, steps: int, *, keep: int = 60, cast: Sequence[tuple[type[Actor], int]] = ACTORS) -> Summary:
     """Runs one history to its end and checks all of it.
 
     Args:
         seed: decides everything.
         steps: how many store verbs it has.
         keep: how many lines of trace an error shows.
+        cast: who takes part.
 
     Raises:
         HistoryError: names what went wrong, and how to replay it.
     """
-    history = _History(seed, steps, keep)
+    history = _History(seed, steps, keep, cast)
     try:
         history.run()
     except Exception as error:
-        raise HistoryError(seed, steps, f"{type(error).__name__}: {error}", history.trace.lines()) from error
+        option = "" if cast is ACTORS else " --changes"
+        raise HistoryError(seed, steps, f"{type(error).__name__}: {error}", history.trace.lines(), option) from error
     network = history.network
     return Summary(seed, network.steps, history.weather, history.trace.digest, network.counts)
 
@@ -126,8 +132,8 @@ def simulate(seed: int, steps: int, *, keep: int = 60) -> Summary:
 class _History:
     """The world of one seed; see ``actors.World``."""
 
-    def __init__(self, seed: int, steps: int, keep: int) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, steps: int, keep: int, cast: Sequence[tuple[type[Actor], int]]) -> None:
+        self.seed, self.cast = seed, cast
         rng = self._rng("network")
         self.weather = rng.choice(sorted(WEATHER))
         self.haste = rng.choice((1, 1, 4))
@@ -156,7 +162,7 @@ class _History:
 
     def run(self) -> None:
         """All of it."""
-        for kind, number in ACTORS:
+        for kind, number in self.cast:
             for index in range(number):
                 self._spawn(f"{kind.__name__.lower()}-{index + 1}", kind)
         self.scheduler.run()
@@ -227,10 +233,13 @@ class _History:
         snapshot = self._auditor.at(version=version)
         if version == self.network.ledger.version:
             self._compare_references(self._auditor)
-        assert snapshot.tables() == sorted(state)
-        for name in state:
+        there = snapshot.tables()
+        assert users_own(there) == sorted(state)
+        for name, rows in state.items():
             data = snapshot.table(name).scan(with_commit_ts=True).to_arrow()
             check_all(self.network.ledger, data, state, name, f"version {version}")
+            memory = memory_name(name)
+            check_memory(snapshot.table(memory).to_arrow() if memory in there else None, rows, f"version {version}")
         self.network.counts["versions audited"] += 1
 
     def _compare_references(self, auditor: Database) -> None:
