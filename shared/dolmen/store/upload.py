@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 #: Up to here an upload is one PutObject; and so many bytes of a larger one may be on their way at once.
 THRESHOLD_BYTES = 64 << 20
 
-#: Size of the parts of a larger upload.
-PART_BYTES = 16 << 20
+#: Size of the parts of a larger upload. Each is paid for as a request, and is held in memory.
+PART_BYTES = 32 << 20
 
 #: docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
 MAX_PARTS = 10_000
