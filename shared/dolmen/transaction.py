@@ -16,7 +16,7 @@ from dolmen.commit.change import Change
 from dolmen.commit.draft import Draft
 from dolmen.commit.loop import STAMP_SECONDS
 from dolmen.commit.loop import commit as commit_change
-from dolmen.commit.statements import Claim, Create, DeletePositions, Drop, Overwrite, Prepared, Statement
+from dolmen.commit.statements import Claim, Create, DeletePositions, Drop, Overwrite, Statement, is_prepared
 from dolmen.commit.upkeep import SetProperties
 from dolmen.commit.workbench import Workbench
 from dolmen.context import Context
@@ -263,7 +263,7 @@ class Transaction:
         """Adds a statement and applies it to the draft that later ones see; what it raises leaves it out."""
         self._open()
         draft = self._draft or Draft(self.base, self._context.segments)
-        if isinstance(statement, Prepared):
+        if is_prepared(statement):
             with self._context.reading(self.base.version):
                 statement = statement.prepare(draft, self.bench)
         statement.apply(draft, self.next_ts)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from dolmen.commit.applied import find_applied
 from dolmen.commit.draft import Draft
-from dolmen.commit.statements import Claim, DeletePositions, Prepared, Statement
+from dolmen.commit.statements import Claim, DeletePositions, Statement, is_prepared
 from dolmen.commit.workbench import Workbench
 from dolmen.errors import AppliedIdError, ConflictError, StaleWriterError
 from dolmen.format.manifest import AppliedId, Manifest
@@ -77,12 +77,12 @@ class Change:
 
     def prepare(self, base: Manifest, bench: Workbench) -> Change:
         """This change fitted to ``base``; may read, and may add uploads. Most statements need nothing of the kind."""
-        if not any(isinstance(statement, Prepared) for statement in self.statements):
+        if not any(is_prepared(statement) for statement in self.statements):
             return self
         draft = Draft(base, bench.segments)  # each statement must see what those before it do
         statements: list[Statement] = []
         for index, statement in enumerate(self.statements):
-            prepared = statement.prepare(draft, bench) if isinstance(statement, Prepared) else statement
+            prepared = statement.prepare(draft, bench) if is_prepared(statement) else statement
             prepared.apply(draft, base.commit_ts + 1 + index)
             statements.append(prepared)
         return replace(self, statements=tuple(statements))

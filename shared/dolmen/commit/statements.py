@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 import msgspec
 from pyroaring import BitMap
@@ -39,12 +39,16 @@ class Statement(Protocol):
         """Changes the draft. Raises ConflictError and what the statement documents; pure."""
 
 
-@runtime_checkable
 class Prepared(Statement, Protocol):
     """A statement that has to be fitted to each base before it is applied to that."""
 
     def prepare(self, draft: Draft, bench: Workbench) -> Statement:
         """The statement as this base needs it; reads what that takes."""
+
+
+def is_prepared(statement: Statement) -> TypeGuard[Prepared]:
+    """Whether a statement has to be fitted (isinstance would look through the whole protocol each time)."""
+    return hasattr(statement, "prepare")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from dolmen.format.statistics import column_stats
 from dolmen.format.tombstone_object import TombstoneObject, check_blob
 from dolmen.format.values import Json, Plain, from_json, to_array, to_json, to_plain
 
+_FEW = 64
+"""Up to so many keys are not worth the time that it takes to set up a thorough compression."""
 INLINE_BYTES = 1024
 """Lists whose JSON is at most this long also stand in the manifest entry."""
 
@@ -51,6 +53,8 @@ def keys_from_arrow(data: pa.Table, columns: tuple[Field, ...]) -> Keys:
             raise RowError("NULL in a key: it equals nothing", row=row, column=field.name)
         arrays[str(field.id)] = array
     table = pa.table(arrays)
+    if table.num_rows == 1:
+        return table  # most requests are for one
     if len(columns) == 1:
         table = pa.table([pc.unique(table.column(0))], names=table.column_names)
     else:
@@ -64,7 +68,7 @@ def add_keys(target: TombstoneObject, keys: Keys) -> KeysTombstone:
     blob = target.add_keys(_encode(keys), ids)
     bounds: list[tuple[Json, Json]] = []
     for column in keys.columns:
-        ends = pc.min_max(column)
+        ends = pc.min_max(column) if keys.num_rows > 1 else {"min": column[0], "max": column[0]}
         least, greatest = to_plain(pa.array([ends["min"], ends["max"]], column.type))
         stats = column_stats(least, greatest, 0)
         bounds.append((stats.min, stats.max))
@@ -125,7 +129,7 @@ def _encode(keys: Keys) -> bytes:
         keys,
         sink,
         compression="zstd",
-        compression_level=9,
+        compression_level=9 if keys.num_rows > _FEW else 1,
         use_dictionary=False,
         column_encoding={name: encoding for name, encoding in encodings.items() if encoding},
         write_statistics=False,
