@@ -136,6 +136,7 @@ class Ingestion:
                 settings=settings,
                 on_bad_row=on_bad_row,
                 request=self.drop.id,
+                options=file.options,
             )
             return RowCounts(upserted=changed.upserted, deleted=changed.deleted, unchanged=changed.unchanged)
         if settings.mode == "append":
@@ -150,7 +151,7 @@ class Ingestion:
         """The table's column that an error is about."""
         name = getattr(error, "column", None)
         table = transaction.manifest.tables.get(self.place.path.partition("/")[0]) if name else None
-        return name if table and name in table.schema.arrow.names else None
+        return name if table and name in transaction.bench.segments.whole(table).schema.arrow.names else None
 
     def _about(self) -> dict[str, Any]:
         """The database, for a report."""
