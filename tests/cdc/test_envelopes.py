@@ -96,7 +96,7 @@ def test_tombstones_of_kafka_are_skipped() -> None:
     feed = customers()
     body = lines(event("c", None, row(1), 1), None, {"schema": None, "payload": None}, event("c", None, row(2), 2))
     assert feed.drop("a", body) == ChangeCounts(upserted=2)
-    assert feed.drop("b", b"null\n" + lines(None)) == ChangeCounts()
+    assert feed.drop("b", b"null\n" + lines(None) + b" null\r\n\r\nnull") == ChangeCounts()
 
 
 def test_an_update_that_changes_the_key_deletes_the_old_one() -> None:
@@ -135,14 +135,14 @@ def test_events_that_tell_no_change_are_bad_rows() -> None:
     assert rows(feed).keys() == {1, 9}
 
 
-def test_row_numbers_count_lines_that_could_not_be_parsed_and_those_that_say_null() -> None:
+def test_row_numbers_count_lines_that_could_not_be_parsed_but_not_those_that_say_null() -> None:
     feed = customers()
     feed.quarantine = True
     good = lines(event("c", None, row(1), 1))
     body = good + b"null\n{broken\n" + lines(event("t", None, None, 2)) + good + b"null\n" + lines(event("x", 1, 2, 3))
     feed.drop("a", body)
-    assert [each.row for each in feed.bad if each.text is None] == [4]
-    assert [each.row for each in feed.bad if each.text is not None] == [3, 7]
+    assert [(each.row, each.line) for each in feed.bad if each.text is None] == [(3, None)]
+    assert [(each.row, each.line) for each in feed.bad if each.text is not None] == [(2, 3), (5, 7)]
 
 
 def test_a_column_that_the_table_does_not_have_is_refused_in_the_row_and_ignored_around_it() -> None:
@@ -353,3 +353,12 @@ def test_settings_that_do_not_go_with_the_table_are_explained(properties: dict[s
     feed.create(**properties)
     with pytest.raises(SchemaError, match=problem):
         feed.drop("a", lines({"id": 1}))
+
+
+def test_fields_around_the_row_may_be_of_any_type_and_of_several() -> None:
+    feed = customers()
+    odd: list[Any] = [1, "text", None, {"x": [1, "a", {}]}, [[1], ["a"]], True, 1e400, 12345678901234567890123]
+    events = [event("c", None, row(n), n, transaction=what, more={"it": what}) for n, what in enumerate(odd)]
+    assert feed.drop("a", lines(*events)) == ChangeCounts(upserted=len(odd))
+    with pytest.raises(InputError, match="phone"):
+        feed.drop("b", lines(*events, event("c", None, row(99, phone="1"), 99)))

@@ -38,11 +38,10 @@ class Faults:
     _skipped: set[int] = field(default_factory=set)
 
     def unread(self, bad: BadRow) -> None:
-        """A row that could not be parsed. A line that says ``null`` is no bad one but says nothing."""
+        """A row that could not be parsed."""
         if bad.row is not None:
             self._skipped.add(bad.row)
-        if bad.text is None or bad.text.strip() != b"null":
-            self._tell(bad)
+        self._tell(bad)
 
     def bad(self, reason: str, row: int, column: str | None = None) -> None:
         """A row that was parsed. Raises RowError if bad rows are errors."""

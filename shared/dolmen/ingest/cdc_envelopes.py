@@ -154,7 +154,7 @@ class Debezium:
 
     def options(self, options: ReadOptions) -> ReadOptions:
         """How to read the file, given what the table asks for."""
-        return replace(options, extra="ignore")
+        return replace(options, extra="ignore", null_lines="skip")
 
     def open(self, batch: pa.RecordBatch) -> Opened:
         """The changes of a batch."""

@@ -21,8 +21,9 @@ How types are inferred is in ``json_infer``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -38,6 +39,7 @@ from dolmen.ingest.json_text import asked_type, json_cast, parse_objects
 from dolmen.ingest.options import OnBadRow, ReadOptions, is_closed
 from dolmen.write.conform import Plan, conform_batch, plan_conform
 
+_NULL_LINE = re.compile(rb"^[ \t]*null[ \t]*(?=\r?$)", re.MULTILINE)
 _LINES_AT_ONCE = 512
 """Of more lines that cannot be parsed at once, each half may yet: one by one they take twenty times as long."""
 
@@ -66,10 +68,17 @@ def read(
     convert = converter.convert if on_bad_row is None else partial(converter.convert_good, on_bad_row=on_bad_row)
     row = 1
     for block in line_blocks(stream, name, block_bytes):
-        batch, rows = convert(block, row)
+        batch, rows = convert(_without_nulls(block) if options.null_lines == "skip" else block, row)
         row += rows
         if batch.num_rows:
             yield batch
+
+
+def _without_nulls(block: Block) -> Block:
+    """The block with blank lines where ``null`` stands."""
+    if not _NULL_LINE.search(block.data):
+        return block
+    return replace(block, data=_NULL_LINE.sub(b"", block.data))
 
 
 class _Converter:

@@ -31,6 +31,7 @@ class ReadOptions:
         timestamp_format: how times are written in text, beside ISO 8601, which is always understood: ``epoch_s``,
             ``epoch_ms``, ``epoch_us`` or a pattern (see ``times``).
         extra: ``ignore``: columns, keys and struct fields that the table does not have are skipped.
+        null_lines: ``skip``: lines of JSON that say ``null`` are no rows, as little as blank ones.
         max_bytes: what one file may hold once it is unpacked, bytes: a small file can unpack to terabytes.
         max_temporary_bytes: the same for compressed Parquet, which is unpacked into a temporary file: what fits the
             disk for these.
@@ -44,6 +45,7 @@ class ReadOptions:
     nulls: tuple[str, ...] = ("",)
     timestamp_format: str | None = None
     extra: Literal["reject", "ignore"] = "reject"
+    null_lines: Literal["reject", "skip"] = "reject"
     max_bytes: int = MAX_BYTES
     max_temporary_bytes: int = MAX_TEMPORARY_BYTES
 
