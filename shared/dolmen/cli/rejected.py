@@ -63,10 +63,8 @@ def ls(
         for one, report in zip(shown, reports, strict=True):
             print_json({"key": one.key, "table": one.table, "size": one.size, "retried": one.retried, "report": report})
         return
-    print_rows(
-        ["rejected (UTC)", "key", "bytes", "rows", "place", "reason"],
-        (_row(one, report) for one, report in zip(shown, reports, strict=True)),
-    )
+    for one, report in zip(shown, reports, strict=True):
+        sys.stdout.write(_line(one, report))  # keys are to be copied: nothing is cut off
     more = f", {len(found) - limit:,} more with a larger --limit" if len(found) > limit else ""
     console.print(f"{len(found):,} in {store.url}{more}", highlight=False, soft_wrap=True)
 
@@ -87,7 +85,7 @@ def show(
         return
     facts = {"key": found, **{name: value for name, value in report.items() if value not in (None, {}, [])}}
     facts |= {f"retried {again.get('at')}": again.get("as") for again in retries(store, found)}
-    print_rows(["", ""], ((name.replace("_", " "), value) for name, value in facts.items()))
+    print_rows(["", ""], ((name.replace("_", " "), _plain(str(value))) for name, value in facts.items()))
     sys.stdout.writelines(f"{line}\n" for line in head)
 
 
@@ -138,13 +136,15 @@ def _store(place: str | None) -> ObjectStore:
     raise InputError("where are the rejects? Give --rejected, e.g. s3://landing-bucket/rejected")
 
 
-def _row(one: Rejected, report: dict[str, Any]) -> list[object]:
+def _line(one: Rejected, report: dict[str, Any]) -> str:
+    """A reject for people: two lines."""
     at = datetime.fromtimestamp(one.rejected_us / 1e6, UTC)
     place = ", ".join(f"{name} {report[name]}" for name in ("line", "column") if report.get(name) is not None)
-    reason = str(report.get("reason", "?")).partition("\n")[0]
-    mark = " (put back)" if one.retried else ""
-    rows = f"{report['rows']:,}" if one.rows_only and isinstance(report.get("rows"), int) else ""
-    return [f"{at:%Y-%m-%d %H:%M:%S}", one.key + mark, f"{one.size:,}", rows, place, reason[:_SHOWN]]
+    reason = str(report.get("reason", "its report cannot be read")).partition("\n")[0]
+    what = f"{report.get('rows'):,} rows of a file" if isinstance(report.get("rows"), int) else f"{one.size:,} bytes"
+    mark = ", put back" if one.retried else ""
+    told = _plain(f"{place}: {reason}" if place else reason)[:_SHOWN]
+    return f"{at:%Y-%m-%d %H:%M:%S}  {_plain(one.key)}  ({what}{mark})\n    {told}\n"
 
 
 def _head(store: ObjectStore, key: str) -> Iterator[str]:
@@ -165,6 +165,9 @@ def _head(store: ObjectStore, key: str) -> Iterator[str]:
 
 
 def _shown(line: bytes) -> str:
-    """A line of somebody's file on a terminal, which must not obey it: without control characters."""
-    text = line[: 10 * _SHOWN].decode(errors="replace")
+    return _plain(line[: 10 * _SHOWN].decode(errors="replace"))
+
+
+def _plain(text: str) -> str:
+    """Somebody's text on a terminal, which must not obey it: without control characters."""
     return "".join(character if character.isprintable() or character == "\t" else "\ufffd" for character in text)
