@@ -29,6 +29,7 @@ _MAGIC = {
     b"ARROW1": "Arrow",
     b"Obj\x01": "Avro",
 }
+_MAGIC_BYTES = max(map(len, _MAGIC))
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _COPIED_BYTES = 1 << 20
 
@@ -120,13 +121,22 @@ class _Decompressed:
 
 class _Text:
     def __init__(self, stream: ByteStream, name: str) -> None:
-        self._stream, self._name, self._at_start = stream, name, True
+        self._stream, self._name = stream, name
+        self._ahead: bytes | None = None
 
     def read(self, size: int, /) -> bytes:
-        data = self._stream.read(size)
-        if self._at_start:
-            self._at_start = False
-            self._check_kind(data)
+        if self._ahead is None:
+            self._ahead = self._start(size)
+        if not self._ahead:
+            return self._stream.read(size)
+        data, self._ahead = self._ahead[:size], self._ahead[size:]
+        return data
+
+    def _start(self, size: int) -> bytes:
+        data = b""
+        while len(data) < _MAGIC_BYTES and (more := self._stream.read(max(size, _MAGIC_BYTES))):
+            data += more
+        self._check_kind(data)
         return data
 
     def _check_kind(self, start: bytes) -> None:

@@ -37,6 +37,7 @@ from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.ingest.bad_rows import good_rows
 from dolmen.ingest.blocks import Block, blocks
 from dolmen.ingest.compression import ByteStream
+from dolmen.ingest.decimals import may_be_tiny, native_decimal
 from dolmen.ingest.headers import columns_by_name, columns_by_place
 from dolmen.ingest.infer import NOTHING, TEXT, shape_of_cells
 from dolmen.ingest.json_text import nested_parse
@@ -257,7 +258,8 @@ class _Converter:
         times = options.times
         self._find_cast = partial(_cell_cast, times=times, ignore_extra=options.ignore_extra)
         native = {field.name: kind for field in schema if (kind := _native_type(field.type, times)) is not None}
-        wary = {name: kind for name, kind in native.items() if not t.is_integer(kind)}
+        wary = {name: kind for name, kind in native.items() if not (t.is_integer(kind) or t.is_decimal(kind))}
+        self._has_decimals = any(t.is_decimal(kind) for kind in native.values())
         try:
             self._text = self._ask({}, schema)
             self._native, self._wary = self._ask(native, schema), self._ask(wary, schema)
@@ -286,7 +288,8 @@ class _Converter:
         return pa.concat_batches(made) if made else _nothing(self._text.plan.target), len(rows)
 
     def _convert(self, block: Block, row: int) -> pa.RecordBatch:
-        asked = self._wary if _may_be_hexadecimal(block.data) else self._native
+        wary = _may_be_hexadecimal(block.data) or (self._has_decimals and may_be_tiny(block.data))
+        asked = self._wary if wary else self._native
         try:
             return conform_batch(self._file.parse(block.data, asked.types), asked.plan, first_row=row)
         except (pa.ArrowInvalid, UnicodeDecodeError, RowError):
@@ -341,7 +344,9 @@ def _native_type(target: pa.DataType, times: TimeFormat | None) -> pa.DataType |
     if times is not None and times.parser(target) is not None:
         asked = times.asked_type(target)
         return asked if asked is not None and t.is_integer(asked) else None
-    return target if _is_parsed_natively(target) else None
+    if not _is_parsed_natively(target):
+        return None
+    return native_decimal(target) if t.is_decimal(target) else target
 
 
 def _is_parsed_natively(target: pa.DataType) -> bool:
@@ -362,15 +367,14 @@ def _may_be_hexadecimal(data: bytes) -> bool:
     if b"x" not in data and b"X" not in data:
         return False
     array = np.frombuffer(data, np.uint8)
-    marks = np.flatnonzero(array[1:] | _LOWER_CASE == ord("x"))
-    return bool((array[marks] == ord("0")).any())
+    return bool(((array[1:] | _LOWER_CASE == ord("x")) & (array[:-1] == ord("0"))).any())
 
 
 def _cell_cast(
     source: pa.DataType, target: pa.DataType, *, times: TimeFormat | None, ignore_extra: bool
 ) -> Cast | None:
     """The cast of cells, parsed to ``target`` or to numbers already, or text (see ``lossless.FindCast``)."""
-    if source == target:
+    if source == target or (t.is_decimal(source) and t.is_decimal(target)):
         return _not_infinite if t.is_floating(target) else precision_check(target)
     if times is not None and (numbers := times.number_cast(source, target)) is not None:
         return numbers

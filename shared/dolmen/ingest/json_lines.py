@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from dolmen.errors import RowError
-from dolmen.ingest.blocks import Block, blocks
+from dolmen.ingest.blocks import Block, blocks, count_feeds
 from dolmen.ingest.compression import ByteStream
 from dolmen.ingest.json_rows import JsonObject, NotAnObject, Wanted, parse_line
 
 
 def line_blocks(stream: ByteStream, name: str, block_bytes: int) -> Iterator[Block]:
     """A file in blocks of whole lines. Raises RowError for a line that is too long."""
-    return blocks(stream, _last_line_end, name, block_bytes, _line_feeds)
+    return blocks(stream, _last_line_end, name, block_bytes, count_feeds)
 
 
 def _last_line_end(data: bytes, last: bool) -> int:
     return len(data) if last else data.rfind(b"\n") + 1
-
-
-def _line_feeds(data: bytes) -> int:
-    return data.count(b"\n")
 
 
 def check_utf8(data: bytes) -> None:

@@ -38,11 +38,13 @@ class Wanted:
         row: the table's columns, as a struct.
         ignore_extra: leave out what it has no field for, and do not look at it.
         numeric_times: times may be numbers: they become their text, like all other times.
+        decimals: so do decimals, of which parsers take less than there are.
     """
 
     row: pa.StructType
     ignore_extra: bool
     numeric_times: bool
+    decimals: bool
 
 
 def parse_line(line: bytes, wanted: Wanted | None = None) -> JsonObject:
@@ -74,7 +76,7 @@ def parse_line(line: bytes, wanted: Wanted | None = None) -> JsonObject:
         if line.lstrip()[:1] == b"[":
             reason += "; of an array, jq -c '.[]' makes such lines"
         raise NotAnObject(reason)
-    if wanted is not None and (wanted.ignore_extra or wanted.numeric_times):
+    if wanted is not None and (wanted.ignore_extra or wanted.numeric_times or wanted.decimals):
         kept: JsonObject = _kept(value, wanted.row, wanted)
         return kept
     return value
@@ -109,7 +111,7 @@ def _kept(value: Any, kind: pa.DataType | None, wanted: Wanted, closed: bool = F
         text = bytes(value).decode()
         if text[-1] in "Ny":
             _refuse_constant(text)
-        if wanted.numeric_times and kind is not None and t.is_temporal(kind):
+        if kind is not None and (t.is_decimal(kind) or (wanted.numeric_times and t.is_temporal(kind))):
             return text
     return value
 

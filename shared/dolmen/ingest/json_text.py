@@ -10,6 +10,7 @@ import re
 from functools import partial
 from typing import Literal
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +18,8 @@ from pyarrow import json
 from pyarrow import types as t
 
 from dolmen.errors import RowError, SchemaError
-from dolmen.ingest.json_rows import may_be_too_deep
+from dolmen.ingest.decimals import has_decimals, may_be_tiny, native_decimal, without_tiny
+from dolmen.ingest.json_rows import NotAnObject, Wanted, may_be_too_deep, parse_line
 from dolmen.ingest.text import Parse, precision_check, text_cast
 from dolmen.ingest.times import TimeFormat
 from dolmen.write.conform import Plan, conform_batch, plan_conform
@@ -34,6 +36,9 @@ def parse_objects(
     Raises:
         pa.ArrowInvalid: for whatever is wrong. Objects that share a line are NOT found to be wrong.
     """
+    if schema is not None and has_decimals(pa.struct(list(schema))):
+        text = data if isinstance(data, bytes) else data.to_pybytes()
+        data = without_tiny(text) if may_be_tiny(text) else data
     size = len(data) if isinstance(data, bytes) else data.size
     table = json.read_json(
         pa.BufferReader(data),
@@ -58,6 +63,8 @@ def asked_type(target: pa.DataType, times: TimeFormat | None = None) -> pa.DataT
         return pa.struct([(field.name, asked_type(field.type, times)) for field in target])
     if t.is_temporal(target) or t.is_binary(target) or t.is_fixed_size_binary(target):
         return (times and times.asked_type(target)) or pa.string()
+    if t.is_decimal(target):
+        return native_decimal(target) or pa.string()
     return target
 
 
@@ -69,7 +76,7 @@ def json_cast(times: TimeFormat | None, ignore_extra: bool) -> FindCast:
 def _json_cast(
     source: pa.DataType, target: pa.DataType, *, times: TimeFormat | None, ignore_extra: bool
 ) -> Cast | None:
-    if source == target:
+    if source == target or (t.is_decimal(source) and t.is_decimal(target)):
         return _finite if t.is_floating(target) else precision_check(target)
     if times is not None and (numbers := times.number_cast(source, target)) is not None:
         return numbers
@@ -78,31 +85,54 @@ def _json_cast(
     return text_cast(target, empty_is_null=False, parse=times.parser(target) if times is not None else None)
 
 
+def wanted_of(schema: pa.Schema, times: TimeFormat | None, ignore_extra: bool) -> Wanted:
+    """What rows of ``schema`` want of JSON that is parsed row by row."""
+    row = pa.struct(list(schema))
+    return Wanted(row, ignore_extra, times is not None and times.digits is not None, has_decimals(row))
+
+
 def nested_parse(target: pa.DataType, times: TimeFormat | None = None, ignore_extra: bool = False) -> Parse:
     """How JSON text becomes lists or structs.
 
     Raises:
         SchemaError: JSON cannot hold them.
     """
-    wanted = pa.schema([("value", target)])
-    asked = [pa.schema([("value", asked_type(target, times))])]
-    if times is not None and (plain := pa.schema([("value", asked_type(target))])) not in asked:
-        asked.append(plain)  # times that are no numbers
-    plans = [plan_conform(one, wanted, json_cast(times, ignore_extra)) for one in asked]
-    return partial(_parse_nested, plans=list(zip(asked, plans, strict=True)), ignore_extra=ignore_extra)
+    schema = pa.schema([("value", target)])
+    find, wanted = json_cast(times, ignore_extra), wanted_of(schema, times, ignore_extra)
+    at_once = pa.schema([("value", asked_type(target, times))])
+    in_words = pa.schema([("value", _asked_in_words(target))])
+    parse = partial(_parse_as, asked=at_once, plan=plan_conform(at_once, schema, find), ignore_extra=ignore_extra)
+    if in_words == at_once and not wanted.decimals:
+        return parse
+    exactly = partial(_parse_as, asked=in_words, plan=plan_conform(in_words, schema, find), ignore_extra=ignore_extra)
+    return partial(_parse_nested, parse=parse, exactly=exactly, wanted=wanted)
 
 
-def _parse_nested(text: pa.Array, plans: list[tuple[pa.Schema, Plan]], ignore_extra: bool) -> pa.Array:
-    """By the first plan that suits them all; if none does, one part by this and the other by that."""
-    for place, (asked, plan) in enumerate(plans, 1):
-        try:
-            return _parse_as(text, asked, plan, ignore_extra)
-        except Misfit:
-            if place == len(plans) and (len(plans) == 1 or len(text) == 1):
-                raise
-    middle = len(text) // 2
-    halves = [_parse_nested(half, plans, ignore_extra) for half in (text[:middle], text[middle:])]
-    return pa.concat_arrays(halves)
+def _asked_in_words(target: pa.DataType) -> pa.DataType:
+    """The type to ask of the parser where times and decimals are strings all."""
+    if t.is_list(target):
+        return pa.list_(_asked_in_words(target.value_type))
+    if t.is_struct(target):
+        return pa.struct([(field.name, _asked_in_words(field.type)) for field in target])
+    return pa.string() if t.is_decimal(target) else asked_type(target)
+
+
+def _parse_nested(text: pa.Array, parse: Parse, exactly: Parse, wanted: Wanted) -> pa.Array:
+    """All at once, or where the parser takes less than there is, with the numbers in question as strings."""
+    try:
+        return parse(text)
+    except Misfit:
+        return exactly(pa.array([_in_words(value, wanted) for value in text.to_pylist()], pa.string()))
+
+
+def _in_words(text: str | None, wanted: Wanted) -> str | None:
+    if text is None:
+        return None
+    try:
+        row = parse_line(f'{{"value":{text}}}'.encode(), wanted)
+    except NotAnObject as malformed:
+        raise Misfit(str(malformed)) from None
+    return msgspec.json.encode(row.get("value")).decode()
 
 
 def _parse_as(text: pa.Array, asked: pa.Schema, plan: Plan, ignore_extra: bool) -> pa.Array:

@@ -34,8 +34,8 @@ from dolmen.ingest.bad_rows import good_rows
 from dolmen.ingest.blocks import Block
 from dolmen.ingest.compression import ByteStream
 from dolmen.ingest.json_lines import Lines, check_utf8, line_blocks
-from dolmen.ingest.json_rows import JsonObject, Wanted, count_objects, may_be_too_deep, text_column
-from dolmen.ingest.json_text import asked_type, json_cast, parse_objects
+from dolmen.ingest.json_rows import JsonObject, count_objects, may_be_too_deep, text_column
+from dolmen.ingest.json_text import asked_type, json_cast, parse_objects, wanted_of
 from dolmen.ingest.options import OnBadRow, ReadOptions, is_closed
 from dolmen.write.conform import Plan, conform_batch, plan_conform
 
@@ -87,8 +87,7 @@ class _Converter:
     def __init__(self, schema: pa.Schema, name: str, options: ReadOptions) -> None:
         self._schema, self._name = schema, name
         times, self._ignore_extra = options.times, options.ignore_extra
-        numeric = times is not None and times.digits is not None
-        self._wanted = Wanted(pa.struct(list(schema)), self._ignore_extra, numeric)
+        self._wanted = wanted_of(schema, times, self._ignore_extra)
         self._closed = self._ignore_extra and any(map(_any_closed, schema))
         self._native = {field.name: asked_type(field.type, times) for field in schema}
         self._find_cast = json_cast(times, self._ignore_extra)

@@ -43,15 +43,29 @@ def last_record_end(data: bytes, last: bool, delimiter: str) -> int:
     Raises:
         Broken: the first record has text after a closing quote, or in a file's last bytes a quote is never closed.
     """
-    if b'"' not in data and not count_lone_returns(data):
+    lone_returns = count_lone_returns(data)
+    if b'"' not in data and not lone_returns:
         return len(data) if last else data.rfind(b"\n") + 1
     quoted = _quoted(data, delimiter, last)
+    if not (last or lone_returns or quoted.fault):
+        return _last_feed_outside(data, quoted) + 1
     ends = _record_ends(data, quoted, last)
     if quoted.fault:
         ends = ends[ends <= quoted.fault.offset]
         if not len(ends):
             raise quoted.fault
     return int(ends[-1]) if len(ends) else 0
+
+
+def _last_feed_outside(data: bytes, quoted: _Quoted) -> int:
+    """Where the last LF outside quotes is; -1 if there is none. Nearly always it is the last of all."""
+    place = data.rfind(b"\n")
+    while place >= 0:
+        stretch = int(np.searchsorted(quoted.opens, place)) - 1
+        if stretch < 0 or place >= quoted.closes[stretch]:
+            break
+        place = data.rfind(b"\n", 0, int(quoted.opens[stretch]))
+    return place
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +132,11 @@ def _quoted(data: bytes, delimiter: str, last: bool) -> _Quoted:
     # The quotes alternate if each opening one begins a field and each closing one ends it, where a closing one and
     # an opening one side by side are a doubled quote. That holds for nearly every file, and is cheap to check.
     doubled = opens[1:] == closes[:-1] + 1
-    begins = separates[array[opens - 1]] | (opens == 0)
+    begins = separates.take(array.take(opens - 1))
+    begins[:1] |= opens[:1] == 0
     begins[1:] |= doubled
-    followers = closes[closes < len(data) - 1]
-    ends = separates[array[followers + 1]]
+    followers = closes[: np.searchsorted(closes, len(data) - 1)]
+    ends = separates.take(array.take(followers + 1))
     ends[: len(doubled)] |= doubled[: len(ends)]
     if not (begins.all() and ends.all()):
         opens, closes, fault = _quoted_one_by_one(array, quotes, separates)

@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
+from dolmen.ingest.decimals import parse_decimal
 from dolmen.write.lossless import Cast, Misfit, shown
 
 Parse: TypeAlias = Callable[[pa.Array], pa.Array]
@@ -83,6 +84,8 @@ def parse_text(text: pa.Array, target: pa.DataType) -> pa.Array:
 def _parse(text: pa.Array, target: pa.DataType) -> pa.Array:
     if t.is_integer(target):
         return _parse_integer(text, target)
+    if t.is_decimal(target):
+        return parse_decimal(text, target)
     if t.is_floating(target):
         return _parse_float(text, target)
     if t.is_timestamp(target):
@@ -101,7 +104,7 @@ def _parse_integer(text: pa.Array, target: pa.DataType) -> pa.Array:
     try:
         return text.cast(target)
     except pa.ArrowInvalid:
-        return text.cast(_EXACT_INTEGER).cast(target)
+        return parse_decimal(text, _EXACT_INTEGER).cast(target)
 
 
 def _parse_float(text: pa.Array, target: pa.DataType) -> pa.Array:

@@ -43,6 +43,9 @@ from dolmen.write.lossless import Cast, Misfit, shown
 _UNIT_DIGITS = {"epoch_s": 6, "epoch_ms": 3, "epoch_us": 0}
 """How many decimal places of a unit reach down to microseconds."""
 
+_SECONDS = pa.decimal128(32, 6)
+"""Seconds to the microsecond, with more digits than there are years for."""
+
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 and 9999: what Python, and ISO 8601, have words for
 _DAY_US = 86_400_000_000
@@ -108,7 +111,7 @@ class TimeFormat:
         """The type of number to ask a parser for instead of ``target``; None if values are no numbers."""
         if self.digits is None or not t.is_temporal(target):
             return None
-        return pa.decimal128(38, 6) if self.digits and t.is_timestamp(target) and self.digits > 3 else pa.int64()
+        return _SECONDS if t.is_timestamp(target) and self.digits == _SECONDS.scale else pa.int64()
 
     def number_cast(self, source: pa.DataType, target: pa.DataType) -> Cast | None:
         """The cast from numbers to ``target``; None if ``source`` is no number or ``target`` no time."""
@@ -198,7 +201,7 @@ def _parse_numbers(text: pa.Array, digits: int, target: pa.DataType) -> pa.Array
         try:
             numbers = text.cast(pa.int64())
         except pa.ArrowInvalid:
-            numbers = text.cast(pa.decimal128(38, 6))
+            numbers = parse_text(text, _SECONDS)
         return _cast_numbers(numbers, digits, target)
     except (pa.ArrowInvalid, Misfit) as error:
         reason = str(error) if isinstance(error, Misfit) else ""
@@ -217,7 +220,7 @@ def _cast_numbers(numbers: pa.Array, digits: int, target: pa.DataType) -> pa.Arr
         low, high = _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1
     try:
         if t.is_decimal(numbers.type):
-            exact = numbers.cast(pa.decimal128(38, digits))  # as many decimal places as count: none is lost
+            exact = numbers.cast(pa.decimal128(32, digits))  # as many decimal places as count: none is lost
             whole = pa.Array.from_buffers(pa.decimal128(38, 0), len(exact), exact.buffers(), offset=exact.offset)
             values = whole.cast(pa.int64())
         else:

@@ -81,6 +81,11 @@ def lossless(source: pa.DataType, target: pa.DataType) -> Cast | None:
     if t.is_integer(source) and t.is_decimal(target):
         # an integer type may hold more digits than the column: go through a type that holds all of them
         return _checked(pa.decimal256(76, target.scale), target)
+    if t.is_decimal(source) and t.is_decimal(target) and target.scale > source.scale:
+        # Arrow does not notice when 128 bits overflow on rescaling, nor 256: go where they cannot
+        more = target.scale - source.scale
+        wide = pa.decimal256(76 - more, source.scale) if t.is_decimal256(source) else pa.decimal256(76, target.scale)
+        return _checked(wide, target)
     if t.is_floating(source) and t.is_floating(target):
         return _checked(target) if source.bit_width <= target.bit_width else partial(_narrow_float, target=target)
     if _same_kind(source, target):
