@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -80,30 +81,36 @@ class Ministack:
     process: subprocess.Popen[bytes]
 
     @classmethod
-    def start(cls, directory: Path) -> Ministack:
-        """Starts a server whose files all live in ``directory``, and waits until it answers."""
+    def start(cls, directory: Path, *, command: Sequence[str] = (), **environment: str) -> Ministack:
+        """Starts a server whose files all live in ``directory``, and waits until it answers.
+
+        Args:
+            command: what runs it; this environment's ``ministack`` by default.
+            environment: more variables for it.
+        """
         for _ in range(2):
             try:
-                return cls._start(directory, free_port())
+                return cls._start(directory, free_port(), command, environment)
             except EndedError:  # somebody else may have taken the port between the look and the start
                 continue
-        return cls._start(directory, free_port())
+        return cls._start(directory, free_port(), command, environment)
 
     @classmethod
-    def _start(cls, directory: Path, port: int) -> Ministack:
+    def _start(cls, directory: Path, port: int, command: Sequence[str], environment: Mapping[str, str]) -> Ministack:
         scratch = directory / "tmp"
         scratch.mkdir(parents=True, exist_ok=True)
         log = directory / "ministack.log"
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "DOLMEN_"))}
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [str(Path(sys.executable).with_name("ministack"))],
+                command or [str(Path(sys.executable).with_name("ministack"))],
                 env={
                     **inherited,
                     "BIND_HOST": "127.0.0.1",
                     "GATEWAY_PORT": str(port),
                     "LAMBDA_EXECUTOR": "local",
                     "TMPDIR": str(scratch),
+                    **environment,
                 },
                 cwd=directory,
                 stdin=subprocess.DEVNULL,

@@ -1,0 +1,219 @@
+"""Stacks in a cloud on this machine: `sam deploy` of what `sam build` made, and what a user of them has in hand.
+
+Real are SAM, the template, the packages, S3's and EventBridge's notifications, queues with visibility and dead letters,
+event source mappings, schedules, and the functions: on the template's Python, with nothing but their layers. Not real:
+batching windows (a batch is what is there), IAM, limits of memory and concurrency, alarms.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from support.built import ROOT, built_stack, find_sam, runtime_python
+from support.ministack import Ministack, boto3_client, endpoint_environment
+
+WAIT_SECONDS = 180.0
+
+
+@contextmanager
+def cloud(directory: Path) -> Iterator[str]:
+    """The endpoint of a ministack of one's own, for deploying into; all its files are in ``directory``."""
+    [translator] = (ROOT / ".venv-sam").glob("lib/python3*/site-packages")
+    runner = str(Path(__file__).with_name("run_ministack.py"))
+    server = Ministack.start(
+        directory,
+        command=[sys.executable, runner, runtime_python(), str(translator)],
+        PYTHONPATH="",  # or the functions would find what the tests find
+        PYTHONNOUSERSITE="1",
+        IOT_MTLS_ENABLED="0",  # it would listen on a port that is the same for all
+    )
+    try:
+        yield server.endpoint
+    finally:
+        server.stop()
+
+
+def package(endpoint: str, directory: Path) -> Path:
+    """Runs `sam package`: zips and uploads what was built. Returns the template that names the uploads."""
+    packaged = directory / "packaged.yaml"
+    _sam(endpoint, directory, "package", "--template-file", _built_template(), "--output-template-file", str(packaged))
+    return packaged
+
+
+def deploy(endpoint: str, packaged: Path, stack: str, parameters: Mapping[str, str]) -> Stack:
+    """Runs `sam deploy` on what was packaged, and returns what it made."""
+    overrides = [f"{name}={value!r}" for name, value in parameters.items()]
+    where = ("--template-file", str(packaged), "--stack-name", stack)
+    how = ("--capabilities", "CAPABILITY_IAM", "--no-confirm-changeset")
+    _sam(endpoint, packaged.parent, "deploy", *where, *how, "--parameter-overrides", *overrides)
+    found = boto3_client("cloudformation", endpoint).describe_stacks(StackName=stack)["Stacks"][0]
+    outputs = {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", ())}
+    return Stack(endpoint, dict(parameters), outputs)
+
+
+def _built_template() -> str:
+    return str(built_stack() / "template.yaml")
+
+
+def _sam(endpoint: str, directory: Path, command: str, *arguments: str) -> None:
+    """Runs the SAM command line; raises RuntimeError with what it said when it fails."""
+    done = subprocess.run(
+        [find_sam(), command, *arguments, "--region", "us-east-1", "--resolve-s3", "--no-progressbar"],
+        env={
+            **os.environ,
+            **endpoint_environment(endpoint),
+            "SAM_CLI_TELEMETRY": "0",
+            "__SAM_CLI_APP_DIR": str(directory),
+        },
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"sam {command}: {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}")
+
+
+@dataclass
+class Stack:
+    """A deployed stack, from outside: buckets, queues, and the command line on the database."""
+
+    endpoint: str
+    parameters: dict[str, str]
+    outputs: dict[str, str]
+
+    @cached_property
+    def s3(self) -> Any:
+        return boto3_client("s3", self.endpoint)
+
+    @cached_property
+    def sqs(self) -> Any:
+        return boto3_client("sqs", self.endpoint)
+
+    # ---- what a user does ----
+
+    def drop(self, path: str, body: str) -> None:
+        """PUTs a file to the landing place."""
+        bucket, _, prefix = self.outputs["LandingUri"].removeprefix("s3://").partition("/")
+        self.s3.put_object(Bucket=bucket, Key=f"{prefix}{path}", Body=body.encode())
+
+    def request_deletes(self, bodies: Iterable[Any]) -> None:
+        """Sends messages to the delete queue."""
+        self.send("DeleteQueueUrl", bodies)
+
+    def send(self, queue: str, bodies: Iterable[Any]) -> None:
+        """Sends messages to the queue of this output; a body is JSON, or text as it is."""
+        texts = (body if isinstance(body, str) else json.dumps(body) for body in bodies)
+        for some in _tens(texts):
+            entries = [{"Id": str(n), "MessageBody": text} for n, text in enumerate(some)]
+            sent = self.sqs.send_message_batch(QueueUrl=self.outputs[queue], Entries=entries)
+            assert not sent.get("Failed"), sent
+
+    def dolmen(self, *arguments: str) -> str:
+        """Runs the command line on the stack's database."""
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("dolmen")), *arguments],
+            env={
+                **os.environ,
+                **endpoint_environment(self.endpoint),
+                "DOLMEN_DATABASE": self.outputs["DatabaseUri"],
+            },
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    # ---- what a user sees ----
+
+    def rows(self, table: str = "events") -> list[dict[str, Any]]:
+        """All rows, by `dolmen scan`."""
+        return [json.loads(line) for line in self.dolmen("scan", table, "--format", "jsonl").splitlines()]
+
+    def ids(self, table: str = "events") -> list[int]:
+        return sorted(row["id"] for row in self.rows(table))
+
+    def history(self) -> list[dict[str, Any]]:
+        """Every commit, oldest first, by `dolmen history`."""
+        told = self.dolmen("history", "--limit", "100000", "--json").splitlines()
+        return [json.loads(line) for line in told][::-1]
+
+    def waiting(self, queue: str) -> int:
+        """How many messages the queue of this output holds, those in work too."""
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        told = self.sqs.get_queue_attributes(QueueUrl=self.outputs[queue], AttributeNames=names)["Attributes"]
+        return sum(int(told[name]) for name in names)
+
+    def bodies(self, queue: str, count: int) -> list[str]:
+        """The bodies of the first ``count`` messages in the queue of this output."""
+        found: dict[str, str] = {}
+
+        def look() -> bool:
+            got = self.sqs.receive_message(QueueUrl=self.outputs[queue], MaxNumberOfMessages=10, VisibilityTimeout=0)
+            found.update({message["MessageId"]: message["Body"] for message in got.get("Messages", ())})
+            return len(found) >= count
+
+        wait(f"{count} messages in {queue}", look)
+        return list(found.values())
+
+    def expect(self, ids: Iterable[int], table: str = "events") -> None:
+        """Waits until the table holds rows with these ids, and no others. An empty queue alone tells nothing:
+        notifications come a moment after the PUT."""
+        wanted = sorted(ids)
+        found: list[int] = []
+
+        def there() -> bool:
+            nonlocal found
+            self.settle()
+            found = self.ids(table)
+            return found == wanted
+
+        try:
+            wait("the rows", there, between=1)
+        except TimeoutError:
+            assert found == wanted  # shows the difference
+
+    def settle(self) -> None:
+        """Waits until all messages in the queues have been dealt with."""
+        for queue in ("IngestQueueUrl", "DeleteQueueUrl"):
+            wait(f"an empty {queue}", partial(self._empty, queue))
+
+    def _empty(self, queue: str) -> bool:
+        return self.waiting(queue) == 0
+
+    def logged(self, function: str) -> list[str]:
+        """What a function wrote to CloudWatch Logs so far; ``function`` is the output with its name."""
+        name = self.outputs[function]
+        about = boto3_client("lambda", self.endpoint).get_function_configuration(FunctionName=name)
+        told = boto3_client("logs", self.endpoint).filter_log_events(logGroupName=about["LoggingConfig"]["LogGroup"])
+        return [event["message"] for event in told["events"]]
+
+
+def wait(what: str, until: Callable[[], bool], *, between: float = 0.1) -> None:
+    """Waits until that is so. Raises TimeoutError, and says for what it waited, when that does not come."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not until():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {WAIT_SECONDS:.0f} s for {what}")
+        time.sleep(between)
+
+
+def _tens(items: Iterable[str]) -> Iterator[Sequence[str]]:
+    some: list[str] = []
+    for item in items:
+        some.append(item)
+        if len(some) == 10:
+            yield some
+            some = []
+    if some:
+        yield some
