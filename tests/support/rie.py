@@ -130,6 +130,13 @@ class Emulator:
                 process.kill()
         self.process.wait()
 
+    def peak_mb(self) -> float:
+        """The most memory that the function's process has had resident at once."""
+        [process] = self.functions()
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        [peak] = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+        return int(peak) / 1024
+
     def functions(self) -> list[psutil.Process]:
         """The processes that the emulator started: the function's, if it runs."""
         with suppress(psutil.NoSuchProcess):
