@@ -90,6 +90,8 @@ MALFORMED_JSON: list[MalformedFile] = [
     cell("does not fit", "beyond-int32-inside.jsonl", "at", '{"x": 2147483648}'),
     cell("does not fit", "fraction-inside.jsonl", "at", '{"x": 1.5}'),
     cell("does not fit", "beyond-int64.jsonl", "id", "9223372036854775808", "does not fit without loss"),
+    cell("does not fit", "five-thousand-digits.jsonl", "id", "9" * 5000, "is not a valid int64"),
+    cell("does not fit", "two-hundred-digits.jsonl", "paid", "9" * 200, "is not a valid decimal"),
     cell("does not fit", "exponent-for-int8.jsonl", "small", "1e3", "does not fit without loss"),
     cell("does not fit", "third-place.jsonl", "paid", "0.001", "does not fit without loss"),
     cell("not of the type", "decimal-comma.jsonl", "paid", '"12,50"', "is not a valid decimal"),

@@ -58,6 +58,8 @@ MALFORMED_TEXT: list[MalformedFile] = [
     # JSON inside CSV
     text("not JSON", "json-cell.csv", b'id,tags\n1,"[""a""]"\n2,"[""a"""\n', "", 3, 2, "tags"),
     # more of encodings
+    text("byte order mark", "mark-in-the-middle.csv", f"id,name\n1,a\n{_MARK}2,b\n", "is not a valid int64", 3, 2, "id"),
+    text("byte order mark", "mark-in-one-column.csv", f"id\n1\n{_MARK}2\n", "is not a valid int64", 3, 2, "id"),
     whole("byte order mark", "mark-alone.csv", _MARK, "is empty"),
     whole("UTF-16", "utf-16-without-mark.csv", "id,name\n1,a\n".encode("utf-16-le"), "no column 'i\\x00d\\x00'"),
     whole("UTF-16", "utf-16-big-endian.tsv", "\ufeffid\tname\n1\ta\n".encode("utf-16-be"), "UTF-16"),
@@ -117,6 +119,10 @@ MALFORMED_TEXT: list[MalformedFile] = [
     cell("not of the type", "null-in-words.csv", "small", "NULL"),
     cell("not of the type", "dash-for-nothing.csv", "small", "-"),
     cell("not of the type", "two-for-true.csv", "ok", "2"),
+    cell("does not fit", "five-thousand-digits.csv", "id", "9" * 5000, "is not a valid int64"),
+    cell("does not fit", "two-hundred-digits.csv", "small", "1" * 200, "is not a valid int8"),
+    cell("does not fit", "two-hundred-digits-negative.csv", "id", "-" + "9" * 200, "is not a valid int64"),
+    cell("does not fit", "fraction-of-forty-digits.csv", "id", "." + "9" * 40, "is not a valid int64"),
     cell("does not fit", "exponent-of-an-integer.csv", "id", "1e400"),
     cell("does not fit", "exponent-of-an-exponent.csv", "id", "1e99999999999"),
     cell("does not fit", "below-int8.csv", "small", "-129"),
@@ -129,6 +135,8 @@ MALFORMED_TEXT: list[MalformedFile] = [
     cell("not of the type", "nan-as-decimal.csv", "paid", "NaN"),
     cell("not of the type", "infinity-as-decimal.csv", "paid", "-Infinity"),
     cell("does not fit", "forty-digits.csv", "paid", "1" * 40),
+    cell("does not fit", "two-hundred-digits-of-decimal.csv", "paid", "9" * 200, "is not a valid decimal"),
+    cell("does not fit", "thirty-eight-digits.csv", "paid", "1" * 38),
     cell("does not fit", "third-place-is-one.csv", "paid", "0.001"),
     cell("does not fit", "exponent-of-a-decimal.csv", "paid", "1e400"),
     cell("does not fit", "exponent-of-a-double.csv", "score", "-1e400"),

@@ -49,6 +49,7 @@ from dolmen.write.conform import Plan, conform_batch, plan_conform
 from dolmen.write.lossless import Cast, Misfit
 
 _LOWER_CASE = 0x20
+_MARK = b"\xef\xbb\xbf"
 
 
 def read(
@@ -187,6 +188,9 @@ class _File:
         several = len(self.names) > 1
         if not data or (data.isspace() and several and not data.strip(b"\r\n")):
             return _nothing(pa.schema(list(types.items())))
+        marked = data.startswith(_MARK)
+        if marked:
+            data = b"\n" + data  # in the middle of a file it is text, and pyarrow would skip it
         names: list[str] = list(filter(None, self.names))
         included = None
         if len(names) < len(self.names):
@@ -207,7 +211,7 @@ class _File:
             ),
         )
         (batch,) = table.combine_chunks().to_batches()
-        return batch
+        return batch.slice(1) if marked and not several else batch
 
     def strings(self, block: Block, row: int) -> pa.RecordBatch:
         """The rows of a block as text. Raises RowError for its first malformed record."""
