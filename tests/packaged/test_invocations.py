@@ -11,22 +11,14 @@ from typing import Any
 import pytest
 
 from dolmen.database import Database
-from support.event_builders import notification, s3_record, sqs_event
+from support.event_builders import s3_record, sqs_event
 from support.history import ids, operations
-from support.ministack import boto3_client
+from support.landing import drop
 from support.proxy import Proxy
 from support.rie import Emulator, Start
 
 HEAD = "id,user_id,kind\n"
 TIMEOUT_SECONDS = 3
-
-
-def drop(endpoint: str, url: str, name: str, body: str) -> dict[str, Any]:
-    """Puts a file into the database's bucket, and returns the event that announces it."""
-    bucket = url.removeprefix("s3://").partition("/")[0]
-    key = f"landing/events/{name}"
-    put = boto3_client("s3", endpoint).put_object(Bucket=bucket, Key=key, Body=body.encode())
-    return sqs_event([notification(s3_record(key, put["ETag"], bucket=bucket, size=len(body), sequencer="01"))])
 
 
 @pytest.mark.parametrize(
