@@ -113,3 +113,29 @@ def test_numbers_in_a_request_delete_what_their_digits_say(world: World) -> None
     assert world.ids("typed") == [1]
     assert world.delete('{"table": "typed", "keys": [1.0]}', ids=["d"]) == []
     assert world.ids("typed") == []
+
+
+STRANGE_NAMES = [
+    "a b.csv", "a+b.csv", "100%.csv", "%2e%2e.csv", "a%2Fb.csv", "a#b.csv", "a?b=c.csv", "a&b.csv", "a//b.csv",
+    "a\\b.csv", "a'b;--.csv", 'a"b.csv', "<a>.csv", "a..b.csv", " a .csv", "a\tb.csv", "caf\u00e9.csv",
+    "cafe\u0301.csv", "日本.csv", "😀.csv", "a\u202eb.csv", "~.csv", "$(id).csv", "a:b.csv", "x" * 900 + ".csv",
+]  # fmt: skip
+
+
+def test_strange_keys_are_ingested_or_rejected_as_any_other(s3_world: World) -> None:
+    """On S3 a key is a name and no path: each is read, and its copy among the rejects holds the same bytes."""
+    s3_world.create()
+    records = []
+    for number, name in enumerate(STRANGE_NAMES):
+        records.append(s3_world.drop(f"events/good/{name}", f"id\n{number}\n"))
+        records.append(s3_world.drop(f"events/bad/{name}", f"id\nbad {number}\n"))
+    assert s3_world.ingest(*records) == []
+    assert s3_world.ids() == list(range(len(STRANGE_NAMES)))
+    rejects = s3_world.rejects()
+    assert {report["file"] for report in rejects.values()} == {f"events/bad/{name}" for name in STRANGE_NAMES}
+    for copy, report in rejects.items():
+        number = STRANGE_NAMES.index(report["file"].removeprefix("events/bad/"))
+        assert s3_world.landing.get(f"rejected/{copy}").body == f"id\nbad {number}\n".encode()
+    assert s3_world.ingest(*reversed(records)) == []
+    assert s3_world.versions("ingest") == 1
+    assert s3_world.rejects() == rejects
