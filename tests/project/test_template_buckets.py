@@ -29,6 +29,7 @@ def test_there_are_no_other_buckets() -> None:
 
 @pytest.mark.parametrize("bucket", BUCKETS)
 def test_a_bucket_is_private_and_survives_its_stack(bucket: str) -> None:
+    assert MADE.properties(bucket)["BucketName"] == {"Ref": f"{bucket}Name"}
     assert MADE.resources[bucket]["DeletionPolicy"] == MADE.resources[bucket]["UpdateReplacePolicy"] == "Retain"
     block = MADE.properties(bucket)["PublicAccessBlockConfiguration"]
     assert block == dict.fromkeys(

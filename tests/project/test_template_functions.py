@@ -151,7 +151,8 @@ def test_a_function_gets_the_dependencies_of_its_architecture_and_the_core(archi
 @pytest.mark.parametrize("layer", [*LAYERS.values(), "CoreLayer"])
 def test_a_layer_is_built_by_its_makefile_for_the_functions_python(layer: str) -> None:
     stack = deployed(Architecture="arm64" if layer == LAYERS["arm64"] else "x86_64")
-    assert stack.resources[layer]["Metadata"]["BuildMethod"] == "makefile"
+    machine = {"BuildArchitecture": "arm64"} if layer == LAYERS["arm64"] else {}  # or SAM takes it for x86_64's
+    assert stack.resources[layer]["Metadata"] == {"BuildMethod": "makefile", **machine}
     assert stack.properties(layer)["CompatibleRuntimes"] == [stack.functions["Runtime"]]
     assert stack.properties(layer)["RetentionPolicy"] == "Retain"  # what a roll-back goes back to
     makefile = (ROOT / stack.properties(layer)["ContentUri"] / "Makefile").read_text()

@@ -66,7 +66,8 @@ def test_both_queues_ring_when_a_message_waits_too_long() -> None:
         queue("IngestQueue"): {"Ref": "IngestAgeAlarmSeconds"},
         queue("DeleteQueue"): {"Ref": "DeleteAgeAlarmSeconds"},
     }
-    assert {alarm["Statistic"] for alarm in alarms.values()} == {"Maximum"}
+    for alarm in alarms.values():
+        assert (alarm["Statistic"], alarm["ComparisonOperator"]) == ("Maximum", "GreaterThanThreshold")
 
 
 @pytest.mark.parametrize("metric", ["Errors", "Throttles"])
@@ -80,8 +81,14 @@ def test_every_function_rings_when_it_fails_or_is_throttled(metric: str) -> None
             0,
         )
         assert alarm["TreatMissingData"] == "notBreaching"
-    for name in ("Compact", "Gc"):
-        assert on("AWS/Lambda", "Errors")[function(name)]["EvaluationPeriods"] == 1  # a round is seldom enough
+
+
+def test_one_failure_that_is_repeated_is_no_alarm_and_a_failed_round_is() -> None:
+    errors, throttles = on("AWS/Lambda", "Errors"), on("AWS/Lambda", "Throttles")
+    for alarm in (errors[function("Ingest")], errors[function("Delete")], *throttles.values()):
+        assert (alarm["DatapointsToAlarm"], alarm["EvaluationPeriods"]) == (2, 3)
+    for alarm in (errors[function("Compact")], errors[function("Gc")]):
+        assert alarm["EvaluationPeriods"] == 1
 
 
 def test_a_day_without_compaction_or_collection_rings_by_missing_figures() -> None:
@@ -102,7 +109,7 @@ def test_schedules_that_are_switched_off_are_not_missed() -> None:
 def test_a_delete_that_stays_unresolved_rings() -> None:
     ((dimension, alarm),) = on(OWN, "OldestUnresolvedDeleteSeconds").items()
     assert dimension == json.dumps(["service", "compact"])
-    assert alarm["Statistic"] == "Maximum"
+    assert (alarm["Statistic"], alarm["ComparisonOperator"]) == ("Maximum", "GreaterThanThreshold")
     assert alarm["Threshold"] == {"Ref": "UnresolvedDeleteAlarmSeconds"}
     assert alarm["TreatMissingData"] == "ignore"  # between two rounds nothing is known anew
 
