@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pytest
@@ -12,7 +12,7 @@ from dolmen.errors import TableNotFoundError, VersionExpiredError
 from dolmen.maintenance.collection import collect
 from dolmen.maintenance.resolution import resolve
 from dolmen.runtime import Runtime
-from dolmen.store.base import Deleted, Object
+from dolmen.store.base import Deleted, Object, ObjectInfo
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.transaction import Transaction
 
@@ -356,3 +356,37 @@ def test_a_base_that_expires_while_a_change_is_fitted_to_it_is_no_damage() -> No
     slow.commit()
     assert happened
     assert db.table("t").to_arrow()["k"].to_pylist() == [4]
+
+
+class Listed(MemoryStore):
+    """Something happens just before it lists what jobs are under way."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        if self.meanwhile:
+            happens, self.meanwhile = self.meanwhile, None
+            happens()
+        return super().list(prefix, start_after)
+
+
+def test_a_collection_keeps_what_settings_keep_that_were_made_while_it_planned() -> None:
+    """History 8000158: it had planned by a shorter age, and moved the fence long after a longer one was set."""
+    now = [1_800_000_000_000_000]
+    bucket = MemoryBucket(lambda: now[0])
+    runtime = Runtime(clock_us=lambda: now[0], monotonic=lambda: now[0] / 1e6, sleep=lambda seconds: None, threads=1)
+    db = Database(MemoryStore(bucket, runtime), runtime)
+    db.set(retention="1m", keep_versions=1, reader_grace="1s", orphan_age="1h")
+    db.create_table("t", SCHEMA)
+    for k in range(5):
+        db.table("t").append(pa.table({"k": [k]}))
+    now[0] += 2 * 3_600_000_000
+    store = Listed(bucket, runtime)
+    prolonged = []
+    store.meanwhile = lambda: prolonged.append(db.set(retention="30d", keep_versions=100, orphan_age="7d"))
+    collect(Database(store, runtime)._context)
+    manifest = db._context.head.refresh().manifest
+    assert len(prolonged) == 1
+    assert manifest.horizon == 0
+    assert manifest.orphan_cutoff <= now[0] - 7 * 86_400_000_000
+    assert db.at(version=3).table("t").count() == 1

@@ -19,6 +19,7 @@ from dolmen.errors import ConflictError
 from dolmen.format.entries import DataFile, Overlay, Vector
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Counts, Segment, TableEntry
+from dolmen.format.properties import DatabaseSettings
 from dolmen.segments.live import LiveFiles
 
 
@@ -270,6 +271,8 @@ class MoveFence:
         seen: (horizon, orphan_cutoff) that this was planned on; ConflictError if another fence came first.
         revoke: txids of jobs that are taken for dead.
         applied_before: segments of applied ids that were all there by this time are forgotten.
+        settings: what this was planned by; ConflictError if others hold by now: who has just prolonged the retention
+            must find what it covers. None = they are no matter.
     """
 
     seen: tuple[int, int]
@@ -277,6 +280,7 @@ class MoveFence:
     orphan_cutoff: int
     revoke: tuple[str, ...] = ()
     applied_before: int = 0
+    settings: DatabaseSettings | None = None
     name: str | None = None
     request: str | None = None
 
@@ -285,6 +289,8 @@ class MoveFence:
         base = draft.base
         if (base.horizon, base.orphan_cutoff) != self.seen:
             raise ConflictError(f"version {base.version} or one before it moved the fence: plan again")
+        if self.settings is not None and self.settings != DatabaseSettings.of(base):
+            raise ConflictError(f"version {base.version} or one before it changed the settings: plan again")
         draft.horizon = max(base.horizon, self.horizon)
         draft.orphan_cutoff = max(base.orphan_cutoff, self.orphan_cutoff)
         draft.revoked = tuple(txid for txid in self.revoke if txid not in base.revoked_intents)

@@ -58,7 +58,8 @@ def collect(
     if manifest.version == 0:
         return Collected(0, 0, dry_run=dry_run)
     with context.reading(manifest.version):
-        return _Collection(context, chosen, manifest, planned, deadline, dry_run=dry_run, full=full).run()
+        own = settings is None
+        return _Collection(context, chosen, manifest, planned, deadline, own=own, dry_run=dry_run, full=full).run()
 
 
 def _fenced(
@@ -74,7 +75,14 @@ def _fenced(
         if dry_run or manifest.version == 0 or not planned.moves:
             return manifest, planned, chosen
         seen = (manifest.horizon, manifest.orphan_cutoff)
-        fence = MoveFence(seen, planned.horizon, planned.orphan_cutoff, planned.revoke, planned.applied_before)
+        fence = MoveFence(
+            seen,
+            planned.horizon,
+            planned.orphan_cutoff,
+            planned.revoke,
+            planned.applied_before,
+            None if settings else chosen,
+        )
         try:
             done = submit(head, OPERATION, [fence])
         except ConflictError as error:
@@ -89,6 +97,7 @@ class _Collection:
 
     Args:
         manifest: of the commit that moved the fence, or a later one.
+        own: whether the settings are those of the database.
     """
 
     def __init__(
@@ -99,9 +108,11 @@ class _Collection:
         planned: Plan,
         deadline: Callable[[], bool],
         *,
+        own: bool,
         dry_run: bool,
         full: bool,
     ) -> None:
+        self._held_to = settings if own else None
         self._context, self._settings, self._manifest, self._planned = context, settings, manifest, planned
         self._deadline, self._dry_run, self._full = deadline, dry_run, full
         self._eraser = Eraser(context.store, dry_run=dry_run)
@@ -190,10 +201,10 @@ class _Collection:
             horizon = next_horizon(head, manifest, self._settings, self._planned.now_us)
             if horizon > manifest.horizon:
                 seen = (manifest.horizon, manifest.orphan_cutoff)
+                fence = MoveFence(seen, horizon, manifest.orphan_cutoff, settings=self._held_to)
                 try:
-                    done = submit(head, OPERATION, [*statements, MoveFence(seen, horizon, manifest.orphan_cutoff)])
-                    return done.manifest or head.refresh().manifest
-                except ConflictError:  # another collection has let versions expire
+                    return submit(head, OPERATION, [*statements, fence]).manifest or head.refresh().manifest
+                except ConflictError:  # another collection has let versions expire, or other settings hold
                     return self._submitted(statements)
         return self._submitted(statements)
 

@@ -163,7 +163,7 @@ class Retention:
             raise ViolationError(f"version {new.version} has horizon {new.horizon}, and has freed {new.freed}")
         if new.horizon_at != (new.created_at if new.horizon != old.horizon else old.horizon_at):
             raise ViolationError(f"version {new.version} says that its horizon was moved at {new.horizon_at}")
-        age_us = min(setting(p, "orphan_age") for p in self._in_force(new.version - 30))
+        age_us = min(setting(p, "orphan_age") for p in self._in_force(new.version - 1))
         if new.orphan_cutoff != old.orphan_cutoff and new.orphan_cutoff > new.created_at - age_us + JITTER_US:
             raise ViolationError(f"version {new.version} moved the fence too far, to {new.orphan_cutoff}")
         if new.freed != old.freed:
@@ -187,7 +187,7 @@ class Retention:
 
     def _check_horizon(self, view: View) -> None:
         new = view.manifest
-        settings = self._in_force(new.version - 30)
+        settings = self._in_force(new.version - 1)
         keep = min(setting(properties, "keep_versions") for properties in settings)
         retention_us = min(setting(properties, "retention") for properties in settings)
         if new.horizon > new.version - keep + 1:
