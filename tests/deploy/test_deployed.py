@@ -42,7 +42,7 @@ def packaged(endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def stack(endpoint: str, packaged: Path) -> Stack:
     """With a table ``events``, and both schedules as often as they can be."""
-    often = {"CompactRate": "rate(1 minute)", "GcRate": "rate(1 minute)"}
+    often = {"CompactRate": "cron(* * * * ? *)", "GcRate": "cron(* * * * ? *)"}
     stack = deploy(endpoint, packaged, "deployed", PARAMETERS | often)
     columns = "id BIGINT NOT NULL, user_id BIGINT, kind VARCHAR"
     stack.dolmen("create", "events", "--columns", columns, "--primary-key", "id")

@@ -21,9 +21,7 @@ HEAD = "id,user_id,kind\n"
 TIMEOUT_SECONDS = 3
 
 
-@pytest.mark.parametrize(
-    ("function", "moment"), [("ingest", "timeout"), ("ingest", "timeout-after"), ("delete", "timeout-after")]
-)
+@pytest.mark.parametrize(("function", "moment"), [("ingest", "timeout"), ("delete", "timeout-after")])
 def test_what_the_timeout_cut_off_in_its_commit_is_applied_once_by_its_next_delivery(
     database: Database, start: Start, ministack: str, s3_url: str, proxy: Proxy, function: str, moment: str
 ) -> None:

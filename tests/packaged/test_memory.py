@@ -49,7 +49,7 @@ def write_csv(path: Path, size: int) -> int:
     [
         100,
         pytest.param(1024, marks=LONG),
-        pytest.param(5900, marks=LONG),  # whose gz has more than 1 GiB
+        pytest.param(5900, marks=[LONG, pytest.mark.timeout(1800)]),  # whose gz has more than 1 GiB
     ],
 )
 def test_a_large_csv_is_ingested_within_the_memory_of_a_function(
