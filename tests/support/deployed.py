@@ -2,7 +2,7 @@
 
 Real are SAM, the template, the packages, S3's and EventBridge's notifications, queues with visibility and dead letters,
 event source mappings, schedules, and the functions: on the template's Python, with nothing but their layers. Not real:
-batching windows (a batch is what is there), IAM, limits of memory and concurrency, alarms.
+batching windows and large batches (one holds what is there, ten at most), IAM, limits of memory and of speed, alarms.
 """
 
 from __future__ import annotations
