@@ -7,9 +7,10 @@ import os
 import random
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
+from pyarrow import ipc, parquet
 
 from dolmen.errors import InputError
 from dolmen.ingest.formats import detect, read
@@ -44,7 +45,42 @@ def _parquet() -> bytes:
     return sink.getvalue()
 
 
-FILES = {"t.csv": CSV, "t.jsonl": JSONL, "t.parquet": _parquet()}
+def _arrow(stream: bool) -> bytes:
+    sink = io.BytesIO()
+    rows = read(lambda: io.BytesIO(CSV), detect("t.csv"), SCHEMA, name="t.csv").read_all()
+    rows = rows.set_column(1, "name", rows["name"].dictionary_encode())
+    with (ipc.new_stream if stream else ipc.new_file)(sink, rows.schema) as writer:
+        writer.write_table(rows, max_chunksize=2)
+    return sink.getvalue()
+
+
+def _avro(codec: str) -> bytes:
+    sink = io.BytesIO()
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}
+    types = {
+        "id": "long",
+        "name": ["null", "string"],
+        "score": ["null", "double"],
+        "at": ["null", {"type": "long", "logicalType": "timestamp-micros"}],
+        "paid": ["null", decimal],
+        "tags": ["null", {"type": "array", "items": ["null", "string"]}],
+    }
+    fields = [{"name": name, "type": kind} for name, kind in types.items()]
+    rows = read(lambda: io.BytesIO(CSV), detect("t.csv"), SCHEMA, name="t.csv").read_all().to_pylist()
+    fastavro.writer(sink, {"type": "record", "name": "row", "fields": fields}, rows, codec=codec, sync_interval=1)
+    return sink.getvalue()
+
+
+FILES = {
+    "t.csv": CSV,
+    "t.jsonl": JSONL,
+    "t.parquet": _parquet(),
+    "t.arrow": _arrow(stream=False),
+    "t.arrows": _arrow(stream=True),
+    "t.avro": _avro("null"),
+    "deflated.avro": _avro("deflate"),
+}
+TEXT = (".csv", ".jsonl")
 
 
 def _damaged(data: bytes, chance: random.Random) -> bytes:
@@ -82,5 +118,5 @@ def test_a_damaged_file_is_refused_or_read_alike_in_any_blocks(name: str) -> Non
         data = _damaged(FILES[name], chance)
         for schema in (SCHEMA, None):
             outcome = _outcome(name, data, schema, 1 << 20)
-            if not name.endswith("parquet"):
+            if name.endswith(TEXT):
                 assert _outcome(name, data, schema, chance.choice([1, 9, 50])) == outcome

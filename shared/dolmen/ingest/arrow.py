@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from dolmen.errors import InputError
-from dolmen.ingest.columnar import conformed, stored_schema
+from dolmen.ingest.columnar import checked_schema, conformed, stored_schema
 from dolmen.ingest.compression import ByteStream, Compression, OpenFile, open_stream
 from dolmen.ingest.options import OnBadRow, ReadOptions
 
@@ -122,6 +122,7 @@ def _open(
         source = _Source(stream, name)
         with _damage(name):
             reader = ipc.open_stream(pa.PythonFile(source, mode="r"))
+            checked_schema(reader.schema, name)
         yield reader, source
 
 

@@ -22,6 +22,8 @@ from dolmen.ingest.bad_rows import good_rows
 from dolmen.ingest.options import OnBadRow, ReadOptions, is_closed
 from dolmen.write.conform import conform
 
+_DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
+
 
 def stored_schema(schema: pa.Schema, name: str) -> pa.Schema:
     """The stored types of a file's columns. Raises SchemaError for one that cannot be stored."""
@@ -72,6 +74,35 @@ def conformed(
     for batch in batches:
         yield from _good(batch, schema, row, on_bad_row)
         row += batch.num_rows
+
+
+def checked_schema(schema: pa.Schema, name: str) -> pa.Schema:
+    """The schema itself. Raises InputError where it can only be damaged: Arrow does not look, and may crash on it."""
+    try:
+        for field in schema:
+            _check(field)
+    except (UnicodeDecodeError, ValueError) as error:
+        raise InputError(f"file {name!r} is damaged: its schema is impossible: {error}") from None
+    return schema
+
+
+def _check(field: pa.Field) -> None:
+    field.name.encode()
+    kind = field.type
+    while True:
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        elif t.is_dictionary(kind):
+            kind = kind.value_type
+        else:
+            break
+    if t.is_timestamp(kind) and kind.tz is not None:
+        kind.tz.encode()
+    if t.is_decimal(kind) and not 0 <= kind.scale <= _DECIMAL_DIGITS[kind.bit_width]:
+        raise ValueError(f"a decimal of scale {kind.scale}")
+    if t.is_nested(kind):
+        for place in range(kind.num_fields):
+            _check(kind.field(place))
 
 
 def kept_schema(source: pa.Schema, schema: pa.Schema, name: str) -> pa.Schema:

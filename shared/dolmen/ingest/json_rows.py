@@ -26,6 +26,10 @@ _DEPTH_STEPS = np.zeros(256, np.int8)
 _DEPTH_STEPS[list(b"[{")], _DEPTH_STEPS[list(b"]}")] = 1, -1
 
 
+_NO_OBJECT = "not a JSON object: each line holds one, and nothing stands around them all"
+_OF_ARRAY = "; of one array of objects, jq -c '.[]' makes one line each"
+
+
 class NotAnObject(Exception):  # noqa: N818 - turned into a RowError by who knows the line
     """A line is not one JSON object; the message says why."""
 
@@ -70,12 +74,10 @@ def parse_line(line: bytes, wanted: Wanted | None = None) -> JsonObject:
     except UnicodeEncodeError:
         raise NotAnObject("half of a surrogate pair in a string") from None
     except json.JSONDecodeError as error:
-        raise NotAnObject(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+        hint = _OF_ARRAY if line.lstrip()[:1] == b"[" else ""
+        raise NotAnObject(f"not JSON: {error.msg} at character {error.pos + 1}{hint}") from None
     if not isinstance(value, dict):
-        reason = "not a JSON object: each line holds one, and nothing stands around them all"
-        if line.lstrip()[:1] == b"[":
-            reason += "; of an array, jq -c '.[]' makes such lines"
-        raise NotAnObject(reason)
+        raise NotAnObject(_NO_OBJECT + (_OF_ARRAY if isinstance(value, list) else ""))
     if wanted is not None and (wanted.ignore_extra or wanted.numeric_times or wanted.decimals):
         kept: JsonObject = _kept(value, wanted.row, wanted)
         return kept

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from dolmen.errors import InputError
-from dolmen.ingest.columnar import conformed, kept_schema, stored_schema
+from dolmen.ingest.columnar import checked_schema, conformed, kept_schema, stored_schema
 from dolmen.ingest.compression import Compression, OpenFile, open_seekable
 from dolmen.ingest.options import OnBadRow, ReadOptions
 
@@ -29,7 +29,7 @@ def infer(open_file: OpenFile, compression: Compression | None, name: str, optio
         InputError: the file is damaged or not Parquet.
     """
     with _open(open_file, compression, name, options) as file, _damage(name):
-        return stored_schema(file.schema_arrow, name)
+        return stored_schema(checked_schema(file.schema_arrow, name), name)
 
 
 def read(
@@ -52,7 +52,7 @@ def read(
     """
     with _open(open_file, compression, name, options) as file:
         with _damage(name):
-            source = file.schema_arrow
+            source = checked_schema(file.schema_arrow, name)
         columns = None
         if options.ignore_extra:
             columns = kept_schema(source, schema, name).names
