@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dolmen.errors import ClockError, CorruptionError, ObjectNotFoundError, VersionExpiredError
-from dolmen.format.layout import POINTER
+from dolmen.format.layout import POINTER, manifest_key
 from dolmen.format.manifest import EMPTY, Manifest
 from dolmen.format.pointer import Pointer
 from dolmen.runtime import Runtime
@@ -14,6 +14,8 @@ from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
 from dolmen.store.disk_cache import DiskCache
 
+_BEHIND_FIRST = manifest_key(1, "").removesuffix("-.json") + "~"
+"""Sorts behind all manifests of version 1, which may be those of attempts at the first commit."""
 _DAY_US = 86_400_000_000
 
 
@@ -72,6 +74,24 @@ class Head:
                 if last:
                     raise CorruptionError(POINTER, f"it names {key}, which is missing") from None
         raise AssertionError("unreachable")
+
+    def check_new(self, base: Base) -> Base:
+        """Looks, before a database's first commit, whether there really was none: one request.
+
+        Returns:
+            ``base``, or what others have committed meanwhile.
+
+        Raises:
+            CorruptionError: there are manifests of later versions, so the pointer was there, and is lost.
+        """
+        if next(self.store.list("manifest/", start_after=_BEHIND_FIRST), None) is None:
+            return base
+        base = self.refresh()
+        if base.etag is None:
+            raise CorruptionError(
+                POINTER, "it is gone, though versions were committed; docs/operations.md tells how to find the newest"
+            )
+        return base
 
     @property
     def age_seconds(self) -> float:

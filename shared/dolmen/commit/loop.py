@@ -51,6 +51,8 @@ def commit(head: Head, change: Change, bench: Workbench) -> Committed:
     # A base of long ago would lose its first attempt, and its successor may have expired before readback looks for it.
     fresh = head.cached is None or max(head.age_seconds, head.store.clock.age_seconds) > STAMP_SECONDS
     base = head.refresh() if fresh or head.cached is None else head.cached
+    if base.etag is None:
+        base = head.check_new(base)
     while True:
         began = runtime.monotonic()
         try:
