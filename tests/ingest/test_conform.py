@@ -59,6 +59,11 @@ LISTS = pa.array([[1, 2], None, [], [3]], pa.list_(pa.int64()))
         (pa.array(["b", "a", None, "b"]).dictionary_encode(), pa.string(), ["b", "a", None, "b"]),
         (pa.DictionaryArray.from_arrays([0, 1], ["x", None]), pa.string(), ["x", None]),
         (pa.array([1, 1, 2]).dictionary_encode(), pa.int8(), [1, 1, 2]),
+        (
+            pa.DictionaryArray.from_arrays([1, None, 0], pa.array(["x", "y"], pa.string_view())),
+            pa.string(),
+            ["y", None, "x"],
+        ),
         (pc.run_end_encode(pa.array([7, 7, 8])), pa.int64(), [7, 7, 8]),
         (pa.nulls(2), pa.list_(pa.int8()), [None, None]),
         (pa.array([0], pa.date64()), pa.date32(), [dt.date(1970, 1, 1)]),

@@ -25,6 +25,7 @@ MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 _MAX_HEADER_BYTES = 16 << 20
 _MAX_VARINT_BYTES = 10
+_XZ_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ def _bunzip(packed: bytes) -> bytes:
 
 
 def _unxz(packed: bytes) -> bytes:
-    unpacker = lzma.LZMADecompressor(memlimit=4 * MAX_BLOCK_BYTES)
+    unpacker = lzma.LZMADecompressor(memlimit=_XZ_BYTES)
     data = unpacker.decompress(packed, MAX_BLOCK_BYTES + 1)
     return _whole(data, unpacker.eof)
 

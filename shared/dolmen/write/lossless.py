@@ -134,7 +134,11 @@ def _cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast | No
     if isinstance(source, pa.BaseExtensionType):
         return _after(lambda array: array.storage, _cast(source.storage_type, target, find))
     if t.is_dictionary(source):
-        return _after(lambda array: array.dictionary_decode(), _cast(source.value_type, target, find))
+        view = t.is_string_view(source.value_type) or t.is_binary_view(source.value_type)
+        if not view:
+            return _after(lambda array: array.dictionary_decode(), _cast(source.value_type, target, find))
+        plain = pa.large_string() if t.is_string_view(source.value_type) else pa.large_binary()  # views can't be taken
+        return _after(lambda array: array.dictionary.cast(plain).take(array.indices), _cast(plain, target, find))
     if t.is_run_end_encoded(source):
         return _after(pc.run_end_decode, _cast(source.value_type, target, find))
     if t.is_null(source):

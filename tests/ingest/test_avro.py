@@ -1,0 +1,264 @@
+"""Avro object container files."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import zlib
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.ingest import avro, avro_blocks
+from dolmen.ingest.formats import ReadOptions, detect, infer, read
+
+MAGIC, SYNC = b"Obj\x01", bytes(range(16))
+
+
+def _number(value: int) -> bytes:
+    value, made = value << 1 ^ value >> 63, bytearray()
+    while value >= 0x80:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*made, value])
+
+
+def _text(data: bytes) -> bytes:
+    return _number(len(data)) + data
+
+
+def _container(schema: Any, blocks: list[tuple[int, bytes]], codec: bytes = b"null") -> bytes:
+    """A file by its specification, so that things can be in it that no library writes."""
+    made = MAGIC + _number(2) + _text(b"avro.schema") + _text(json.dumps(schema).encode())
+    made += _text(b"avro.codec") + _text(codec) + _number(0) + SYNC
+    return made + b"".join(_number(count) + _text(data) + SYNC for count, data in blocks)
+
+
+def _record(**fields: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "row", "fields": [{"name": name, "type": kind} for name, kind in fields.items()]}
+
+
+def _written(schema: Any, rows: list[dict[str, Any]], **options: Any) -> bytes:
+    sink = io.BytesIO()
+    fastavro.writer(sink, schema, rows, **options)
+    return sink.getvalue()
+
+
+def _read(data: bytes, schema: pa.Schema | None = None, **options: Any) -> pa.Table:
+    table = read(
+        lambda: io.BytesIO(data), detect("t.avro"), schema, name="t.avro", options=ReadOptions(**options)
+    ).read_all()
+    table.validate(full=True)
+    return table
+
+
+NUMBERS = _record(a="long")
+
+
+@pytest.mark.parametrize(
+    ("codec", "pack"),
+    [
+        (b"null", lambda data: data),
+        (b"deflate", lambda data: zlib.compress(data)[2:-4]),
+        (b"bzip2", __import__("bz2").compress),
+        (b"xz", __import__("lzma").compress),
+        (b"zstandard", lambda data: pa.compress(data, codec="zstd", asbytes=True)),
+        (b"snappy", lambda data: pa.compress(data, codec="snappy", asbytes=True) + zlib.crc32(data).to_bytes(4, "big")),
+    ],
+)
+def test_every_codec_of_the_specification_is_read(codec: bytes, pack: Any) -> None:
+    blocks = [(2, pack(_number(1) + _number(-2))), (0, pack(b"")), (1, pack(_number(2**63 - 1)))]
+    data = _container(NUMBERS, blocks, codec)
+    assert _read(data)["a"].to_pylist() == [1, -2, 2**63 - 1]
+    broken = _container(NUMBERS, [(2, pack(_number(1) + _number(-2))[:-1])], codec)
+    with pytest.raises(InputError, match="damaged"):
+        _read(broken)
+
+
+def test_many_blocks_make_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(avro, "BATCH_ROWS", 100)
+    data = _written(NUMBERS, [{"a": n} for n in range(1234)], sync_interval=300)
+    batches = list(read(lambda: io.BytesIO(data), detect("t.avro"), None, name="t.avro"))
+    assert pa.Table.from_batches(batches)["a"].to_pylist() == list(range(1234))
+    assert max(batch.num_rows for batch in batches) == 100
+
+
+def test_logical_types_are_columns_of_their_type() -> None:
+    schema = _record(
+        day={"type": "int", "logicalType": "date"},
+        millis={"type": "int", "logicalType": "time-millis"},
+        moment={"type": "long", "logicalType": "timestamp-millis"},
+        nanos={"type": "long", "logicalType": "timestamp-nanos"},
+        local={"type": "long", "logicalType": "local-timestamp-micros"},
+        uuid={"type": "string", "logicalType": "uuid"},
+        small={"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2},
+        large={"type": "fixed", "name": "f", "size": 20, "logicalType": "decimal", "precision": 38, "scale": 0},
+        invalid={"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 5},
+        unknown={"type": "long", "logicalType": "of-ours"},
+        kind={"type": "enum", "name": "kinds", "symbols": ["click", "view"]},
+    )
+    values = b"".join(
+        [
+            *map(_number, [19_000, 1, 1_700_000_000_123, 1_700_000_000_123_456_000, -1]),
+            _text(b"123e4567-e89b-12d3-a456-426614174000"),
+            _text((-5).to_bytes(3, "big", signed=True)),
+            (10**38 - 1).to_bytes(20, "big"),
+            _text(b"\x01"),
+            _number(7),
+            _number(1),
+        ]
+    )
+    data = _container(schema, [(1, values)])
+    inferred = infer(lambda: io.BytesIO(data), detect("t.avro"), name="t.avro")
+    assert inferred.field("small").type == pa.decimal128(4, 2)
+    assert inferred.field("moment").type == pa.timestamp("us", "UTC")
+    assert not inferred.field("day").nullable
+    assert _read(data).to_pylist() == [
+        {
+            "day": dt.date(2022, 1, 8),
+            "millis": dt.time(0, 0, 0, 1000),
+            "moment": dt.datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=dt.UTC),
+            "nanos": dt.datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=dt.UTC),
+            "local": dt.datetime(1969, 12, 31, 23, 59, 59, 999999),
+            "uuid": "123e4567-e89b-12d3-a456-426614174000",
+            "small": Decimal("-0.05"),
+            "large": 10**38 - 1,
+            "invalid": b"\x01",
+            "unknown": 7,
+            "kind": "view",
+        }
+    ]
+
+
+def test_records_lists_maps_and_names_used_twice_are_nested_columns() -> None:
+    point = {"type": "record", "name": "point", "namespace": "geo", "fields": [{"name": "x", "type": "double"}]}
+    paid = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    schema = _record(
+        start=point,
+        end=["null", "geo.point"],
+        path={"type": "array", "items": "geo.point"},
+        paid={"type": "map", "values": ["null", paid]},
+        prices=["null", {"type": "array", "items": paid}],
+    )
+    rows = [
+        {"start": {"x": 1.5}, "end": None, "path": [{"x": 1.0}, {"x": 2.0}], "paid": {"a": Decimal("1.25"), "b": None},
+         "prices": None},
+        {"start": {"x": 2.5}, "end": {"x": 3.0}, "path": [], "paid": {}, "prices": [Decimal("-0.01"), Decimal("7")]},
+    ]  # fmt: skip
+    expected = [row | {"paid": list(row["paid"].items())} for row in rows]  # type: ignore[attr-defined]
+    table = _read(_written(schema, rows))
+    assert table.to_pylist() == expected
+    assert table.schema.field("paid").type == pa.map_(pa.string(), pa.decimal128(9, 2))
+
+
+def test_a_map_that_the_table_has_no_map_for_is_refused() -> None:
+    data = _written(_record(m={"type": "map", "values": "long"}), [{"m": {"a": 1}}])
+    with pytest.raises(SchemaError, match=r"column 'm': values of type map<string, int64.*never stored as struct"):
+        _read(data, pa.schema([("m", pa.struct([("a", pa.int64())]))]))
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ("long", "no records"),
+        ({"type": "array", "items": "long"}, "no records"),
+        (_record(a=["long", "string"]), "union of several types"),
+        (_record(a=["null", "row"]), "holds itself"),
+        (_record(a={"type": "array", "items": "null"}), "nothing but NULL"),
+        (_record(a={"type": "array", "items": {"type": "record", "name": "e", "fields": []}}), "nothing but NULL"),
+        (_record(a={"type": "bytes", "logicalType": "decimal", "precision": 90}), "90 digits"),
+        (_record(a="somewhere"), "does not define"),
+        (_record(a={"type": "fixed", "name": "f", "size": 0}), "no bytes"),
+        ({"type": "record", "name": "row", "fields": 5}, "none of Avro"),
+        ({"name": "row"}, "none of Avro"),
+        (__import__("functools").reduce(lambda inner, _: {"type": "array", "items": inner}, range(150), "int"), "deep"),
+    ],
+)
+def test_a_schema_without_columns_for_its_values_is_refused(schema: Any, reason: str) -> None:
+    with pytest.raises(InputError, match=rf"file 't\.avro': .*{reason}"):
+        _read(_container(schema, [(1, b"\x02")]))
+
+
+def test_values_fit_their_column_or_are_refused_by_row() -> None:
+    data = _written(NUMBERS, [{"a": 1}, {"a": 300}])
+    with pytest.raises(RowError) as caught:
+        _read(data, pa.schema([("a", pa.int8())]))
+    assert (caught.value.file, caught.value.row, caught.value.column) == ("t.avro", 2, "a")
+
+
+def test_a_decimal_with_more_digits_than_it_says_is_not_rounded() -> None:
+    schema = _record(a={"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 0})
+    data = _container(schema, [(1, _text((12345).to_bytes(2, "big")))])
+    assert _read(data, pa.schema([("a", pa.decimal128(9, 0))]))["a"].to_pylist() == [12345]
+    with pytest.raises(RowError, match="without loss"):
+        _read(data)
+
+
+def test_extra_columns_and_fields_are_ignored_where_asked() -> None:
+    point = {"type": "record", "name": "p", "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": "int"}]}
+    data = _written(_record(a="long", s=point, z="string"), [{"a": 1, "s": {"x": 2, "y": 3}, "z": "q"}])
+    schema = pa.schema([("a", pa.int64()), ("s", pa.struct([("y", pa.int64())]))])
+    assert _read(data, schema, extra="ignore").to_pylist() == [{"a": 1, "s": {"y": 3}}]
+    with pytest.raises(SchemaError):
+        _read(data, schema)
+
+
+LONGS = b"".join(map(_number, range(5)))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "does not begin"),
+        (b"Obj\x02", "does not begin"),
+        (_container(NUMBERS, [(5, LONGS)])[:-1], "ends early"),
+        (_container(NUMBERS, [(5, LONGS)])[:-17], "ends early"),
+        (_container(NUMBERS, [(5, LONGS)]) + b"\x02", "ends early"),
+        (_container(NUMBERS, [(5, LONGS)])[:-1] + b"x", "does not end with the mark"),
+        (_container(NUMBERS, [(6, LONGS)]), "6 records"),
+        (_container(NUMBERS, [(4, LONGS)]), "longer than its records"),
+        (_container(NUMBERS, [(2, b"\x80\x80")]), "damaged"),
+        (_container(NUMBERS, [(10**12, LONGS)]), "records"),
+        (_container(NUMBERS, [(-1, LONGS)]), "records"),
+        (_container(_record(a="string"), [(1, _text(b"\xff"))]), "damaged"),
+        (_container(_record(a="string"), [(1, _number(10**15) + b"x")]), "damaged"),
+        (_container(_record(a=["null", "long"]), [(1, _number(5) + _number(1))]), "damaged"),
+        (_container(NUMBERS, [], b"lz4"), "codec 'lz4' is unknown"),
+        (MAGIC + _number(0) + SYNC, "no schema"),
+        (MAGIC + _number(10**9) + _number(10**12), "too large"),
+        (MAGIC + b"\xff" * 20, "does not end"),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        _read(data, pa.schema([("a", pa.int64())]) if b"string" not in data else pa.schema([("a", pa.string())]))
+
+
+@pytest.mark.parametrize(
+    ("codec", "pack"),
+    [
+        (b"deflate", lambda data: zlib.compress(data)[2:-4]),
+        (b"bzip2", __import__("bz2").compress),
+        (b"xz", __import__("lzma").compress),
+        (b"zstandard", lambda data: pa.compress(data, codec="zstd", asbytes=True)),
+        (b"snappy", lambda data: pa.compress(data, codec="snappy", asbytes=True) + zlib.crc32(data).to_bytes(4, "big")),
+    ],
+)
+def test_a_block_unpacks_to_a_limit(codec: bytes, pack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(avro_blocks, "MAX_BLOCK_BYTES", 5000)
+    assert _read(_container(NUMBERS, [(5000, pack(bytes(5000)))], codec)).num_rows == 5000
+    with pytest.raises(InputError, match=r"5000|5001"):
+        _read(_container(NUMBERS, [(5001, pack(bytes(5001)))], codec))
+
+
+def test_fastavro_is_not_loaded_for_other_formats() -> None:
+    import subprocess
+    import sys
+
+    program = "import sys, dolmen.ingest.formats; sys.exit('fastavro' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
