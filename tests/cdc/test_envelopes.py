@@ -308,6 +308,14 @@ def test_files_of_dms_with_operations_and_full_loads_without() -> None:
         feed.drop("b", b"Op,employee_id,last_name,location,changed_at\nX,1,a,b,2020-01-01 00:00:00\n", name)
 
 
+@pytest.mark.parametrize("first", ["I,102,Jones,Boston,2014-06-05 10:00:00", ",102,Jones,Boston,2014-06-05 10:00:00"])
+def test_a_file_of_which_only_some_rows_have_an_operation_has_bad_rows(first: str) -> None:
+    feed = employees()
+    second = ("" if first[0] == "I" else "D") + ",101,Smith,Dallas,2017-03-13 10:00:00"
+    with pytest.raises(RowError, match="row 2: no operation"):
+        feed.drop("a", f"Op,employee_id,last_name,location,changed_at\n{first}\n{second}\n".encode(), "t/a.csv")
+
+
 def test_files_of_dms_without_a_header_have_the_operation_first() -> None:
     feed = employees(ingest_header="false")
     body = b"I,101,Smith,New York,2014-06-04 00:00:00\nD,101,Smith,New York,2014-06-05 00:00:00\n"

@@ -66,17 +66,20 @@ class Opened:
     sequences: pa.Array
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Columns:
-    """Rows with a column that says what became of them.
+    """Rows with a column that says what became of them; a file of a full load has no such column.
 
     Args:
         fields: the table's columns.
+        tells: whether the file's rows have an operation. The first one decides: where only some have, a delete may have
+            lost its own, and must not become an insert.
     """
 
     fields: tuple[Field, ...]
     sequence: Field
     settings: CdcSettings
+    tells: bool | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -111,6 +114,10 @@ class Columns:
             kinds = _kinds(words, (None, "i", "u"), ("d",))
         else:
             kinds = _kinds(words, (None, "i", "u", "c", "insert", "update"), ("d", "delete"))
+        silent = pc.is_null(words)
+        if self.tells is None and len(batch):
+            self.tells = not silent[0].as_py()
+        kinds = pc.if_else(silent if self.tells else pc.invert(silent), UNKNOWN, kinds).cast(pa.int8())
         parts = [batch[path] for path in paths] or [batch[self.sequence.name]]
         sequences = _sequence(parts, self.sequence) if paths else parts[0]
         images = {field.id: batch[field.name] for field in self.fields if field != self.sequence}
