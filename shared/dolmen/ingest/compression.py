@@ -7,14 +7,15 @@ file takes room on its disk.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import BinaryIO, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from dolmen.errors import InputError
+from dolmen.errors import InputError, LimitError
 
 Compression = Literal["gzip", "zstd", "bz2"]
 OpenFile: TypeAlias = Callable[[], BinaryIO]
@@ -86,10 +87,24 @@ def open_seekable(
             return
         with TemporaryFile() as plain:
             stream = _Decompressed(file, compression, name, max_bytes)
-            while data := stream.read(_COPIED_BYTES):
-                plain.write(data)
-            plain.seek(0)
+            with _no_room(name):
+                while data := stream.read(_COPIED_BYTES):
+                    plain.write(data)
+                plain.seek(0)
             yield plain
+
+
+@contextmanager
+def _no_room(name: str) -> Iterator[None]:
+    """A file that the disk for temporary files cannot hold would not fit the next time either."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            raise
+        raise LimitError(
+            f"file {name!r} unpacks to more than there is room for in {gettempdir()}: drop it uncompressed, or in parts"
+        ) from error
 
 
 class _Decompressed:
