@@ -1,0 +1,224 @@
+# ruff: noqa: E501
+"""Times that are not written as ISO 8601: numbers since the epoch, and patterns."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import os
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dolmen.errors import InputError, RowError
+from dolmen.ingest.formats import ReadOptions, detect, infer, read
+from dolmen.ingest.times import TimeFormat
+
+UTC = dt.UTC
+MOMENT = dt.datetime(2023, 11, 14, 22, 13, 20)
+NAIVE, ZONED, DATE, TIME = pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.date32(), pa.time64("us")
+
+
+def _values(name: str, cells: list[str], target: pa.DataType, format: str, block_bytes: int = 1 << 20) -> list[Any]:
+    if name == "t.csv":
+        data = "n,c\n" + "".join(f'1,"{cell}"\n' for cell in cells)
+    elif name == "nested.jsonl":
+        data = "".join(f'{{"n": 1, "c": {{"x": {cell}, "y": ["z"]}}}}\n' for cell in cells)
+        target = pa.struct([("x", target), ("y", pa.list_(pa.string()))])
+    else:
+        data = "".join(f'{{"n": 1, "c": {cell}}}\n' for cell in cells)
+    schema = pa.schema([("n", pa.int64()), ("c", target)])
+    options = ReadOptions(timestamp_format=format)
+    table = read(
+        lambda: io.BytesIO(data.encode()), detect(name), schema, name=name, options=options, block_bytes=block_bytes
+    ).read_all()
+    values: list[Any] = table["c"].to_pylist()
+    return [value["x"] for value in values] if name == "nested.jsonl" else values
+
+
+NAMES = ["t.csv", "t.jsonl", "nested.jsonl"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("format", "cells", "target", "values"),
+    [
+        ("epoch_s", ["1700000000", "-1", "0"], NAIVE, [MOMENT, dt.datetime(1969, 12, 31, 23, 59, 59), dt.datetime(1970, 1, 1)]),
+        ("epoch_s", ["1700000000.123456", "1.7e9", "1700000000.5"], ZONED,
+         [MOMENT.replace(microsecond=123456, tzinfo=UTC), MOMENT.replace(tzinfo=UTC), MOMENT.replace(microsecond=500000, tzinfo=UTC)]),
+        ("epoch_ms", ["1700000000123", "1700000000123.456"], NAIVE, [MOMENT.replace(microsecond=123000), MOMENT.replace(microsecond=123456)]),
+        ("epoch_us", ["1700000000000001"], ZONED, [MOMENT.replace(microsecond=1, tzinfo=UTC)]),
+        ("epoch_us", ["-62135596800000000", "253402300799999999"], NAIVE, [dt.datetime.min, dt.datetime.max]),
+        ("epoch_ms", ["19000", "-719162", "0"], DATE, [dt.date(2022, 1, 8), dt.date.min, dt.date(1970, 1, 1)]),
+        ("epoch_ms", ["1", "86399999"], TIME, [dt.time(0, 0, 0, 1000), dt.time(23, 59, 59, 999000)]),
+        ("epoch_s", ["45296.5"], TIME, [dt.time(12, 34, 56, 500000)]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_numbers_are_times_since_the_epoch(
+    name: str, format: str, cells: list[str], target: pa.DataType, values: list[Any]
+) -> None:
+    assert _values(name, cells, target, format) == values
+    assert _values(name, cells, target, format, block_bytes=1) == values
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_iso_times_are_understood_beside_numbers(name: str) -> None:
+    """As Debezium writes them: numbers in columns without a zone, text in columns with one."""
+    quote = "" if name == "t.csv" else '"'
+    cells = ["1700000000000", f"{quote}2023-11-14T22:13:20Z{quote}", f"{quote}1700000000000{quote}"]
+    for block_bytes in (1 << 20, 1):
+        assert _values(name, cells, ZONED, "epoch_ms", block_bytes) == [MOMENT.replace(tzinfo=UTC)] * 3
+    days = ["19000", f"{quote}2022-01-08{quote}"]
+    assert _values(name, days, DATE, "epoch_ms") == [dt.date(2022, 1, 8)] * 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("format", "cell", "target", "reason"),
+    [
+        ("epoch_s", "1700000000.1234567", NAIVE, "without loss|not a valid"),
+        ("epoch_us", "1.5", NAIVE, "without loss"),
+        ("epoch_s", "1700000000000", NAIVE, "years 1 to 9999; is it in another unit"),
+        ("epoch_us", "99999999999999999999", NAIVE, "not a valid|another unit"),
+        ("epoch_ms", "1.5", DATE, "without loss"),
+        ("epoch_ms", "2932897", DATE, "years 1 to 9999"),
+        ("epoch_ms", "86400000", TIME, "not within a day"),
+        ("epoch_ms", "-1", TIME, "not within a day"),
+        ("epoch_ms", "true", NAIVE, "not a valid"),
+        ("epoch_ms", '"today"', NAIVE, "nor is it as in epoch_ms"),
+    ],
+)  # fmt: skip
+def test_numbers_that_are_no_times_are_refused(
+    name: str, format: str, cell: str, target: pa.DataType, reason: str
+) -> None:
+    good = "0" if target != TIME else "5"
+    if name == "t.csv":
+        cell = cell.strip('"')
+    if name == "nested.jsonl":
+        reason = "."  # the words are the parser's
+    for block_bytes in (1 << 20, 1):
+        with pytest.raises(RowError, match=reason) as caught:
+            _values(name, [good, cell], target, format, block_bytes)
+        assert (caught.value.row, caught.value.column) == (2, "c")
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "target", "value"),
+    [
+        ("%d/%m/%Y %H:%M:%S", "14/11/2023 22:13:20", NAIVE, MOMENT),
+        ("%d/%m/%Y %H:%M:%S", "14/11/2023   22:13:20", ZONED, MOMENT.replace(tzinfo=UTC)),
+        ("%m/%d/%y %I:%M %p", "1/2/69 12:05 am", NAIVE, dt.datetime(1969, 1, 2, 0, 5)),
+        ("%m/%d/%y %I:%M %p", "1/2/68 1:05 PM", NAIVE, dt.datetime(2068, 1, 2, 13, 5)),
+        ("%Y%m%dT%H%M%S.%f", "20231114T221320.5", NAIVE, MOMENT.replace(microsecond=500000)),
+        ("%d-%b-%Y %H:%M", "14-NOV-2023 22:13", NAIVE, MOMENT.replace(second=0)),
+        ("%B %d, %Y %H:%M:%S %z", "november 14, 2023 22:13:20 +0130", ZONED, (MOMENT - dt.timedelta(minutes=90)).replace(tzinfo=UTC)),
+        ("[%Y.%m.%d] 100%% %H:%M", "[2023.11.14] 100% 22:13", NAIVE, MOMENT.replace(second=0)),
+        ("%d.%m.%Y", "14.11.2023", DATE, MOMENT.date()),
+        ("%d.%m.%Y", "14.11.2023", NAIVE, dt.datetime(2023, 11, 14)),
+        ("%d.%m.%Y", "14.11.2023", ZONED, dt.datetime(2023, 11, 14, tzinfo=UTC)),
+        ("%d.%m.%Y", "10:30", TIME, dt.time(10, 30)),
+        ("%I:%M %p", "1:05 pm", TIME, dt.time(13, 5)),
+        ("%I:%M %p", "2023-11-14T22:13:20", NAIVE, MOMENT),
+        ("%d/%m/%Y %H:%M:%S", "2023-11-14", DATE, MOMENT.date()),
+        ("%d/%m/%Y %H:%M:%S", "2023-11-14 22:13:20", NAIVE, MOMENT),
+        ("%d/%m/%Y %H:%M:%S", "", NAIVE, None),
+    ],
+)  # fmt: skip
+def test_a_pattern_says_how_times_are_written(format: str, text: str, target: pa.DataType, value: Any) -> None:
+    assert _values("t.csv", [text, text], target, format) == [value, value]
+    quoted = f'"{text}"' if text else "null"
+    assert _values("t.jsonl", [quoted], target, format) == [value]
+    assert _values("nested.jsonl", [quoted, "null"], target, format) == [value, None]
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "target"),
+    [
+        ("%d/%m/%Y %H:%M:%S", "30/02/2023 00:00:00", NAIVE),
+        ("%d/%m/%Y %H:%M:%S", "14/11/2023 24:00:00", NAIVE),
+        ("%d/%m/%Y %H:%M:%S", "14/11/2023 22:13", NAIVE),
+        ("%d/%m/%Y %H:%M:%S", "14/11/2023 22:13:20 ", DATE),
+        ("%d/%m/%Y %H:%M:%S", "2023-11-14T22:13:20", ZONED),
+        ("%d/%m/%Y %H:%M:%S", "1700000000", NAIVE),
+        ("%Y-%m-%d %H:%M %z", "2023-11-14 22:13 Z", NAIVE),
+        ("%I:%M %p", "13:05 PM", TIME),
+        ("%d.%m.%Y", "14x11x2023", DATE),
+        ("%d.%m.%Y", "14.11.2023\n", pa.int64()),
+    ],
+)  # fmt: skip
+def test_text_that_does_not_match_the_pattern_is_refused(format: str, text: str, target: pa.DataType) -> None:
+    with pytest.raises(RowError) as caught:
+        _values("t.csv", ["", text], target, format)
+    assert (caught.value.row, caught.value.column) == (2, "c")
+
+
+@pytest.mark.parametrize(
+    "format",
+    ["", "today", "%", "%Q", "%Y", "%Y-%m", "%d %Y-%m-%d", "%H", "%I:%M", "%H:%M %p", "%H:%M.%f", "%Y-%m-%d %H",
+     "%Y-%m-%d %H:%M %I", "%m-%b-%Y %d", "%H:%M %z", "%y %Y-%m-%d", "%S", "epoch_ns"],
+)  # fmt: skip
+def test_a_format_that_says_no_time_is_refused(format: str) -> None:
+    with pytest.raises(InputError, match="time format"):
+        ReadOptions(timestamp_format=format)
+
+
+def test_iso_alone_is_no_format() -> None:
+    assert TimeFormat.of("iso") is None
+    assert TimeFormat.of(None) is None
+
+
+@pytest.mark.parametrize("format", ["%Y/%m/%d %H:%M:%S.%f", "%d.%m.%y %I:%M:%S %p", "%b %d %Y %H:%M:%S %z", "%d %B %Y"])
+def test_random_times_are_read_as_the_standard_library_reads_them(format: str) -> None:
+    seed = int(os.environ.get("DOLMEN_TEST_SEED") or random.SystemRandom().randrange(2**32))
+    print(f"DOLMEN_TEST_SEED={seed}")
+    chance = random.Random(seed)
+    moments = [dt.datetime(1970, 1, 1, tzinfo=UTC) + dt.timedelta(microseconds=chance.randrange(2 * 10**15)) for _ in range(500)]  # fmt: skip
+    cells = [moment.strftime(format) for moment in moments]
+    expected = [dt.datetime.strptime(cell, format).replace(tzinfo=UTC) for cell in cells]
+    assert _values("t.csv", cells, ZONED, format) == expected
+    assert _values("t.jsonl", [f'"{cell}"' for cell in cells], ZONED, format, 100) == expected
+
+
+def _inferred(name: str, cells: list[str], format: str) -> pa.DataType:
+    csv = name == "t.csv"
+    data = "c\n" + "\n".join(cells) if csv else "\n".join(f'{{"c": "{cell}"}}' for cell in cells)
+    kinds = {
+        infer(
+            lambda: io.BytesIO(data.encode()),
+            detect(name),
+            name=name,
+            options=ReadOptions(timestamp_format=format),
+            block_bytes=block_bytes,
+        )
+        .field("c")
+        .type
+        for block_bytes in (1, 20, 1 << 20)
+    }
+    (kind,) = kinds
+    read(
+        lambda: io.BytesIO(data.encode()),
+        detect(name),
+        pa.schema([("c", kind)]),
+        name=name,
+        options=ReadOptions(timestamp_format=format),
+    ).read_all()
+    return kind
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl"])
+def test_a_pattern_counts_for_inferred_types_and_a_unit_does_not(name: str) -> None:
+    day, moment, iso = "14.11.2023", "14.11.2023 22:13:20", "2023-11-14T22:13:20"
+    timed, zoned = "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M:%S %z"
+    assert _inferred(name, [moment, iso], timed) == NAIVE
+    assert _inferred(name, [moment, "2023-11-14"], timed) == NAIVE
+    assert _inferred(name, [moment, f"{iso}Z"], timed) == pa.string()
+    assert _inferred(name, [f"{moment} Z", f"{iso}+01:00"], zoned) == ZONED
+    assert _inferred(name, [f"{moment} Z", iso], zoned) == pa.string()
+    assert _inferred(name, [day, "2023-11-14"], "%d.%m.%Y") == DATE
+    assert _inferred(name, [day, iso], "%d.%m.%Y") == NAIVE
+    assert _inferred(name, [day, "x"], "%d.%m.%Y") == pa.string()
+    if name == "t.csv":
+        assert _inferred(name, ["1700000000", "1"], "epoch_s") == pa.int64()
