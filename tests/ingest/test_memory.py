@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import fastavro
+import pyarrow as pa
 import pytest
 
 BUDGET_BYTES = 120 << 20
@@ -46,17 +50,52 @@ def _lines(template: str, count: int) -> bytes:
     ).encode()
 
 
-@pytest.mark.parametrize(("name", "size"), [("rows.csv", 150 << 20), ("rows.jsonl", 60 << 20)])
-def test_a_large_file_is_inferred_and_read_in_bounded_memory(name: str, size: int, tmp_path: Path) -> None:
+def _csv() -> tuple[bytes, bytes, bytes]:
+    return b"id,user,at,kind,place,amount,text\n", _lines(_ROW, 20_000), b""
+
+
+def _jsonl() -> tuple[bytes, bytes, bytes]:
+    return b"", _lines(_JSON, 20_000), b""
+
+
+def _avro() -> tuple[bytes, bytes, bytes]:
+    sink = io.BytesIO()
+    fields = [{"name": "id", "type": "long"}, {"name": "text", "type": ["null", "string"]}]
+    schema = {"type": "record", "name": "row", "fields": fields}
+    fastavro.writer(sink, schema, [], sync_marker=bytes(16))
+    header = len(sink.getvalue())
+    rows = ({"id": n, "text": f"{n:0500}"} for n in range(20_000))
+    fastavro.writer(sink, schema, rows, sync_marker=bytes(16))
+    return sink.getvalue()[:header], sink.getvalue()[header:], b""
+
+
+def _arrows() -> tuple[bytes, bytes, bytes]:
+    batch = pa.record_batch({"id": range(20_000), "text": [f"{n:0500}" for n in range(20_000)]})
+    schema, end = batch.schema.serialize().to_pybytes(), b"\xff\xff\xff\xff\0\0\0\0"
+    return schema, batch.serialize().to_pybytes(), end
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "size"),
+    [
+        ("rows.csv", _csv, 150 << 20),
+        ("rows.jsonl", _jsonl, 60 << 20),
+        ("rows.avro", _avro, 200 << 20),
+        ("rows.arrows", _arrows, 200 << 20),
+    ],
+)
+def test_a_large_file_is_inferred_and_read_in_bounded_memory(
+    name: str, parts: Callable[[], tuple[bytes, bytes, bytes]], size: int, tmp_path: Path
+) -> None:
     size = 1 << 30 if os.environ.get("DOLMEN_LONG") else size
-    header = b"id,user,at,kind,place,amount,text\n" if name.endswith("csv") else b""
-    lines = _lines(_ROW if header else _JSON, 20_000)
-    repeated = size // len(lines)
+    header, rows, end = parts()
+    repeated = size // len(rows)
     path = tmp_path / name
     with path.open("wb") as file:
         file.write(header)
         for _ in range(repeated):
-            file.write(lines)
+            file.write(rows)
+        file.write(end)
     done = subprocess.run([sys.executable, "-c", _PROGRAM, str(path)], capture_output=True, text=True, check=True)
     path.unlink()
     measured = json.loads(done.stdout)

@@ -33,8 +33,8 @@ class ReadOptions:
         extra: ``ignore``: columns, keys and struct fields that the table does not have are skipped.
         null_lines: ``skip``: lines of JSON that say ``null`` are no rows, as little as blank ones.
         max_bytes: what one file may hold once it is unpacked, bytes: a small file can unpack to terabytes.
-        max_temporary_bytes: the same for compressed Parquet, which is unpacked into a temporary file: what fits the
-            disk for these.
+        max_temporary_bytes: the same for compressed Parquet and Arrow files, which are unpacked into a temporary file:
+            what fits the disk for these.
 
     Raises:
         InputError: the delimiter or the time format is none.
