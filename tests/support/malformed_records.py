@@ -64,7 +64,7 @@ MALFORMED_RECORDS: list[MalformedFile] = [
     whole("damaged Arrow", "magic-alone.arrow", b"ARROW1\0\0", "not a readable Arrow file"),
     whole("damaged Arrow", "half.arrow", _FILE[: len(_FILE) // 2], "not a readable Arrow file"),
     whole("damaged Arrow", "half.arrows", _STREAM[: len(_STREAM) // 2], "not a readable Arrow file"),
-    whole("damaged Arrow", "flipped-schema.arrow", flipped(_FILE, 40), "not a readable Arrow file"),
+    whole("damaged Arrow", "flipped-footer.arrow", flipped(_FILE, len(_FILE) - 10), "not a readable Arrow file"),
     whole("damaged Arrow", "not-utf-8.arrow", _column("name", NOT_UTF8), "not a readable Arrow file"),
     whole("damaged Arrow", "offsets-beyond.arrow", _column("name", _strings(0, 100, 2)), "not a readable Arrow file"),
     whole("damaged Arrow", "offsets-below.arrow", _column("name", _strings(0, -5, 2)), "not a readable Arrow file"),

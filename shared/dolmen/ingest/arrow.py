@@ -7,6 +7,7 @@ follow it. A record batch of more than 256 MiB is refused: smaller ones are read
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -94,7 +95,9 @@ def _open_stream(stream: _Stream, name: str) -> _Opened:
 
 def _open_whole(file: BinaryIO, name: str) -> _Opened:
     with _damage(name):
-        file.seek(0)
+        file.seek(-len(_MAGIC), os.SEEK_END)
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise pa.ArrowInvalid("it is truncated: its footer is not whole; upload it again")
         reader = ipc.open_file(pa.PythonFile(_File(file, name), mode="r"))
     batches = (reader.get_batch(place) for place in range(reader.num_record_batches))
     return _Opened(checked_schema(reader.schema, name), batches)
