@@ -35,8 +35,8 @@ from bench.measure import compare, seconds
 from bench.places import Local
 from dolmen.ingest.drops import ingest_drops
 from dolmen.ingest.events import Drop
-from dolmen.ingest.formats import detect
-from dolmen.ingest.formats import read as read_rows
+from dolmen.ingest.files.formats import detect
+from dolmen.ingest.files.formats import read as read_rows
 from dolmen.ingest.landing import Landing
 
 #: To be reached: rows per second, as a share of what pyarrow takes to read the same file.

@@ -8,7 +8,7 @@ import pytest
 from dolmen.database import Database
 from dolmen.errors import InputError, InvalidNameError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
-from dolmen.ingest.cdc import ChangeCounts
+from dolmen.ingest.cdc.applying import ChangeCounts
 from dolmen.ingest.folding import Request
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore

@@ -14,7 +14,7 @@ from dolmen.commit.sequence import Advance, all_above, forgettable
 from dolmen.database import Database
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.manifest import Mark, Sequences
-from dolmen.ingest.cdc import ChangeCounts
+from dolmen.ingest.cdc.applying import ChangeCounts
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 from support.changes import Feed

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.ingest import modes
-from dolmen.ingest.formats import read
+from dolmen.ingest.files.formats import read
 from dolmen.ingest.modes import upsert_in_portions
 from support.functions import World
 from support.ministack import boto3_client

@@ -17,8 +17,8 @@ import pytest
 from pyarrow import ipc, parquet
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.ingest import bad_rows, blocks, jsonl
-from dolmen.ingest.formats import BadRow, detect, read
+from dolmen.ingest.files import bad_rows, blocks, jsonl
+from dolmen.ingest.files.formats import BadRow, detect, read
 
 SCHEMA = pa.schema(
     [

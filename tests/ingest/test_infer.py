@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.ingest.formats import detect, infer, read
-from dolmen.ingest.infer import NOTHING, TEXT, Shape
-from dolmen.ingest.json_rows import parse_line
-from dolmen.ingest.json_shapes import join, node_of_array, node_of_values
-from dolmen.ingest.json_text import parse_objects
+from dolmen.ingest.files.formats import detect, infer, read
+from dolmen.ingest.files.infer import NOTHING, TEXT, Shape
+from dolmen.ingest.files.json_rows import parse_line
+from dolmen.ingest.files.json_shapes import join, node_of_array, node_of_values
+from dolmen.ingest.files.json_text import parse_objects
 
 US, ZONED, BIG = pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.decimal128(38, 0)
 

@@ -26,7 +26,7 @@ from dolmen.cli.output import (
 from dolmen.cli.progress import Progress
 from dolmen.declaration.columns import parse_columns
 from dolmen.errors import Error, InputError
-from dolmen.ingest.formats import detect, infer, read
+from dolmen.ingest.files.formats import detect, infer, read
 from dolmen.snapshot import Snapshot
 
 

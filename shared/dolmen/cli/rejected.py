@@ -17,8 +17,8 @@ from rich.markup import escape
 from dolmen.cli.options import Json, app
 from dolmen.cli.output import console, print_json, print_rows
 from dolmen.errors import InputError
-from dolmen.ingest.compression import open_text
-from dolmen.ingest.formats import detect
+from dolmen.ingest.files.compression import open_text
+from dolmen.ingest.files.formats import detect
 from dolmen.ingest.quarantine import ROWS_SUFFIX
 from dolmen.ingest.rejected import BadRows, Rejected, find_rejected, list_rejected, read_report, read_reports
 from dolmen.ingest.rejected import retried as retries

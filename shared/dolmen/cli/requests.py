@@ -15,7 +15,7 @@ from dolmen.cli.exit_codes import exit_code
 from dolmen.cli.options import DatabaseUrl, Json, app
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError, RetryableError
-from dolmen.ingest.formats import detect, read
+from dolmen.ingest.files.formats import detect, read
 from dolmen.ingest.queues import Depth, Queue, open_queue
 from dolmen.ingest.requested import RequestStatus, check, compose, status_of, too_large, typed_keys
 from dolmen.ingest.requests import parse_request

@@ -11,11 +11,11 @@ from dolmen.format.ingest_properties import IngestSettings
 from dolmen.format.ingest_properties import Landing as Policy
 from dolmen.ingest.disposal import dispose
 from dolmen.ingest.events import Drop
+from dolmen.ingest.files.formats import detect, infer
+from dolmen.ingest.files.options import ReadOptions
 from dolmen.ingest.folding import Request, apply_together
-from dolmen.ingest.formats import detect, infer
 from dolmen.ingest.ingestion import Ingestion
 from dolmen.ingest.landing import Landing
-from dolmen.ingest.options import ReadOptions
 from dolmen.ingest.outcomes import DropOutcome, Ingested
 from dolmen.transaction import Transaction
 

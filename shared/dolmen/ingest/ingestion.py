@@ -11,13 +11,13 @@ import pyarrow as pa
 from dolmen.database import Database
 from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError, TableNotFoundError
 from dolmen.format.ingest_properties import IngestSettings
-from dolmen.ingest.compression import OpenFile
 from dolmen.ingest.events import Drop
+from dolmen.ingest.files.compression import OpenFile
+from dolmen.ingest.files.formats import Format, detect, read
+from dolmen.ingest.files.options import OnBadRow, ReadOptions
 from dolmen.ingest.folding import Outcome
-from dolmen.ingest.formats import Format, detect, read
 from dolmen.ingest.landing import Landing, Place
 from dolmen.ingest.modes import keys_required, upsert_in_portions
-from dolmen.ingest.options import OnBadRow, ReadOptions
 from dolmen.ingest.outcomes import NO_ROWS, DropOutcome, RowCounts
 from dolmen.ingest.quarantine import Quarantine, header_of
 from dolmen.ingest.rejects import Reject, reject, was_rejected
@@ -125,7 +125,7 @@ class Ingestion:
     ) -> RowCounts:
         """Adds the rows to the transaction in the table's way."""
         if settings.mode == "cdc":
-            from dolmen.ingest.cdc import ingest_changes  # only for those who have such tables
+            from dolmen.ingest.cdc.applying import ingest_changes  # only for those who have such tables
 
             changed = ingest_changes(
                 transaction,

@@ -25,13 +25,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from dolmen.errors import RowError
-from dolmen.ingest.blocks import blocks
-from dolmen.ingest.compression import OpenFile, open_text
 from dolmen.ingest.events import Drop
-from dolmen.ingest.formats import Format
+from dolmen.ingest.files.blocks import blocks
+from dolmen.ingest.files.compression import OpenFile, open_text
+from dolmen.ingest.files.formats import Format
+from dolmen.ingest.files.options import BadRow, ReadOptions
+from dolmen.ingest.files.quoting import Records, last_record_end
 from dolmen.ingest.landing import Landing, Place, exists
-from dolmen.ingest.options import BadRow, ReadOptions
-from dolmen.ingest.quoting import Records, last_record_end
 from dolmen.ingest.rejects import Reject, copy_drop, copy_once, described, rows_key, split_name, write_report
 
 ROWS_SUFFIX = ".rows.jsonl"

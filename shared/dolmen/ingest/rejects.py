@@ -21,8 +21,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dolmen.errors import CorruptionError, Error, RowError, StoreUnavailableError
-from dolmen.ingest.compression import ByteStream
 from dolmen.ingest.events import Drop
+from dolmen.ingest.files.compression import ByteStream
 from dolmen.ingest.landing import Landing, Place, exists
 from dolmen.runtime import Runtime
 from dolmen.store.backoff import attempts

@@ -11,8 +11,8 @@ from typing import Any
 
 from dolmen.commit.sequence import Advance
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
-from dolmen.ingest.cdc import ingest_changes
-from dolmen.ingest.formats import detect
+from dolmen.ingest.cdc.applying import ingest_changes
+from dolmen.ingest.files.formats import detect
 from dolmen.testing import model
 from dolmen.testing.actors import KEYS, Actor, Worker, World
 from dolmen.testing.model import Row

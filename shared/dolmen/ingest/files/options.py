@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dolmen.errors import InputError
 from dolmen.format.ingest_properties import IngestSettings
-from dolmen.ingest.times import TimeFormat
+from dolmen.ingest.files.times import TimeFormat
 
 CLOSED = {b"dolmen": b"closed"}
 """Metadata of a field in whose structs nothing that is extra is skipped, whatever the options say."""

@@ -13,9 +13,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from dolmen.errors import InputError
-from dolmen.ingest.columnar import checked_schema, conformed, kept_schema, stored_schema
-from dolmen.ingest.compression import Compression, OpenFile, open_seekable
-from dolmen.ingest.options import OnBadRow, ReadOptions
+from dolmen.ingest.files.columnar import checked_schema, conformed, kept_schema, stored_schema
+from dolmen.ingest.files.compression import Compression, OpenFile, open_seekable
+from dolmen.ingest.files.options import OnBadRow, ReadOptions
 
 BATCH_ROWS = 65_536
 _BUFFER_BYTES = 1 << 20

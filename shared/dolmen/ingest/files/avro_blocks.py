@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen.errors import InputError
-from dolmen.ingest.compression import ByteStream
+from dolmen.ingest.files.compression import ByteStream
 
 MAX_BLOCK_BYTES = 64 << 20
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from dolmen.ingest.infer import (
+from dolmen.ingest.files.infer import (
     MAX_EXACT_FLOAT,
     NOTHING,
     TEXT,
@@ -25,7 +25,7 @@ from dolmen.ingest.infer import (
     shape_of_numbers,
     shape_of_strings,
 )
-from dolmen.ingest.times import TimeFormat
+from dolmen.ingest.files.times import TimeFormat
 
 
 class _Mixed(Enum):

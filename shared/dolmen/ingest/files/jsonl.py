@@ -30,13 +30,13 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.errors import RowError, SchemaError
-from dolmen.ingest.bad_rows import good_rows
-from dolmen.ingest.blocks import Block
-from dolmen.ingest.compression import ByteStream
-from dolmen.ingest.json_lines import Lines, check_utf8, line_blocks
-from dolmen.ingest.json_rows import JsonObject, count_objects, may_be_too_deep, text_column
-from dolmen.ingest.json_text import asked_type, json_cast, parse_objects, wanted_of
-from dolmen.ingest.options import OnBadRow, ReadOptions, is_closed
+from dolmen.ingest.files.bad_rows import good_rows
+from dolmen.ingest.files.blocks import Block
+from dolmen.ingest.files.compression import ByteStream
+from dolmen.ingest.files.json_lines import Lines, check_utf8, line_blocks
+from dolmen.ingest.files.json_rows import JsonObject, count_objects, may_be_too_deep, text_column
+from dolmen.ingest.files.json_text import asked_type, json_cast, parse_objects, wanted_of
+from dolmen.ingest.files.options import OnBadRow, ReadOptions, is_closed
 from dolmen.write.conform import Plan, conform_batch, plan_conform
 
 _NULL_LINE = re.compile(rb"^[ \t]*null[ \t]*(?=\r?$)", re.MULTILINE)

@@ -18,8 +18,8 @@ from pyarrow import types as t
 
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.schema import storable
-from dolmen.ingest.bad_rows import good_rows
-from dolmen.ingest.options import OnBadRow, ReadOptions, is_closed
+from dolmen.ingest.files.bad_rows import good_rows
+from dolmen.ingest.files.options import OnBadRow, ReadOptions, is_closed
 from dolmen.write.conform import conform
 
 _DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}

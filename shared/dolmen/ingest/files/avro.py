@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen.errors import InputError, SchemaError
-from dolmen.ingest.avro_blocks import MAGIC, AvroBlock, Container
-from dolmen.ingest.avro_types import AvroTypes, decoded_type, finished, wide_type
-from dolmen.ingest.columnar import conformed, stored_schema
-from dolmen.ingest.compression import Compression, OpenFile, open_stream
-from dolmen.ingest.options import OnBadRow, ReadOptions
+from dolmen.ingest.files.avro_blocks import MAGIC, AvroBlock, Container
+from dolmen.ingest.files.avro_types import AvroTypes, decoded_type, finished, wide_type
+from dolmen.ingest.files.columnar import conformed, stored_schema
+from dolmen.ingest.files.compression import Compression, OpenFile, open_stream
+from dolmen.ingest.files.options import OnBadRow, ReadOptions
 
 BATCH_ROWS = 8192
 _BATCH_BYTES = 8 << 20

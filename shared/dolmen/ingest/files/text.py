@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from dolmen.ingest.decimals import parse_decimal
+from dolmen.ingest.files.decimals import parse_decimal
 from dolmen.write.lossless import Cast, Misfit, shown
 
 Parse: TypeAlias = Callable[[pa.Array], pa.Array]

@@ -18,10 +18,10 @@ from pyarrow import json
 from pyarrow import types as t
 
 from dolmen.errors import RowError, SchemaError
-from dolmen.ingest.decimals import has_decimals, may_be_tiny, native_decimal, without_tiny
-from dolmen.ingest.json_rows import NotAnObject, Wanted, may_be_too_deep, parse_line
-from dolmen.ingest.text import Parse, precision_check, text_cast
-from dolmen.ingest.times import TimeFormat
+from dolmen.ingest.files.decimals import has_decimals, may_be_tiny, native_decimal, without_tiny
+from dolmen.ingest.files.json_rows import NotAnObject, Wanted, may_be_too_deep, parse_line
+from dolmen.ingest.files.text import Parse, precision_check, text_cast
+from dolmen.ingest.files.times import TimeFormat
 from dolmen.write.conform import Plan, conform_batch, plan_conform
 from dolmen.write.lossless import Cast, FindCast, Misfit
 

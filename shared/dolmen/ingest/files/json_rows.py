@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
-from dolmen.ingest.options import is_closed
+from dolmen.ingest.files.options import is_closed
 
 JsonObject: TypeAlias = dict[str, Any]
 """Values as ``json`` gives them, but numbers as ``msgspec.Raw``: their very text."""

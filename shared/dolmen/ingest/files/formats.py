@@ -25,9 +25,9 @@ import pyarrow as pa
 from dolmen.errors import InputError
 from dolmen.format.ingest_properties import Kind
 from dolmen.format.schema import storable
-from dolmen.ingest import arrow, avro, delimited, json_infer, jsonl, parquet
-from dolmen.ingest.compression import Compression, OpenFile, open_text
-from dolmen.ingest.options import BadRow, OnBadRow, ReadOptions
+from dolmen.ingest.files import arrow, avro, delimited, json_infer, jsonl, parquet
+from dolmen.ingest.files.compression import Compression, OpenFile, open_text
+from dolmen.ingest.files.options import BadRow, OnBadRow, ReadOptions
 
 __all__ = ["BLOCK_BYTES", "BadRow", "Format", "Kind", "OnBadRow", "ReadOptions", "detect", "infer", "read"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from dolmen.errors import RowError
-from dolmen.ingest.blocks import Block, blocks, count_feeds
-from dolmen.ingest.compression import ByteStream
-from dolmen.ingest.json_rows import JsonObject, NotAnObject, Wanted, parse_line
+from dolmen.ingest.files.blocks import Block, blocks, count_feeds
+from dolmen.ingest.files.compression import ByteStream
+from dolmen.ingest.files.json_rows import JsonObject, NotAnObject, Wanted, parse_line
 
 
 def line_blocks(stream: ByteStream, name: str, block_bytes: int) -> Iterator[Block]:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from dolmen.errors import RowError
-from dolmen.ingest.compression import ByteStream
+from dolmen.ingest.files.compression import ByteStream
 
 MAX_RECORD_BYTES = 64 << 20
 """The longest record. Without a limit, one quote that is never closed would gather a whole file in memory."""

@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyarrow import csv
 
 from dolmen.errors import RowError, SchemaError
-from dolmen.ingest.blocks import Block
-from dolmen.ingest.quoting import Records
+from dolmen.ingest.files.blocks import Block
+from dolmen.ingest.files.quoting import Records
 
 
 def columns_by_place(fields: int, wanted: list[str] | None) -> tuple[Sequence[str | None], str]:

@@ -34,17 +34,17 @@ from pyarrow import csv
 from pyarrow import types as t
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.ingest.bad_rows import good_rows
-from dolmen.ingest.blocks import Block, blocks
-from dolmen.ingest.compression import ByteStream
-from dolmen.ingest.decimals import may_be_tiny, native_decimal
-from dolmen.ingest.headers import columns_by_name, columns_by_place
-from dolmen.ingest.infer import NOTHING, TEXT, shape_of_cells
-from dolmen.ingest.json_text import nested_parse
-from dolmen.ingest.options import BadRow, OnBadRow, ReadOptions
-from dolmen.ingest.quoting import Records, last_record_end
-from dolmen.ingest.text import precision_check, text_cast
-from dolmen.ingest.times import TimeFormat
+from dolmen.ingest.files.bad_rows import good_rows
+from dolmen.ingest.files.blocks import Block, blocks
+from dolmen.ingest.files.compression import ByteStream
+from dolmen.ingest.files.decimals import may_be_tiny, native_decimal
+from dolmen.ingest.files.headers import columns_by_name, columns_by_place
+from dolmen.ingest.files.infer import NOTHING, TEXT, shape_of_cells
+from dolmen.ingest.files.json_text import nested_parse
+from dolmen.ingest.files.options import BadRow, OnBadRow, ReadOptions
+from dolmen.ingest.files.quoting import Records, last_record_end
+from dolmen.ingest.files.text import precision_check, text_cast
+from dolmen.ingest.files.times import TimeFormat
 from dolmen.write.conform import Plan, conform_batch, plan_conform
 from dolmen.write.lossless import Cast, Misfit
 

@@ -33,8 +33,8 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.ingest.text import parse_text
-from dolmen.ingest.times import TimeFormat
+from dolmen.ingest.files.text import parse_text
+from dolmen.ingest.files.times import TimeFormat
 from dolmen.write.lossless import Misfit
 
 Kind = Literal["nothing", "bool", "integer", "float", "date", "timestamp", "zoned", "text"]

@@ -22,13 +22,13 @@ from dolmen.errors import InputError
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.format.schema import Field
 from dolmen.format.values import Plain, to_array, to_plain
-from dolmen.ingest.cdc_changes import DELETED, ROW, ChangeTables, Faults, last_of_each
-from dolmen.ingest.cdc_current import LIVE, SEQUENCE, TS, current
-from dolmen.ingest.cdc_envelopes import envelope
-from dolmen.ingest.cdc_memory import Memory
-from dolmen.ingest.compression import OpenFile
-from dolmen.ingest.formats import Format, read
-from dolmen.ingest.options import OnBadRow, ReadOptions
+from dolmen.ingest.cdc.changes import DELETED, ROW, ChangeTables, Faults, last_of_each
+from dolmen.ingest.cdc.current import LIVE, SEQUENCE, TS, current
+from dolmen.ingest.cdc.envelopes import envelope
+from dolmen.ingest.cdc.memory import Memory
+from dolmen.ingest.files.compression import OpenFile
+from dolmen.ingest.files.formats import Format, read
+from dolmen.ingest.files.options import OnBadRow, ReadOptions
 from dolmen.transaction import Transaction
 
 PORTION_ROWS = 500_000

@@ -6,14 +6,14 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.errors import InputError
-from dolmen.ingest.blocks import Block
-from dolmen.ingest.compression import ByteStream
-from dolmen.ingest.json_lines import Lines, check_utf8, line_blocks
-from dolmen.ingest.json_rows import count_objects, may_be_too_deep
-from dolmen.ingest.json_shapes import Fields, Node, Unsure, join, node_of_array, node_of_values, type_of
-from dolmen.ingest.json_text import parse_objects
-from dolmen.ingest.options import ReadOptions
-from dolmen.ingest.times import TimeFormat
+from dolmen.ingest.files.blocks import Block
+from dolmen.ingest.files.compression import ByteStream
+from dolmen.ingest.files.json_lines import Lines, check_utf8, line_blocks
+from dolmen.ingest.files.json_rows import count_objects, may_be_too_deep
+from dolmen.ingest.files.json_shapes import Fields, Node, Unsure, join, node_of_array, node_of_values, type_of
+from dolmen.ingest.files.json_text import parse_objects
+from dolmen.ingest.files.options import ReadOptions
+from dolmen.ingest.files.times import TimeFormat
 
 
 def infer(stream: ByteStream, name: str, block_bytes: int, options: ReadOptions) -> pa.Schema:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dolmen.ingest.blocks import Broken, count_lone_returns
+from dolmen.ingest.files.blocks import Broken, count_lone_returns
 
 _QUOTE, _LF, _CR = b'"\n\r'
 _AFTER_QUOTE = "text follows a closing quote; quotes inside a quoted field are doubled"

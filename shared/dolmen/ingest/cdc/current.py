@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.format.values import to_plain
-from dolmen.ingest.cdc_changes import last_of_each
+from dolmen.ingest.cdc.changes import last_of_each
 from dolmen.predicate import Predicate
 from dolmen.predicate.bind import compare, conjunction, one_of
 from dolmen.predicate.constants import Value

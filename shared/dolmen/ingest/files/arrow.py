@@ -17,9 +17,9 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from dolmen.errors import InputError
-from dolmen.ingest.columnar import checked_schema, conformed, stored_schema
-from dolmen.ingest.compression import ByteStream, Compression, OpenFile, open_seekable, open_stream
-from dolmen.ingest.options import OnBadRow, ReadOptions
+from dolmen.ingest.files.columnar import checked_schema, conformed, stored_schema
+from dolmen.ingest.files.compression import ByteStream, Compression, OpenFile, open_seekable, open_stream
+from dolmen.ingest.files.options import OnBadRow, ReadOptions
 
 MAX_MESSAGE_BYTES = 256 << 20
 

@@ -37,7 +37,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.errors import InputError
-from dolmen.ingest.text import Parse, parse_text
+from dolmen.ingest.files.text import Parse, parse_text
 from dolmen.write.lossless import Cast, Misfit, shown
 
 _UNIT_DIGITS = {"epoch_s": 6, "epoch_ms": 3, "epoch_us": 0}

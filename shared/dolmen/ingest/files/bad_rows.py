@@ -7,7 +7,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from dolmen.errors import RowError
-from dolmen.ingest.options import BadRow, OnBadRow
+from dolmen.ingest.files.options import BadRow, OnBadRow
 
 _ROWS_AFTER_BAD = 64
 

@@ -1,0 +1,1 @@
+"""Change data capture: files of inserts, updates and deletes."""

@@ -1,0 +1,1 @@
+"""How dropped files are read: every format, as record batches that fit a table."""
