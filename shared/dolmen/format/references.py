@@ -14,7 +14,17 @@ import msgspec
 
 from dolmen.errors import UnsupportedFormatError
 from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Overlay, Vector, WhereTombstone
-from dolmen.format.manifest import AppliedId, Counts, HistoryEntry, Manifest, Released, Segment, TableEntry
+from dolmen.format.manifest import (
+    AppliedId,
+    Counts,
+    HistoryEntry,
+    Manifest,
+    Mark,
+    Released,
+    Segment,
+    Sequences,
+    TableEntry,
+)
 from dolmen.format.schema import Field, Schema
 
 KEYS: dict[type, tuple[str, ...]] = {
@@ -55,15 +65,18 @@ WITHOUT: dict[type, tuple[str, ...]] = {
         "counts", "data_change", "history", "applied", "orphan_cutoff", "revoked_intents", "horizon", "horizon_at",
         "freed", "swept", "properties", "tags", "features",
     ),
+    Mark: Mark.__struct_fields__,
     Overlay: ("file", "applied_through"),
     Released: ("version",),
     Schema: ("fields", "next_id", "dropped"),
+    Sequences: Sequences.__struct_fields__,
     Segment: (
         "kind", "size", "crc32", "count", "least", "greatest", "least_applied_through", "resolved_through", "rows",
         "bytes", "deleted", "stats", "created_at", "bloom",
     ),
     TableEntry: (
         "uuid", "epoch", "schema", "primary_key", "sort_key", "properties", "last_delete_ts", "unseen_delete_ts",
+        "sequences",  # of a memory its uuid, which is a table of its own
         "removed",  # uuids of files that are NOT needed
     ),
     Vector: ("offset", "length", "crc32", "cardinality"),
