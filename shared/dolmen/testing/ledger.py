@@ -39,6 +39,10 @@ EXPIRED = "ttl_expired"
 _HISTORY = 64
 
 
+TIME_TO_SPILL = 4
+"""What has stood in a root for so many versions had the time to leave it."""
+
+
 class Landed(msgspec.Struct, frozen=True):
     """A version as the store shows it."""
 
@@ -227,7 +231,8 @@ class Ledger:
                 )
 
     def _check_size(self, view: View) -> None:
-        """A root is within its budget, but for what no spill may take and for a few small tails."""
+        """A root is within its budget, but for what is too young and for a few small tails: a commit spills one tail of
+        its base, and may itself add to several."""
         before = self.retention.newest
         if before is None:
             return
@@ -235,8 +240,9 @@ class Ledger:
         if view.size <= budget or any(setting(told, "root_bytes") != budget for told in self.settings[-32:]):
             return  # a commit spills one tail: what a smaller budget asks for takes several
         tails = self.stored.tails(view.key)
-        own = tails - self.stored.tails(before.key)
-        over = sum(len(entry) * times for entry, times in (tails - own).items()) - budget
+        for earlier in self.chain[-1 - TIME_TO_SPILL : -1]:
+            tails &= self.stored.tails(earlier.key)
+        over = sum(len(entry) * times for entry, times in tails.items()) - budget
         self.counts["roots over their budget"] += 1
         memories = len(view.tables) - len(users_own(view.tables))
         if over > budget // 4 + memories * budget // 8:  # each has two more tails, of which a sixteenth may stay

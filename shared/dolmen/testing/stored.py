@@ -233,7 +233,10 @@ class Stored:
         )
 
     def tails(self, key: str) -> Counter[bytes]:
-        """What may leave a root for a segment: the inline entries of all kinds, but for the newest history."""
+        """What may leave a root for a segment: the inline entries of all kinds, but for the newest history. Nothing if
+        that version has expired, and is gone."""
+        if key not in self._bucket.objects:
+            return Counter()
         manifest = msgspec.json.decode(self._bucket.objects[key].body, type=_Tails)
         tails: list[Any] = [manifest.history[:-64], manifest.applied, manifest.released]
         for table in manifest.tables.values():
