@@ -119,9 +119,11 @@ class Retention:
         return at_us + min(setting(properties, "reader_grace") for properties in self._in_force(mover - 10)) - JITTER_US
 
     def leftovers(self) -> set[str]:
-        """All objects that no kept version needs."""
+        """All objects that no kept version needs, and that are not on the work list: a kept version may have dropped a
+        segment that still names what another version replaced long before."""
         kept = {key for key, version in self.last_needed.items() if version >= self.horizon}
         kept |= {key for key, version in self._manifests.items() if version >= self.horizon}
+        kept = kept.union(*(keys for version, keys in self._let.items() if version > self.horizon))
         return {key for key in self._bucket.objects if "/" in key} - kept
 
     def _check_expired(self, key: str, version: int, now_us: int) -> None:
