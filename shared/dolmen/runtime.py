@@ -12,11 +12,11 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FuturesTimeoutError
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -76,6 +76,24 @@ class Runtime:
         if self.threads == 1:
             return map(function, items)
         return _map(self._processors, function, items, self.cores + 1)
+
+    def ahead(self, items: Iterable[T]) -> Iterator[T]:
+        """The same items, in order, the next one always being made in the background.
+
+        For what may be made in another thread than the caller's. When the caller goes away, what is under way ends
+        first.
+        """
+        if self.threads == 1:
+            yield from items
+            return
+        iterator, end = iter(items), object()
+        following: Future[Any] = self._pool.submit(next, iterator, end)
+        try:
+            while (item := following.result()) is not end:
+                following = self._pool.submit(next, iterator, end)
+                yield item
+        finally:
+            wait([following])
 
     def attend(self, function: Callable[[], R], seconds: float, meanwhile: Callable[[], None]) -> R:
         """Runs ``function`` in a thread of its own, and calls ``meanwhile`` every so many seconds until it ends.

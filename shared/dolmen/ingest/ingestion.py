@@ -21,6 +21,7 @@ from dolmen.ingest.modes import keys_required, upsert_in_portions
 from dolmen.ingest.outcomes import NO_ROWS, DropOutcome, RowCounts
 from dolmen.ingest.quarantine import Quarantine, header_of
 from dolmen.ingest.rejects import Reject, reject, was_rejected
+from dolmen.runtime import Runtime
 from dolmen.transaction import Transaction, TransactionTable
 
 
@@ -166,26 +167,28 @@ class _File:
     name: str
     format: Format
     options: ReadOptions
+    runtime: Runtime
 
     @classmethod
     def of(cls, ingestion: Ingestion, settings: IngestSettings) -> _File:
         options = ingestion.limited(ReadOptions.of(settings))
-        return cls(ingestion.opened, ingestion.place.path, detect(ingestion.place.path, settings.format), options)
+        path, runtime = ingestion.place.path, ingestion.database.runtime
+        return cls(ingestion.opened, path, detect(path, settings.format), options, runtime)
 
     def read(self, schema: pa.Schema, on_bad_row: OnBadRow | None) -> _Counted:
         """Its rows, counted as they are taken."""
         reader = read(self.opened, self.format, schema, name=self.name, options=self.options, on_bad_row=on_bad_row)
-        return _Counted(reader)
+        return _Counted(reader, self.runtime)
 
 
 class _Counted:
-    """Rows, counted as they are taken."""
+    """Rows, counted as they are taken. While some are written, the next ones are read."""
 
-    def __init__(self, rows: pa.RecordBatchReader) -> None:
+    def __init__(self, rows: pa.RecordBatchReader, runtime: Runtime) -> None:
         self.count = 0
-        self.reader = pa.RecordBatchReader.from_batches(rows.schema, self._counted(rows))
+        self.reader = pa.RecordBatchReader.from_batches(rows.schema, self._counted(runtime.ahead(rows)))
 
-    def _counted(self, rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    def _counted(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in rows:
             self.count += batch.num_rows
             yield batch
