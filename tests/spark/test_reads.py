@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -132,12 +131,6 @@ def table(db: Database) -> Table:
     for first in range(0, 300, 100):
         made.append(some(first, 100))
     return made
-
-
-def scans(frame: DataFrame) -> Counter[str]:
-    """What a plan reads with, by the first word of each operator."""
-    plan = frame._jdf.queryExecution().executedPlan().toString()
-    return Counter(line.strip(" :+-*()0123456789").split(" ")[0] for line in plan.splitlines())
 
 
 def test_files_without_deletes_are_read_as_any_parquet_is(spark: SparkSession, table: Table) -> None:

@@ -26,8 +26,10 @@ from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.predicate import columns
 from dolmen.reading import ReadableTable, Where
 from dolmen.scan.deletes import Deletes
+from dolmen.scan.keys_lookup import KeysLookup
 from dolmen.scan.plan import FilePlan, Plan
 from dolmen.scan.scan import Scan
+from dolmen.segments.tombstones import Suspects
 from dolmen.spark.paths import spark_paths
 from dolmen.spark.predicates import Unsupported, to_column
 from dolmen.spark.tasks import ReadTask, read_files
@@ -152,12 +154,13 @@ class _Native:
     def _without_deleted(self, files: Sequence[FilePlan]) -> DataFrame:
         if self._deletes is None:
             self._deletes = self._reader.deletes()
-        tombstones = {t.blob: t for file in files for t in file.tombstones if isinstance(t, WhereTombstone)}
-        keys = {ids for file in files for ids in self._key_columns(file)}
+        deletes = self._deletes
+        tombstones = {t.blob: t for file in files for t in _where(file)}
+        lookups = {lookup.columns: lookup for file in files for lookup in deletes.lookups_of(file.tombstones)}
         if len(tombstones) > MOST_PREDICATES:
             raise Unsupported("too many unresolved predicates")
-        needed = self._ids.union(*(t.columns for t in tombstones.values()), *keys)
-        conditions = [(to_column(self._deletes.predicates[blob], self._column), t.ts) for blob, t in tombstones.items()]
+        needed = self._ids.union(*(t.columns for t in tombstones.values()), *lookups)
+        conditions = [(to_column(deletes.predicates[blob], self._column), t.ts) for blob, t in tombstones.items()]
         bitmaps = self._reader.vectors(files)
         one = self._lookups(files, bitmaps)
         frame = self._placed(self._read(files, needed), files)
@@ -176,12 +179,9 @@ class _Native:
             frame = frame.where(F.coalesce(bit, F.lit(0)) == 0)
         for condition, ts in conditions:
             frame = frame.where(~(F.coalesce(condition, F.lit(False)) & (F.col(_THROUGH) < ts)))
-        for ids in sorted(keys):
-            frame = self._without_keys(frame, ids)
+        for lookup in lookups.values():
+            frame = self._without_keys(frame, lookup)
         return frame
-
-    def _key_columns(self, file: FilePlan) -> list[tuple[int, ...]]:
-        return list(dict.fromkeys(t.columns for t in file.tombstones if not isinstance(t, WhereTombstone)))
 
     def _placed(self, frame: DataFrame, files: Sequence[FilePlan]) -> DataFrame:
         """With each row's position in its file, and the place of its file among these."""
@@ -203,9 +203,9 @@ class _Native:
         one = {name: pa.array([listed], pa.list_(kind)) for name, (listed, kind) in values.items()}
         return self._spark.createDataFrame(pa.table(one))
 
-    def _without_keys(self, frame: DataFrame, ids: tuple[int, ...]) -> DataFrame:
-        assert self._deletes is not None
-        arrays, ts = self._deletes.lookups[ids].keys()
+    def _without_keys(self, frame: DataFrame, lookup: KeysLookup) -> DataFrame:
+        ids = lookup.columns
+        arrays, ts = lookup.keys()
         if len(ts) > MOST_KEYS:
             raise Unsupported("too many unresolved keys")
         names = [f"__key_{place}" for place in range(len(ids))]
@@ -213,6 +213,13 @@ class _Native:
         keys = self._spark.createDataFrame(pa.table([*arrays, pa.array(ts)], [*names, _TS + "_key"]))
         same = reduce(Column.__and__, (self._column(id_) == F.col(name) for id_, name in zip(ids, names, strict=True)))
         return frame.join(F.broadcast(keys), same & (F.col(_TS + "_key") > F.col(_THROUGH)), "left_anti")
+
+
+def _where(file: FilePlan) -> list[WhereTombstone]:
+    """The predicates among its tombstones; of the keys, of which there may be thousands, no list is made."""
+    if isinstance(file.tombstones, Suspects):
+        return file.tombstones.where
+    return [t for t in file.tombstones if isinstance(t, WhereTombstone)]
 
 
 def _together(files: Sequence[FilePlan]) -> Iterator[list[FilePlan]]:
