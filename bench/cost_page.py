@@ -61,7 +61,7 @@ def page(counted: Measured) -> str:
     return f"""# What it costs
 
 Written by `python -m bench.cost --write` (`make cost`). Requests are counted on the code as it is, prices are those of
-`bench/prices.py` (us-east-1, November 2026: [S3]({prices.S3_SOURCE}), [Lambda]({prices.LAMBDA_SOURCE}),
+`bench/prices.py` (us-east-1; written down in November 2026 and not compared with AWS's own pages since: [S3]({prices.S3_SOURCE}), [Lambda]({prices.LAMBDA_SOURCE}),
 [SQS]({prices.SQS_SOURCE})), and everything else is an assumption that stands in `Load` in
 `bench/cost_model.py`: put your own there.
 

@@ -1,4 +1,5 @@
-"""What AWS asks, in US dollars, in us-east-1. Written down in November 2026; look before you rely on it."""
+"""What AWS asks, in US dollars, in us-east-1. Written down in November 2026 from memory and not compared with AWS's
+pages, whose addresses stand beside: look before you rely on it."""
 
 from __future__ import annotations
 
