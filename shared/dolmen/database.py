@@ -13,13 +13,14 @@ from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
 from dolmen.context import Context
 from dolmen.format.properties import DATABASE_PROPERTIES, shown
+from dolmen.replay import replay
 from dolmen.results import Commit
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.snapshot import Snapshot, pin
 from dolmen.store.base import ObjectStore
 from dolmen.store.url import open_store
 from dolmen.table import Table
-from dolmen.transaction import Transaction, replay
+from dolmen.transaction import Transaction
 
 if TYPE_CHECKING:  # background work is loaded by those who do it
     from dolmen.maintenance.compaction import Compacted

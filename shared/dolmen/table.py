@@ -11,9 +11,10 @@ from dolmen.format.manifest import Manifest
 from dolmen.format.properties import TABLE_PROPERTIES, shown
 from dolmen.mutation import Mode
 from dolmen.reading import ReadableTable, Where
+from dolmen.replay import replay
 from dolmen.results import Commit
 from dolmen.snapshot import PinnedTable, pin
-from dolmen.transaction import Transaction, TransactionTable, replay
+from dolmen.transaction import Transaction, TransactionTable
 
 
 class Table(ReadableTable):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -20,7 +19,7 @@ from dolmen.commit.statements import Claim, Create, DeletePositions, Drop, Overw
 from dolmen.commit.upkeep import SetProperties
 from dolmen.commit.workbench import Workbench
 from dolmen.context import Context
-from dolmen.errors import ConflictError, Error, InputError, VersionExpiredError
+from dolmen.errors import InputError, VersionExpiredError
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import AppliedId, Manifest, Segment, TableEntry
@@ -31,14 +30,9 @@ from dolmen.predicate import Predicate, Verdict, columns, judge
 from dolmen.reading import ReadableTable, Where
 from dolmen.results import Commit
 from dolmen.segments.judging import known_bounds
-from dolmen.store.backoff import attempts
 
 if TYPE_CHECKING:
     from dolmen.scan.sql import SqlResult
-
-T = TypeVar("T")
-
-_REPLAYS = 100
 
 
 class Transaction:
@@ -419,31 +413,3 @@ def _names(columns: str | Sequence[str] | None) -> list[str]:
     if columns is None:
         return []
     return [columns] if isinstance(columns, str) else list(columns)
-
-
-@dataclass(frozen=True)
-class Replayed(Generic[T]):
-    """The run of a function that was committed: what it returned, and the commit."""
-
-    value: T
-    commit: Commit
-
-
-def replay(context: Context, function: Callable[[Transaction], T], operation: str = "transaction") -> Replayed[T]:
-    """Runs ``function`` in transactions on ever newer versions until one commits."""
-    conflict: Error
-    for _ in attempts(context.runtime, _REPLAYS):
-        transaction = Transaction(context, operation)
-        transaction.refresh()
-        try:
-            value = function(transaction)
-        except VersionExpiredError as error:
-            if transaction.base.version >= context.head.refresh().manifest.horizon:
-                raise  # another version, which it read on its own account
-            conflict = error
-            continue
-        try:
-            return Replayed(value, transaction.commit())
-        except ConflictError as error:
-            conflict = error
-    raise conflict

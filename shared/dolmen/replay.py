@@ -1,0 +1,45 @@
+"""Read-modify-write: a function run in transactions on ever newer versions, until nothing it read has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from dolmen.context import Context
+from dolmen.errors import ConflictError, Error, VersionExpiredError
+from dolmen.results import Commit
+from dolmen.store.backoff import attempts
+from dolmen.transaction import Transaction
+
+T = TypeVar("T")
+
+_REPLAYS = 100
+
+
+@dataclass(frozen=True)
+class Replayed(Generic[T]):
+    """The run of a function that was committed: what it returned, and the commit."""
+
+    value: T
+    commit: Commit
+
+
+def replay(context: Context, function: Callable[[Transaction], T], operation: str = "transaction") -> Replayed[T]:
+    """Runs ``function`` in transactions on ever newer versions until one commits."""
+    conflict: Error
+    for _ in attempts(context.runtime, _REPLAYS):
+        transaction = Transaction(context, operation)
+        transaction.refresh()
+        try:
+            value = function(transaction)
+        except VersionExpiredError as error:
+            if transaction.base.version >= context.head.refresh().manifest.horizon:
+                raise  # another version, which it read on its own account
+            conflict = error
+            continue
+        try:
+            return Replayed(value, transaction.commit())
+        except ConflictError as error:
+            conflict = error
+    raise conflict
