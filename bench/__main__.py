@@ -237,7 +237,8 @@ log-uniform int64 `user_id`, increasing `event_time`, two low-cardinality string
 random payload. Both sides run in turns in one process, {rounds} times (where a section says no other), after one
 warm-up; the ratio is the median of the ratios pair by pair. Absolute seconds are of one machine
 ({os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, pyarrow {pa.__version__})
-and mean little; the ratios are what counts. A scan is timed from `open()` to the last batch. For the scans after a delete the column "pyarrow" holds dolmen's own scan before it.
+and mean little; the ratios are what counts. A scan is timed from `open()` to the last batch. For the scans after a
+delete the column "pyarrow" holds dolmen's own scan before it.
 
 Each section is of one run; sections may be of different runs (`--parts`, `--places`).
 
