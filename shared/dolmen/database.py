@@ -82,6 +82,11 @@ class Database:
         self._context.head.refresh()
 
     @property
+    def context(self) -> Context:
+        """Its store, head and caches."""
+        return self._context
+
+    @property
     def url(self) -> str:
         """Where it is."""
         return self._context.store.url

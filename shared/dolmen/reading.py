@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -14,7 +14,9 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.predicate import Predicate, from_builtins, parse, to_sql
 from dolmen.scan.scan import Scan
 from dolmen.segments.live import LiveFiles, tombstones_of
-from dolmen.store.base import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 Where: TypeAlias = str | Mapping[str, Any] | Predicate | None
 """A predicate: SQL text (``"user_id = 42 AND price > 3"``), a mapping of columns to values, or a bound one."""
@@ -42,9 +44,9 @@ class ReadableTable:
         """Called for each read; a transaction remembers what its outcome depends on."""
 
     @property
-    def store(self) -> ObjectStore:
-        """Where its database is."""
-        return self._context.store
+    def context(self) -> Context:
+        """Its database's store, head and caches."""
+        return self._context
 
     @property
     def _entry(self) -> TableEntry:
@@ -125,6 +127,23 @@ class ReadableTable:
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """All rows, for anything that reads Arrow streams (DuckDB, Polars, pandas, ...)."""
         return self.scan().__arrow_c_stream__(requested_schema)
+
+    def to_spark(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Where = None,
+        *,
+        with_commit_ts: bool = False,
+        spark: SparkSession | None = None,
+    ) -> DataFrame:
+        """The rows of this version as a Spark DataFrame, which keeps showing it. See ``dolmen.spark.to_spark``.
+
+        Args:
+            spark: the session; the active one by default.
+        """
+        from dolmen.spark.read import to_spark  # Spark: only for those who ask
+
+        return to_spark(self, columns, where, with_commit_ts=with_commit_ts, spark=spark)
 
     def describe(self) -> dict[str, Any]:
         """What the manifest and its segments tell of the table, without reading data.

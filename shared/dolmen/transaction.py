@@ -43,7 +43,7 @@ class Transaction:
     """
 
     def __init__(self, context: Context, operation: str = "transaction") -> None:
-        self._context, self._operation = context, operation
+        self.context, self._operation = context, operation
         self.bench = Workbench(context.store, context.runtime, context.segments)
         self._base: Manifest | None = None
         self._statements: list[Statement] = []
@@ -78,7 +78,7 @@ class Transaction:
         key = mutation.check_key(tuple(stored.field(column) for column in _names(primary_key)))
         order = tuple(stored.field(column) for column in _names(sort_key))
         entry = TableEntry(
-            uuid=self._context.runtime.uuid(),
+            uuid=self.context.runtime.uuid(),
             epoch=0,
             schema=stored,
             primary_key=tuple(field.id for field in key),
@@ -129,7 +129,7 @@ class Transaction:
 
         Only saves work: ``commit`` looks again, on the newest version. Statements of these requests need not look.
         """
-        found = find_applied(self.base, requests, self._context.segments)
+        found = find_applied(self.base, requests, self.context.segments)
         self._known_applied().update((id_, id_ in found) for id_ in requests)
         return found
 
@@ -159,7 +159,7 @@ class Transaction:
         if not self._statements and not self._applied:
             return Commit.nothing(self.base.as_history())
         change = Change(
-            commit_id=self._context.runtime.uuid(),
+            commit_id=self.context.runtime.uuid(),
             operation=self._operation,
             statements=tuple(self._statements),
             applied=self._applied,
@@ -167,7 +167,7 @@ class Transaction:
             first_upload_us=self._first_upload_us,
             txid=self._intent.txid if self._intent else None,
         )
-        done = commit_change(self._context.head, change, self.bench)
+        done = commit_change(self.context.head, change, self.bench)
         if self._intent and done.manifest is not None:
             self._intent.done()
         if done.manifest is None:
@@ -186,18 +186,18 @@ class Transaction:
     def base(self) -> Manifest:
         """The version this transaction is made on: the newest one known when it first looked."""
         if self._base is None:
-            cached = self._context.head.cached
-            self._base = (cached or self._context.head.refresh()).manifest
+            cached = self.context.head.cached
+            self._base = (cached or self.context.head.refresh()).manifest
         return self._base
 
     def refresh(self) -> None:
         """Takes the newest version as the base; before the first statement only."""
-        self._base = self._context.head.refresh().manifest
+        self._base = self.context.head.refresh().manifest
 
     @property
     def now_us(self) -> int:
         """Microseconds by the server's clock."""
-        return self._context.store.clock.now_us
+        return self.context.store.clock.now_us
 
     @property
     def next_ts(self) -> int:
@@ -215,13 +215,13 @@ class Transaction:
         if name not in tables and free:
             self.refresh()
         try:
-            with self._context.reading(self.base.version):
-                return self._context.segments.whole(self.manifest.table(name))
+            with self.context.reading(self.base.version):
+                return self.context.segments.whole(self.manifest.table(name))
         except VersionExpiredError:  # an idle table's section, of a version that was known for long
             if not free:
                 raise
             self.refresh()
-            return self._context.segments.whole(self.manifest.table(name))
+            return self.context.segments.whole(self.manifest.table(name))
 
     @property
     def manifest(self) -> Manifest:
@@ -243,22 +243,22 @@ class Transaction:
         """Notes the time before the first object of this transaction is uploaded, which the fence goes by."""
         self._open()
         if self._first_upload_us is None:
-            if self._context.store.clock.age_seconds > STAMP_SECONDS:  # idle for long: the fence may be past that
-                self._context.head.refresh()
-            self._first_upload_us = self._context.store.clock.now_us
+            if self.context.store.clock.age_seconds > STAMP_SECONDS:  # idle for long: the fence may be past that
+                self.context.head.refresh()
+            self._first_upload_us = self.context.store.clock.now_us
 
     def intent(self) -> Intent:
         """The intent of this attempt, made known when first asked for: when one append turns out to be many files."""
         if self._intent is None:
-            self._intent = Intent.begin(self._context.store, self._context.runtime, self._operation)
+            self._intent = Intent.begin(self.context.store, self.context.runtime, self._operation)
         return self._intent
 
     def add(self, statement: Statement) -> None:
         """Adds a statement and applies it to the draft that later ones see; what it raises leaves it out."""
         self._open()
-        draft = self._draft or Draft(self.base, self._context.segments)
+        draft = self._draft or Draft(self.base, self.context.segments)
         if is_prepared(statement):
-            with self._context.reading(self.base.version):
+            with self.context.reading(self.base.version):
                 statement = statement.prepare(draft, self.bench)
         statement.apply(draft, self.next_ts)
         self._statements.append(statement)
@@ -273,7 +273,7 @@ class Transaction:
         entry = self.base.tables.get(name)
         if entry is None:
             return  # created by this transaction: nobody else can have changed it
-        schema = self._context.segments.whole(entry).schema
+        schema = self.context.segments.whole(entry).schema
 
         def may_match(file: DataFile | Segment) -> bool:
             if predicate is None:
@@ -291,7 +291,7 @@ class TransactionTable(ReadableTable):
     """A table inside a transaction: reads see its statements, writes add to them."""
 
     def __init__(self, transaction: Transaction, name: str) -> None:
-        super().__init__(transaction._context, name)
+        super().__init__(transaction.context, name)
         self._transaction = transaction
 
     def _snapshot(self) -> Manifest:

@@ -108,7 +108,7 @@ def test_spark_reads_the_same_rows_as_dolmen(place: int, spark: SparkSession, tm
         where = history.predicate() if query else None
         with_ts = history.rng.random() < 0.3
         expected = table.scan(columns, where, with_commit_ts=with_ts).to_arrow()
-        frame = to_spark(spark, table, columns, where, with_commit_ts=with_ts, native=bool(query))
+        frame = to_spark(table, columns, where, with_commit_ts=with_ts, native=bool(query))
         assert rows_of(frame, expected.schema) == listed(expected), (columns, where)
 
 
@@ -134,7 +134,7 @@ def table(db: Database) -> Table:
 
 
 def test_files_without_deletes_are_read_as_any_parquet_is(spark: SparkSession, table: Table) -> None:
-    frame = to_spark(spark, table, ["id"], "id >= 150")
+    frame = to_spark(table, ["id"], "id >= 150")
     plan = frame._jdf.queryExecution().toString()
     assert "PushedFilters: [IsNotNull(id), GreaterThanOrEqual(id,150)]" in plan
     assert "row_index" not in plan
@@ -150,26 +150,26 @@ def test_a_row_that_was_written_again_after_its_delete_is_read(spark: SparkSessi
     table.upsert(some(6, 1))
     expected = table.to_arrow()
     assert expected.num_rows == 300 - 2 + 1 - 34 + 1
-    assert rows_of(to_spark(spark, table), SCHEMA) == listed(expected)
+    assert rows_of(to_spark(table), SCHEMA) == listed(expected)
 
 
 def test_an_older_version_is_read_by_at(spark: SparkSession, db: Database, table: Table) -> None:
     version = db.version
     table.delete("TRUE")
-    assert to_spark(spark, table).count() == 0
-    assert to_spark(spark, table.at(version=version)).count() == 300
+    assert to_spark(table).count() == 0
+    assert to_spark(table.at(version=version)).count() == 300
 
 
 def test_a_frame_stays_what_it_was(spark: SparkSession, db: Database, table: Table) -> None:
-    native, workers = to_spark(spark, table), to_spark(spark, table, native=False)
+    native, workers = to_spark(table), to_spark(table, native=False)
     table.delete("id < 100")
     table.append(some(1000, 5))
-    assert (native.count(), workers.count(), to_spark(spark, table).count()) == (300, 300, 205)
+    assert (native.count(), workers.count(), to_spark(table).count()) == (300, 300, 205)
 
 
 def test_a_file_that_is_gone_is_an_error_and_not_fewer_rows(spark: SparkSession, table: Table, tmp_path: Path) -> None:
     table.delete("x < 10", mode="positions")
-    frame = to_spark(spark, table)
+    frame = to_spark(table)
     for file in table.scan().plan.files:
         (tmp_path / "db" / file.file.path).unlink()
     with pytest.raises((PySparkException, Py4JJavaError), match="does not exist"):
@@ -184,12 +184,12 @@ def test_too_much_for_one_filter_is_read_by_workers(
     table.delete(keys=[1, 2, 3])
     expected = listed(table.to_arrow())
     monkeypatch.setattr(reading, "MOST_PREDICATES", 4)
-    frame = to_spark(spark, table)
+    frame = to_spark(table)
     assert "MapInArrow" in frame._jdf.queryExecution().toString()
     assert rows_of(frame, SCHEMA) == expected
     monkeypatch.setattr(reading, "MOST_PREDICATES", 64)
     monkeypatch.setattr(reading, "MOST_KEYS", 2)
-    assert rows_of(to_spark(spark, table), SCHEMA) == expected
+    assert rows_of(to_spark(table), SCHEMA) == expected
 
 
 def test_many_files_with_deletes_are_read_some_at_a_time(
@@ -197,13 +197,13 @@ def test_many_files_with_deletes_are_read_some_at_a_time(
 ) -> None:
     table.delete("s = 's1'", mode="positions")
     monkeypatch.setattr(reading, "FILES_TOGETHER", 2)
-    frame = to_spark(spark, table)
+    frame = to_spark(table)
     assert frame._jdf.queryExecution().executedPlan().toString().count("FileScan parquet") == 2
     assert rows_of(frame, SCHEMA) == listed(table.to_arrow())
 
 
 def test_an_empty_table_has_its_columns(spark: SparkSession, db: Database) -> None:
-    frame = to_spark(spark, db.create_table("empty", SCHEMA), ["s", "id"])
+    frame = to_spark(db.create_table("empty", SCHEMA), ["s", "id"])
     assert (frame.columns, frame.count()) == (["s", "id"], 0)
 
 
@@ -211,12 +211,12 @@ def test_a_type_that_spark_does_not_have_is_named(spark: SparkSession, db: Datab
     clock = db.create_table("clock", pa.schema([("id", pa.int64()), ("at", pa.time64("us"))]))
     clock.append(pa.table({"id": [1], "at": pa.array([1], pa.time64("us"))}))
     with pytest.raises(SchemaError, match=r"column 'at'.*columns="):
-        to_spark(spark, clock)
-    assert to_spark(spark, clock, ["id"]).count() == 1
+        to_spark(clock)
+    assert to_spark(clock, ["id"]).count() == 1
 
 
 def test_what_cannot_be_asked_is_said_before_spark_is(spark: SparkSession, table: Table) -> None:
     with pytest.raises(Error, match="nowhere"):
-        to_spark(spark, table, ["nowhere"])
+        to_spark(table, ["nowhere"])
     with pytest.raises(PredicateError):
-        to_spark(spark, table, where="id =")
+        to_spark(table, where="id =")

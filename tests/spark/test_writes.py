@@ -120,7 +120,7 @@ def test_a_table_is_overwritten_by_what_is_made_from_it(spark: SparkSession, db:
     append(table, rows(spark, 0, 100))
     table.delete("id < 10")
     before = db.version
-    overwrite(table, to_spark(spark, table, where="id < 50"))
+    overwrite(table, to_spark(table, where="id < 50"))
     assert ids(table) == list(range(10, 50))
     assert table.at(version=before).count() == 90
 

@@ -50,13 +50,13 @@ _FILE, _ROW, _PLACE, _THROUGH, _TS = "__file", "__row", "__place", "__applied_th
 
 
 def to_spark(
-    spark: SparkSession,
     table: ReadableTable,
     columns: Sequence[str] | None = None,
     where: Where = None,
     *,
     with_commit_ts: bool = False,
     native: bool = True,
+    spark: SparkSession | None = None,
 ) -> DataFrame:
     """The rows of one version of a table, the same that ``table.scan`` gives.
 
@@ -66,17 +66,19 @@ def to_spark(
         where: only rows for which this is TRUE.
         with_commit_ts: add the column ``_commit_ts``.
         native: False = read everything by dolmen itself, in Python workers.
+        spark: the session; the active one by default.
 
     Raises:
         PredicateError, SchemaError: as ``scan`` does; also for a column of a type that Spark does not have.
     """
+    spark = spark or SparkSession.active()
     scan = table.scan(columns, where, with_commit_ts=with_commit_ts)
     plan = scan.plan
     schema = spark_schema(plan.output)
-    paths = spark_paths(spark, table.store) if native else None
+    paths = spark_paths(spark, table.context.store) if native else None
     frames, rest = ([], list(plan.files)) if paths is None else _Native(spark, scan, paths).frames()
     if rest:
-        frames.append(_by_dolmen(spark, table.store.url, plan, rest, schema, with_commit_ts))
+        frames.append(_by_dolmen(spark, table.context.store.url, plan, rest, schema, with_commit_ts))
     if not frames:
         return spark.createDataFrame([], schema)
     return reduce(DataFrame.unionAll, frames)

@@ -1,16 +1,23 @@
-"""What runs in Spark's Python workers: dolmen itself, on some files of a table."""
+"""What runs in Spark's Python workers: dolmen itself, on some files of a table or on rows to be written."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from dolmen.database import open as open_database
+from dolmen.format.entries import DataFile
+from dolmen.format.manifest import TableEntry
 from dolmen.predicate import Predicate
+from dolmen.runtime import shared_runtime
 from dolmen.scan.scan import Scan
 from dolmen.spark.types import carried_schema
+from dolmen.store.url import open_store
+from dolmen.write.conform import conform
+from dolmen.write.data_file import write_data_files
 
 
 @dataclass(frozen=True)
@@ -47,3 +54,51 @@ def read_files(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
             yield from (batch.cast(schema) for batch in scan.to_batches())
 
     return read
+
+
+WRITTEN = "entry BINARY"
+"""What tasks that write report: the entries of their files, encoded."""
+
+
+@dataclass(frozen=True)
+class WriteTask:
+    """What each task needs to know.
+
+    Args:
+        url: of the database.
+        table: its name.
+        entry: the table without its files and deletes, encoded.
+        txid: of the job's intent, which begins the names of all files.
+    """
+
+    url: str
+    table: str
+    entry: bytes
+    txid: str
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> list[DataFile]:
+        """Writes one partition's rows, in bounded memory."""
+        first = next(batches, None)
+        if first is None:
+            return []
+        runtime = shared_runtime()
+        entry = msgspec.json.decode(self.entry, type=TableEntry)
+        rows = conform(pa.RecordBatchReader.from_batches(first.schema, _chained(first, batches)), entry.schema)
+        store = open_store(self.url, runtime)
+        return write_data_files(store, self.table, entry, rows, runtime, name=lambda: f"{self.txid}-{runtime.uuid()}")
+
+
+def write_files(task: WriteTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For ``mapInArrow``: rows become the entries of the data files that hold them."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        entries = [msgspec.json.encode(file) for file in task.write(batches)]
+        if entries:
+            yield pa.record_batch([pa.array(entries, pa.binary())], ["entry"])
+
+    return write
+
+
+def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest

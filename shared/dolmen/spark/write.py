@@ -7,13 +7,11 @@ intent, so that what a dead job left is found and removed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import msgspec
-import pyarrow as pa
 from pyspark import inheritable_thread_target
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 
 from dolmen.commit.statements import Overwrite, Statement, Write
 from dolmen.errors import InputError
@@ -21,53 +19,10 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.intent import BEAT_SECONDS
 from dolmen.results import Commit
-from dolmen.runtime import shared_runtime
-from dolmen.store.url import open_store
+from dolmen.spark.tasks import WRITTEN, WriteTask, write_files
 from dolmen.table import Table
 from dolmen.transaction import Transaction
-from dolmen.write.conform import conform, plan_conform
-from dolmen.write.data_file import write_data_files
-
-_ENTRIES = "entry BINARY"
-
-
-@dataclass(frozen=True)
-class WriteTask:
-    """What each task needs to know.
-
-    Args:
-        url: of the database.
-        table: its name.
-        entry: the table without its files and deletes, encoded.
-        txid: of the job's intent, which begins the names of all files.
-    """
-
-    url: str
-    table: str
-    entry: bytes
-    txid: str
-
-    def write(self, batches: Iterator[pa.RecordBatch]) -> list[DataFile]:
-        """Writes one partition's rows, in bounded memory."""
-        first = next(batches, None)
-        if first is None:
-            return []
-        runtime = shared_runtime()
-        entry = msgspec.json.decode(self.entry, type=TableEntry)
-        rows = conform(pa.RecordBatchReader.from_batches(first.schema, _chained(first, batches)), entry.schema)
-        store = open_store(self.url, runtime)
-        return write_data_files(store, self.table, entry, rows, runtime, name=lambda: f"{self.txid}-{runtime.uuid()}")
-
-
-def write_files(task: WriteTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: rows become the entries of the data files that hold them."""
-
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        entries = [msgspec.json.encode(file) for file in task.write(batches)]
-        if entries:
-            yield pa.record_batch([pa.array(entries, pa.binary())], ["entry"])
-
-    return write
+from dolmen.write.conform import plan_conform
 
 
 def append(table: Table, frame: DataFrame, *, request: str | None = None) -> Commit:
@@ -104,6 +59,48 @@ def overwrite(table: Table, frame: DataFrame, *, force: bool = False, request: s
     return _commit(table, frame, "overwrite", request, statement)
 
 
+def write_frame(transaction: Transaction, name: str, frame: DataFrame) -> tuple[DataFile, ...]:
+    """Writes the rows of a DataFrame into data files of a table, under the transaction's intent; commits nothing.
+
+    Raises:
+        SchemaError: the columns do not match the table's; raised before a task begins.
+        PySparkException: a task failed.
+    """
+    entry = transaction.entry(name)
+    check_columns(frame, entry)
+    transaction.begin_upload()
+    task = WriteTask(reachable_url(transaction), name, msgspec.json.encode(bare(entry)), transaction.intent().txid)
+    rows = attended(transaction, frame.mapInArrow(write_files(task), WRITTEN))
+    return tuple(msgspec.json.decode(row.entry, type=DataFile) for row in rows)
+
+
+def attended(transaction: Transaction, job: DataFrame) -> list[Row]:
+    """Runs a job of tasks that upload objects, and collects what they report, while the intent is kept alive."""
+    collect = inheritable_thread_target(job.sparkSession)(job.collect)
+    rows: list[Row] = transaction.context.runtime.attend(collect, BEAT_SECONDS / 10, transaction.intent().beat)
+    return rows
+
+
+def reachable_url(transaction: Transaction) -> str:
+    """The database's URL, for workers. Raises InputError if they can't reach it."""
+    url = transaction.context.store.url
+    if url.startswith("memory://"):
+        raise InputError("Spark's workers can't reach a database in the memory of this process")
+    return url
+
+
+def bare(entry: TableEntry) -> TableEntry:
+    """The table without its files and deletes, of which there may be many: what tasks that write must know."""
+    return msgspec.structs.replace(entry, files=(), tombstones=(), segments=(), overlays=(), removed=())
+
+
+def check_columns(frame: DataFrame, entry: TableEntry) -> None:
+    """Raises SchemaError if no row of the frame could fit."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    plan_conform(to_arrow_schema(frame.schema, timestamp_utc=True), entry.schema)
+
+
 def _commit(
     table: Table,
     frame: DataFrame,
@@ -111,40 +108,14 @@ def _commit(
     request: str | None,
     statement: Callable[[Transaction, TableEntry, tuple[DataFile, ...]], Statement],
 ) -> Commit:
-    context = table._context
-    transaction = Transaction(context, operation)
+    transaction = Transaction(table.context, operation)
     transaction.refresh()
     if request is not None:
         transaction.bind(request, "")
     entry = transaction.entry(table.name)
-    _check_columns(frame, entry)
+    check_columns(frame, entry)
     if not transaction.has_applied(request):
-        transaction.begin_upload()
-        files = _written(table, frame, entry, transaction)
+        files = write_frame(transaction, table.name, frame)
         if files or operation == "overwrite":
             transaction.add(statement(transaction, entry, files))
     return transaction.commit()
-
-
-def _check_columns(frame: DataFrame, entry: TableEntry) -> None:
-    """Raises SchemaError if no row of the frame could fit."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    plan_conform(to_arrow_schema(frame.schema, timestamp_utc=True), entry.schema)
-
-
-def _written(table: Table, frame: DataFrame, entry: TableEntry, transaction: Transaction) -> tuple[DataFile, ...]:
-    context, intent = table._context, transaction.intent()
-    if context.store.url.startswith("memory://"):
-        raise InputError("Spark's workers can't reach a database in the memory of this process")
-    bare = msgspec.structs.replace(entry, files=(), tombstones=(), segments=(), overlays=(), removed=())
-    task = WriteTask(context.store.url, table.name, msgspec.json.encode(bare), intent.txid)
-    job = frame.mapInArrow(write_files(task), _ENTRIES)
-    collect = inheritable_thread_target(frame.sparkSession)(job.collect)
-    rows = context.runtime.attend(collect, BEAT_SECONDS / 10, intent.beat)
-    return tuple(msgspec.json.decode(row.entry, type=DataFile) for row in rows)
-
-
-def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
