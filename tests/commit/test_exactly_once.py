@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dolmen.commit.loop import _RESENDS
-from dolmen.errors import AppliedIdError, UnknownOutcomeError
+from dolmen.commit.statements import Write
+from dolmen.errors import AppliedIdError, ConflictError, UnknownOutcomeError
 from support.commit_world import (
     World,
     append,
@@ -73,6 +76,34 @@ def test_a_whole_batch_applied_between_two_attempts_makes_no_version(world: Worl
     done = writer.commit(append(entry, "a2", request="ra"), applied={"ra": "da"})
     assert (done.manifest, done.already) == (None, {"ra": 2})
     assert world.newest.version == 2
+
+
+def mixed(world: World, name: str, *requests: str) -> Write:
+    return replace(append(table(world), name), requests=frozenset(requests))
+
+
+def test_requests_whose_rows_stand_mixed_are_applied_together_or_not_at_all(world: World) -> None:
+    writer, other = world.writer(), world.writer()
+    both = {"ra": "da", "rb": "db"}
+    writer.head.refresh()
+    other.commit(append(table(world), "a", request="ra"), applied={"ra": "da"})
+    with pytest.raises(ConflictError, match="1 of 2 requests, 'ra' first"):
+        writer.commit(mixed(world, "mixed", "ra", "rb"), applied=both)
+    assert paths(table(world)) == ["a"]
+    writer.commit(mixed(world, "alone", "rb"), applied={"rb": "db"})
+    done = writer.commit(mixed(world, "again", "ra", "rb"), applied=both)
+    assert (done.manifest, done.already) == (None, {"ra": 2, "rb": 3})
+    assert paths(table(world)) == ["a", "alone"]
+
+
+def test_one_of_mixed_requests_applied_between_two_attempts_is_a_conflict(world: World) -> None:
+    writer, other = world.writer(), world.writer()
+    entry = table(world)
+    writer.head.refresh()
+    writer.store.script.append(meanwhile(lambda: other.commit(append(entry, "a", request="ra"), applied={"ra": "da"})))
+    with pytest.raises(ConflictError, match="applied meanwhile"):
+        writer.commit(mixed(world, "mixed", "ra", "rb"), append(entry, "b"), applied={"ra": "da", "rb": "db"})
+    assert paths(table(world)) == ["a"]
 
 
 def test_the_same_id_with_another_body_is_an_error(world: World) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from dolmen.commit.applied import find_applied
 from dolmen.commit.draft import Draft
-from dolmen.commit.statements import Claim, DeletePositions, Statement, is_prepared
+from dolmen.commit.statements import Claim, DeletePositions, Statement, Write, is_prepared
 from dolmen.commit.workbench import Workbench
 from dolmen.errors import AppliedIdError, ConflictError, StaleWriterError
 from dolmen.format.manifest import AppliedId, Manifest
@@ -56,13 +56,14 @@ class Change:
 
         Raises:
             ConflictError: a delete by position, or something that was read, has looked at rows as these requests left
-                them. Both would come out differently without.
+                them. Both would come out differently without. Or their rows stand in one file with those of others.
         """
         if not ids:
             return self
         gone = set[str | None]()  # tables that a request taken out has changed
-        for statement in self.statements:
-            if statement.request in ids:
+        taken_out = [_is_taken_out(statement, ids) for statement in self.statements]
+        for statement, is_out in zip(self.statements, taken_out, strict=True):
+            if is_out:
                 gone.add(statement.name)
             elif isinstance(statement, DeletePositions) and statement.name in gone:
                 raise ConflictError(f"table {statement.name!r}: rows were looked up after a request applied meanwhile")
@@ -71,7 +72,7 @@ class Change:
                 raise ConflictError(f"table {claim.name!r} was read beside a request applied meanwhile")
         return replace(
             self,
-            statements=tuple(statement for statement in self.statements if statement.request not in ids),
+            statements=tuple(one for one, is_out in zip(self.statements, taken_out, strict=True) if not is_out),
             applied={id_: digest for id_, digest in self.applied.items() if id_ not in ids},
         )
 
@@ -124,3 +125,16 @@ class Change:
             )
         if self.first_upload_us is not None and self.first_upload_us <= base.orphan_cutoff:
             raise StaleWriterError("uncommitted objects of that age may have been collected: write them again")
+
+
+def _is_taken_out(statement: Statement, ids: set[str]) -> bool:
+    """Whether a statement goes with these requests. Raises ConflictError where a part of it would have to stay."""
+    if not isinstance(statement, Write) or not statement.requests:
+        return statement.request in ids
+    applied = statement.requests & ids
+    if applied and applied != statement.requests:
+        raise ConflictError(
+            f"table {statement.name!r}: {len(applied)} of {len(statement.requests)} requests, {min(applied)!r} first, "
+            "were applied meanwhile, and their rows stand in one file with those of the others: write these alone"
+        )
+    return bool(applied)

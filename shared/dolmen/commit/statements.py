@@ -94,6 +94,9 @@ class Write:
     """Adds rows (files), or hides rows (tombstones), or both at once (an upsert).
 
     Commutes with everything but the loss of its table or of a column that a tombstone names.
+
+    Args:
+        requests: the rows of all of these stand mixed in the files, so that none of them can be taken out alone.
     """
 
     name: str
@@ -101,6 +104,7 @@ class Write:
     files: tuple[DataFile, ...] = ()
     tombstones: tuple[Tombstone, ...] = ()
     request: str | None = None
+    requests: frozenset[str] = frozenset()
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Appends the stamped entries."""
