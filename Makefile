@@ -39,11 +39,13 @@ setup: .venv/.installed .venv-sam/.installed ## what development and tests need
 .PHONY: test
 test: setup ## install what tests need, then run them all
 	@scripts/minio.sh install --try
+	@scripts/spark_jars.sh install --try
 	@$(DEV)/python -m pytest $(PYTEST_FLAGS)
 
 .PHONY: test-long
 test-long: setup ## the same with the long random runs and histories
 	@scripts/minio.sh install --try
+	@scripts/spark_jars.sh install --try
 	@DOLMEN_LONG=1 $(DEV)/python -m pytest $(PYTEST_FLAGS)
 
 .PHONY: check
@@ -77,6 +79,10 @@ minio: ## a real S3 server on this machine (needs Go the first time): MINIO_DATA
 .PHONY: minio-install
 minio-install: ## build that server once, into ~/.cache/dolmen
 	@scripts/minio.sh install
+
+.PHONY: spark-jars
+spark-jars: .venv/.installed ## fetch the jars by which Spark reads S3, into ~/.cache/dolmen
+	@scripts/spark_jars.sh install
 
 .PHONY: bench
 bench: .venv/.installed ## measure, and write docs/benchmarks.md

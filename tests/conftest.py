@@ -6,13 +6,16 @@ import itertools
 import os
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from support.minio import Minio, find_minio
 from support.ministack import Ministack, boto3_client, endpoint_environment
 from support.proxy import Proxy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _buckets = itertools.count()
 
@@ -100,3 +103,16 @@ def proxy(_proxy_process: Proxy, s3_url: str, monkeypatch: pytest.MonkeyPatch) -
     _proxy_process.reset()
     yield _proxy_process
     _proxy_process.reset()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The Spark session of this process, shared by all areas: starting the JVM takes seconds."""
+    from support.spark import require_java, start_session
+
+    require_java()
+    session = start_session(tmp_path_factory.mktemp("spark"))
+    try:
+        yield session
+    finally:
+        session.stop()

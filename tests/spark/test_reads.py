@@ -10,97 +10,25 @@ import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import Error, PredicateError, SchemaError
 from dolmen.spark import read as reading
 from dolmen.spark.read import to_spark
-from support.random_predicates import random_predicate
-from support.random_tables import random_table
+from support.spark_history import History, listed, rows_of
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 HISTORIES = 60 if os.environ.get("DOLMEN_LONG") else 6
 QUERIES = 4
-ROWS = 80
-
-
-def rows_of(frame: DataFrame, schema: pa.Schema) -> list[str]:
-    """The rows as text, sorted: NaN equals itself so, and -0.0 is not 0.0."""
-    return listed(frame.toArrow().cast(schema))
-
-
-def listed(table: pa.Table) -> list[str]:
-    for place, field in enumerate(table.schema):
-        if pa.types.is_temporal(field.type):  # Python's own end at the year 9999
-            raw = pa.int32() if field.type.bit_width == 32 else pa.int64()
-            table = table.set_column(place, field.name, table.column(place).cast(raw))
-    return sorted(repr(tuple(row.values())) for row in table.to_pylist())
-
-
-class History:
-    """A table with rows of many types, deleted from in all ways, at different stages of upkeep."""
-
-    def __init__(self, seed: int, directory: Path) -> None:
-        self.rng = random.Random(seed)
-        self.db = dolmen.open(str(directory))
-        self.pool = random_table(self.rng, ROWS)
-        schema = self.pool.schema.insert(0, pa.field("rid", pa.int64(), nullable=False))
-        self.table = self.db.create_table("t", schema, primary_key="rid")
-        self.next_rid = 0
-
-    def grow(self) -> None:
-        self.append()
-        for _ in range(self.rng.randint(3, 8)):
-            step = self.rng.choice([self.append, self.append, self.delete, self.delete, self.delete_keys, self.upsert])
-            step()
-        if self.rng.random() < 0.3:
-            self.db.resolve()
-            self.append()
-            self.delete()
-        if self.rng.random() < 0.3:
-            self.db.compact()
-            self.delete_keys()
-
-    def append(self) -> None:
-        count = self.rng.randint(5, 40)
-        self.table.append(self.rows(list(range(self.next_rid, self.next_rid + count))))
-        self.next_rid += count
-
-    def upsert(self) -> None:
-        self.table.upsert(self.rows(self.rng.sample(range(self.next_rid), 3)))
-
-    def delete(self) -> None:
-        self.table.delete(self.predicate(), mode=self.rng.choice(["tombstone", "tombstone", "positions"]))
-
-    def delete_keys(self) -> None:
-        self.table.delete(keys=self.rng.sample(range(self.next_rid), 3))
-
-    def rows(self, rids: list[int]) -> pa.Table:
-        taken = self.pool.take(pa.array([self.rng.randrange(ROWS) for _ in rids], pa.int64()))
-        return taken.add_column(0, "rid", pa.array(rids, pa.int64()))
-
-    def predicate(self) -> str:
-        while True:
-            predicate = random_predicate(self.rng, self.pool)
-            try:
-                self.table.scan(["rid"], predicate).to_arrow()
-            except PredicateError:
-                continue
-            return predicate
-
-    @property
-    def columns(self) -> list[str]:
-        """Those that Spark has types for."""
-        return [field.name for field in self.table.schema if not pa.types.is_time(field.type)]
 
 
 @pytest.mark.parametrize("place", range(HISTORIES))
 def test_spark_reads_the_same_rows_as_dolmen(place: int, spark: SparkSession, tmp_path: Path) -> None:
     seed = SEED + place
     print(f"DOLMEN_TEST_SEED={seed}")
-    history = History(seed, tmp_path / "db")
+    history = History(seed, str(tmp_path / "db"))
     history.grow()
     table = history.table
     for query in range(QUERIES):

@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
+import logging
+import re
+from functools import cache
+from urllib.parse import unquote
+
 from pyspark.sql import SparkSession
 
 from dolmen.store.base import ObjectStore
 
 S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
+_PATTERN = re.compile(r"[]\\*?{}[]")
+"""What Hadoop takes for a pattern of paths, or for its escape; nothing else stands for anything but itself."""
+
+_log = logging.getLogger("dolmen")
+
 
 def spark_paths(spark: SparkSession, store: ObjectStore) -> str | None:
-    """The URL that Spark's own readers know a store's root by; None if they can't reach it.
+    """The path that Spark's own readers know a store's root by; None, and a warning, if they can't reach it.
 
-    ``s3://`` is read as ``s3a://``, with hadoop-aws on the class path; how that gets its credentials is Hadoop's
-    configuration (docs/spark.md).
+    It is not percent-encoded, as Hadoop's paths aren't. ``s3://`` is read as ``s3a://``, with hadoop-aws on the class
+    path; how that gets its credentials is Hadoop's configuration (docs/spark.md).
     """
     url = store.url
     if url.startswith("file://"):
-        return url
-    if url.startswith("s3://") and _is_on_class_path(spark, S3A):
-        return f"s3a://{url.removeprefix('s3://')}"
-    return None
+        root = unquote(url)
+    elif url.startswith("s3://"):
+        if not _is_on_class_path(spark, S3A):
+            _warn(f"{url} is read by Python workers: Spark's own readers need hadoop-aws on the class path")
+            return None
+        root = f"s3a://{url.removeprefix('s3://')}"
+    else:
+        return None
+    if _PATTERN.search(root):
+        _warn(rf"{url} is read by Python workers: Spark's own readers take \ * ? [ ] {{ }} for patterns of paths")
+        return None
+    return root
+
+
+@cache
+def _warn(message: str) -> None:
+    """Once: every read would say it again."""
+    _log.warning(message)
 
 
 def _is_on_class_path(spark: SparkSession, name: str) -> bool:

@@ -1,0 +1,129 @@
+"""Spark sessions for tests: one in the test's own process, and others of their own processes.
+
+A JVM has one class path and one master, and a process one JVM. What needs another one than all tests share runs in a
+process of its own, with ``SparkProcess``.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import pytest
+from pyspark.sql import SparkSession
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+TESTS = Path(__file__).parents[1]
+JARS_SCRIPT = TESTS.parent / "scripts" / "spark_jars.sh"
+
+NO_JAVA = "Spark needs Java 17 or newer, and there is none: apt install openjdk-17-jre-headless"
+
+
+def has_java() -> bool:
+    return bool(os.environ.get("JAVA_HOME")) or shutil.which("java") is not None
+
+
+@cache
+def find_jars() -> tuple[str | None, str]:
+    """The class path of the jars by which Spark reads S3, or None and what to do about it."""
+    environment = {**os.environ, "PYTHON": sys.executable}
+    result = subprocess.run([str(JARS_SCRIPT), "path"], env=environment, capture_output=True, text=True, check=False)
+    if result.returncode == 0:
+        return result.stdout.strip(), ""
+    return None, " ".join(result.stderr.split())
+
+
+def start_session(scratch: Path, master: str = "local[2,3]", **settings: str) -> SparkSession:
+    """Two cores, a task is tried three times, little parallelism, no pages to look at.
+
+    Args:
+        scratch: for all files of its own.
+        settings: more of Spark's, with ``__`` for dots.
+    """
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # of the workers
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = (
+        SparkSession.builder.master(master)
+        .appName("dolmen tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "America/New_York")
+        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        .config("spark.local.dir", str(scratch / "local"))
+        .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={scratch}")
+    )
+    for name, value in settings.items():
+        builder = builder.config(name.replace("__", "."), value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+class SparkProcess:
+    """A process with a Spark session of its own, in which functions are run, one at a time."""
+
+    def __init__(self, pool: ProcessPoolExecutor) -> None:
+        self._pool = pool
+
+    @classmethod
+    @contextmanager
+    def start(
+        cls, scratch: Path, environment: Mapping[str, str], master: str = "local[2,3]", **settings: str
+    ) -> Iterator[SparkProcess]:
+        """Starts one, with a JVM of its own; both end with the block.
+
+        Args:
+            environment: variables for it, and for Spark's workers.
+            settings: see ``start_session``.
+        """
+        spawn = multiprocessing.get_context("spawn")
+        variables = {**environment, "PYTHONPATH": str(TESTS)}
+        with ProcessPoolExecutor(1, spawn, _begin, (scratch, variables, master, settings)) as pool:
+            try:
+                yield cls(pool)
+            finally:
+                pool.submit(_end).result()
+
+    def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The result of a function of an importable module (``support``); its session is the active one.
+
+        What it raises fails the test, with its own traceback.
+        """
+        result, error = self._pool.submit(_call, function, args, kwargs).result()
+        assert not error, f"in Spark's own process:\n{error}"
+        return result
+
+
+def _begin(scratch: Path, environment: Mapping[str, str], master: str, settings: dict[str, str]) -> None:
+    os.environ.update(environment)
+    start_session(scratch, master, **settings)
+
+
+def _call(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[R | None, str]:
+    try:
+        return function(*args, **kwargs), ""
+    except Exception:  # noqa: BLE001 - told in words: not every exception of Spark's can be sent
+        return None, traceback.format_exc()
+
+
+def _end() -> None:
+    if session := SparkSession.getActiveSession():
+        session.stop()
+
+
+def require_java() -> None:
+    """Skips the test where there is no Java."""
+    if not has_java():
+        pytest.skip(NO_JAVA)
