@@ -13,6 +13,7 @@ import pytest
 from support.minio import Minio, find_minio
 from support.ministack import Ministack, boto3_client, endpoint_environment
 from support.proxy import Proxy
+from support.spark_jars import find_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,10 +41,14 @@ def s3_endpoint(request: pytest.FixtureRequest) -> str:
     return os.environ.get("DOLMEN_TEST_S3_ENDPOINT") or str(request.getfixturevalue("ministack"))
 
 
-def pytest_report_header() -> str:
-    """Says what the tests against MinIO run on, or that they are left out, and why."""
-    binary, missing = find_minio()
-    return f"MinIO: {binary}" if binary else f"MinIO: its tests are LEFT OUT. {missing}"
+def pytest_report_header() -> list[str]:
+    """Says what the tests run on that need what not every machine has, or that they are left out, and why."""
+    binary, no_minio = find_minio()
+    jars, no_jars = find_jars()
+    return [
+        f"MinIO: {binary}" if binary else f"MinIO: its tests are LEFT OUT. {no_minio}",
+        f"Spark on S3: {jars}" if jars else f"Spark on S3: the tests of its own readers are LEFT OUT. {no_jars}",
+    ]
 
 
 @pytest.fixture(scope="session")

@@ -9,13 +9,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -26,23 +24,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 TESTS = Path(__file__).parents[1]
-JARS_SCRIPT = TESTS.parent / "scripts" / "spark_jars.sh"
 
 NO_JAVA = "Spark needs Java 17 or newer, and there is none: apt install openjdk-17-jre-headless"
 
 
 def has_java() -> bool:
     return bool(os.environ.get("JAVA_HOME")) or shutil.which("java") is not None
-
-
-@cache
-def find_jars() -> tuple[str | None, str]:
-    """The class path of the jars by which Spark reads S3, or None and what to do about it."""
-    environment = {**os.environ, "PYTHON": sys.executable}
-    result = subprocess.run([str(JARS_SCRIPT), "path"], env=environment, capture_output=True, text=True, check=False)
-    if result.returncode == 0:
-        return result.stdout.strip(), ""
-    return None, " ".join(result.stderr.split())
 
 
 def start_session(scratch: Path, master: str = "local[2,3]", **settings: str) -> SparkSession:
