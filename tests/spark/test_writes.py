@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 import dolmen
 from dolmen.database import Database, Table
-from dolmen.errors import ConflictError, InputError, SchemaError
+from dolmen.errors import ConflictError, InputError, RowError, SchemaError
 from dolmen.spark.read import to_spark
 from dolmen.spark.write import append, overwrite
 
@@ -101,8 +99,9 @@ def test_a_value_that_does_not_fit_fails_the_job_and_nothing_is_visible(
     narrow = db.create_table("narrow", pa.schema([("n", pa.int8())]))
     version = db.version
     frame = spark.range(0, 200, numPartitions=2).select(F.col("id").alias("n"))
-    with pytest.raises((PySparkException, Py4JJavaError), match="row 29, column 'n'"):
+    with pytest.raises(RowError, match=r"row 29, column 'n'.*partition 1 of the DataFrame") as failure:
         append(narrow, frame)
+    assert (failure.value.row, failure.value.column) == (29, "n")
     assert (narrow.count(), db.version) == (0, version)
 
 

@@ -95,7 +95,10 @@ def _objects_of(store: ObjectStore, intent: KnownIntent, until_us: int) -> Itera
     heartbeat = _first_heartbeat(store, intent.objects)
     tables: Sequence[str] = heartbeat.tables if heartbeat else ()
     started_us = min(intent.first_us, (heartbeat and heartbeat.started_us) or intent.first_us)
-    places = [f"data/{table}/" for table in tables] or list(directories(store, "data"))
+    kinds = "data", "tombstone"
+    places = [f"{kind}/{table}/" for kind in kinds for table in tables] or [
+        directory for kind in kinds for directory in directories(store, kind)
+    ]
     until_us = min(until_us, intent.last_us) + HOUR_US
     for hour_us in range(hour_floor(started_us) - HOUR_US, until_us, HOUR_US):
         for place in places:

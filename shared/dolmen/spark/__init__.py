@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from dolmen.spark.read import to_spark
-from dolmen.spark.write import append, overwrite
+from dolmen.spark.write import append, delete, overwrite, upsert
 
-__all__ = ["append", "overwrite", "to_spark"]
+__all__ = ["append", "delete", "overwrite", "to_spark", "upsert"]

@@ -14,6 +14,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.predicate import Predicate
 from dolmen.runtime import shared_runtime
 from dolmen.scan.scan import Scan
+from dolmen.spark.failures import telling
 from dolmen.spark.types import carried_schema
 from dolmen.store.url import open_store
 from dolmen.write.conform import conform
@@ -53,7 +54,7 @@ def read_files(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
             schema = carried_schema(scan.schema)
             yield from (batch.cast(schema) for batch in scan.to_batches())
 
-    return read
+    return telling(read)
 
 
 WRITTEN = "entry BINARY"
@@ -83,7 +84,7 @@ class WriteTask:
             return []
         runtime = shared_runtime()
         entry = msgspec.json.decode(self.entry, type=TableEntry)
-        rows = conform(pa.RecordBatchReader.from_batches(first.schema, _chained(first, batches)), entry.schema)
+        rows = conform(pa.RecordBatchReader.from_batches(first.schema, chained(first, batches)), entry.schema)
         store = open_store(self.url, runtime)
         return write_data_files(store, self.table, entry, rows, runtime, name=lambda: f"{self.txid}-{runtime.uuid()}")
 
@@ -96,9 +97,10 @@ def write_files(task: WriteTask) -> Callable[[Iterator[pa.RecordBatch]], Iterato
         if entries:
             yield pa.record_batch([pa.array(entries, pa.binary())], ["entry"])
 
-    return write
+    return telling(write)
 
 
-def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A batch that was taken to see its schema, and those behind it."""
     yield first
     yield from rest

@@ -7,9 +7,11 @@ intent, so that what a dead job left is found and removed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
+import pyarrow as pa
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, Row
 
@@ -17,8 +19,14 @@ from dolmen.commit.statements import Overwrite, Statement, Write
 from dolmen.errors import InputError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Field
 from dolmen.intent import BEAT_SECONDS
+from dolmen.mutation import key_fields
+from dolmen.reading import Where
 from dolmen.results import Commit
+from dolmen.spark.failures import FAILURES, dolmen_error
+from dolmen.spark.keys import KeyedTask, key_columns, only, tombstones, write_keyed
+from dolmen.spark.reports import REPORT, Reported
 from dolmen.spark.tasks import WRITTEN, WriteTask, write_files
 from dolmen.table import Table
 from dolmen.transaction import Transaction
@@ -34,14 +42,16 @@ def append(table: Table, frame: DataFrame, *, request: str | None = None) -> Com
 
     Raises:
         SchemaError: the columns do not match the table's; raised before a task begins.
-        ConflictError, ...: as ``Table.append`` does; nothing is visible of the job then.
-        PySparkException: a task failed, by a value that does not fit for instance; nothing is visible.
+        RowError: a value does not fit; nothing is visible then, as with all that is raised here.
+        ConflictError, ...: as ``Table.append`` does.
+        PySparkException: a task failed by something that is not of dolmen, as what the frame is made by.
     """
 
-    def statement(transaction: Transaction, entry: TableEntry, files: tuple[DataFile, ...]) -> Statement:
-        return Write(table.name, entry.uuid, files, request=request)
+    def statement(transaction: Transaction, entry: TableEntry) -> Statement | None:
+        files = write_frame(transaction, table.name, frame)
+        return Write(table.name, entry.uuid, files, request=request) if files else None
 
-    return _commit(table, frame, "append", request, statement)
+    return _commit(table, "append", request, statement)
 
 
 def overwrite(table: Table, frame: DataFrame, *, force: bool = False, request: str | None = None) -> Commit:
@@ -51,12 +61,79 @@ def overwrite(table: Table, frame: DataFrame, *, force: bool = False, request: s
         force: replace also what others have added or deleted since the job began.
     """
 
-    def statement(transaction: Transaction, entry: TableEntry, files: tuple[DataFile, ...]) -> Statement:
+    def statement(transaction: Transaction, entry: TableEntry) -> Statement:
+        files = write_frame(transaction, table.name, frame)
         base = transaction.base
         epoch = base.tables[table.name].epoch
         return Overwrite(table.name, entry.uuid, epoch, base.commit_ts, files, force, request)
 
-    return _commit(table, frame, "overwrite", request, statement)
+    return _commit(table, "overwrite", request, statement)
+
+
+def upsert(
+    table: Table, frame: DataFrame, on: str | Sequence[str] | None = None, *, request: str | None = None
+) -> Commit:
+    """Adds the rows of a DataFrame in place of all older rows with their keys, in one commit. Reads nothing of the
+    table, so it meets no conflict. There may be any number of keys.
+
+    Args:
+        frame: as for ``append``; each key at most once, as a DataFrame has no order by which the last could win.
+        on: the key's columns; the primary key by default.
+        request: an id under which this is applied once, however often it is tried.
+
+    Raises:
+        InputError: a key stands there twice; or there is nothing to go by.
+        RowError: a NULL in a key, or a value that does not fit.
+        SchemaError: the columns do not match the table's, or can't be a key; raised before a task begins.
+        ConflictError, PySparkException, ...: as for ``append``.
+    """
+
+    def statement(transaction: Transaction, entry: TableEntry) -> Statement | None:
+        fields = key_fields(entry, on)
+        check_columns(frame, entry)
+        keys = key_columns(frame, fields)
+        together = frame.repartition(*keys).sortWithinPartitions(*keys)
+        reported = write_keys(transaction, table.name, together, fields, rows=True)
+        hidden = tombstones(transaction.bench, table.name, entry.uuid, reported, fields)
+        return Write(table.name, entry.uuid, tuple(reported.files), hidden, request) if reported.files else None
+
+    return _commit(table, "upsert", request, statement)
+
+
+def delete(
+    table: Table, what: Where | DataFrame, on: str | Sequence[str] | None = None, *, request: str | None = None
+) -> Commit:
+    """Deletes rows: those for which a predicate is TRUE, or those with one of the keys in a DataFrame.
+
+    Reads nothing of the table, so it meets no conflict. A predicate runs no job: it is ``Table.delete``.
+
+    Args:
+        what: SQL text or a mapping; or a DataFrame with the columns of the key and no others, of any number of rows.
+        on: names of the key's columns; the primary key by default.
+        request: an id under which this is applied once, however often it is tried.
+
+    Raises:
+        PredicateError: the text can't be read.
+        InputError, SchemaError: the columns are not those of the key, or can't be one.
+        RowError: a NULL in a key.
+        PySparkException: as for ``append``.
+    """
+    if not isinstance(what, DataFrame):
+        if on is not None:
+            raise InputError("on=... goes with a DataFrame of keys: a predicate names its columns itself")
+        return table.delete(what, request=request)
+    frame = what
+
+    def statement(transaction: Transaction, entry: TableEntry) -> Statement | None:
+        fields = key_fields(entry, on)
+        plan_conform(_arrow_schema(frame), only(fields))
+        keys = zip(key_columns(frame, fields), fields, strict=True)
+        distinct = frame.select(*(column.alias(field.name) for column, field in keys)).distinct()
+        reported = write_keys(transaction, table.name, distinct, fields, rows=False)
+        hidden = tombstones(transaction.bench, table.name, entry.uuid, reported, fields)
+        return Write(table.name, entry.uuid, (), hidden, request) if hidden else None
+
+    return _commit(table, "delete", request, statement)
 
 
 def write_frame(transaction: Transaction, name: str, frame: DataFrame) -> tuple[DataFile, ...]:
@@ -68,16 +145,65 @@ def write_frame(transaction: Transaction, name: str, frame: DataFrame) -> tuple[
     """
     entry = transaction.entry(name)
     check_columns(frame, entry)
-    transaction.begin_upload()
-    task = WriteTask(reachable_url(transaction), name, msgspec.json.encode(bare(entry)), transaction.intent().txid)
+    url, txid = uploading(transaction)
+    task = WriteTask(url, name, msgspec.json.encode(bare(entry)), txid)
     rows = attended(transaction, frame.mapInArrow(write_files(task), WRITTEN))
     return tuple(msgspec.json.decode(row.entry, type=DataFile) for row in rows)
 
 
+def write_keys(
+    transaction: Transaction, name: str, frame: DataFrame, fields: tuple[Field, ...], *, rows: bool
+) -> Reported:
+    """Writes keys, and rows if these are rows, under the transaction's intent; commits nothing.
+
+    Args:
+        frame: each key in one partition, in order, if these are rows.
+        fields: the key's columns.
+    """
+    url, txid = uploading(transaction)
+    key = tuple(field.id for field in fields)
+    task = KeyedTask(url, name, msgspec.json.encode(bare(transaction.entry(name))), txid, key, rows)
+    return Reported.of(attended(transaction, frame.mapInArrow(write_keyed(task), REPORT)))
+
+
+def uploading(transaction: Transaction) -> tuple[str, str]:
+    """The database's URL for workers, and the txid by which they name objects, which they may upload from now on.
+
+    Raises:
+        InputError: they can't reach the database.
+    """
+    url = reachable_url(transaction)
+    transaction.begin_upload()
+    return url, transaction.intent().txid
+
+
 def attended(transaction: Transaction, job: DataFrame) -> list[Row]:
-    """Runs a job of tasks that upload objects, and collects what they report, while the intent is kept alive."""
-    collect = inheritable_thread_target(job.sparkSession)(job.collect)
-    rows: list[Row] = transaction.context.runtime.attend(collect, BEAT_SECONDS / 10, transaction.intent().beat)
+    """Runs a job of tasks that upload objects, and collects what they report, while the intent is kept alive.
+
+    Raises:
+        Error: of dolmen, raised in a task (``failures.telling``).
+        PySparkException, Py4JJavaError: something else failed there.
+    """
+    spark, intent = job.sparkSession.sparkContext, transaction.intent()
+    tag = f"dolmen-{intent.txid}"
+
+    def collect() -> Any:
+        spark.addJobTag(tag)
+        try:
+            return job.collect()
+        finally:
+            spark.removeJobTag(tag)
+
+    try:
+        run = inheritable_thread_target(job.sparkSession)(collect)
+        rows: list[Row] = transaction.context.runtime.attend(run, BEAT_SECONDS / 10, intent.beat)
+    except FAILURES as failure:
+        if error := dolmen_error(failure):
+            raise error from failure
+        raise
+    except BaseException:  # interrupted, or without a heartbeat: what it would still write is of no use
+        spark.cancelJobsWithTag(tag)
+        raise
     return rows
 
 
@@ -96,26 +222,28 @@ def bare(entry: TableEntry) -> TableEntry:
 
 def check_columns(frame: DataFrame, entry: TableEntry) -> None:
     """Raises SchemaError if no row of the frame could fit."""
+    plan_conform(_arrow_schema(frame), entry.schema)
+
+
+def _arrow_schema(frame: DataFrame) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    plan_conform(to_arrow_schema(frame.schema, timestamp_utc=True), entry.schema)
+    return to_arrow_schema(frame.schema, timestamp_utc=True)
 
 
 def _commit(
     table: Table,
-    frame: DataFrame,
     operation: str,
     request: str | None,
-    statement: Callable[[Transaction, TableEntry, tuple[DataFile, ...]], Statement],
+    statement: Callable[[Transaction, TableEntry], Statement | None],
 ) -> Commit:
     transaction = Transaction(table.context, operation)
     transaction.refresh()
     if request is not None:
         transaction.bind(request, "")
     entry = transaction.entry(table.name)
-    check_columns(frame, entry)
     if not transaction.has_applied(request):
-        files = write_frame(transaction, table.name, frame)
-        if files or operation == "overwrite":
-            transaction.add(statement(transaction, entry, files))
+        made = statement(transaction, entry)
+        if made is not None:
+            transaction.add(made)
     return transaction.commit()

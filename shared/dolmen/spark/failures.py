@@ -1,0 +1,70 @@
+"""What dolmen raises in tasks, raised in the driver as what it is.
+
+Spark hands the text of a worker's traceback to the driver, and nothing else. So a task adds a line to its error that
+says all of it in JSON, which the driver finds in that text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+
+from dolmen import errors
+from dolmen.errors import Error, RowError
+
+FAILURES = PySparkException, Py4JJavaError
+"""What a job that failed raises in the driver."""
+
+_MARK = "raised by dolmen in a task: "
+_LINE = re.compile(re.escape(_MARK) + r"(\{.*\})")
+
+
+def telling(
+    work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What ``mapInArrow`` is given, with errors of dolmen that ``dolmen_error`` finds in the driver."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from work(batches)
+        except Error as error:
+            found = _placed(error)
+            found.add_note(_MARK + msgspec.json.encode(_described(found)).decode())
+            raise found.with_traceback(error.__traceback__) from error.__cause__
+
+    return run
+
+
+def dolmen_error(failure: BaseException) -> Error | None:
+    """The error of dolmen that made a job fail; None if something else did."""
+    lines = _LINE.findall(str(failure))
+    if not lines:
+        return None
+    described = msgspec.json.decode(lines[-1])
+    kind = getattr(errors, described["kind"], Error)
+    error: Error = kind.__new__(kind)
+    Exception.__init__(error, described["text"])
+    error.__dict__.update(described["fields"])
+    return error
+
+
+def _described(error: Error) -> dict[str, object]:
+    kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    plain = (str, int, float, bool, type(None))
+    fields = {name: value for name, value in vars(error).items() if name[:2] != "__" and isinstance(value, plain)}
+    return {"kind": kind, "text": str(error), "fields": fields}
+
+
+def _placed(error: Error) -> Error:
+    """Rows of a DataFrame have no numbers: those of an error are counted within its partition."""
+    context = TaskContext.get()
+    if not isinstance(error, RowError) or error.row is None or context is None:
+        return error
+    reason = f"{error.reason} (of the rows in partition {context.partitionId()} of the DataFrame)"
+    return RowError(reason, file=error.file, line=error.line, row=error.row, column=error.column)
