@@ -3,11 +3,15 @@
 Goes on until all is done or the time is nearly over; the next call goes on from there. What it can be asked is in
 ``dolmen.maintenance.schedule``, the settings in ``dolmen.ingest.settings``. A table that fails does not stop the
 others; the invocation fails in the end, and names them all.
+
+Where there is an application for jobs (``dolmen.ingest.job_settings``), what is too large for a function is started
+there: the compaction of a table, and the ingest of drops that were handed over, should no job be at it any more.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -17,12 +21,17 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
 from dolmen.errors import Error
+from dolmen.ingest.emr_serverless import EmrServerless
+from dolmen.ingest.handed import HandedDrops
+from dolmen.ingest.job_round import job_round
+from dolmen.ingest.jobs import Asked, counted, told
 from dolmen.ingest.logged import logged_facts, logged_reason
 from dolmen.ingest.settings import Settings
 from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.run import Done, Failure
 from dolmen.maintenance.schedule import CompactRequest
 from dolmen.maintenance.telling import changed_anything, facts_of, measures_of_debt, measures_of_round
+from dolmen.store.url import open_store
 
 logger = Logger(service="compact")
 metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolmen"), service="compact")
@@ -33,9 +42,13 @@ metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolm
 def lambda_handler(event: Any, context: LambdaContext) -> dict[str, Any]:
     """Does a round of maintenance; answers what it did."""
     request = CompactRequest.of(event)
-    database = _opened(Settings.of(os.environ))
+    settings = Settings.of(os.environ)
+    database = _opened(settings)
     deadline = Deadline(database.runtime, lambda: context.get_remaining_time_in_millis() / 1000)
-    done = database.maintain(request.tables, steps=request.steps, deadline=deadline, tell=_tell)
+    elsewhere = _hand_over(settings, database, request)
+    done = database.maintain(
+        request.tables, steps=request.steps, compacted_elsewhere=elsewhere, deadline=deadline, tell=_tell
+    )
     measured = measures_of_round(done)
     try:
         measured |= measures_of_debt(database.stats())
@@ -56,9 +69,48 @@ def _opened(settings: Settings) -> Database:
     return settings.open()[0]
 
 
+@cache
+def _jobs(settings: Settings) -> tuple[EmrServerless, HandedDrops]:
+    """Where jobs run, and what they are to ingest; made once, as connections are slow to make."""
+    assert settings.jobs is not None
+    runtime = _opened(settings).runtime
+    return EmrServerless(settings.jobs, runtime), HandedDrops(open_store(settings.jobs.handed_url, runtime))
+
+
+def _hand_over(settings: Settings, database: Database, request: CompactRequest) -> tuple[str, ...]:
+    """Starts the jobs that are due; returns the tables that are compacted by one."""
+    if settings.jobs is None:
+        return ()
+    service, records = _jobs(settings)
+    did = job_round(
+        database,
+        settings.jobs,
+        service,
+        records,
+        tables=request.tables,
+        compacting="compact" in request.steps,
+        tell=_tell_job,
+    )
+    for error in did.errors:
+        logger.error("jobs unknown", **logged_facts(error))
+    counts = Counter({"JobsStarted": 0, "JobStartsFailed": len(did.errors), "JobsHeld": 0})
+    counts.update(name for name in map(counted, did.asked) if name)
+    for name, count in counts.items():
+        metrics.add_metric(name, MetricUnit.Count, count)
+    if did.waiting is not None:
+        metrics.add_metric("HandedPending", MetricUnit.Count, did.waiting.records)
+        metrics.add_metric("HandedAgeSeconds", MetricUnit.Seconds, did.waiting.age_seconds)
+    return did.compacted_elsewhere
+
+
 def _said(failure: Failure) -> str:
     about = failure.table or "the database"
     return f"{failure.step} {about}: {type(failure.error).__name__}: {logged_reason(failure.error)}"
+
+
+def _tell_job(asked: Asked) -> None:
+    level, text, facts = told(asked)
+    getattr(logger, level)(text, **facts)
 
 
 def _tell(ended: Done | Failure) -> None:

@@ -2,6 +2,9 @@
 
 Takes SQS batches of S3 notifications or EventBridge events (reporting partial batch failures), and either of them
 without a queue (raising when one fails, so that Lambda tries again). Settings: see ``dolmen.ingest.settings``.
+
+Where there is an application for jobs (``dolmen.ingest.job_settings``), drops that are large, or very many, are noted
+for one instead, which is started if none is alive. A message is acknowledged when that note is written.
 """
 
 from __future__ import annotations
@@ -17,13 +20,20 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
+from dolmen.errors import Error
 from dolmen.ingest.drops import ingest_drops
+from dolmen.ingest.emr_serverless import EmrServerless
 from dolmen.ingest.events import Drop, Message, drops_of, isolate, messages
+from dolmen.ingest.handed import HandedDrops
+from dolmen.ingest.handover import hand_over
+from dolmen.ingest.jobs import ask, counted, load_job, told
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.logged import logged_facts, logged_reason
 from dolmen.ingest.outcomes import DropOutcome
+from dolmen.ingest.queues import Queue, open_queue
 from dolmen.ingest.settings import Settings
 from dolmen.results import Commit
+from dolmen.store.url import open_store
 
 if TYPE_CHECKING:  # all of Powertools' batches and the event sources would come with it
     from aws_lambda_powertools.utilities.batch.types import PartialItemFailureResponse
@@ -31,13 +41,14 @@ if TYPE_CHECKING:  # all of Powertools' batches and the event sources would come
 logger = Logger(service="ingest")
 metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolmen"), service="ingest")
 
-_LEVELS = {"ingested": "info", "duplicate": "info", "ignored": "info", "failed": "error"}
+_LEVELS = {"ingested": "info", "duplicate": "info", "ignored": "info", "handed": "info", "failed": "error"}
 _COUNTED = {
     "ingested": "FilesIngested",
     "duplicate": "FilesDuplicate",
     "rejected": "FilesRejected",
     "superseded": "FilesSuperseded",
     "ignored": "FilesIgnored",
+    "handed": "FilesHanded",
     "failed": "FilesFailed",
 }
 
@@ -53,17 +64,22 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
     half_ms = context.get_remaining_time_in_millis() / 2
     failed: dict[str | None, str] = {}
     lags: list[float] = []
+    backlog = _backlog_is_large(settings, counts)
     for group in isolate(batch):
         drops, announced_by = _announced(group, failed, counts)
+        handed = _handed(settings, database, landing, drops, backlog)
+        kept = [place for place in range(len(drops)) if place not in handed]
         ingested = ingest_drops(
             database,
             landing,
-            drops,
+            [drops[place] for place in kept],
             auto_create=settings.auto_create,
             max_bytes=settings.max_file_bytes,
             out_of_time=lambda: context.get_remaining_time_in_millis() < half_ms,
         )
-        for message, outcome in zip(announced_by, ingested.outcomes, strict=True):
+        outcomes = handed | dict(zip(kept, ingested.outcomes, strict=True))
+        for place, message in enumerate(announced_by):
+            outcome = outcomes[place]
             _tell(message, outcome)
             counts.update(_counted(outcome))
             lags += _lag_seconds(database, outcome)
@@ -73,6 +89,8 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
         if ingested.commit is not None:
             _tell_commit(ingested.commit)
             counts["CommitAttempts"] += ingested.commit.attempts
+    if counts["FilesHanded"]:
+        _start_job(settings, database, counts)
     for name, count in counts.items():
         metrics.add_metric(name, MetricUnit.Bytes if name.startswith("Bytes") else MetricUnit.Count, count)
     if lags:
@@ -87,6 +105,48 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
 def _opened(settings: Settings) -> tuple[Database, Landing]:
     """One database for the life of the container: what it has cached makes the next commit cheaper."""
     return settings.open()
+
+
+@cache
+def _jobs(settings: Settings) -> tuple[EmrServerless, HandedDrops, Queue | None]:
+    """Where jobs run, what they are to ingest, and whose backlog counts; made once, as connections are slow to make."""
+    assert settings.jobs is not None
+    runtime = _opened(settings)[0].runtime
+    queue = open_queue(settings.queue, runtime) if settings.queue else None
+    return EmrServerless(settings.jobs, runtime), HandedDrops(open_store(settings.jobs.handed_url, runtime)), queue
+
+
+def _backlog_is_large(settings: Settings, counts: Counter[str]) -> bool:
+    """Whether so many messages wait that all drops go to a job. If that cannot be told, they do not."""
+    if settings.jobs is None or settings.jobs.backlog is None:
+        return False
+    _, _, queue = _jobs(settings)
+    try:
+        return queue is not None and queue.waiting() > settings.jobs.backlog
+    except Error as error:
+        counts["BacklogUnknown"] += 1
+        logger.error("backlog unknown", **logged_facts(error))
+        return False
+
+
+def _handed(
+    settings: Settings, database: Database, landing: Landing, drops: list[Drop], backlog: bool
+) -> dict[int, DropOutcome]:
+    """Notes the drops that a job is to ingest; their outcomes, by their places."""
+    if settings.jobs is None:
+        return {}
+    _, records, _ = _jobs(settings)
+    return hand_over(database, landing, records, drops, larger_than=settings.jobs.drop_bytes, backlog=backlog)
+
+
+def _start_job(settings: Settings, database: Database, counts: Counter[str]) -> None:
+    """Sees to it that a job takes what was handed over. If it cannot be started the schedule tries again."""
+    service, records, _ = _jobs(settings)
+    asked = ask(service, load_job(database.url, records.url), database.runtime.clock_us())
+    if name := counted(asked):
+        counts[name] += 1
+    level, text, facts = told(asked)
+    getattr(logger, level)(text, **facts)
 
 
 def _announced(

@@ -261,6 +261,7 @@ class Database:
         tables: Collection[str] | None = None,
         *,
         steps: Collection[Step] | None = None,
+        compacted_elsewhere: Collection[str] = (),
         deadline: Deadline | None = None,
         tell: Callable[[Done | Failure], None] = lambda ended: None,
     ) -> Round:
@@ -269,6 +270,7 @@ class Database:
         Args:
             tables: their names; all by default.
             steps: which, of ``dolmen.maintenance.run.STEPS``; all by default.
+            compacted_elsewhere: tables that are not to be compacted here, as a job does.
             deadline: when to stop; the next round goes on.
             tell: called after each step.
 
@@ -277,7 +279,14 @@ class Database:
         """
         from dolmen.maintenance.run import STEPS, maintain
 
-        return maintain(self._context, tables=tables, steps=steps or STEPS, deadline=deadline, tell=tell)
+        return maintain(
+            self._context,
+            tables=tables,
+            steps=steps or STEPS,
+            compacted_elsewhere=compacted_elsewhere,
+            deadline=deadline,
+            tell=tell,
+        )
 
     def gc(
         self, *, dry_run: bool = False, full: bool = False, deadline: Callable[[], bool] = lambda: False

@@ -45,6 +45,7 @@ class Landing:
         prefix: what the keys of drops start with; empty for the whole bucket.
         url: a store that stands for every bucket (a directory on one machine); None opens ``s3://<bucket>``.
         rejected_url: where rejects go; None is ``rejected/`` in the bucket of the drop.
+        handed_url: where drops are noted that a job is to ingest, if any are.
     """
 
     database_url: str
@@ -52,19 +53,21 @@ class Landing:
     url: str | None = None
     rejected_url: str | None = None
     runtime: Runtime = field(default_factory=Runtime)
+    handed_url: str | None = None
     _stores: dict[str, ObjectStore] = field(default_factory=dict, repr=False, compare=False)
 
     def place(self, drop: Drop) -> Place | None:
-        """Where a drop lies; None if it is none: outside the prefix, of the database or rejected, or with a
-        temporary name (``_`` or ``.`` before any part of its path below the table), or a "folder" of a console."""
+        """Where a drop lies; None if it is none: outside the prefix, of the database, a reject or a record of a
+        hand-over, with a temporary name (``_`` or ``.`` before any part of its path below the table), or a "folder" of
+        a console."""
         path = drop.key.removeprefix(self.prefix)
         if not drop.key.startswith(self.prefix) or not path or path.endswith("/"):
             return None
         if is_temporary(path):
             return None
         here = f"{unquote(self._bucket_url(drop.bucket))}/{drop.key}"
-        own = (self.database_url, self._rejected_url(drop.bucket))
-        return None if any(here.startswith(f"{unquote(url).rstrip('/')}/") for url in own) else Place(path)
+        own = (self.database_url, self._rejected_url(drop.bucket), self.handed_url)
+        return None if any(url and here.startswith(f"{unquote(url).rstrip('/')}/") for url in own) else Place(path)
 
     def open(self, drop: Drop) -> BinaryIO:
         """The dropped object as a file: this version of it or, in a bucket that keeps none, this ETag.

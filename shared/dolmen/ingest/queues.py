@@ -64,6 +64,13 @@ class Queue(Protocol):
     def depth(self) -> Depth:
         """How many messages there are."""
 
+    def waiting(self) -> int:
+        """How many there are to be delivered, approximately: one request.
+
+        Raises:
+            NotFoundError, AccessDeniedError, StoreUnavailableError: it cannot be told.
+        """
+
 
 def open_queue(url: str | os.PathLike[str], runtime: Runtime | None = None) -> Queue:
     """The queue that a URL names; asks nothing of the network.
@@ -154,6 +161,10 @@ class SqsQueue:
             return Depth(waiting, under_way, None, url)
         return Depth(waiting, under_way, int(dead), url)
 
+    def waiting(self) -> int:
+        name = "ApproximateNumberOfMessages"
+        return int(self._ask("get_queue_attributes", AttributeNames=[name])["Attributes"][name])
+
     def _ask(self, operation: str, **request: Any) -> Any:
         client = self._client
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
@@ -209,10 +220,13 @@ class DirectoryQueue:
                 os.fsync(file.fileno())
             partial.rename(self.root / name)
 
+    def waiting(self) -> int:
+        return sum(1 for _ in self.root.glob("[!.]*.json"))
+
     def depth(self) -> Depth:
         dead = self.dead_letters
         return Depth(
-            sum(1 for _ in self.root.glob("[!.]*.json")),
+            self.waiting(),
             sum(1 for _ in (self.root / ".claimed").glob("*.json")),
             sum(1 for _ in dead.glob("delete-*.json")),
             str(dead),

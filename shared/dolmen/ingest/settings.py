@@ -7,7 +7,10 @@
 ``DOLMEN_REJECTED_URL``       where rejects go; ``s3://<the drop's bucket>/rejected`` by default
 ``DOLMEN_AUTO_CREATE``        ``1`` creates a table that does not exist from the first file dropped for it
 ``DOLMEN_MAX_FILE_BYTES``     bytes that a file may hold once it is unpacked, before it is a reject; 64 GiB by default
+``DOLMEN_INGEST_QUEUE``       URL of the queue of the drops: its backlog may be handed over
 ============================  =========================================================================================
+
+What is handed over to jobs, and where those run, is in ``dolmen.ingest.job_settings``: by default nothing is.
 
 A store's own settings (``AWS_ENDPOINT_URL_S3``, ``DOLMEN_S3_READ_TIMEOUT``, ...) are documented there.
 """
@@ -20,13 +23,19 @@ from dataclasses import dataclass
 from dolmen.database import Database
 from dolmen.database import open as open_database
 from dolmen.errors import InputError
+from dolmen.ingest.job_settings import JobSettings
 from dolmen.ingest.landing import PREFIX, Landing
 from dolmen.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of a function. See the module's documentation."""
+    """The settings of a function. See the module's documentation.
+
+    Args:
+        queue: of the drops: ``DOLMEN_INGEST_QUEUE``.
+        jobs: None where nothing is handed over.
+    """
 
     database: str
     landing_prefix: str = PREFIX
@@ -34,6 +43,8 @@ class Settings:
     rejected_url: str | None = None
     auto_create: bool = False
     max_file_bytes: int | None = None
+    queue: str | None = None
+    jobs: JobSettings | None = None
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Settings:
@@ -52,13 +63,17 @@ class Settings:
             environment.get("DOLMEN_REJECTED_URL") or None,
             auto_create in ("1", "true"),
             _bytes(environment, "DOLMEN_MAX_FILE_BYTES"),
+            environment.get("DOLMEN_INGEST_QUEUE") or None,
+            JobSettings.of(environment),
         )
 
     def open(self) -> tuple[Database, Landing]:
         """The database and the landing place they name; both share connections, which are slow to make."""
         runtime = Runtime()
         database = open_database(self.database, runtime=runtime)
-        return database, Landing(database.url, self.landing_prefix, self.landing_url, self.rejected_url, runtime)
+        handed_url = self.jobs.handed_url if self.jobs else None
+        landing = Landing(database.url, self.landing_prefix, self.landing_url, self.rejected_url, runtime, handed_url)
+        return database, landing
 
 
 def _bytes(environment: Mapping[str, str], name: str) -> int | None:

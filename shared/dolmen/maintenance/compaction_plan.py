@@ -28,6 +28,8 @@ from dolmen.scan.ranges import GAP_BYTES
 
 MOST_FILES = 50_000
 """A plan holds the entries of so many candidates at most; the others come with the next one."""
+NEXT_PLAN = "with the next plan, this one is full"
+"""Why a file is left alone that could be a candidate."""
 
 _SELECTIVE = 8
 """One scan of so many is taken to filter by the sort key: only these gain by clustering."""
@@ -180,7 +182,7 @@ class _Planner:
         for file in files:
             count, size = count + 1, size + file.size
             if kept >= MOST_FILES:
-                self._left["with the next plan, this one is full"] += 1
+                self._left[NEXT_PLAN] += 1
             elif not file.live_rows or file.uuid in dead:
                 gone.append(file)
                 kept += 1

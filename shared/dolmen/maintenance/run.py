@@ -78,6 +78,7 @@ def maintain(
     *,
     tables: Collection[str] | None = None,
     steps: Collection[Step] = STEPS,
+    compacted_elsewhere: Collection[str] = (),
     deadline: Deadline | None = None,
     tell: Callable[[Done | Failure], None] = lambda ended: None,
 ) -> Round:
@@ -86,10 +87,12 @@ def maintain(
     Args:
         tables: their names; None = all.
         steps: which of ``STEPS``.
+        compacted_elsewhere: tables that are not to be compacted here, as a job does; all else is done for them too.
         deadline: when to stop. What was done by then is committed, and the next round goes on.
         tell: called after each step.
     """
-    return _Rounder(context, deadline or Deadline(context.runtime), tell).run(tables, steps)
+    rounder = _Rounder(context, deadline or Deadline(context.runtime), tell)
+    return rounder.run(tables, steps, compacted_elsewhere)
 
 
 class _Rounder:
@@ -98,7 +101,9 @@ class _Rounder:
         self._done: list[Done] = []
         self._failures: list[Failure] = []
 
-    def run(self, tables: Collection[str] | None, steps: Collection[Step]) -> Round:
+    def run(
+        self, tables: Collection[str] | None, steps: Collection[Step], compacted_elsewhere: Collection[str]
+    ) -> Round:
         context = self._context
         there = context.head.refresh().manifest.tables
         for name in sorted(set(tables or ()) - there.keys()):
@@ -108,7 +113,8 @@ class _Rounder:
         if "expire" in steps:
             self._expire(tables)
         resolving = sorted(names, key=lambda name: (-_deletes(there[name]), name)) if "resolve" in steps else []
-        compacting = sorted(names, key=lambda name: (-_files(there[name]), name)) if "compact" in steps else []
+        here = [name for name in names if name not in compacted_elsewhere]
+        compacting = sorted(here, key=lambda name: (-_files(there[name]), name)) if "compact" in steps else []
         merging = "merge" in steps
         while resolving or compacting or merging:
             resolving = self._turns("resolve", resolve, resolving, 0.5 if compacting else 0.9)

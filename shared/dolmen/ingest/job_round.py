@@ -1,0 +1,83 @@
+"""What the schedule does about jobs: starts those that are due, and says what they do instead of the function.
+
+The ingest function starts a job when it hands drops over; but that job may have been listing its records at this very
+moment, or have died, or could not be started. So each round looks whether there are records and nobody who reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from dolmen.database import Database
+from dolmen.errors import Error
+from dolmen.ingest.handed import HandedDrops, Waiting
+from dolmen.ingest.job_settings import JobSettings
+from dolmen.ingest.jobs import Asked, JobService, ask, compact_job, load_job
+from dolmen.maintenance.handover import larger_than, to_compact
+
+
+@dataclass(frozen=True)
+class JobRound:
+    """What a round found and did about jobs.
+
+    Args:
+        waiting: the records of drops that were handed over; None if they could not be listed.
+        compacted_elsewhere: tables that a job compacts.
+        asked: the jobs that were asked for.
+        errors: why something could not be told.
+    """
+
+    waiting: Waiting | None
+    compacted_elsewhere: tuple[str, ...]
+    asked: tuple[Asked, ...]
+    errors: tuple[Error, ...]
+
+
+def job_round(
+    database: Database,
+    settings: JobSettings,
+    service: JobService,
+    records: HandedDrops,
+    *,
+    tables: Collection[str] | None = None,
+    compacting: bool = True,
+    tell: Callable[[Asked], None] = lambda asked: None,
+) -> JobRound:
+    """Starts what is due. Raises nothing of dolmen's: what fails is told, left to the function, or to the next round.
+
+    Args:
+        tables: whose compaction may be handed over; None = all.
+        compacting: whether any may.
+        tell: called after each job that was asked for.
+    """
+    asked: list[Asked] = []
+    errors: list[Error] = []
+    waiting = None
+
+    def ask_for(each: Asked) -> bool:
+        asked.append(each)
+        tell(each)
+        return each.under_way
+
+    try:
+        waiting = records.waiting()
+    except Error as error:
+        errors.append(error)
+    if waiting is not None and waiting.records:
+        ask_for(ask(service, load_job(database.url, records.url), database.runtime.clock_us()))
+    elsewhere: list[str] = []
+    try:
+        large = larger_than(database.context, settings.compact_bytes, tables) if compacting else []
+        alive = {run.name for run in service.runs() if run.alive} if large else set()
+        for name in large:
+            job = compact_job(database.url, name)
+            # One that is alive goes on until nothing is left, also when that is little by now.
+            if job.name in alive or (
+                to_compact(database.context, name) > settings.compact_bytes
+                and ask_for(ask(service, job, database.runtime.clock_us(), name))
+            ):
+                elsewhere.append(name)
+    except Error as error:
+        errors.append(error)
+    return JobRound(waiting, tuple(elsewhere), tuple(asked), tuple(errors))
