@@ -29,7 +29,7 @@ def spark_paths(spark: SparkSession, store: ObjectStore) -> str | None:
     if url.startswith("file://"):
         root = unquote(url)
     elif url.startswith("s3://"):
-        if not _is_on_class_path(spark, S3A):
+        if not is_on_class_path(spark, S3A):
             _warn(f"{url} is read by Python workers: Spark's own readers need hadoop-aws on the class path")
             return None
         root = f"s3a://{url.removeprefix('s3://')}"
@@ -47,6 +47,7 @@ def _warn(message: str) -> None:
     _log.warning(message)
 
 
-def _is_on_class_path(spark: SparkSession, name: str) -> bool:
+def is_on_class_path(spark: SparkSession, name: str) -> bool:
+    """Whether Spark can load a class of this name."""
     loader = spark._jvm.org.apache.spark.util.Utils
     return bool(loader.classIsLoadable(name))
