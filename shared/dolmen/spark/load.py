@@ -132,10 +132,13 @@ def load(
         found = records = _Records(drops)
     else:
         found, records = drops.drops() if isinstance(drops, Source) else drops, None
-    for table, portion in _portions(landing, iter(found), done, max_files, max_bytes):
-        settled = loading.load(table, portion)
-        if records is not None and not dry_run:
-            records.settle(settled)
+    while True:
+        for table, portion in _portions(landing, iter(found), done, max_files, max_bytes):
+            settled = loading.load(table, portion)
+            if records is not None and not dry_run:
+                records.settle(settled)
+        if records is None or not records.has_more():  # some may have come meanwhile, with nobody to start a job for
+            break
     notify("done")
     return done
 
@@ -271,16 +274,22 @@ class _Records:
     """Records of drops: theirs one after the other, and which of them are settled."""
 
     def __init__(self, handed: HandedDrops) -> None:
-        self._handed, self._pending = handed, handed.pending()
+        self._handed = handed
         self._open: dict[str, tuple[Handed, set[str]]] = {}
         self._of: dict[str, set[str]] = {}
 
     def __iter__(self) -> Iterator[Drop]:
-        for record in self._pending:
+        for record in self._handed.pending():
+            if record.key in self._open:
+                continue  # not settled by this job, so it is left to the next one
             self._open[record.key] = record, {drop.id for drop in record.drops}
             for drop in record.drops:
                 self._of.setdefault(drop.id, set()).add(record.key)
                 yield drop
+
+    def has_more(self) -> bool:
+        """Whether there are records that were not there before."""
+        return any(record.key not in self._open for record in self._handed.pending())
 
     def settle(self, outcomes: Sequence[DropOutcome]) -> None:
         """Removes the records all of whose drops are settled by now."""

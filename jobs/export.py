@@ -1,0 +1,55 @@
+"""Exports the rows of a version of a table as Parquet, CSV or JSON. See docs/jobs.md.
+
+spark-submit jobs/export.py --database s3://bucket/database --table events --to s3://bucket/export
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional, cast
+
+import typer
+from pyspark.sql import SparkSession
+
+import dolmen
+from dolmen.cli.jobs import run_job
+from dolmen.cli.options import At, DatabaseUrl, Json, Version
+from dolmen.cli.output import console, print_json
+from dolmen.spark.export import Format, export
+
+
+def main(
+    database: DatabaseUrl,
+    table: Annotated[str, typer.Option("--table", "-t", help="Name of the table.")],
+    to: Annotated[str, typer.Option(help="s3://bucket/prefix or a directory; must be empty.")],
+    format: Annotated[str, typer.Option(help="parquet, csv or json.")] = "parquet",
+    columns: Annotated[str, typer.Option(help="Names with commas; all by default.")] = "",
+    where: Annotated[Optional[str], typer.Option(help="Only rows for which this is TRUE.")] = None,  # noqa: UP045
+    version: Version = None,
+    at: At = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove what is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write rows of one version into plain files below a place."""
+    opened = dolmen.open(database)
+    if version is None and at is None:
+        version = opened.version
+    pinned = opened.at(version=version, timestamp=at)
+    builder = SparkSession.builder.appName(f"dolmen export {opened.url} {table}")
+    done = export(
+        pinned.table(table),
+        to,
+        format=cast(Format, format),
+        columns=[name.strip() for name in columns.split(",")] if columns else None,
+        where=where,
+        overwrite=overwrite,
+        spark=builder.config("spark.ui.showConsoleProgress", "false").getOrCreate(),
+    )
+    if as_json:
+        print_json({"table": table, "version": pinned.version, "rows": done.rows, "url": done.url})
+    else:
+        told = f"{done.rows:,} rows of {table}, version {pinned.version}, are in {done.url}"
+        console.print(told, highlight=False, soft_wrap=True, markup=False)
+
+
+if __name__ == "__main__":
+    run_job(main)

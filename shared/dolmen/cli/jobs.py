@@ -1,0 +1,70 @@
+"""What the jobs that ``spark-submit`` runs have in common with the command: errors in a line, and its exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from rich.markup import escape
+from rich.status import Status
+
+from dolmen.cli.exit_codes import exit_code
+from dolmen.cli.output import errors, print_json
+from dolmen.errors import Error
+
+SPARK_FAILED = 4
+"""A job ends so when Spark failed, by a lost machine for instance: what was committed before stays, try it again."""
+
+
+def run_job(command: Callable[..., None]) -> None:
+    """Runs a job's command line and ends the process with its exit code.
+
+    Args:
+        command: its options are those that typer makes of the function's parameters.
+    """
+    try:
+        typer.run(command)
+    except Error as error:
+        _say(type(error).__name__, error, exit_code(error))
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except OSError as error:
+        _say("error", error, 2)
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        _say(type(error).__name__, error, SPARK_FAILED)
+
+
+def _say(kind: str, error: BaseException, code: int) -> None:
+    if "--json" in sys.argv:
+        print_json({"error": {"type": kind, "message": str(error), "exit_code": code}})
+    else:
+        errors.print(f"[bold red]{kind}[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
+    raise SystemExit(code) from None
+
+
+class Doing:
+    """What a job is at: one line that changes on a terminal, else lines with the seconds so far; on standard error."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._status: Status | None = errors.status("") if errors.is_terminal and not quiet else None
+
+    def say(self, seconds: float, text: str) -> None:
+        """Shows it."""
+        if self._status is not None:
+            self._status.update(escape(text))
+        elif not self._quiet:
+            errors.print(f"{seconds:8.1f} s  {text}", markup=False, highlight=False, soft_wrap=True)
+
+    def __enter__(self) -> Doing:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if self._status is not None:
+            self._status.stop()
