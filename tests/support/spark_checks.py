@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
+import psutil
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 import dolmen
+from dolmen.results import Commit
 from dolmen.spark import to_spark
+from dolmen.spark.write import append, delete, overwrite, upsert
 
 NATIVE = "FileScan parquet"
 BY_WORKERS = "MapInArrow"
@@ -58,10 +64,43 @@ def environment(*names: str) -> dict[str, str | None]:
     def look(_: int) -> list[tuple[str, str | None]]:
         return [(name, os.environ.get(name)) for name in names]
 
-    return dict(_context().parallelize([0], 1).flatMap(look).collect())
+    context = SparkSession.active().sparkContext
+    return dict(context.parallelize([0], 1).flatMap(look).collect())
 
 
-def _context() -> Any:
-    from pyspark.sql import SparkSession
+def rows(first: int, count: int, partitions: int = 4) -> DataFrame:
+    """Rows of the table ``t`` of ``create``, ``x`` = half of ``id``."""
+    ids = SparkSession.active().range(first, first + count, numPartitions=partitions)
+    return ids.select("id", (F.col("id") / 2).alias("x"))
 
-    return SparkSession.active().sparkContext
+
+def write(url: str, first: int, count: int) -> list[Commit]:
+    """Appends rows, upserts the last half of them and as many new ones, deletes a quarter, replaces all by the even."""
+    table = dolmen.open(url).table("t")
+    half = count // 2
+    return [
+        append(table, rows(first, count), request="appended"),
+        upsert(table, rows(first + half, count).withColumn("x", F.lit(-1.0))),
+        delete(table, rows(first, count // 4).select("id")),
+        overwrite(table, to_spark(table, where="x < 0 OR x >= 0").where("id % 2 = 0")),
+    ]
+
+
+def append_while_an_executor_is_killed(url: str, killed: str, count: int) -> Commit:
+    """Appends rows of four partitions, the third of which kills the JVM it runs in when it has given its last row.
+
+    Args:
+        killed: a file that is made when that is done, so that it is done once.
+    """
+
+    def kill_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        context = TaskContext.get()
+        if context is not None and context.partitionId() == 2 and not Path(killed).exists():
+            executor = psutil.Process().parent().parent()  # this is a fork of the daemon that the JVM has started
+            Path(killed).write_text(" ".join(executor.cmdline()))
+            executor.kill()
+            executor.wait()  # nothing more is done here
+
+    frame = rows(0, count)
+    return append(dolmen.open(url).table("t"), frame.mapInArrow(kill_once, frame.schema))
