@@ -64,10 +64,11 @@ def pin(context: Context, version: int | None, timestamp: datetime | int | str |
     with context.reading(base.manifest.version):  # its segments of history
         if version is not None:
             return Snapshot(context, manifest_at_version(context.head, base.manifest, version))
-        return Snapshot(context, manifest_at_time(context.head, base, _microseconds(timestamp)))
+        return Snapshot(context, manifest_at_time(context.head, base, microseconds(timestamp)))
 
 
-def _microseconds(timestamp: datetime | int | str | None) -> int:
+def microseconds(timestamp: datetime | int | str | None) -> int:
+    """A point in time, however given (see ``Database.at``), since the epoch. Raises InputError."""
     if isinstance(timestamp, int):
         return timestamp
     if isinstance(timestamp, str):

@@ -1,0 +1,100 @@
+"""The options of ``format("dolmen")``: text by name, as Spark hands them over, checked before anything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from dolmen.errors import InputError
+
+READ = ("table", "version", "timestamp", "columns", "where", "with_commit_ts", "push_filters")
+WRITE = ("table", "request", "force", "operation")
+STREAM_READ = (
+    "table", "columns", "where", "with_commit_ts", "starting_version", "starting_timestamp", "max_versions_per_trigger",
+    "ignore_deletes",
+)  # fmt: skip
+STREAM_WRITE = ("table", "operation")
+
+_TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_OF_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode", "mergeschema", "paths"})
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one read or write.
+
+    Args:
+        given: values by name, as their author wrote them in lower case.
+        known: names that mean something here; underscores in them may be left out, so that ``startingVersion`` is one.
+    """
+
+    given: Mapping[str, str]
+    known: Collection[str]
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], known: Collection[str]) -> Options:
+        """Checks the names.
+
+        Raises:
+            InputError: an option that does not exist here, or no database.
+        """
+        given = {name.lower().replace("_", ""): value for name, value in options.items()}
+        names = {name.replace("_", "") for name in known} | {"path", "url"}
+        unknown = sorted(name for name in given if name not in names | _OF_SPARK and "." not in name)
+        if unknown:
+            there = ", ".join(sorted({"path", *known}))
+            raise InputError(f'format("dolmen") has no option {unknown[0]!r} here; there are: {there}')
+        return cls(given, known)
+
+    @property
+    def url(self) -> str:
+        """Of the database. Raises InputError when there is none, or two."""
+        path, url = self.given.get("path"), self.given.get("url")
+        if path and url and path != url:
+            raise InputError(f"the options path and url name two databases, {path!r} and {url!r}: give one")
+        if not (path or url):
+            raise InputError('format("dolmen") needs the database: .load("s3://bucket/database"), or option "path"')
+        return str(path or url)
+
+    @property
+    def table(self) -> str:
+        """Raises InputError when there is none."""
+        name = self.text("table")
+        if not name:
+            raise InputError('format("dolmen") needs the table: .option("table", "name")')
+        return name
+
+    @property
+    def columns(self) -> list[str] | None:
+        """Names that stand between commas; None = all."""
+        text = self.text("columns")
+        return [name.strip() for name in text.split(",")] if text else None
+
+    def text(self, name: str) -> str | None:
+        """The option as it was given; None if it was not."""
+        return self.given.get(name.replace("_", ""))
+
+    def flag(self, name: str) -> bool:
+        """Raises InputError unless it says true or false; false by default."""
+        text = self.text(name) or "false"
+        if text.lower() not in _TRUTHS:
+            raise InputError(f"option {name!r} is {text!r}: true or false")
+        return _TRUTHS[text.lower()]
+
+    def number(self, name: str, least: int = 1) -> int | None:
+        """A whole number of at least ``least``. Raises InputError."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise InputError(f"option {name!r} is {text!r}: a whole number of at least {least}")
+        return value
+
+    def moment(self, name: str) -> str | int | None:
+        """A time as ``Database.at`` takes it: ISO 8601 text, or microseconds since the epoch."""
+        text = self.text(name)
+        return int(text) if text and text.lstrip("-").isdecimal() else text

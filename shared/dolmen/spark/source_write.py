@@ -1,0 +1,201 @@
+"""Writes of ``format("dolmen")``: tasks write data files and send their entries, one process commits them all.
+
+Spark gives a writer no life of its own: one process makes it and sends it on, tasks use copies of it, and another
+process is handed what they sent, to commit. So all that is known when the job begins goes along in ``WriteJob``, and
+the intent is kept alive by the tasks while they run.
+
+``abort`` does nothing, on purpose: Spark calls it also after a ``commit`` whose outcome is unknown. Files that no
+commit names are found by the intent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import types as s
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
+
+from dolmen.commit.applied import find_applied
+from dolmen.commit.change import Change
+from dolmen.commit.loop import commit as commit_change
+from dolmen.commit.statements import Overwrite, Statement, Write
+from dolmen.commit.workbench import Workbench
+from dolmen.database import open as open_database
+from dolmen.errors import InputError
+from dolmen.format.entries import DataFile
+from dolmen.intent import BEAT_SECONDS
+from dolmen.runtime import shared_runtime
+from dolmen.spark.pulse import Pulse
+from dolmen.spark.source_options import WRITE, Options
+from dolmen.spark.tasks import WriteTask, chained
+from dolmen.spark.write import bare
+from dolmen.store.url import open_store
+from dolmen.write.conform import plan_conform
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):  # type: ignore[misc]
+    """What one task has written.
+
+    Args:
+        entries: of its data files, encoded.
+        uuid: of the table whose files they are.
+        txid: of the job's intent.
+        first_upload_us: the server's clock before the first of these files.
+        query: of a stream: its id.
+    """
+
+    entries: tuple[bytes, ...]
+    uuid: str
+    txid: str
+    first_upload_us: int
+    query: str = ""
+
+
+@dataclass(frozen=True)
+class WriteJob:
+    """What is known when the job begins.
+
+    Args:
+        url, table: where it writes.
+        uuid, epoch, base_ts: of the table, and of the version, that the job was made on.
+        entry: the table without its files and deletes, encoded.
+        overwrite: replace the rows there are.
+        force: those too that others have added since.
+        txid: begins the names of all its files.
+    """
+
+    url: str
+    table: str
+    uuid: str
+    epoch: int
+    base_ts: int
+    entry: bytes
+    overwrite: bool
+    force: bool
+    txid: str
+
+    @property
+    def operation(self) -> str:
+        """In a word."""
+        return "overwrite" if self.overwrite else "append"
+
+    def write(self, batches: Iterator[pa.RecordBatch], query: str = "") -> Written:
+        """One task's part. The intent is kept alive beside it, as it may take hours until the rows come."""
+        runtime = shared_runtime()
+        pulse = Pulse(open_store(self.url, runtime), runtime, self.txid, self.operation, self.table)
+        task = WriteTask(self.url, self.table, self.entry, self.txid)
+
+        def work() -> Written:
+            first = next(batches, None)
+            if first is None:
+                return self.nothing(query)
+            first_upload_us = pulse.start()
+            files = task.write(chained(first, batches))
+            return Written(tuple(map(msgspec.json.encode, files)), self.uuid, self.txid, first_upload_us, query)
+
+        return runtime.attend(work, BEAT_SECONDS / 10, pulse.beat)
+
+    def nothing(self, query: str = "") -> Written:
+        """What a task without rows sends."""
+        return Written((), self.uuid, self.txid, 0, query)
+
+    def commit(self, messages: Sequence[Written | None], request: str | None) -> None:
+        """Makes ONE commit of what the tasks have sent.
+
+        Raises:
+            ConflictError, StaleWriterError, UnknownOutcomeError, ...: as ``Transaction.commit`` does.
+        """
+        written = [message for message in messages if message is not None and message.entries]
+        if not written and not self.overwrite and request is None:
+            return
+        context = open_database(self.url).context
+        files = tuple(msgspec.json.decode(entry, type=DataFile) for message in written for entry in message.entries)
+        # Of a stream the tasks' copies of the job are others than the one that commits: what they sent is true.
+        jobs = {(message.uuid, message.txid) for message in written}
+        assert len(jobs) <= 1, "files of two jobs in one commit"
+        uuid, txid = next(iter(jobs), (self.uuid, None))
+        statements = (self._statement(uuid, files, request),) if files or self.overwrite else ()
+        change = Change(
+            commit_id=context.runtime.uuid(),
+            operation=self.operation,
+            statements=statements,
+            applied={} if request is None else {request: ""},
+            first_upload_us=min((message.first_upload_us for message in written), default=None),
+            txid=txid,
+        )
+        done = commit_change(context.head, change, Workbench(context.store, context.runtime, context.segments))
+        if done.manifest is not None and txid is not None:
+            Pulse(context.store, context.runtime, txid, self.operation, self.table).done()
+
+    def _statement(self, uuid: str, files: tuple[DataFile, ...], request: str | None) -> Statement:
+        if not self.overwrite:
+            return Write(self.table, uuid, files, request=request)
+        return Overwrite(self.table, uuid, self.epoch, self.base_ts, files, self.force, request)
+
+
+class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """Writes a DataFrame into a table, in one commit.
+
+    Args:
+        request: an id under which that happens once.
+        applied: it has happened before: nothing is to be done.
+    """
+
+    def __init__(self, job: WriteJob, request: str | None, applied: bool) -> None:
+        self.job, self.request, self.applied = job, request, applied
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """One task's rows."""
+        return self.job.nothing() if self.applied else self.job.write(iterator)
+
+    def commit(self, messages: Sequence[Written | None]) -> None:
+        """Once all tasks have ended."""
+        if not self.applied:
+            self.job.commit(messages, self.request)
+
+    def abort(self, messages: Sequence[Written | None]) -> None:
+        """Nothing: see above."""
+
+
+def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: bool) -> WriteJob:
+    """Looks at the table. Raises SchemaError when no row of the frame could fit, TableNotFoundError, InputError."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    operation = given.text("operation") or "append"
+    if operation != "append":
+        raise InputError(
+            f'option "operation" is {operation!r}: a data source appends and overwrites (mode "append", "overwrite"); '
+            "dolmen.spark has upsert, delete and merge, and batches_into for streams"
+        )
+    if given.url.startswith("memory://"):
+        raise InputError("Spark's workers can't reach a database in the memory of this process")
+    context = open_database(given.url).context
+    manifest = context.head.refresh().manifest
+    entry = context.segments.whole(manifest.table(given.table))
+    plan_conform(to_arrow_schema(schema, timestamp_utc=True), entry.schema)
+    return WriteJob(
+        context.store.url,
+        given.table,
+        entry.uuid,
+        entry.epoch,
+        manifest.commit_ts,
+        msgspec.json.encode(bare(entry)),
+        overwrite,
+        force,
+        context.runtime.uuid(),
+    )
+
+
+def writer(options: Mapping[str, str], schema: s.StructType, overwrite: bool) -> DataSourceWriter:
+    """What writes a DataFrame. Raises as ``prepare`` does."""
+    given = Options.of(options, WRITE)
+    job = prepare(given, schema, overwrite, force=given.flag("force"))
+    request, applied = given.text("request"), False
+    if request is not None:
+        context = open_database(job.url).context
+        applied = bool(find_applied(context.head.refresh().manifest, [request], context.segments))
+    return TableWriter(job, request, applied)

@@ -1,0 +1,47 @@
+"""``foreachBatch``: micro-batches into a table, each once, by the driver's own writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+
+from pyspark.sql import DataFrame
+
+from dolmen.errors import InputError
+from dolmen.spark.stream_write import QUERY_ID, request_id
+from dolmen.spark.write import append, upsert
+from dolmen.table import Table
+
+Mode: TypeAlias = Literal["append", "upsert"]
+
+
+def batches_into(
+    table: Table, mode: Mode = "append", on: Sequence[str] | None = None
+) -> Callable[[DataFrame, int], None]:
+    """A function for ``foreachBatch`` that writes each micro-batch in one commit, exactly once.
+
+    ::
+
+        frame.writeStream.foreachBatch(batches_into(table, "upsert")).option("checkpointLocation", ...).start()
+
+    Each batch is applied under the request id ``stream:<query id>:<batch id>``; a query that is begun with a new
+    checkpoint is a new query.
+
+    Args:
+        mode: "upsert" replaces rows of the same key.
+        on: the key's columns; the primary key by default.
+    """
+    if mode not in ("append", "upsert"):
+        raise InputError(f'mode {mode!r}: "append" or "upsert"')
+
+    def write(frame: DataFrame, batch: int) -> None:
+        query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        if not query:
+            raise InputError("batches_into is for foreachBatch: outside of a streaming query there is no query id")
+        request = request_id(query, batch)
+        if mode == "upsert":
+            upsert(table, frame, on, request=request)
+        else:
+            append(table, frame, request=request)
+
+    return write
