@@ -31,4 +31,9 @@ build_requires | compile locks/demo.txt "${everywhere[@]}" "$@" --extra demo --c
 # The layer's wheels are fetched by whatever Python is at hand, and pip judges markers by that one: so none may be left.
 compile locks/layer.txt --python-version 3.13 --python-platform x86_64-manylinux_2_28 "$@" \
     --constraint locks/dev.txt locks/layer.in
+# The jobs' wheels are fetched in the same way, for the Pythons of EMR Serverless and of Glue.
+for jobs_python in 3.11 3.13; do
+    compile "locks/jobs-$jobs_python.txt" --python-version "$jobs_python" --python-platform x86_64-manylinux_2_28 "$@" \
+        --constraint locks/dev.txt locks/jobs.in
+done
 compile locks/sam.txt "${everywhere[@]}" "$@" locks/sam.in

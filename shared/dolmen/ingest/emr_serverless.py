@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
+
+import msgspec
 
 from dolmen.errors import AccessDeniedError, Error, InputError, NotFoundError, StoreUnavailableError
 from dolmen.ingest.job_settings import JobSettings
@@ -68,25 +71,24 @@ class EmrServerless:
             more = {"nextToken": answer["nextToken"]}
 
     def start(self, job: Job, token: str) -> str:
-        """See ``JobService``."""
+        """See ``JobService``. The request's settings go into the token: one token with two requests is refused."""
         settings = self._settings
-        answer = self._ask(
-            "start_job_run",
-            clientToken=token,
-            name=job.name,
-            executionRoleArn=settings.role,
-            jobDriver={
+        request = {
+            "name": job.name,
+            "executionRoleArn": settings.role,
+            "jobDriver": {
                 "sparkSubmit": {
                     "entryPoint": f"{settings.jobs_url}/{job.script}",
                     "entryPointArguments": list(job.arguments),
                     "sparkSubmitParameters": spark_submit_parameters(settings),
                 }
             },
-            executionTimeoutMinutes=settings.timeout_minutes,
-            retryPolicy={"maxAttempts": MAX_ATTEMPTS},
-            tags={"dolmen": job.script.removesuffix(".py")},
-        )
-        return str(answer["jobRunId"])
+            "executionTimeoutMinutes": settings.timeout_minutes,
+            "retryPolicy": {"maxAttempts": MAX_ATTEMPTS},
+            "tags": {"dolmen": job.script.removesuffix(".py")},
+        }
+        whole = sha256(msgspec.json.encode([token, request])).hexdigest()
+        return str(self._ask("start_job_run", clientToken=whole, **request)["jobRunId"])
 
     def run(self, id_: str) -> JobRun | None:
         """See ``JobService``."""

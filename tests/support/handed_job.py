@@ -1,0 +1,19 @@
+"""What ``jobs/load.py --handed`` promises of records, done with the core alone: for tests that are not about Spark."""
+
+from __future__ import annotations
+
+from dolmen.database import Database
+from dolmen.ingest.drops import ingest_drops
+from dolmen.ingest.handed import HandedDrops
+from dolmen.ingest.landing import Landing
+
+
+def ingest_handed(database: Database, landing: Landing, records: HandedDrops) -> list[str]:
+    """Ingests all drops of all records, and settles them; what became of each, in order."""
+    statuses: list[str] = []
+    for record in records.pending():
+        outcomes = ingest_drops(database, landing, record.drops).outcomes
+        statuses += (outcome.status for outcome in outcomes)
+        if all(outcome.status != "failed" for outcome in outcomes):
+            records.settle(record)
+    return statuses
