@@ -68,15 +68,13 @@ def job_round(
         ask_for(ask(service, load_job(database.url, records.url), database.runtime.clock_us()))
     elsewhere: list[str] = []
     try:
-        large = larger_than(database.context, settings.compact_bytes, tables) if compacting else []
-        alive = {run.name for run in service.runs() if run.alive} if large else set()
-        for name in large:
-            job = compact_job(database.url, name)
-            # One that is alive goes on until nothing is left, also when that is little by now.
-            if job.name in alive or (
-                to_compact(database.context, name) > settings.compact_bytes
-                and ask_for(ask(service, job, database.runtime.clock_us(), name))
-            ):
+        # Tables are left to a job that is alive also when little is left to do: both would rewrite the same files.
+        alive = {run.name for run in service.runs() if run.alive} if compacting else set()
+        elsewhere += (name for name in database.tables() if alive and compact_job(database.url, name).name in alive)
+        for name in larger_than(database.context, settings.compact_bytes, tables) if compacting else ():
+            if name in elsewhere or to_compact(database.context, name) <= settings.compact_bytes:
+                continue
+            if ask_for(ask(service, compact_job(database.url, name), database.runtime.clock_us(), name)):
                 elsewhere.append(name)
     except Error as error:
         errors.append(error)
