@@ -76,6 +76,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         if given.text("starting_version") and given.text("starting_timestamp"):
             raise InputError("the options startingVersion and startingTimestamp say two things: give one")
         self._opened: Database | None = None
+        self._begin: Offset | None = None
         self._come_to: Offset | None = None
         self._target: Manifest | None = None
 
@@ -85,7 +86,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """Where a query begins that has no checkpoint yet: before all rows, or where the options say."""
-        return self._first().to_json()
+        return self._from().to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Sets the newest version as the end of the query (Spark 4.2 and later)."""
@@ -98,7 +99,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             start: where it begins; up to Spark 4.1 not told, but known from the calls before.
             limit: Spark's, of which only "all there is" comes, as none other is asked for.
         """
-        begin = Offset.from_json(start) if start else self._come_to or self._first()
+        begin = Offset.from_json(start) if start else self._come_to or self._from()
         newest = self._target or self._newest()
         end = self._end(begin, newest)
         self._come_to = end
@@ -169,6 +170,11 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     def _table(self, manifest: Manifest) -> tuple[PinnedTable, TableEntry]:
         return pinned(self._database, manifest, self._given).with_schema(self._schema), self._entry(manifest)
+
+    def _from(self) -> Offset:
+        """Where a new query begins: "latest" must not move between two questions."""
+        self._begin = self._begin or self._first()
+        return self._begin
 
     def _first(self) -> Offset:
         """Before all rows; before the rows of a version; behind all that were there at a time."""

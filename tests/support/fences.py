@@ -1,0 +1,25 @@
+"""What collection commits before it deletes anything, committed by a test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dolmen.commit.change import Change
+from dolmen.commit.loop import commit
+from dolmen.commit.upkeep import MoveFence
+from dolmen.commit.workbench import Workbench
+from dolmen.database import Database
+
+
+def move_fence(db: Database, horizon: int | None = None, revoke: Sequence[str] = ()) -> None:
+    """Lets versions before ``horizon`` expire, and takes jobs for dead.
+
+    Args:
+        revoke: txids of their intents.
+    """
+    context = db.context
+    now = context.head.refresh().manifest
+    seen = now.horizon, now.orphan_cutoff
+    fence = MoveFence(seen, now.horizon if horizon is None else horizon, now.orphan_cutoff, tuple(revoke))
+    change = Change(context.runtime.uuid(), "gc", (fence,))
+    commit(context.head, change, Workbench(context.store, context.runtime, context.segments))
