@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from dolmen.spark.source import PinnedTable
+    from dolmen.spark.source import SourceTable
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]
     """``spark.read.format("dolmen")`` and its kin; options and limits are in docs/spark-sql.md."""
 
-    pinned: PinnedTable | None = None
+    pinned: SourceTable | None = None
     """The version that ``schema`` has looked at; it goes along to where rows are read."""
 
     @classmethod

@@ -45,7 +45,7 @@ def register(spark: SparkSession) -> None:
 
 
 @dataclass(frozen=True)
-class PinnedTable:
+class SourceTable:
     """A table in the version that is read, as it is sent from process to process.
 
     Args:
@@ -72,7 +72,7 @@ class PinnedTable:
         """The columns as Spark has them. Raises SchemaError for one that it does not have."""
         return spark_schema(self.column(name) for name in self.columns)
 
-    def with_schema(self, schema: s.StructType) -> PinnedTable:
+    def with_schema(self, schema: s.StructType) -> SourceTable:
         """The same table with the columns of a schema that the user, or Spark, asks for.
 
         Raises:
@@ -88,7 +88,7 @@ class PinnedTable:
         return replace(self, columns=tuple(field.name for field in schema.fields))
 
 
-def pin(options: Mapping[str, str], known: Collection[str] = READ) -> PinnedTable:
+def pin(options: Mapping[str, str], known: Collection[str] = READ) -> SourceTable:
     """Looks at the version that the options name, the newest by default.
 
     Raises:
@@ -100,7 +100,7 @@ def pin(options: Mapping[str, str], known: Collection[str] = READ) -> PinnedTabl
     return pinned(database, snapshot(database, given), given)
 
 
-def pinned(database: Database, manifest: Manifest, given: Options) -> PinnedTable:
+def pinned(database: Database, manifest: Manifest, given: Options) -> SourceTable:
     """The table that the options name, in one version. Raises TableNotFoundError, SchemaError, InputError."""
     schema = database.context.segments.whole(manifest.table(given.table)).schema
     columns = given.columns or [field.name for field in schema.fields]
@@ -108,7 +108,7 @@ def pinned(database: Database, manifest: Manifest, given: Options) -> PinnedTabl
         columns = [*columns, COMMIT_TS]
     if len(set(columns)) < len(columns):
         raise InputError(f"option 'columns' names one twice: {', '.join(columns)}")
-    table = PinnedTable(database.url, given.table, manifest.version, manifest.key, schema, tuple(columns))
+    table = SourceTable(database.url, given.table, manifest.version, manifest.key, schema, tuple(columns))
     for name in columns:
         table.column(name)
     return table

@@ -19,8 +19,8 @@ from dolmen.predicate import Predicate, parse
 from dolmen.predicate.bind import conjunction
 from dolmen.runtime import shared_runtime
 from dolmen.scan.scan import Scan
-from dolmen.snapshot import PinnedTable as PinnedCoreTable
-from dolmen.spark.source import PinnedTable
+from dolmen.snapshot import PinnedTable
+from dolmen.spark.source import SourceTable
 from dolmen.spark.source_options import READ, Options
 from dolmen.spark.types import carried_schema
 from dolmen.store.url import open_store
@@ -37,7 +37,7 @@ PARTITIONS = 64
 class SharedScan:
     """A scan that a planner and workers make alike, each for itself: one GET and the segments, once a process."""
 
-    table: PinnedTable
+    table: SourceTable
     where: Predicate | None
 
     def scan(self) -> Scan:
@@ -63,7 +63,7 @@ def _scan(shared: SharedScan) -> Scan:
         head.check_kept(table.version)
         raise CorruptionError(table.manifest, "the manifest is missing") from error
     stored = [name for name in table.columns if name != COMMIT_TS]
-    core = PinnedCoreTable(Context(store, runtime, head), table.table, manifest)
+    core = PinnedTable(Context(store, runtime, head), table.table, manifest)
     # Of the hidden column alone the scan needs another beside it, which is not handed on.
     columns = stored or [table.schema.fields[0].name]
     return core.scan(columns, shared.where, with_commit_ts=COMMIT_TS in table.columns)
@@ -97,7 +97,7 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
         where: only rows for which this is TRUE.
     """
 
-    def __init__(self, table: PinnedTable, where: Predicate | None) -> None:
+    def __init__(self, table: SourceTable, where: Predicate | None) -> None:
         self.table, self.where = table, where
 
     @property
@@ -134,14 +134,14 @@ class PushingReader(TableReader):
         return left
 
 
-def reader(table: PinnedTable, schema: s.StructType, options: Mapping[str, str]) -> DataSourceReader:
+def reader(table: SourceTable, schema: s.StructType, options: Mapping[str, str]) -> DataSourceReader:
     """What reads a table. Raises SchemaError, PredicateError."""
     given = Options.of(options, READ)
     kind = PushingReader if given.flag("push_filters") else TableReader
     return kind(table.with_schema(schema), bound(given, table))
 
 
-def bound(given: Options, table: PinnedTable) -> Predicate | None:
+def bound(given: Options, table: SourceTable) -> Predicate | None:
     """The option ``where``, bound to the table's columns. Raises PredicateError."""
     text = given.text("where")
     # Which moment "now" is, is settled here, for all workers.

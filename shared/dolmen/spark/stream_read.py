@@ -24,7 +24,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS
 from dolmen.segments.live import LiveFiles
 from dolmen.snapshot import microseconds
-from dolmen.spark.source import PinnedTable, pinned
+from dolmen.spark.source import SourceTable, pinned
 from dolmen.spark.source_options import STREAM_READ, Options
 from dolmen.spark.source_read import SharedScan, bound, partitions_of
 from dolmen.spark.stream_offsets import Offset
@@ -168,7 +168,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         with self._database.context.reading(manifest.version):
             return segments.whole(manifest.table(self._given.table))
 
-    def _table(self, manifest: Manifest) -> tuple[PinnedTable, TableEntry]:
+    def _table(self, manifest: Manifest) -> tuple[SourceTable, TableEntry]:
         return pinned(self._database, manifest, self._given).with_schema(self._schema), self._entry(manifest)
 
     def _from(self) -> Offset:

@@ -1,0 +1,81 @@
+"""SQL over tables: temporary views, INSERT, and what Spark's catalog makes of a Python data source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import dolmen
+from dolmen.database import Database, Table
+from dolmen.spark.source import register
+
+FAILED = (PySparkException, Py4JJavaError)
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("s", pa.string())])
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Database:
+    return dolmen.open(str(tmp_path / "db"))
+
+
+@pytest.fixture
+def table(db: Database) -> Table:
+    made = db.create_table("t", SCHEMA, primary_key="id")
+    made.append(pa.table({"id": range(100), "s": [f"s{i % 3}" for i in range(100)]}))
+    return made
+
+
+@pytest.fixture
+def view(spark: SparkSession, db: Database, table: Table) -> Iterator[str]:
+    register(spark)
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING dolmen OPTIONS (path '{db.url}', table 't')")
+    yield "v"
+    spark.catalog.dropTempView("v")
+
+
+def one(spark: SparkSession, query: str) -> object:
+    return spark.sql(query).collect()[0][0]
+
+
+def test_a_view_shows_one_version_in_every_query(spark: SparkSession, table: Table, view: str) -> None:
+    table.delete("id < 50")
+    assert one(spark, "SELECT count(*) FROM v WHERE s = 's1'") == 33
+    assert one(spark, "SELECT count(*) FROM v") == 100
+    assert one(spark, "SELECT count(*) FROM v a JOIN v b ON a.id = b.id + 1 WHERE a.s = 's0' AND b.id > 50") == 16
+
+
+def test_rows_are_inserted_and_replaced_by_sql(spark: SparkSession, db: Database, table: Table, view: str) -> None:
+    spark.sql("INSERT INTO v SELECT id + 100, s FROM v WHERE id < 10")
+    spark.sql("INSERT INTO v VALUES (1000, 'last')")
+    assert (table.count(), table.count("id >= 100")) == (111, 11)
+    assert [commit.operation for commit in db.history(2)] == ["append", "append"]
+    spark.sql("INSERT OVERWRITE v VALUES (1, 'only')")
+    assert table.to_arrow().to_pylist() == [{"id": 1, "s": "only"}]
+    assert table.at(version=db.refresh() - 1).count() == 111
+
+
+def test_a_frame_that_is_read_natively_is_a_view_too(spark: SparkSession, table: Table) -> None:
+    table.delete("id < 50")
+    table.to_spark(spark=spark).createOrReplaceTempView("native")
+    try:
+        assert one(spark, "SELECT count(*) FROM native WHERE s = 's1'") == 16
+        assert one(spark, "SELECT count(*) FROM native") == 50
+    finally:
+        spark.catalog.dropTempView("native")
+
+
+def test_a_table_of_the_catalog_follows_the_newest_version(spark: SparkSession, db: Database, table: Table) -> None:
+    spark.sql(f"CREATE TABLE of_catalog USING dolmen OPTIONS (path '{db.url}', table 't')")
+    try:
+        assert one(spark, "SELECT count(*) FROM of_catalog") == 100
+        table.delete("id < 50")
+        assert one(spark, "SELECT count(*) FROM of_catalog WHERE s = 's1'") == 16
+    finally:
+        spark.sql("DROP TABLE of_catalog")
+    assert table.count() == 50  # dropping its name in the catalog drops nothing
