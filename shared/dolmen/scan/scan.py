@@ -160,6 +160,10 @@ class Scan:
         part._planned = replace(self.plan, files=tuple(file for file in self.plan.files if file.file.path in paths))
         return part
 
+    def guarded(self) -> AbstractContextManager[None]:
+        """To be around what reads with ``reader``: tells what has expired from what is damaged."""
+        return self._reading(self._manifest.version)
+
     def reader(self) -> TableReader:
         """What reads the plan's files, vectors and tombstones."""
         return self._reader(self.plan)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 import pyarrow as pa
@@ -39,6 +40,17 @@ def telling(
             raise found.with_traceback(error.__traceback__) from error.__cause__
 
     return run
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Raises dolmen's own error where a job has failed by one, and leaves others as they are."""
+    try:
+        yield
+    except FAILURES as failure:
+        if error := dolmen_error(failure):
+            raise error from failure
+        raise
 
 
 def dolmen_error(failure: BaseException) -> Error | None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.database import open as open_database
@@ -13,12 +15,16 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.predicate import Predicate
 from dolmen.runtime import shared_runtime
+from dolmen.scan.located import located
 from dolmen.scan.scan import Scan
 from dolmen.spark.failures import telling
 from dolmen.spark.types import carried_schema
 from dolmen.store.url import open_store
 from dolmen.write.conform import conform
 from dolmen.write.data_file import write_data_files
+
+FILE, ROW = "__file", "__row"
+"""Columns with the name of a row's file, and its position there."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,7 @@ class ReadTask:
         url: of the database.
         columns: names, in order; the hidden ``_commit_ts`` is told by ``with_commit_ts``.
         where: bound to the table's schema in this version.
+        with_positions: add the columns ``FILE`` and ``ROW``.
     """
 
     url: str
@@ -37,6 +44,7 @@ class ReadTask:
     columns: tuple[str, ...]
     where: Predicate | None
     with_commit_ts: bool
+    with_positions: bool = False
 
     def scan(self, paths: Iterable[str]) -> Scan:
         """The part of the scan that reads these files. The manifest is fetched, and planned with, once more."""
@@ -52,9 +60,17 @@ def read_files(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
         if paths:
             scan = task.scan(paths)
             schema = carried_schema(scan.schema)
-            yield from (batch.cast(schema) for batch in scan.to_batches())
+            if task.with_positions:
+                yield from (_with_positions(batch.cast(schema), *at) for batch, *at in located(scan))
+            else:
+                yield from (batch.cast(schema) for batch in scan.to_batches())
 
     return telling(read)
+
+
+def _with_positions(batch: pa.RecordBatch, path: str, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    name = pa.scalar(path.rpartition("/")[2], pa.string())
+    return batch.append_column(FILE, pa.repeat(name, batch.num_rows)).append_column(ROW, pa.array(rows))
 
 
 WRITTEN = "entry BINARY"

@@ -1,0 +1,147 @@
+"""What a merge does with rows that match and with those that don't, as its caller says it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from dolmen.errors import InputError
+
+Values: TypeAlias = Mapping[str, str]
+"""By column of the table, an SQL expression of Spark's over ``target.<column>`` and ``source.<column>``."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """Writes a target row anew.
+
+    Args:
+        values: of the columns that change; by default all that the source has get its values.
+        when: only rows for which this SQL expression is TRUE.
+    """
+
+    values: Values | None = None
+    when: str | None = None
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Deletes a target row.
+
+    Args:
+        when: only rows for which this SQL expression is TRUE.
+    """
+
+    when: str | None = None
+
+
+@dataclass(frozen=True)
+class Insert:
+    """Adds a row.
+
+    Args:
+        values: of its columns, over ``source.<column>``; columns that are not named are NULL. By default the source's.
+        when: only source rows for which this SQL expression is TRUE.
+    """
+
+    values: Values | None = None
+    when: str | None = None
+
+
+Clause: TypeAlias = Update | Delete | Insert
+WhenMatched: TypeAlias = Literal["update", "delete"] | Values | Update | Delete | Sequence[Update | Delete] | None
+WhenNotMatched: TypeAlias = Literal["insert"] | Values | Insert | Sequence[Insert] | None
+WhenNotMatchedBySource: TypeAlias = Literal["delete"] | Values | Update | Delete | Sequence[Update | Delete] | None
+
+_FORMS = {
+    "when_matched": "'update', 'delete'",
+    "when_not_matched": "'insert'",
+    "when_not_matched_by_source": "'delete'",
+}
+
+
+@dataclass(frozen=True)
+class Clauses:
+    """All clauses of a merge; of each kind the first whose condition is TRUE of a row is what happens to it."""
+
+    matched: tuple[Update | Delete, ...]
+    not_matched: tuple[Insert, ...]
+    by_source: tuple[Update | Delete, ...]
+
+    @classmethod
+    def of(cls, matched: WhenMatched, not_matched: WhenNotMatched, by_source: WhenNotMatchedBySource) -> Clauses:
+        """The clauses that the arguments of ``merge`` mean.
+
+        Raises:
+            InputError: an argument means none, or a clause would never have its turn.
+        """
+        found = cls(
+            tuple(_clauses("when_matched", matched, Update, (Update, Delete))),  # type: ignore[arg-type]
+            tuple(_clauses("when_not_matched", not_matched, Insert, (Insert,))),  # type: ignore[arg-type]
+            tuple(_clauses("when_not_matched_by_source", by_source, Update, (Update, Delete))),  # type: ignore[arg-type]
+        )
+        if not found.all:
+            raise InputError("a merge that does nothing: say when_matched=... or when_not_matched=...")
+        for clause in found.by_source:
+            if isinstance(clause, Update) and clause.values is None:
+                raise InputError("when_not_matched_by_source: there is no source row: say which columns change")
+        return found
+
+    @property
+    def all(self) -> tuple[Clause, ...]:
+        """All of them in order: a clause's place is the number of its action."""
+        return (*self.matched, *self.not_matched, *self.by_source)
+
+    @property
+    def is_upsert(self) -> bool:
+        """Whether each source row takes the place of all that match it."""
+        return (self.matched, self.not_matched, self.by_source) == ((Update(),), (Insert(),), ())
+
+    @property
+    def is_delete(self) -> bool:
+        """Whether all that is matched is deleted, and that is all."""
+        return self == Clauses((Delete(),), (), ())
+
+    @property
+    def takes_all_matched(self) -> bool:
+        """Whether no target row stays as it is that a source row matches, nor goes that none matches."""
+        return bool(self.matched) and self.matched[-1].when is None and not self.by_source
+
+    @property
+    def deletes_only(self) -> bool:
+        """Whether it makes no difference how many source rows match a target row."""
+        return self.matched == (Delete(),)
+
+    @property
+    def texts(self) -> list[str]:
+        """All SQL expressions in them."""
+        texts = [clause.when for clause in self.all if clause.when is not None]
+        for clause in self.all:
+            texts += (getattr(clause, "values", None) or {}).values()
+        return texts
+
+    def name(self, column: str) -> bool:
+        """Whether some expression may name a column: it stands there as a word."""
+        word = re.compile(rf"(?<!\w){re.escape(column)}(?!\w)", re.IGNORECASE)
+        return any(word.search(text) for text in self.texts)
+
+
+def _clauses(
+    what: str, given: object, of_values: type[Update | Insert], allowed: tuple[type, ...]
+) -> Iterable[Update | Delete | Insert]:
+    listed = list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
+    words = {"update": Update(), "delete": Delete(), "insert": Insert()}
+    clauses = [
+        words.get(one, one) if isinstance(one, str) else of_values(one) if isinstance(one, Mapping) else one
+        for one in listed
+    ]
+    for clause in clauses:
+        if not isinstance(clause, allowed):
+            kinds = ", ".join(kind.__name__ for kind in allowed)
+            raise InputError(f"{what}={clause!r}: give {_FORMS[what]}, columns with expressions, {kinds}, or a list")
+    for clause in clauses[:-1]:
+        if clause.when is None:  # type: ignore[union-attr]
+            raise InputError(f"{what}: nothing is left for clauses behind one without a condition ({clause!r})")
+    return clauses  # type: ignore[return-value]

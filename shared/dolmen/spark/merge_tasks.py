@@ -1,0 +1,137 @@
+"""What tasks of a merge do: they write rows, and tell which older ones these replace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from dolmen.errors import InputError
+from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Field
+from dolmen.runtime import shared_runtime
+from dolmen.spark.failures import telling
+from dolmen.spark.keys import KeySink, only
+from dolmen.spark.reports import Reported
+from dolmen.spark.tasks import FILE, ROW, WriteTask, chained
+from dolmen.store.url import open_store
+from dolmen.write.conform import conform
+from dolmen.write.data_file import write_data_files
+
+ACTION = "__action"
+"""The number of what is to be done with a row."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """What is done with a row.
+
+    Args:
+        hides: whether the target row goes.
+        columns: the row written instead, or in addition: columns of the table with the place of their value; None
+            writes none.
+    """
+
+    hides: bool
+    columns: tuple[tuple[str, int], ...] | None
+
+
+@dataclass(frozen=True)
+class MergeTask(WriteTask):
+    """What each task needs to know.
+
+    Args:
+        key: ids of the columns that the merge joins on.
+        actions: by number.
+        keys: whether target rows are hidden by their keys, ``__key_0`` and on.
+        positions: whether they are told by their positions, to be hidden by them or to see that each goes once.
+        once: whether it is an error when one goes twice.
+    """
+
+    key: tuple[int, ...]
+    actions: tuple[Action, ...]
+    keys: bool
+    positions: bool
+    once: bool
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Reported:
+        """Does all that is to be done with the rows of one partition, in bounded memory.
+
+        Raises:
+            InputError: a target row is matched by several source rows.
+            RowError: a value does not fit.
+        """
+        report = Reported()
+        first = next(batches, None)
+        if first is None:
+            return report
+        runtime = shared_runtime()
+        store = open_store(self.url, runtime)
+        entry = msgspec.json.decode(self.entry, type=TableEntry)
+        fields = tuple(entry.schema.by_id[id_] for id_ in self.key)
+        sink = KeySink(store, runtime, self.table, entry.uuid, fields, self.txid)
+        rows = self._merged(chained(first, batches), entry, fields, sink, report)
+        report.files += write_data_files(
+            store, self.table, entry, rows, runtime, name=lambda: f"{self.txid}-{runtime.uuid()}"
+        )
+        sink.finish(report)
+        return report
+
+    def _merged(
+        self,
+        batches: Iterator[pa.RecordBatch],
+        entry: TableEntry,
+        fields: tuple[Field, ...],
+        sink: KeySink,
+        report: Reported,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows to be written; on the way it notes which ones they replace."""
+        hiding = pa.array([place for place, action in enumerate(self.actions) if action.hides], pa.int32())
+        for batch in batches:
+            actions = batch[ACTION].cast(pa.int32())
+            hidden = batch.filter(pc.is_in(actions, hiding))
+            if hidden.num_rows and self.positions:
+                self._note(hidden, report)
+            if hidden.num_rows and self.keys:
+                names = [field.name for field in fields]
+                keys = pa.record_batch([hidden[f"__key_{place}"] for place in range(len(fields))], names)
+                for part in conform(pa.RecordBatchReader.from_batches(keys.schema, [keys]), only(fields)):
+                    sink.add(part)
+            for number, action in enumerate(self.actions):
+                chosen = batch.filter(pc.equal(actions, number))
+                if chosen.num_rows and action.columns is not None:
+                    names = [name for name, _ in action.columns]
+                    rows = pa.record_batch([chosen[f"__value_{place}"] for _, place in action.columns], names)
+                    yield from conform(pa.RecordBatchReader.from_batches(rows.schema, [rows]), entry.schema)
+
+    def _note(self, hidden: pa.RecordBatch, report: Reported) -> None:
+        files = hidden[FILE].dictionary_encode()
+        places, rows = files.indices.to_numpy(), hidden[ROW].to_numpy()
+        for place, name in enumerate(files.dictionary.to_pylist()):
+            own = rows[places == place].astype(np.uint32)
+            positions = BitMap(own)
+            report.add_positions(name, positions)
+            if self.once and (report.again or len(positions) < len(own)):
+                raise matched_twice()
+
+
+def write_merged(task: MergeTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For ``mapInArrow``: rows with their actions become what was done (``REPORT``)."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from task.run(batches).to_batches()
+
+    return telling(write)
+
+
+def matched_twice() -> InputError:
+    """The error for source rows of which none is the one that counts."""
+    return InputError(
+        "several source rows match one row of the table, and would each update or delete it: keep one source row of "
+        "each key, by dropDuplicates([...]) or row_number() over a window, or tell them apart by conditions"
+    )

@@ -1,0 +1,202 @@
+"""MERGE from Spark: what happens to which row, and what of it is read, written and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+
+import dolmen
+from dolmen.database import Database, Table
+from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.spark.merge_clauses import Delete, Insert, Update
+from dolmen.spark.merges import merge
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("n", pa.int32()), ("u", pa.uint64())])
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Database:
+    return dolmen.open(str(tmp_path / "db"))
+
+
+@pytest.fixture
+def table(db: Database) -> Table:
+    """Ids 0 to 9, whose n is ten times as large, in two files."""
+    table = db.create_table("t", SCHEMA, primary_key="id")
+    for some in (range(5), range(5, 10)):
+        u = pa.array([2**63 + i for i in some], pa.uint64())
+        table.append({"id": list(some), "name": ["old"] * 5, "n": [10 * i for i in some], "u": u})
+    return table
+
+
+def source(spark: SparkSession, *rows: tuple[Any, ...], schema: str = "id long, name string, n int") -> DataFrame:
+    return spark.createDataFrame(list(rows), schema)
+
+
+def rows(table: Table) -> dict[int, tuple[Any, ...]]:
+    found = table.scan(["id", "name", "n"]).to_arrow().to_pylist()
+    assert len({row["id"] for row in found}) == len(found)
+    return {row["id"]: (row["name"], row["n"]) for row in found}
+
+
+def before(*but: int) -> dict[int, tuple[Any, ...]]:
+    return {i: ("old", 10 * i) for i in range(10) if i not in but}
+
+
+def test_matched_rows_are_updated_and_others_inserted(spark: SparkSession, db: Database, table: Table) -> None:
+    version = db.version
+    done = merge(table, source(spark, (3, "new", 1), (12, "new", 2)), "id")
+    assert (done.version, done.operation) == (version + 1, "merge")
+    assert (done.counts.rows_added, done.counts.tombstones_added, done.counts.files_removed) == (2, 1, 0)
+    assert rows(table) == {**before(3), 3: ("new", 1), 12: ("new", 2)}
+    # What the source does not have stays as it was, or is NULL.
+    assert table.scan(["u"], "id IN (3, 12)").to_arrow()["u"].to_pylist() in ([2**63 + 3, None], [None, 2**63 + 3])
+    assert db.verify(deep=True).ok
+
+
+def test_expressions_say_what_columns_become(spark: SparkSession, table: Table) -> None:
+    merge(
+        table,
+        source(spark, (3, "x", 1), (12, "y", 2)),
+        ["id"],
+        when_matched={"n": "target.n + source.n"},
+        when_not_matched={"id": "source.id", "name": "upper(source.name)"},
+    )
+    assert rows(table) == {**before(3), 3: ("old", 31), 12: ("Y", None)}
+
+
+def test_the_first_clause_whose_condition_holds_is_what_happens(
+    spark: SparkSession, db: Database, table: Table
+) -> None:
+    changes = source(
+        spark, (1, "D", 0), (2, "U", 7), (3, "?", 0), (20, "D", 0), (21, "U", 5), schema="id long, op string, n int"
+    )
+    done = merge(
+        table,
+        changes,
+        "id",
+        when_matched=[Delete(when="source.op = 'D'"), Update({"n": "source.n"}, when="source.op = 'U'")],
+        when_not_matched=Insert(when="source.op <> 'D'"),
+    )
+    # Some of the matched rows stay, so it goes by positions, and is counted.
+    assert (done.counts.rows_deleted, done.counts.rows_added, done.counts.tombstones_added) == (2, 2, 0)
+    assert rows(table) == {**before(1, 2), 2: ("old", 7), 21: (None, 5)}
+    assert db.verify(deep=True).ok
+
+
+def test_rows_that_no_source_row_matches_are_deleted_or_changed(spark: SparkSession, table: Table) -> None:
+    merge(
+        table,
+        source(spark, (3, "new", 1), (12, "new", 2)),
+        "id",
+        when_matched=None,
+        when_not_matched_by_source=[Delete(when="target.id > 3"), Update({"name": "concat(target.name, 'er')"})],
+    )
+    assert rows(table) == {0: ("older", 0), 1: ("older", 10), 2: ("older", 20), 3: ("old", 30), 12: ("new", 2)}
+
+
+def test_whole_rows_by_their_primary_key_are_an_upsert_which_reads_nothing(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    for path in (tmp_path / "db" / "data").rglob("*.parquet"):
+        path.unlink()
+    whole = source(spark, (3, "new", 1)).withColumn("u", F.lit(None).cast("long"))
+    assert merge(table, whole, "id").operation == "upsert"
+    assert merge(table, whole.select("n"), "n", "delete", None).operation == "delete"
+
+
+def test_what_is_matched_may_be_deleted_and_that_is_all(spark: SparkSession, table: Table) -> None:
+    merge(table, source(spark, (3, "x", 1), (3, "y", 1), (None, "z", 1), (12, "x", 1)), "id", "delete", None)
+    assert rows(table) == before(3)
+
+
+@pytest.mark.parametrize("when", [None, "source.n > 0"])
+def test_several_source_rows_for_one_row_are_an_error(
+    spark: SparkSession, db: Database, table: Table, when: str | None
+) -> None:
+    version = db.version
+    twice = source(spark, (0, "a", 1), (0, "b", 2))
+    with pytest.raises(InputError, match="several source rows match one row of the table"):
+        merge(table, twice, "id", Update(when=when), None)
+    with pytest.raises(InputError, match=r"same key \(columns 'id'\)"):
+        merge(table, twice, "id", Update(when=when))
+    assert (db.version, rows(table)) == (version, before())
+    if when:  # of which one counts
+        merge(table, twice, "id", Update(when="source.n > 1"), None)
+        assert rows(table) == {**before(0), 0: ("b", 2)}
+
+
+def test_null_matches_nothing(spark: SparkSession, table: Table) -> None:
+    table.append({"id": [100], "name": [None], "n": [1]})
+    merge(table, source(spark, (101, None, 5), (102, "no such", 6)), "name")
+    assert rows(table) == {**before(), 100: (None, 1), 101: (None, 5), 102: ("no such", 6)}
+    with pytest.raises(RowError, match="NULL in the primary key"):
+        merge(table, source(spark, (None, "x", 5)), "id")
+
+
+def test_many_target_rows_of_one_key_are_all_rewritten(spark: SparkSession, table: Table) -> None:
+    merge(table, source(spark, ("old", 1), schema="name string, n int"), "name", {"n": "target.n + source.n"}, None)
+    assert rows(table) == {i: ("old", 10 * i + 1) for i in range(10)}
+
+
+def test_a_merge_of_more_keys_than_are_listed_goes_by_their_range(
+    spark: SparkSession, db: Database, table: Table
+) -> None:
+    many = spark.range(5, 3000).select("id", F.lit("new").alias("name"))
+    done = merge(table, many, "id")
+    assert done.counts.rows_added == 2995
+    assert table.count("name = 'new'") == 2995
+    assert table.scan(["n"], "id = 7").to_arrow()["n"].to_pylist() == [70]
+    assert db.verify(deep=True).ok
+
+
+def test_an_empty_source_and_one_that_matches_nothing_are_no_commit(
+    spark: SparkSession, db: Database, table: Table
+) -> None:
+    version = db.version
+    assert merge(table, source(spark), "id").operation == "nothing"
+    assert merge(table, source(spark, (77, "x", 1)), "id", "update", None).operation == "nothing"
+    assert db.version == version
+
+
+def test_under_one_id_a_merge_is_applied_once(spark: SparkSession, table: Table) -> None:
+    changes = source(spark, (3, "x", 1))
+    first = merge(table, changes, "id", {"n": "target.n + source.n"}, None, request="m")
+    assert merge(table, changes, "id", {"n": "target.n + source.n"}, None, request="m").already == {"m": first.version}
+    assert rows(table)[3] == ("old", 31)
+
+
+def test_a_value_that_does_not_fit_fails_the_merge(spark: SparkSession, db: Database, table: Table) -> None:
+    version = db.version
+    with pytest.raises(RowError, match="column 'n'"):
+        merge(table, source(spark, (3, "x", 1)), "id", {"n": "3000000000L * source.n"}, None)
+    assert db.version == version
+
+
+def test_what_makes_no_sense_is_refused_before_a_task_begins(spark: SparkSession, db: Database, table: Table) -> None:
+    version, changes = db.version, source(spark, (3, "x", 1))
+    for wrong, clauses in (
+        (r"source\.nn", {"when_matched": {"n": "source.nn"}}),
+        (r"target\.n", {"when_not_matched": {"n": "target.n"}}),
+        (r"source\.n", {"when_not_matched_by_source": {"n": "source.n"}}),
+        ("no condition: it is of type int", {"when_matched": Update(when="source.n")}),
+        ("behind one without a condition", {"when_matched": [Delete(), Update()]}),
+        ("when_matched='insert'", {"when_matched": "insert"}),
+        ("when_not_matched='update'", {"when_not_matched": "update"}),
+        ("say which columns change", {"when_not_matched_by_source": Update()}),
+        ("does nothing", {"when_matched": None, "when_not_matched": None}),
+        ("no column 'm' in the table", {"when_matched": {"m": "source.n"}}),
+        ("column 'n'", {"when_matched": {"n": "source.name"}}),
+    ):
+        with pytest.raises(InputError, match=wrong):
+            merge(table, changes, "id", **clauses)  # type: ignore[arg-type]
+    with pytest.raises(SchemaError, match="no column 'extra' in the table, and no expression"):
+        merge(table, changes.withColumn("extra", F.lit(1)), "id")
+    with pytest.raises(SchemaError, match="no column 'id', which the merge goes by"):
+        merge(table, changes.drop("id"), "id")
+    assert db.version == version
