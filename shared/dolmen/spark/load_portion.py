@@ -51,6 +51,10 @@ from dolmen.transaction import Transaction
 
 ROUNDS = 5
 """How often a portion is made anew because what it was made on has changed under it."""
+HELD_BYTES = 32 << 20
+"""A file of up to so many bytes of rows is held back by its task until its end was seen."""
+SAMPLE_BYTES = 1 << 20
+"""One key is taken as a sample of so many bytes of sorted rows, or of an eighth of a data file."""
 LEAST_GROUP_BYTES, MOST_GROUP_BYTES = 16 << 20, 256 << 20
 """A task reads files of so many bytes, or one that is larger."""
 
@@ -224,7 +228,8 @@ class _Work:
     def write(self, drops: Sequence[Drop]) -> _Written:
         """Reads files, and writes their rows into data files under the transaction's intent."""
         groups = _groups(drops, self._spark.sparkContext.defaultParallelism)
-        read = ReadDrops(self._landing, self._entry, self._settings.format, self._options, tuple(drops), groups)
+        format = self._settings.format
+        read = ReadDrops(self._landing, self._entry, format, self._options, tuple(drops), groups, HELD_BYTES)
         return self._in_order(read) if self._is_sorted else self._as_they_come(read)
 
     def _as_they_come(self, read: ReadDrops) -> _Written:
@@ -234,8 +239,8 @@ class _Work:
         return _Written(_files(rows), told, all(each.whole or not each.rows for each in told.values()))
 
     def _in_order(self, read: ReadDrops) -> _Written:
-        spark = self._spark
-        runs = self._groups(read).mapInArrow(telling(read_runs(read)), RUNS).persist(StorageLevel.DISK_ONLY)
+        made = read_runs(read, min(SAMPLE_BYTES, self._file_bytes // 8))
+        runs = self._groups(read).mapInArrow(telling(made), RUNS).persist(StorageLevel.DISK_ONLY)
         try:
             told = _told(_collected(runs.where("told IS NOT NULL").select("told")))
             bad = [place for place, each in told.items() if not each.whole]
@@ -243,12 +248,8 @@ class _Work:
             samples = [Sample.decode(row.sample) for row in good.select("sample").collect()]
             if not samples:
                 return _Written((), told, True)
-            total = sum(sample.weight * len(sample.keys) for sample in samples)
-            stored = sum(sample.stored for sample in samples) * _STORED_AS
-            least = min(spark.sparkContext.defaultParallelism, int(stored // (self._file_bytes / 4)))
-            parts = max(1, least, round(stored / self._file_bytes))
-            pieces = max(1, round(total / parts / RANGE_BYTES))
-            ranges = Ranges.of(((key, one.weight) for one in samples for key in one.keys), parts, pieces)
+            ranges = self._ranges(samples)
+            parts = ranges.parts[-1] + 1
             cut = good.select("run").mapInArrow(telling(cut_runs(self._entry, ranges, self._lanes(parts))), PIECES)
             lanes = cut.repartition(parts, "lane").sortWithinPartitions("lane", "range")
             target = self._target(2 * self._file_bytes)  # a range is a file, if it is somewhat larger too
@@ -259,6 +260,14 @@ class _Work:
         if rows != expected:  # runs were lost with a machine, and a file has changed before it was read again
             raise ConflictError(f"table {self._table!r}: {expected:,} rows were read first, and {rows:,} later")
         return _Written(files, told, True)
+
+    def _ranges(self, samples: Sequence[Sample]) -> Ranges:
+        """As many parts as full data files, or as processors if the files are not too small then."""
+        stored = sum(sample.stored for sample in samples) * _STORED_AS
+        least = min(self._spark.sparkContext.defaultParallelism, int(stored // (self._file_bytes / 4)))
+        parts = max(1, least, round(stored / self._file_bytes))
+        pieces = max(1, round(sum(sample.weight * len(sample.keys) for sample in samples) / parts / RANGE_BYTES))
+        return Ranges.of(((key, one.weight) for one in samples for key in one.keys), parts, pieces)
 
     def _groups(self, read: ReadDrops) -> DataFrame:
         count = len(read.groups)

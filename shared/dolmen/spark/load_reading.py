@@ -22,9 +22,6 @@ from dolmen.ingest.files.options import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.runtime import shared_runtime
 
-HELD_BYTES = 32 << 20
-"""Files of up to so many bytes of rows are held back until their end was seen."""
-
 
 class FileRead(msgspec.Struct, frozen=True):
     """What a task tells of one file.
@@ -76,6 +73,7 @@ class ReadDrops:
         format: what they are, whatever their names say.
         drops: of the portion.
         groups: for each task the places of its drops.
+        held_bytes: files of up to so many bytes of rows are held back until their end was seen.
     """
 
     landing: Places
@@ -84,6 +82,7 @@ class ReadDrops:
     options: ReadOptions
     drops: tuple[Drop, ...]
     groups: tuple[tuple[int, ...], ...]
+    held_bytes: int
 
     def table(self) -> TableEntry:
         """The table's entry."""
@@ -118,7 +117,7 @@ class ReadDrops:
                 yield Rows(place, batch)
                 continue
             held.append(batch)
-            if size > HELD_BYTES:
+            if size > self.held_bytes:
                 yield from (Rows(place, each) for each in held)
                 held = None
         if held is not None:

@@ -35,9 +35,6 @@ RUN_BYTES = 32 << 20
 """Rows that are sorted together, in bytes of Arrow memory."""
 RANGE_BYTES = 64 << 20
 """Of a range: rows that are merged in memory."""
-SAMPLE_BYTES = 1 << 20
-"""One key is taken as a sample of so many bytes of sorted rows."""
-
 _RUN_ROWS = 1 << 20
 
 
@@ -113,8 +110,12 @@ class Sample:
         return cls(*json.loads(body))
 
 
-def read_runs(read: ReadDrops) -> Callable[[Batches], Batches]:
-    """For ``mapInArrow``: numbers of groups become sorted runs of their rows."""
+def read_runs(read: ReadDrops, sample_bytes: int) -> Callable[[Batches], Batches]:
+    """For ``mapInArrow``: numbers of groups become sorted runs of their rows.
+
+    Args:
+        sample_bytes: of so many bytes of a run one key is taken as a sample.
+    """
 
     def run(batches: Batches) -> Batches:
         entry = read.table()
@@ -122,7 +123,7 @@ def read_runs(read: ReadDrops) -> Callable[[Batches], Batches]:
             told: list[FileRead] = []
             for place, rows in groupby(read.rows(group, told), key=lambda each: each.place):
                 for columns in cut((each.batch for each in rows), entry.schema.arrow, RUN_BYTES, _RUN_ROWS):
-                    yield _run(columns, entry, place)
+                    yield _run(columns, entry, place, sample_bytes)
             if told:
                 yield pa.record_batch(
                     [
@@ -137,10 +138,10 @@ def read_runs(read: ReadDrops) -> Callable[[Batches], Batches]:
     return run
 
 
-def _run(columns: list[pa.ChunkedArray], entry: TableEntry, place: int | None) -> pa.RecordBatch:
+def _run(columns: list[pa.ChunkedArray], entry: TableEntry, place: int | None, sample_bytes: int) -> pa.RecordBatch:
     rows = _sorted(columns, entry)
     keys = Keys(rows, entry)
-    count = min(rows.num_rows, max(1, rows.nbytes // SAMPLE_BYTES))
+    count = min(rows.num_rows, max(1, rows.nbytes // sample_bytes))
     body = _packed(rows)
     sample = Sample(
         [keys.at((2 * number + 1) * rows.num_rows // (2 * count)) for number in range(count)],
