@@ -42,6 +42,7 @@ def test_defaults_hand_over_compactions_only() -> None:
         ("DOLMEN_SPARK_ROLE", ""),
         ("DOLMEN_SPARK_ROLE", "jobs"),
         ("DOLMEN_SPARK_JOBS", ""),
+        ("DOLMEN_SPARK_JOBS", "s3://"),
         ("DOLMEN_SPARK_JOBS", "s3://code/with a blank"),
         ("DOLMEN_HANDED_URL", ""),
         ("DOLMEN_SPARK_TIMEOUT_MINUTES", "4"),
@@ -79,15 +80,13 @@ def test_a_job_gets_its_packages_and_what_the_functions_are_told_about_files() -
 
 
 def test_the_stack_sets_every_one_of_them_and_only_where_jobs_are_started() -> None:
-    resources = TEMPLATE["Resources"]
-    names = {name for name in COMPLETE if name != "DOLMEN_DATABASE"} | {
-        "DOLMEN_SPARK_PARAMETERS",
-        "DOLMEN_SPARK_TIMEOUT_MINUTES",
-        "DOLMEN_HANDOVER_BYTES",
-        "DOLMEN_HANDOVER_BACKLOG",
-        "DOLMEN_HANDOVER_COMPACT_BYTES",
+    both = {"DOLMEN_SPARK_PARAMETERS", "DOLMEN_SPARK_TIMEOUT_MINUTES", *COMPLETE} - {"DOLMEN_DATABASE"}
+    told = {
+        "IngestFunction": both | {"DOLMEN_HANDOVER_BYTES", "DOLMEN_HANDOVER_BACKLOG", "DOLMEN_INGEST_QUEUE"},
+        "CompactFunction": both | {"DOLMEN_HANDOVER_COMPACT_BYTES"},
+        "DeleteFunction": set(),
+        "GcFunction": set(),
     }
-    for function in ("IngestFunction", "CompactFunction"):
-        assert names <= set(resources[function]["Properties"]["Environment"]["Variables"])
-    for function in ("DeleteFunction", "GcFunction"):
-        assert not names & set(resources[function]["Properties"]["Environment"]["Variables"])
+    for function, names in told.items():
+        variables = set(TEMPLATE["Resources"][function]["Properties"]["Environment"]["Variables"])
+        assert variables - {"POWERTOOLS_SERVICE_NAME"} == names

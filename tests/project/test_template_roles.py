@@ -20,6 +20,7 @@ LOG = {"logs:CreateLogStream", "logs:PutLogEvents"}
 DATABASE_OBJECTS = sub(f"{DATABASE}/${{DatabasePrefix}}/*")
 DROPS = sub(f"{LANDING}/${{LandingPrefix}}*")
 REJECTS = sub(f"{LANDING}/rejected/*")
+HANDED = sub(f"{LANDING}/handed/*")
 
 
 def test_ingest_reads_and_tags_drops_commits_and_rejects_and_no_more() -> None:
@@ -87,15 +88,16 @@ def granted(stack: Stack) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from ((policy, one) for one in stack.properties(policy)["PolicyDocument"]["Statement"])
 
 
-def test_whatever_is_chosen_nobody_but_gc_deletes_objects_or_configures_buckets() -> None:
+def test_whatever_is_chosen_nobody_but_gc_deletes_objects_of_the_database_or_configures_buckets() -> None:
     for choice in all_choices():
         deleting = {
-            name
+            name: statement["Resource"]
             for name, statement in granted(deployed(**choice))
             for action in as_list(statement["Action"])
             if re.match(r"s3:(Delete|PutBucket|PutLifecycle|Bypass|\*)", action)
         }
-        assert deleting == {"GcRole"}
+        settling = {"SparkJobRole": HANDED} if choice["CreateSpark"] == "yes" else {}
+        assert deleting == {"GcRole": DATABASE_OBJECTS, **settling}
 
 
 def test_whatever_is_chosen_nobody_may_do_anything_or_something_everywhere() -> None:

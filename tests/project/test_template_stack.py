@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.built import find_sam
-from support.template import CHOICES, PARAMETERS, TEMPLATE, all_choices, deployed, references
+from support.template import CHOICES, GIVEN, PARAMETERS, TEMPLATE, all_choices, deployed, references
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS = tomllib.loads((ROOT / "samconfig.toml").read_text())
@@ -31,7 +31,7 @@ def test_sam_validates_and_lints_the_template_under_all_its_conditions(tmp_path:
 
 
 def test_these_are_all_parameters_that_conditions_are_about() -> None:
-    assert set(references(TEMPLATE["Conditions"])) == set(CHOICES)
+    assert set(references(TEMPLATE["Conditions"])) == {*CHOICES, *GIVEN}
 
 
 def test_whatever_is_chosen_nothing_refers_to_what_is_not_made() -> None:
@@ -92,6 +92,12 @@ def assert_taken(name: str, value: str) -> None:
     [
         ("LandingPrefix", "rejected/"),
         ("LandingPrefix", "rejected/landing/"),
+        ("LandingPrefix", "handed/"),
+        ("SparkJobs", "s3://bucket/prefix"),
+        ("SparkApplicationId", "Application"),
+        ("SparkJobRoleArn", "jobs"),
+        ("HandoverBytes", "0"),
+        ("HandoverBacklog", "-1"),
         ("LandingPrefix", "landing"),
         ("LandingPrefix", ""),
         ("LandingPrefix", "a/../b/"),
@@ -116,6 +122,7 @@ def test_the_outputs_say_where_things_are() -> None:
     wanted |= {f"{name}FunctionName" for name in ("Ingest", "Delete", "Compact", "Gc")}
     wanted |= {f"{name}PolicyArn" for name in ("Read", "Drop", "RequestDeletes", "Operate")}
     outputs = deployed().outputs
+    wanted |= {"HandedUri"}
     assert wanted <= set(outputs)
     assert outputs["LandingUri"]["Value"] == {"Fn::Sub": "s3://${LandingBucketName}/${LandingPrefix}"}
     assert outputs["DependenciesLayerArn"]["Value"] == {"Ref": "DependenciesX8664Layer"}

@@ -50,14 +50,26 @@ CHOICES: dict[str, tuple[str, str]] = {
     "AlarmEmail": ("", "people@example.com"),
     "Schedules": ("ENABLED", "DISABLED"),
     "Architecture": ("x86_64", "arm64"),
+    "CreateSpark": ("no", "yes"),
 }
 """The parameters that conditions are about: the default, and what else."""
 
+GIVEN = {
+    "SparkApplicationId": "00f1r2a3b4c5d6e7",
+    "SparkJobRoleArn": "arn:aws:iam::111122223333:role/jobs",
+    "SparkJobs": "code/dolmen/0123",
+}
+"""Others, which are only given together: an application of others, in the place of one that the stack makes."""
+
 
 def all_choices() -> Iterator[dict[str, str]]:
-    """Every combination of what conditions can be decided by."""
-    for values in itertools.product(*CHOICES.values()):
-        yield dict(zip(CHOICES, values, strict=True))
+    """Every combination of what conditions can be decided by; an application of others in some of them."""
+    for number, values in enumerate(itertools.product(*CHOICES.values())):
+        choice = dict(zip(CHOICES, values, strict=True))
+        if choice["CreateSpark"] == "yes":
+            yield choice | {"SparkJobs": GIVEN["SparkJobs"]}
+        else:
+            yield choice | (GIVEN if number % 4 == 0 else {})
 
 
 @dataclass(frozen=True)
@@ -115,6 +127,8 @@ def _deployed(parameters: tuple[tuple[str, str], ...]) -> Stack:
                 return decide(conditions[name])
             case {"Fn::Equals": [left, right]}:
                 return str(decide(left)) == str(decide(right))
+            case {"Fn::Or": parts}:
+                return any(decide(part) for part in parts)
             case {"Fn::Not": [inner]}:
                 return not decide(inner)
             case {"Fn::Join": [separator, {"Ref": name}]}:
@@ -170,7 +184,10 @@ def references(value: Any) -> Iterator[str]:
             elif key == "Fn::GetAtt":
                 yield item[0]
             elif key == "Fn::Sub":
-                yield from (name.split(".")[0] for name in re.findall(r"\$\{([^}!]+)\}", item))
+                text, named = item if isinstance(item, list) else (item, {})
+                found = (name.split(".")[0] for name in re.findall(r"\$\{([^}!]+)\}", text))
+                yield from (name for name in found if name not in named)
+                yield from references(named)
             elif key == "DependsOn":
                 yield from as_list(item)
             else:

@@ -94,8 +94,8 @@ def _required(environment: Mapping[str, str], name: str, what: str) -> str:
 
 def _url(environment: Mapping[str, str], name: str, what: str) -> str:
     text = _required(environment, name, what).rstrip("/")
-    if re.search(r"\s", text):  # they become words of a command line
-        raise InputError(f"{name} is {text!r}: a URL has no white space")
+    if not re.fullmatch(r"[a-z0-9]+:///?[^\s/]\S*", text):  # they become words of a command line
+        raise InputError(f"{name} is {text!r}: a URL, as s3://bucket/prefix: {what}")
     return text
 
 
