@@ -35,33 +35,43 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> StructType:
         """The table's columns, or those asked for; pins the version that will be read."""
+        from dolmen.spark.failures import marked
         from dolmen.spark.source import pin
         from dolmen.spark.source_options import READ, STREAM_READ
 
-        self.pinned = pin(self.options, {*READ, *STREAM_READ})  # for either: Spark does not say which
-        return self.pinned.spark_schema()
+        with marked():
+            self.pinned = pin(self.options, {*READ, *STREAM_READ})  # for either: Spark does not say which
+            return self.pinned.spark_schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads the pinned version, or the newest one if the columns were given by the user."""
+        from dolmen.spark.failures import marked
         from dolmen.spark.source import pin
         from dolmen.spark.source_read import reader
 
-        return reader(self.pinned or pin(self.options), schema, self.options)
+        with marked():
+            return reader(self.pinned or pin(self.options), schema, self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Writes rows in one commit."""
+        from dolmen.spark.failures import marked
         from dolmen.spark.source_write import writer
 
-        return writer(self.options, schema, overwrite)
+        with marked():
+            return writer(self.options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Reads what is appended, commit by commit."""
+        from dolmen.spark.failures import marked
         from dolmen.spark.stream_read import stream_reader
 
-        return stream_reader(self.options, schema)
+        with marked():
+            return stream_reader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Writes each micro-batch in one commit, once."""
+        from dolmen.spark.failures import marked
         from dolmen.spark.stream_write import stream_writer
 
-        return stream_writer(self.options, schema, overwrite)
+        with marked():
+            return stream_writer(self.options, schema, overwrite)

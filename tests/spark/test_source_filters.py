@@ -25,6 +25,7 @@ from dolmen.predicate import Predicate
 from dolmen.predicate.bind import conjunction
 from dolmen.spark.source import register
 from dolmen.spark.source_filters import to_predicate
+from dolmen.spark.types import spark_type
 from support.random_tables import FLAT, TYPES, random_column
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
@@ -77,16 +78,14 @@ def condition(rng: random.Random, shape: str, column: Column, values: list[Any])
 
 
 def typed(values: list[Any], arrow_type: pa.DataType) -> list[Any]:
-    """Values as users of PySpark would write them, in the column's own type: Spark folds others away."""
-    if pa.types.is_uint64(arrow_type):
-        return [F.lit(Decimal(value)).cast("decimal(20,0)") for value in values]
-    if pa.types.is_decimal(arrow_type):
-        return [F.lit(value).cast(f"decimal({arrow_type.precision},{arrow_type.scale})") for value in values]
-    if pa.types.is_float32(arrow_type):
-        return [F.lit(value).cast("float") for value in values]
+    """Values in the column's own type: what lies at the edge of another Spark folds, and all conditions with it."""
     if pa.types.is_binary(arrow_type) or pa.types.is_fixed_size_binary(arrow_type):
         return [F.lit(bytearray(value)) for value in values]
-    return values
+    if pa.types.is_string(arrow_type):
+        return values
+    if pa.types.is_uint64(arrow_type):
+        values = [Decimal(value) for value in values]
+    return [F.lit(value).cast(spark_type(arrow_type)) for value in values]
 
 
 def drawn(rng: random.Random, kind: str, array: pa.Array) -> list[Any]:
@@ -130,7 +129,8 @@ def pushed(spark: SparkSession, frame: DataFrame, conditions: Iterable[Column], 
     recorded = spark.read.format("recorder").schema(frame.schema).load(str(to))
     for each in conditions:
         recorded = recorded.where(each)
-    recorded._jdf.queryExecution().executedPlan()
+    plan = recorded._jdf.queryExecution().executedPlan().toString()
+    assert to.exists(), plan  # else a condition was folded to FALSE, and nothing is read
     with to.open("rb") as file:
         filters: list[Filter] = pickle.load(file)
     return filters

@@ -16,10 +16,11 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import dolmen
 from dolmen.database import Database, Table
-from dolmen.errors import ConflictError, StaleWriterError
+from dolmen.errors import ConflictError, RowError, SchemaError, StaleWriterError
 from dolmen.intent import parse_intent_key
 from dolmen.maintenance.gc_intents import dead, intents
 from dolmen.runtime import Runtime
+from dolmen.spark.failures import told
 from dolmen.spark.pulse import Pulse
 from dolmen.spark.source_options import WRITE, Options
 from dolmen.spark.source_write import WriteJob, prepare
@@ -107,7 +108,7 @@ def test_an_overwrite_meets_who_wrote_meanwhile_and_leaves_its_files_to_collecti
 
     frame = rows(spark, 0, 5, partitions=1)
     before = data_files(tmp_path)
-    with pytest.raises(FAILED, match=r"ConflictError.*added rows"):
+    with pytest.raises(ConflictError, match="added rows"), told():
         save(frame.mapInArrow(meanwhile, frame.schema), db, "overwrite")
     assert ids(table) == [*range(10), 99]
     assert len(data_files(tmp_path) - before) == 2  # theirs, and ours that abort() has not deleted
@@ -132,10 +133,10 @@ def test_what_a_source_cannot_write_is_said_before_a_task_begins(
 
 
 def test_values_and_columns_that_do_not_fit_fail_the_job(spark: SparkSession, db: Database, table: Table) -> None:
-    with pytest.raises(FAILED, match="no column 'y'"):
+    with pytest.raises(SchemaError, match="no column 'y'"), told():
         save(rows(spark, 0, 10).withColumn("y", F.lit(1)), db)
     narrow = db.create_table("narrow", pa.schema([("n", pa.int8())]))
-    with pytest.raises(FAILED, match="row 29, column 'n'"):
+    with pytest.raises(RowError, match="row 29, column 'n'"), told():
         save(spark.range(0, 200, numPartitions=2).select(F.col("id").alias("n")), db, table="narrow")
     assert (narrow.count(), db.refresh()) == (0, 2)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 
@@ -18,6 +17,7 @@ import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import ConflictError, InputError, VersionExpiredError
 from dolmen.format.schema import COMMIT_TS
+from dolmen.spark.failures import told
 from dolmen.spark.source import pin
 from dolmen.spark.source_options import STREAM_READ
 from dolmen.spark.stream_batches import batches_into
@@ -330,7 +330,7 @@ def test_errors_of_a_stream_say_what_to_do(spark: SparkSession, db: Database, ta
     into = db.create_table("into", SCHEMA)
     run(read(spark, db).writeStream.foreachBatch(batches_into(into)), tmp_path / "checkpoint")
     table.delete("id = 1")
-    with pytest.raises(StreamingQueryException, match="ignoreDeletes"):
+    with pytest.raises(ConflictError, match="ignoreDeletes"), told():
         run(read(spark, db).writeStream.foreachBatch(batches_into(into)), tmp_path / "checkpoint")
     with pytest.raises(InputError, match="foreachBatch"):
         batches_into(into)(spark.range(1), 0)

@@ -32,19 +32,32 @@ def telling(
     """What ``mapInArrow`` is given, with errors of dolmen that ``dolmen_error`` finds in the driver."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
+        with marked():
             yield from work(batches)
-        except Error as error:
-            found = _placed(error)
-            found.add_note(_MARK + msgspec.json.encode(_described(found)).decode())
-            raise found.with_traceback(error.__traceback__) from error.__cause__
 
     return run
 
 
 @contextmanager
+def marked() -> Iterator[None]:
+    """Around what a worker does: errors of dolmen say in their text all that ``dolmen_error`` needs."""
+    try:
+        yield
+    except Error as error:
+        found = _placed(error)
+        found.add_note(_MARK + msgspec.json.encode(_described(found)).decode())
+        raise found.with_traceback(error.__traceback__) from error.__cause__
+
+
+@contextmanager
 def told() -> Iterator[None]:
-    """Raises dolmen's own error where a job has failed by one, and leaves others as they are."""
+    """Raises dolmen's own error where a job has failed by one, and leaves others as they are.
+
+    ::
+
+        with told():
+            frame.write.format("dolmen").mode("overwrite").option("table", "events").save(url)
+    """
     try:
         yield
     except FAILURES as failure:

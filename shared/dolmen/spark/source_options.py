@@ -16,7 +16,8 @@ STREAM_READ = (
 STREAM_WRITE = ("table", "operation")
 
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_OF_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode", "mergeschema", "paths"})
+_OF_SPARK = frozenset({"checkpointlocation", "location", "mergeschema", "outputmode", "paths", "queryname"})
+"""What Spark itself adds."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,9 @@ class Options:
             raise InputError(f"the options path and url name two databases, {path!r} and {url!r}: give one")
         if not (path or url):
             raise InputError('format("dolmen") needs the database: .load("s3://bucket/database"), or option "path"')
-        return str(path or url)
+        found = str(path or url)
+        # Spark's catalog writes paths as Hadoop does.
+        return f"file://{found[5:]}" if found.startswith("file:/") and not found.startswith("file://") else found
 
     @property
     def table(self) -> str:

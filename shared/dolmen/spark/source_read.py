@@ -20,6 +20,7 @@ from dolmen.predicate.bind import conjunction
 from dolmen.runtime import shared_runtime
 from dolmen.scan.scan import Scan
 from dolmen.snapshot import PinnedTable
+from dolmen.spark.failures import marked
 from dolmen.spark.source import SourceTable
 from dolmen.spark.source_options import READ, Options
 from dolmen.spark.types import carried_schema
@@ -46,10 +47,11 @@ class SharedScan:
 
     def read(self, paths: Iterable[str]) -> Iterator[pa.RecordBatch]:
         """The rows of some of its files, as Spark takes them."""
-        scan = self.scan().of_files(set(paths))
-        schema = carried_schema(scan.schema)
-        for batch in scan.to_batches():
-            yield batch.cast(schema).select(self.table.columns)
+        with marked():
+            scan = self.scan().of_files(set(paths))
+            schema = carried_schema(scan.schema)
+            for batch in scan.to_batches():
+                yield batch.cast(schema).select(self.table.columns)
 
 
 @lru_cache(maxsize=2)  # a worker gets the partitions of a query one after another
@@ -107,7 +109,8 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> Sequence[InputPartition]:
         """One for each group of files that statistics could not rule out; there may be none."""
-        files = [file.file for file in self.shared.scan().plan.files]
+        with marked():
+            files = [file.file for file in self.shared.scan().plan.files]
         return [FilesPartition(tuple(file.path for file in some)) for some in partitions_of(files)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

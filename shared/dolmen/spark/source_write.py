@@ -28,6 +28,7 @@ from dolmen.errors import InputError
 from dolmen.format.entries import DataFile
 from dolmen.intent import BEAT_SECONDS
 from dolmen.runtime import shared_runtime
+from dolmen.spark.failures import marked
 from dolmen.spark.pulse import Pulse
 from dolmen.spark.source_options import WRITE, Options
 from dolmen.spark.tasks import WriteTask, chained
@@ -150,12 +151,14 @@ class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """One task's rows."""
-        return self.job.nothing() if self.applied else self.job.write(iterator)
+        with marked():
+            return self.job.nothing() if self.applied else self.job.write(iterator)
 
     def commit(self, messages: Sequence[Written | None]) -> None:
         """Once all tasks have ended."""
         if not self.applied:
-            self.job.commit(messages, self.request)
+            with marked():
+                self.job.commit(messages, self.request)
 
     def abort(self, messages: Sequence[Written | None]) -> None:
         """Nothing: see above."""

@@ -24,6 +24,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS
 from dolmen.segments.live import LiveFiles
 from dolmen.snapshot import microseconds
+from dolmen.spark.failures import marked
 from dolmen.spark.source import SourceTable, pinned
 from dolmen.spark.source_options import STREAM_READ, Options
 from dolmen.spark.source_read import SharedScan, bound, partitions_of
@@ -84,14 +85,17 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         """Workers get a copy, which opens nothing: all that they read by is in their partitions."""
         return {**self.__dict__, "_opened": None}
 
+    @marked()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """Where a query begins that has no checkpoint yet: before all rows, or where the options say."""
         return self._from().to_json()
 
+    @marked()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Sets the newest version as the end of the query (Spark 4.2 and later)."""
         self._target = self._newest()
 
+    @marked()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
         """How far the next batch goes: to where the table has changed, and over so many versions at most.
 
@@ -105,6 +109,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._come_to = end
         return end.to_json()
 
+    @marked()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The files that hold rows of a batch, in groups.
 

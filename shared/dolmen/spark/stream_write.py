@@ -15,6 +15,7 @@ from pyspark.sql import datasource
 from pyspark.sql import types as s
 
 from dolmen.errors import InputError
+from dolmen.spark.failures import marked
 from dolmen.spark.source_options import STREAM_WRITE, Options
 from dolmen.spark.source_write import WriteJob, Written, prepare
 
@@ -40,16 +41,18 @@ class TableStreamWriter(_Base):  # type: ignore[misc, valid-type]
         """One task's rows of one batch; says which query's they are, as only tasks are told."""
         context = TaskContext.get()
         query = context.getLocalProperty(QUERY_ID) if context else None
-        if not query:
-            raise InputError("the query of these rows has no id: is this a stream?")
-        return self.job.write(iterator, query)
+        with marked():
+            if not query:
+                raise InputError("the query of these rows has no id: is this a stream?")
+            return self.job.write(iterator, query)
 
     def commit(self, messages: Sequence[Written | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Once all tasks of the batch have ended. A batch without tasks has nothing to commit."""
         queries = {message.query for message in messages if message is not None}
         assert len(queries) <= 1, "rows of two queries in one batch"
         if any(message is not None and message.entries for message in messages) or (queries and self.job.overwrite):
-            self.job.commit(messages, request_id(queries.pop(), batchId))
+            with marked():
+                self.job.commit(messages, request_id(queries.pop(), batchId))
 
     def abort(self, messages: Sequence[Written | None], batchId: int) -> None:  # noqa: N803
         """Nothing: see ``source_write``."""
