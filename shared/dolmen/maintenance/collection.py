@@ -20,7 +20,7 @@ from dolmen.maintenance import never
 from dolmen.maintenance.gc_eraser import Amount, Eraser
 from dolmen.maintenance.gc_intents import clear, settled
 from dolmen.maintenance.gc_keyset import KeySet
-from dolmen.maintenance.gc_mark import mark
+from dolmen.maintenance.gc_mark import Marker, mark
 from dolmen.maintenance.gc_plan import OPERATION, Plan, freeable, next_horizon, plan
 from dolmen.maintenance.gc_release import Release
 from dolmen.maintenance.gc_report import Collected
@@ -38,6 +38,7 @@ def collect(
     deadline: Callable[[], bool] = never,
     settings: DatabaseSettings | None = None,
     full: bool = False,
+    marker: Marker = mark,
 ) -> Collected:
     """Lets old versions expire and deletes what no kept version needs.
 
@@ -48,6 +49,7 @@ def collect(
         deadline: True = stop now; asked between batches. What was done is recorded, and the next run goes on.
         settings: by default those of the database.
         full: look at all objects for orphans, also where earlier runs have looked.
+        marker: works out what must stay; always asked about a version from which on the fence stands.
 
     Raises:
         ConflictError: other collections moved the fence all the time.
@@ -59,7 +61,9 @@ def collect(
         return Collected(0, 0, dry_run=dry_run)
     with context.reading(manifest.version):
         own = settings is None
-        return _Collection(context, chosen, manifest, planned, deadline, own=own, dry_run=dry_run, full=full).run()
+        return _Collection(
+            context, chosen, manifest, planned, deadline, marker, own=own, dry_run=dry_run, full=full
+        ).run()
 
 
 def _fenced(
@@ -107,6 +111,7 @@ class _Collection:
         manifest: Manifest,
         planned: Plan,
         deadline: Callable[[], bool],
+        marker: Marker,
         *,
         own: bool,
         dry_run: bool,
@@ -114,7 +119,7 @@ class _Collection:
     ) -> None:
         self._held_to = settings if own else None
         self._context, self._settings, self._manifest, self._planned = context, settings, manifest, planned
-        self._deadline, self._dry_run, self._full = deadline, dry_run, full
+        self._deadline, self._marker, self._dry_run, self._full = deadline, marker, dry_run, full
         self._eraser = Eraser(context.store, dry_run=dry_run)
         self._now_us = max(planned.now_us, manifest.created_at)
         self._through = freeable(manifest, settings, self._now_us)
@@ -127,7 +132,7 @@ class _Collection:
     def _kept(self) -> KeySet:
         """What must stay: of the newest version, and of older ones that are kept or may still be read from."""
         if self._marked is None:  # not a cached_property: up to Python 3.11 all of a class wait for one that fetches
-            self._marked = mark(self._manifest, self._context.segments, self._through)
+            self._marked = self._marker(self._manifest, self._context.segments, self._through)
         return self._marked
 
     def run(self) -> Collected:
@@ -175,7 +180,7 @@ class _Collection:
         cutoff = self._planned.orphan_cutoff if self._dry_run else self._manifest.orphan_cutoff
         kept = self._kept
         if self._freed < self._through:  # a segment on the list is no orphan: by it the next run finds what is left
-            kept = mark(self._manifest, self._context.segments, self._freed)
+            kept = self._marker(self._manifest, self._context.segments, self._freed)
         sweep = Sweep(
             self._context.head,
             self._eraser,

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
 
 Codes = npt.NDArray[np.int64]
+
+
+def stable_code(key: str) -> int:
+    """64 bits of a key that are the same in every process; Python's own ``hash`` of a text is not."""
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def stable_codes(keys: Iterable[str]) -> Codes:
+    """The codes of keys, ascending, each once."""
+    return np.unique(np.fromiter(map(stable_code, keys), np.int64))
 
 
 class KeySet:
@@ -20,6 +31,16 @@ class KeySet:
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._codes = array("q", map(hash, keys))
+        self._code: Callable[[str], int] = hash
+
+    @classmethod
+    def of_codes(cls, parts: Sequence[Codes]) -> KeySet:
+        """The union of what other processes have found, as ``stable_codes``."""
+        found = cls(())
+        found._code = stable_code
+        for part in parts:
+            found._codes.frombytes(np.ascontiguousarray(part, np.int64).tobytes())
+        return found
 
     @cached_property
     def _sorted(self) -> Codes:
@@ -34,7 +55,7 @@ class KeySet:
 
     def holds(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Whether each of ``keys`` is in the set."""
-        wanted = np.fromiter(map(hash, keys), np.int64, len(keys))
+        wanted = np.fromiter(map(self._code, keys), np.int64, len(keys))
         ordered = self._sorted
         if not len(ordered):
             return np.zeros(len(keys), np.bool_)

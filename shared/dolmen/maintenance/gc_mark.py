@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from dolmen.errors import CorruptionError
 from dolmen.format.manifest import Manifest, Released, Segment, TableEntry
@@ -10,6 +11,9 @@ from dolmen.format.references import references
 from dolmen.maintenance.gc_keyset import KeySet
 from dolmen.segments.live import LiveFiles
 from dolmen.segments.reader import SegmentReader
+
+Marker: TypeAlias = Callable[[Manifest, SegmentReader, int], KeySet]
+"""``mark``, or what gives the same answer by other means: what it leaves out is deleted."""
 
 
 def needed(manifest: Manifest, reader: SegmentReader) -> Iterator[str]:
@@ -53,6 +57,20 @@ def reached(tree: Segment, reader: SegmentReader) -> Iterator[str]:
             return
 
 
+def tree_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
+    """A released segment and all that it reaches.
+
+    One that is missing reaches nothing: an earlier run has deleted all that it names and then itself, and died before
+    it could say so; by its clock, or the settings then, the grace of the readers was over.
+    """
+    yield tree.object
+    try:
+        yield from reached(tree, reader)
+    except CorruptionError as error:
+        if not error.is_missing:
+            raise
+
+
 def released(manifest: Manifest, reader: SegmentReader, after: int) -> Iterator[Released]:
     """What commits after version ``after`` released, oldest first."""
     for segment in manifest.segments_of("released"):
@@ -74,13 +92,6 @@ def mark(manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
         for entry in released(manifest, reader, after):
             yield from entry.objects
             for tree in entry.trees:
-                yield tree.object
-                try:
-                    yield from reached(tree, reader)
-                except CorruptionError as error:
-                    # An earlier run has deleted all that it names and then itself, and died before it could say so;
-                    # by its clock, or the settings then, the grace of the readers was over.
-                    if not error.is_missing:
-                        raise
+                yield from tree_keys(tree, reader)
 
     return KeySet(keys())

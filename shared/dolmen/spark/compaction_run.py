@@ -76,7 +76,7 @@ class CompactionRun:
         self._spark, self._context, self._name, self._entry = spark, context, name, entry
         self._options, self._target = options, target_file_bytes
         self._done, self._deadline, self._tell = done, deadline, tell
-        self._url = _worker_url(context.store)
+        self._url = worker_url(context.store)
         self._waiting = Waiting(done.plan.groups)
         self._intent = Intent.begin(context.store, context.runtime, f"compact {name}", [name])
         self._stopped = False
@@ -198,7 +198,8 @@ class CompactionRun:
         ]
 
 
-def _worker_url(store: ObjectStore) -> str:
+def worker_url(store: ObjectStore) -> str:
+    """A database's URL, for workers. Raises InputError if they can't reach it."""
     if store.url.startswith("memory://"):
         raise InputError("Spark's workers can't reach a database in the memory of this process")
     return store.url

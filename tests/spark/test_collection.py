@@ -1,0 +1,196 @@
+"""Collection with its mark on Spark deletes what the core's would, and never anything that a kept version needs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import dolmen
+from dolmen.database import Database
+from dolmen.errors import CorruptionError, InputError, VersionExpiredError
+from dolmen.maintenance.collection import collect
+from dolmen.maintenance.gc_keyset import stable_code, stable_codes
+from dolmen.maintenance.gc_mark import mark
+from dolmen.maintenance.gc_mark_parts import split
+from dolmen.spark import collection
+from dolmen.spark.collection import SparkMarker, checked, gc
+from support.aging import DEFAULTS
+from support.life import Life, copy_to_directory
+
+FIXED = 7
+SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or FIXED
+LIVES = 12 if os.environ.get("DOLMEN_LONG") else 1
+AT_ONCE = replace(DEFAULTS, keep_versions=5, retention_us=0, reader_grace_us=0, orphan_age_us=3_600_000_000)
+
+
+def directory(life: Life, tmp_path: Path, name: str = "db") -> Database:
+    copy_to_directory(life.place, tmp_path / name)
+    return dolmen.open(str(tmp_path / name))
+
+
+def there(tmp_path: Path, name: str = "db") -> set[str]:
+    """Data, tombstones and segments."""
+    root = tmp_path / name
+    found = (str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+    return {key for key in found if key.startswith(("data/", "tombstone/", "segment/"))}
+
+
+def grown(seed: int, steps: int = 60) -> Life:
+    life = Life(seed)
+    for _ in range(steps):
+        life.step()
+    for number in range(5):
+        life.place.orphan(f"data/a/2025/10/09/0{number}/{number:032x}.parquet")
+    return life
+
+
+@pytest.fixture(scope="module")
+def life() -> Life:
+    """To be copied, not to be gone on with."""
+    return grown(FIXED)
+
+
+def versions(db: Database) -> dict[int, dict[str, list[int]]]:
+    """What every version that can be read shows."""
+    found: dict[int, dict[str, list[int]]] = {}
+    for version in range(1, db.refresh() + 1):
+        try:
+            at = db.at(version)
+        except VersionExpiredError:
+            continue
+        found[version] = {name: sorted(at.table(name).to_arrow()["k"].to_pylist()) for name in at.tables()}
+    return found
+
+
+@pytest.mark.parametrize("place", range(LIVES))
+def test_spark_marks_what_the_core_marks_and_the_same_objects_go(
+    place: int, life: Life, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = SEED + place
+    print(f"DOLMEN_TEST_SEED={seed}")
+    monkeypatch.setattr("dolmen.maintenance.gc_mark_parts.ENTRIES_TOGETHER", 20)
+    life = life if seed == FIXED else grown(seed)
+    db, other = directory(life, tmp_path), directory(life, tmp_path, "other")
+    manifest, segments = db.context.head.refresh().manifest, db.context.segments
+    keys = sorted(there(tmp_path))
+    for after in (0, manifest.version - 3):
+        marker = SparkMarker(spark, db.url, db.context)
+        ours = marker(manifest, segments, after).holds(keys).tolist()
+        assert ours == mark(manifest, segments, after).holds(keys).tolist(), (seed, after)
+        assert not all(ours)  # there are orphans
+    before = versions(db)
+    for _ in range(3):
+        done, expected = gc(spark, db, settings=AT_ONCE, full=True), collect(other.context, settings=AT_ONCE, full=True)
+        assert done.deleted.keys() == expected.deleted.keys()
+        assert done.errors == {}
+    assert {key for key in there(tmp_path) if not key.startswith("segment/")} == {
+        key for key in there(tmp_path, "other") if not key.startswith("segment/")
+    }
+    kept = versions(dolmen.open(db.url))
+    assert len(kept) >= 5
+    assert all(kept[version] == before[version] for version in kept.keys() & before.keys())
+    assert db.verify(deep=True, all_versions=True).findings == ()
+
+
+def test_a_dry_run_deletes_nothing_and_says_what_would_go(life: Life, spark: SparkSession, tmp_path: Path) -> None:
+    db = directory(life, tmp_path)
+    before = there(tmp_path)
+    done = gc(spark, db, settings=AT_ONCE, full=True, dry_run=True)
+    assert done.deleted["orphans"].objects >= 5
+    assert there(tmp_path) == before
+
+
+def test_what_a_killed_compaction_left_is_removed(spark: SparkSession, tmp_path: Path) -> None:
+    """Objects that a job's intent names and no commit does."""
+    db = dolmen.open(str(tmp_path / "db"))
+    table = db.create_table("t", pa.schema([("k", pa.int64())]))
+    for k in range(3):
+        table.append({"k": [k]})
+    txid = "ab" * 16
+    left = [f"data/t/2026/01/01/0{n}/{txid}-{n:032x}.parquet" for n in range(3)]
+    for key in left:
+        db.context.store.put(key, b"half a job")
+        os.utime(tmp_path / "db" / key, (1_767_200_000, 1_767_200_000))
+    gc(spark, db, settings=AT_ONCE)
+    assert not there(tmp_path) & set(left)
+    assert sorted(table.to_arrow()["k"].to_pylist()) == [0, 1, 2]
+    assert db.verify(deep=True).findings == ()
+
+
+def test_nothing_is_deleted_when_a_segment_cannot_be_read(life: Life, spark: SparkSession, tmp_path: Path) -> None:
+    db = directory(life, tmp_path)
+    manifest = db.context.head.refresh().manifest
+    _, parts = split(manifest, db.context.segments, manifest.version)
+    lost = next(part.segments[0].object for part in parts if part.kind == "files")
+    (tmp_path / "db" / lost).unlink()
+    fresh, before = dolmen.open(db.url), there(tmp_path)
+    with pytest.raises(CorruptionError, match=lost):
+        gc(spark, fresh, settings=AT_ONCE, full=True)
+    assert there(tmp_path) >= before
+
+
+def test_nothing_is_deleted_when_a_part_does_not_come_back(
+    life: Life, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = directory(life, tmp_path)
+    before = there(tmp_path)
+    make = collection.mark_parts
+
+    def forgetful(task: Any) -> Any:
+        run = make(task)
+
+        def without_the_first(batches: Any) -> Any:
+            return (batch for batch in run(batches) if batch.column("part")[0].as_py() > 0)
+
+        return without_the_first
+
+    monkeypatch.setattr(collection, "mark_parts", forgetful)
+    with pytest.raises(AssertionError, match=r"1 of .* parts of the mark did not come back: nothing is deleted"):
+        gc(spark, db, settings=AT_ONCE, full=True)
+    assert there(tmp_path) >= before
+
+
+def test_a_task_that_finds_another_manifest_under_the_number_stops_the_mark(
+    life: Life, spark: SparkSession, tmp_path: Path
+) -> None:
+    db = directory(life, tmp_path)
+    manifest = msgspec.structs.replace(db.context.head.refresh().manifest, commit_id="f" * 32)
+    with pytest.raises((PySparkException, Py4JJavaError), match="another one here than in the driver"):
+        SparkMarker(spark, db.url, db.context)(manifest, db.context.segments, 0)
+
+
+def reported(*rows: tuple[int, int, int, int, bytes]) -> pa.Table:
+    names = ["part", "piece", "pieces", "probe", "codes"]
+    types = [pa.int32(), pa.int32(), pa.int32(), pa.int64(), pa.binary()]
+    return pa.table([pa.array(c, t) for c, t in zip(zip(*rows, strict=True), types, strict=True)], names)
+
+
+def test_a_mark_is_used_only_when_every_part_came_back_whole_and_once() -> None:
+    probe, codes = stable_code(collection._PROBE), stable_codes(["data/x", "data/y"])
+    one, two = codes[:1].tobytes(), codes[1:].tobytes()
+    whole = [(0, 0, 2, probe, one), (1, 0, 1, probe, b""), (0, 1, 2, probe, two)]
+    found = checked(reported(*whole), 2)
+    assert sorted(code for some in found for code in some.tolist()) == sorted(codes.tolist())
+    for broken, message in [
+        (whole[1:], "1 of 2 parts"),
+        (whole[:2], "1 of 2 parts"),
+        ([*whole, whole[0]], "twice"),
+        ([*whole[:2], (0, 1, 3, probe, two)], "twice"),
+        ([(0, 0, 2, probe + 1, one), *whole[1:]], "different versions"),
+    ]:
+        with pytest.raises(AssertionError, match=message):
+            checked(reported(*broken), 2)
+
+
+def test_a_database_in_memory_is_told_that_workers_cannot_reach_it(spark: SparkSession) -> None:
+    with pytest.raises(InputError, match="memory"):
+        gc(spark, dolmen.open("memory://collection"))
