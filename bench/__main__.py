@@ -23,8 +23,9 @@ from bench.deletes import cost, deletes
 from bench.maintenance import maintenance
 from bench.measure import Comparison, compare
 from bench.places import Local, Ministack, place
+from bench.spark import part as spark
 
-PARTS = ("main", "maintenance", "growth", "ingest", "messages")
+PARTS = ("main", "maintenance", "growth", "ingest", "messages", "spark")
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 console = Console()
 
@@ -38,17 +39,26 @@ SCAN_AFTER = {"100,000 random ids by key": 2.5, "1 % random ids by position": 1.
 def main() -> None:
     """Runs what the command line asks for."""
     options = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    options.add_argument("named", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all by default")
     options.add_argument("--rows", type=int, default=12_000_000)
     options.add_argument("--rounds", type=int, default=9)
     options.add_argument("--places", nargs="+", default=["local", "ministack"])
-    options.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
+    options.add_argument("--parts", nargs="+", default=[], choices=PARTS, help="the same")
     options.add_argument("--commits", type=int, default=10_000, help="of the part growth")
+    options.add_argument("--spark-rows", type=int, default=10_000_000, help="of the part spark")
+    options.add_argument("--spark-rounds", type=int, default=5)
+    options.add_argument("--only", nargs="+", default=list(spark.ONLY), choices=spark.ONLY, help="of the part spark")
+    options.add_argument("--peers", nargs="*", default=list(spark.PEERS), choices=spark.PEERS, help="beside it")
     options.add_argument("--write", action="store_true", help="write these parts into docs/benchmarks.md")
     chosen = options.parse_args()
-    console.print(f"{chosen.rows:,} rows")
-    table = events(chosen.rows) if set(chosen.parts) - {"growth", "messages"} else None
+    if unknown := set(chosen.named) - set(PARTS):
+        options.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    chosen.parts = [*chosen.named, *chosen.parts] or list(PARTS)
+    table = events(chosen.rows) if set(chosen.parts) - {"growth", "messages", "spark"} else None
     sections = []
-    for name in chosen.places:
+    if table is not None:
+        console.print(f"{chosen.rows:,} rows")
+    for name in chosen.places if set(chosen.parts) != {"spark"} else ():
         with place(name) as where:
             if "main" in chosen.parts:
                 sections.append(measure(where, table, chosen.rounds))
@@ -60,6 +70,9 @@ def main() -> None:
                 sections.append(measure_ingest(where, table, chosen.rounds))
             if "messages" in chosen.parts:
                 sections.append(measure_messages(where, chosen.rounds))
+    if "spark" in chosen.parts:
+        tell = partial(console.print, highlight=False, soft_wrap=True)
+        sections += spark.measure_spark(chosen.spark_rows, chosen.spark_rounds, chosen.only, chosen.peers, tell)
     if chosen.write:
         PAGE.write_text(updated(PAGE.read_text(), header(chosen.rows, table, chosen.rounds) if table else "", sections))
 

@@ -1,0 +1,1 @@
+"""Other table formats, that deletes and scans on Spark are measured beside."""
