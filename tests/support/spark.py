@@ -33,7 +33,7 @@ def has_java() -> bool:
 
 
 def start_session(scratch: Path, master: str = "local[2,3]", **settings: str) -> SparkSession:
-    """Two cores, a task is tried three times, little parallelism, no pages to look at.
+    """Two cores, a task is tried three times, little parallelism, nothing to look at.
 
     Args:
         scratch: for all files of its own.
@@ -45,6 +45,7 @@ def start_session(scratch: Path, master: str = "local[2,3]", **settings: str) ->
         SparkSession.builder.master(master)
         .appName("dolmen tests")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "America/New_York")
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))

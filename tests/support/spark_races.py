@@ -1,0 +1,72 @@
+"""Races that are certain to happen: writers that meet just before their commits, and go on in an order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import Condition
+from typing import Any
+
+from dolmen.format.layout import POINTER
+from dolmen.store.base import ObjectStore, PutOutcome, Stored
+
+PATIENCE_SECONDS = 300.0
+"""So long a writer waits for the others; only a failure makes it so long."""
+
+
+class Meeting:
+    """Writers that each wait with their first commit until all others are ready for theirs, or have gone.
+
+    All were begun on the same version then, so that only the first one of them can succeed.
+
+    Args:
+        order: their names; in this order their commits are sent, each after the answer to the one before.
+    """
+
+    def __init__(self, order: Sequence[str]) -> None:
+        self._awaited, self._order = set(order), list(order)
+        self._changed = Condition()
+        self.refused = dict.fromkeys(order, 0)
+        """How many commits of each were refused, because another one had taken the place."""
+
+    def commit(self, name: str, put: Callable[[], PutOutcome]) -> PutOutcome:
+        """One try of a writer to commit."""
+        with self._changed:
+            first = name in self._awaited
+            if first:
+                self._awaited.remove(name)
+                self._changed.notify_all()
+                come = self._changed.wait_for(lambda: not self._awaited and self._order[0] == name, PATIENCE_SECONDS)
+                assert come, f"{name} waits for {self._awaited}, and then {self._order}"
+        try:
+            outcome = put()
+        finally:
+            if first:
+                self.leave(name)
+        if not isinstance(outcome, Stored):
+            self.refused[name] += 1
+        return outcome
+
+    def leave(self, name: str) -> None:
+        """The others wait for this one no more."""
+        with self._changed:
+            self._awaited.discard(name)
+            if name in self._order:
+                self._order.remove(name)
+            self._changed.notify_all()
+
+
+class MeetingStore:
+    """A writer's store, whose commits go through the meeting of the day."""
+
+    def __init__(self, store: ObjectStore, name: str) -> None:
+        self._store, self._name = store, name
+        self.meeting = Meeting([])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def put(self, key: str, *args: Any, **options: Any) -> PutOutcome:
+        def put() -> PutOutcome:
+            return self._store.put(key, *args, **options)
+
+        return self.meeting.commit(self._name, put) if key == POINTER else put()
