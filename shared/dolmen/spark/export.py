@@ -83,12 +83,12 @@ def export(
     spark = (spark or SparkSession.active()).newSession()  # the same Spark, with settings of its own
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    url = _place(spark, to)
-    _check_apart(url, table.context.store.url)
+    place = _place(spark, to)
+    _check_apart(place, table.context.store.url)
     schema = table.scan(columns, where).schema
     if format == "csv":
         _check_flat(schema)
-    path = spark._jvm.org.apache.hadoop.fs.Path(url)
+    path = spark._jvm.org.apache.hadoop.fs.Path(place)
     files = path.getFileSystem(spark._jsc.hadoopConfiguration())
     if not overwrite and _is_occupied(files, path):
         raise InputError(f"there is something in {to!r} already: give another place, or overwrite")
@@ -96,17 +96,17 @@ def export(
     counted = Observation()
     observed: DataFrame = frame.observe(counted, F.count(F.lit(1)).alias("rows"))
     writer = observed.write.mode("overwrite" if overwrite else "append").options(**_OPTIONS[format])
-    writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true").format(format).save(url)
-    return Exported(url, int(counted.get["rows"]))
+    writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true").format(format).save(place)
+    return Exported(place, int(counted.get["rows"]))
 
 
 def _place(spark: SparkSession, to: str) -> str:
-    """The URL that Spark knows a place by."""
+    """The path that Hadoop knows a place by, in which nothing is escaped."""
     scheme, separator, rest = to.partition("://")
     if not separator:
-        return Path(to).expanduser().absolute().as_uri()
+        return f"file://{Path(to).expanduser().absolute()}"
     if scheme == "file":
-        return Path(unquote(rest)).absolute().as_uri()
+        return f"file://{Path(unquote(rest)).absolute()}"
     if scheme != "s3":
         return to
     if not is_on_class_path(spark, S3A):
@@ -117,18 +117,19 @@ def _place(spark: SparkSession, to: str) -> str:
     return f"s3a://{rest}"
 
 
-def _check_apart(url: str, database: str) -> None:
+def _check_apart(path: str, database: str) -> None:
     """Raises InputError where an export would lie among the objects of the database, or remove them."""
-    theirs, ours = _parts(url), _parts(database)
+    scheme, _, rest = database.partition("://")
+    theirs, ours = _parts(path), _parts(f"file://{unquote(rest)}" if scheme == "file" else database)
     shorter = min(len(theirs), len(ours))
     if theirs[:shorter] == ours[:shorter]:
-        raise InputError(f"{url!r} is not apart from the database {database!r}: nothing but dolmen may write there")
+        raise InputError(f"{path!r} is not apart from the database {database!r}: only dolmen may write there")
 
 
-def _parts(url: str) -> list[str]:
-    scheme, _, rest = url.partition("://")
+def _parts(path: str) -> list[str]:
+    scheme, _, rest = path.partition("://")
     if scheme == "file":
-        rest = str(Path(unquote(rest)).resolve())
+        rest = str(Path(rest).resolve())
     scheme = "s3" if scheme in ("s3", "s3a", "s3n") else scheme
     return [scheme, *(part for part in rest.split("/") if part)]
 
