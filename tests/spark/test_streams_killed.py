@@ -26,6 +26,7 @@ SOME: list[tuple[Way, str]] = [
 ALL: list[tuple[Way, str]] = [(way, stage) for stage in stages("by_format") for way in WAYS]
 
 
+@pytest.mark.timeout(3600)  # so many JVMs on a busy machine
 def test_a_driver_that_is_killed_at_every_stage_writes_each_row_once(tmp_path: Path) -> None:
     if not has_java():
         pytest.skip(NO_JAVA)

@@ -58,7 +58,7 @@ def run(url: str, files: Path, scratch: Path, first: Way, kill: Kill | None) -> 
         # In a group of its own: that is what is killed. The shell's pid becomes Python's.
         shell = ["sh", "-c", 'DOLMEN_TEST_DRIVER=$$ exec "$@"', "sh", *command]
         process = subprocess.Popen(shell, env=environment, stdout=log, stderr=log, start_new_session=True)
-        return process.wait(300)
+        return process.wait(900)
 
 
 def main(url: str, files: str, scratch: str, first: str) -> None:
