@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dolmen.spark.export import export
 from dolmen.spark.failures import told
+from dolmen.spark.load import load
 from dolmen.spark.read import to_spark
 from dolmen.spark.source import register
 from dolmen.spark.stream_batches import batches_into
 from dolmen.spark.write import append, delete, overwrite, upsert
 
-__all__ = ["append", "batches_into", "delete", "overwrite", "register", "to_spark", "told", "upsert"]
+__all__ = ["append", "batches_into", "delete", "export", "load", "overwrite", "register", "to_spark", "told", "upsert"]
