@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import Error, PredicateError, SchemaError
-from dolmen.spark import read as reading
+from dolmen.spark import native as reading
 from dolmen.spark.read import to_spark
 from support.spark_history import History, listed, rows_of
 
@@ -128,6 +128,26 @@ def test_many_files_with_deletes_are_read_some_at_a_time(
     frame = to_spark(table)
     assert frame._jdf.queryExecution().executedPlan().toString().count("FileScan parquet") == 2
     assert rows_of(frame, SCHEMA) == listed(table.to_arrow())
+
+
+@pytest.mark.parametrize("pruning", ["true", "false"])
+def test_files_of_equal_size_are_told_apart(spark: SparkSession, db: Database, pruning: str) -> None:
+    table = db.create_table("alike", SCHEMA, primary_key="id")
+    for value in (3, 7, 11):  # the same rows thrice
+        table.append(some(0, 50))
+        table.delete(f"id = {value} OR id = {value + 5}", mode="positions")
+    table.append(some(50, 20))
+    assert len({file.file.size for file in table.scan().plan.files}) == 2
+    table.delete("x = 12.0 OR x = 61.0")
+    expected = table.scan(with_commit_ts=True).to_arrow()
+    assert expected.num_rows == 3 * 50 + 20 - (3 + 2 + 1) * 2 - 2  # two rows of x = 12 are gone before
+    before = spark.conf.get("spark.sql.optimizer.nestedSchemaPruning.enabled")
+    spark.conf.set("spark.sql.optimizer.nestedSchemaPruning.enabled", pruning)
+    try:
+        frame = to_spark(table, with_commit_ts=True)
+        assert rows_of(frame, expected.schema) == listed(expected)
+    finally:
+        spark.conf.set("spark.sql.optimizer.nestedSchemaPruning.enabled", before)
 
 
 def test_an_empty_table_has_its_columns(spark: SparkSession, db: Database) -> None:
