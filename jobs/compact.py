@@ -1,0 +1,131 @@
+"""Compacts tables: what the compact function does, for tables that are too large for it. See docs/jobs.md.
+
+spark-submit jobs/compact.py --database s3://bucket/database [--table events ...] [--recluster]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Optional
+
+import typer
+from pyspark.sql import SparkSession
+
+import dolmen
+from dolmen.cli.exit_codes import INCOMPLETE
+from dolmen.cli.jobs import Doing, run_job
+from dolmen.cli.options import DatabaseUrl, Json
+from dolmen.cli.output import console, errors, print_json, print_rows
+from dolmen.database import Database
+from dolmen.errors import Error, InputError
+from dolmen.maintenance.compaction import Compacted
+from dolmen.maintenance.resolution import resolve
+from dolmen.maintenance.telling import facts_of
+from dolmen.spark.compaction import compact
+from dolmen.spark.failures import FAILURES
+
+STEPS = "resolve", "compact", "merge"
+RESOLVE_BYTES = 4 << 30
+"""The driver resolves deletes of a table by reading so much of it; the rest is for the schedules."""
+
+
+def main(
+    database: DatabaseUrl,
+    table: Annotated[Optional[list[str]], typer.Option("--table", "-t", help="Only this one; may repeat.")] = None,  # noqa: UP045
+    recluster: Annotated[
+        bool, typer.Option("--recluster", help="Sort tables that have a sort key as a whole, in one commit each.")
+    ] = False,
+    steps: Annotated[str, typer.Option(help="Of resolve, compact, merge: in this order, with commas.")] = ",".join(
+        STEPS
+    ),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and do nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Rewrite small and mostly deleted files of tables into full ones, where that pays.
+
+    Exit codes: 0 done; 4 Spark failed, what was committed stays; 9 something is left to do; others as of `dolmen`.
+    """
+    chosen = [step.strip() for step in steps.split(",") if step.strip()]
+    if not chosen or not set(chosen) <= set(STEPS):
+        raise InputError(f"--steps {steps}: give some of {','.join(STEPS)}")
+    opened = dolmen.open(database)
+    builder = SparkSession.builder.appName(f"dolmen compact {opened.url}")
+    with Doing(quiet=as_json) as doing:
+        spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+        job = _Job(spark, opened, doing, recluster=recluster, dry_run=dry_run)
+        job.tables(table or opened.tables(), ["compact"] if dry_run else chosen)
+        if "merge" in chosen and not dry_run and table is None:
+            job.step("merge", "", opened.merge)
+    _report(job, dry_run=dry_run, as_json=as_json)
+    for failure in job.failures[1:]:
+        errors.print(f"failed: {failure}", markup=False, highlight=False, soft_wrap=True)
+    if job.failures:
+        raise job.failures[0]
+    if not all(result.finished for _, _, result in job.done):
+        raise typer.Exit(INCOMPLETE)
+
+
+class _Job:
+    """Table after table. One that fails does not stop the others."""
+
+    def __init__(
+        self, spark: SparkSession, database: Database, doing: Doing, *, recluster: bool, dry_run: bool
+    ) -> None:
+        self._spark, self._database, self._doing = spark, database, doing
+        self._recluster, self._dry_run = recluster, dry_run
+        self._began = database.runtime.monotonic()
+        self.done: list[tuple[str, str, Any]] = []
+        self.failures: list[Exception] = []
+
+    def tables(self, names: list[str], steps: list[str]) -> None:
+        """Resolves, as far as that is cheap, and compacts."""
+        context = self._database.context
+        for name in names:
+            if "resolve" in steps:
+                self.step("resolve", name, lambda name=name: resolve(context, name, budget_bytes=RESOLVE_BYTES))
+            if "compact" in steps:
+                self.step("compact", name, lambda name=name: self._compact(name))
+
+    def step(self, step: str, table: str, run: Callable[[], Any]) -> None:
+        """Runs one step, and remembers how it ended."""
+        self._say(f"{step} {table}".strip())
+        try:
+            self.done.append((step, table, run()))
+        except (Error, *FAILURES) as error:
+            self.failures.append(error)
+
+    def _compact(self, name: str) -> Compacted:
+        return compact(
+            self._spark,
+            self._database,
+            name,
+            recluster=self._recluster,
+            dry_run=self._dry_run,
+            tell=lambda table, done: self._say(
+                f"compact {table}: {done.groups:,} groups of {len(done.plan.groups):,}, {done.bytes_in:,} bytes"
+            ),
+        )[name]
+
+    def _say(self, text: str) -> None:
+        self._doing.say(self._database.runtime.monotonic() - self._began, text)
+
+
+def _report(job: _Job, *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        done = [{"step": step, "table": table or None, **facts_of(result)} for step, table, result in job.done]
+        print_json({"dry_run": dry_run, "done": done, "failures": [str(failure) for failure in job.failures]})
+    elif dry_run:
+        for _, _, result in job.done:
+            console.print(result.plan, markup=False, highlight=False, soft_wrap=True)
+    else:
+        rows = ((step, table or "(segments)", _told(facts_of(result))) for step, table, result in job.done)
+        print_rows(["step", "table", "what"], rows)
+
+
+def _told(facts: dict[str, Any]) -> str:
+    words = (f"{value:,} {name.replace('_', ' ')}" for name, value in facts.items() if value and name != "finished")
+    return ", ".join(words) or "nothing to do"
+
+
+if __name__ == "__main__":
+    run_job(main)

@@ -1,0 +1,56 @@
+"""Lets old versions expire and deletes what no kept version needs, with the mark on Spark. See docs/jobs.md.
+
+spark-submit jobs/gc.py --database s3://bucket/database [--dry-run] [--full]
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from pyspark.sql import SparkSession
+
+import dolmen
+from dolmen.cli.exit_codes import INCOMPLETE
+from dolmen.cli.jobs import Doing, run_job
+from dolmen.cli.options import DatabaseUrl, Json
+from dolmen.cli.output import console, print_json
+from dolmen.maintenance.gc_report import Collected
+from dolmen.maintenance.telling import facts_of
+from dolmen.spark.collection import gc
+
+
+def main(
+    database: DatabaseUrl,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and delete nothing.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Look for orphans among all objects, however old.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Let old versions expire, and delete what no kept version needs.
+
+    Exit codes: 0 done; 4 Spark failed: call it again; 9 something could not be deleted; others as of `dolmen`.
+    """
+    opened = dolmen.open(database)
+    began = opened.runtime.monotonic()
+    builder = SparkSession.builder.appName(f"dolmen gc {opened.url}")
+    with Doing(quiet=as_json) as doing:
+        spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+        doing.say(opened.runtime.monotonic() - began, "looking" if dry_run else "collecting")
+        done = gc(spark, opened, dry_run=dry_run, full=full)
+    _report(done, as_json=as_json)
+    if not done.finished or done.errors:
+        raise typer.Exit(INCOMPLETE)
+
+
+def _report(done: Collected, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"dry_run": done.dry_run, **facts_of(done), "errors": done.errors})
+        return
+    told = f"{done.objects:,} objects" + (f", at least {done.bytes:,} bytes" if done.bytes else "")
+    console.print(f"{'would delete' if done.dry_run else 'deleted'} {told}", markup=False, highlight=False)
+    for name, value in done.facts:
+        console.print(f"{name}: {value}", markup=False, highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    run_job(main)
