@@ -17,7 +17,7 @@ export SAM_CLI_TELEMETRY := 0
 
 .PHONY: help
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 21
 
 # ---- environments: plain venv and pip, from hashed locks ------------------------------------------------------------
 # A stamp in each says which lock it was made from: nothing is installed, and no network used, until that changes.
@@ -47,6 +47,10 @@ test-long: setup ## the same with the long random runs and histories
 	@scripts/minio.sh install --try
 	@scripts/spark_jars.sh install --try
 	@DOLMEN_LONG=1 $(DEV)/python -m pytest $(PYTEST_FLAGS)
+
+.PHONY: test-spark-versions
+test-spark-versions: ## the tests of Spark on PySpark 4.0 and 4.3 (see scripts/spark_versions.sh)
+	@scripts/spark_versions.sh
 
 .PHONY: check
 check: .venv/.installed ## style, formatting, types, import arrows
@@ -104,7 +108,7 @@ lock: ## make the lock files anew: make lock LOCK_FLAGS=--upgrade
 
 .PHONY: clean
 clean: ## remove environments, caches and what was built
-	rm -rf .venv .venv-demo .venv-sam .aws-sam .local .demo build dist .pytest_cache .mypy_cache .ruff_cache \
+	rm -rf .venv .venv-demo .venv-sam .venv-spark-* .aws-sam .local .demo build dist .pytest_cache .mypy_cache .ruff_cache \
 		.hypothesis .import_linter_cache
 	find shared functions tests bench examples layers \( -name __pycache__ -o -name '*.egg-info' \) -prune \
 		-exec rm -rf {} + 2>/dev/null || true
