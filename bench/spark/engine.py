@@ -33,7 +33,7 @@ def two_columns(frame: DataFrame) -> DataFrame:
 def all_columns(frame: DataFrame) -> DataFrame:
     """Something of each column, that needs all of its values."""
     sums = [F.sum(name) for name in ("id", "user_id", "amount", "score", "items")]
-    rest = [F.max(name) for name in ("code", "kind", "event_time")]
+    rest = [F.max("code"), F.max("kind"), F.unix_micros(F.max("event_time"))]
     return frame.agg(*sums, *rest, F.count("*"))
 
 
@@ -41,17 +41,25 @@ QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {"two columns": two_colum
 
 
 class Engine(ABC):
-    """One table format on a Spark session of its own process. Its table is in one of several states, by name."""
+    """One table format. Its table is in one of several states, by name.
+
+    Args:
+        directory: for all that it writes.
+        spark: the session; by default one of its own, with what it needs, which takes a process of its own.
+    """
 
     name: ClassVar[str]
     packages: ClassVar[str] = ""
     settings: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, directory: Path, source: Source, cores: int = 2) -> None:
+    def __init__(self, directory: Path, source: Source, spark: SparkSession | None = None) -> None:
         self.directory, self.source = directory / type(self).__name__.lower(), source
         self.directory.mkdir(parents=True)
+        self.spark = spark or self._session()
+
+    def _session(self) -> SparkSession:
         os.environ["PYSPARK_PYTHON"] = sys.executable  # of the workers
-        builder = SparkSession.builder.master(f"local[{cores}]").appName(f"bench {self.name}")
+        builder = SparkSession.builder.master("local[2]").appName(f"bench {self.name}")
         options = SETTINGS | self.settings_in(self.directory)
         options["spark.sql.warehouse.dir"] = str(self.directory / "warehouse")
         options["spark.local.dir"] = str(self.directory / "local")
@@ -60,8 +68,9 @@ class Engine(ABC):
             options["spark.jars.packages"] = self.packages
         for name, value in options.items():
             builder = builder.config(name, value)
-        self.spark = builder.getOrCreate()
-        self.spark.sparkContext.setLogLevel("ERROR")
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        return session
 
     def settings_in(self, directory: Path) -> dict[str, str]:
         """What the format needs of the session, beside what is the same for all."""

@@ -55,7 +55,7 @@ class Line:
     targets: tuple[str, ...] = ()
 
 
-def reads(engines: Sequence[Worker], rounds: int) -> Iterator[Line]:
+def reads(engines: Sequence[Worker], rounds: int, warm_ups: dict[str, int] = WARM_UPS) -> Iterator[Line]:
     """Queries of the table in all its states; of clean and dirty tables of all engines."""
     for state, targets in READS.items():
         asked = engines if state in (CLEAN, DELETED) else engines[:1]
@@ -63,7 +63,7 @@ def reads(engines: Sequence[Worker], rounds: int) -> Iterator[Line]:
             engine.call("go_back", state)
         for query, target in targets.items():
             calls = [partial(engine.call, method, query) for engine in asked for method in ("plain", "query")]
-            found = in_turns(calls, rounds, WARM_UPS[query])
+            found = in_turns(calls, rounds, warm_ups[query])
             _check(state, query, [spent[-1] for spent in found])
             plain, ours = found[0], found[1]
             theirs = {engine.name: found[2 * place + 1] for place, engine in enumerate(asked)}

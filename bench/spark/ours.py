@@ -18,7 +18,7 @@ PREDICATES = ("user_id = 5", "amount < 0.0001 AND kind = 'view'")
 
 
 class Dolmen(Engine):
-    """A database in a directory; states are contents of its pointer."""
+    """A database in a directory; states are what its pointer says."""
 
     name = "dolmen"
 

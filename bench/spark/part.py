@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,13 +23,6 @@ ONLY = ("reads", "deletes", "writes")
 PEERS: dict[str, type[Engine]] = {"delta": Delta, "iceberg": Iceberg}
 
 
-def require_java() -> None:
-    """Raises SystemExit that says what to install."""
-    java = Path(os.environ["JAVA_HOME"]) / "bin" / "java" if os.environ.get("JAVA_HOME") else shutil.which("java")
-    if java is None or subprocess.run([java, "-version"], capture_output=True, check=False).returncode:
-        raise SystemExit("Spark needs Java 17 or newer, and there is none: apt install openjdk-17-jre-headless")
-
-
 def measure_spark(
     rows: int, rounds: int, only: Sequence[str], peers: Sequence[str], tell: Callable[[str], None]
 ) -> list[str]:
@@ -43,7 +35,7 @@ def measure_spark(
         peers: of ``PEERS``: what dolmen is measured beside.
         tell: is told each line.
     """
-    require_java()
+    _require_java()
     sections = []
     with _source(rows) as (directory, source):
         if {"reads", "deletes"} & set(only):
@@ -51,10 +43,10 @@ def measure_spark(
                 head = _head(source, rounds, peers)
                 if "reads" in only:
                     lines = measured.reads(engines, rounds)
-                    sections.append(_section("Spark: scans, local directory", head, engines, lines, tell))
+                    sections.append(section("Spark: scans, local directory", head, engines, lines, tell))
                 if "deletes" in only:
                     lines = measured.deletes(engines, rounds)
-                    sections.append(_section("Spark: deletes, local directory", head, engines, lines, tell))
+                    sections.append(section("Spark: deletes, local directory", head, engines, lines, tell))
         if "writes" in only:
             some = min(rounds, 3)
             with workers([Writing], directory, source) as [writer]:
@@ -64,8 +56,14 @@ def measure_spark(
                     "manifest."
                 )
                 lines = measured.writes(writer, some)
-                sections.append(_section("Spark: writes, local directory", head, [], lines, tell))
+                sections.append(section("Spark: writes, local directory", head, [], lines, tell))
     return sections
+
+
+def _require_java() -> None:
+    java = Path(os.environ["JAVA_HOME"]) / "bin" / "java" if os.environ.get("JAVA_HOME") else shutil.which("java")
+    if java is None or not shutil.which(java):
+        raise SystemExit("Spark needs Java 17 or newer, and there is none: apt install openjdk-17-jre-headless")
 
 
 @contextmanager
@@ -87,9 +85,10 @@ def _head(source: Source, rounds: int, peers: Sequence[str]) -> str:
     )
 
 
-def _section(
+def section(
     title: str, head: str, engines: Sequence[Worker], lines: Iterator[Line], tell: Callable[[str], None]
 ) -> str:
+    """A section of the page; each line is told as it comes."""
     names = [engine.name for engine in engines] or ["dolmen"]
     others = names[1:]
     plain = "deletes" not in title

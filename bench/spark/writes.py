@@ -34,7 +34,7 @@ class Writing(Dolmen):
             step = -(-rows.num_rows // PIECES)
             for start in range(0, rows.num_rows, step):
                 table.append(rows.slice(start, step))
-        self._pieces = [f"file://{self._many}/{file.file.path}" for file in table.scan().plan.files]
+        self.pieces = [f"file://{self._many}/{file.file.path}" for file in table.scan().plan.files]
         self._uncompacted = self._pointer_of(self._many).read_bytes()
 
     def _fresh(self) -> str:
@@ -77,8 +77,8 @@ class Writing(Dolmen):
         self._pointer_of(self._many).write_bytes(self._uncompacted)
         database = dolmen.open(self._many)
         spent = self._checked(spend(lambda: compact(self.spark, database)), database.table("events"))
-        if (left := len(database.table("events").scan().plan.files)) >= len(self._pieces):
-            raise AssertionError(f"{left} files are left of {len(self._pieces)}")
+        if (left := len(database.table("events").scan().plan.files)) >= len(self.pieces):
+            raise AssertionError(f"{left} files are left of {len(self.pieces)}")
         return spent
 
     def write(self, sort_key: str | None) -> Spent:
@@ -91,10 +91,10 @@ class Writing(Dolmen):
     def rewrite(self) -> Spent:
         """The files that a compaction finds, read and written by Spark itself, by as many tasks as run at once."""
         cores = self.spark.sparkContext.defaultParallelism
-        return self._written(lambda: self.spark.read.parquet(*self._pieces).coalesce(cores))
+        return self._written(lambda: self.spark.read.parquet(*self.pieces).coalesce(cores))
 
     def _written(self, frame: Callable[[], DataFrame]) -> Spent:
-        path = self._fresh()
+        self.newest = path = self._fresh()
         return spend(lambda: frame().write.option("compression", "zstd").parquet(path))
 
 
