@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
-from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter
+from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, IsNotNull
 from pyspark.sql.types import StructType
 
 import dolmen
@@ -73,7 +73,8 @@ def condition(rng: random.Random, shape: str, column: Column, values: list[Any])
         case "inside":
             return column.contains(value)
         case "like":
-            return column.like("%" + value.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%")
+            plain = value.translate(dict.fromkeys(map(ord, "\\%_")))  # escapes are not pushed as anything
+            return column.like(rng.choice([f"{plain}%", f"%{plain}", f"%{plain}%", f"{plain}%{plain}"]))
     raise AssertionError(shape)
 
 
@@ -164,7 +165,7 @@ def test_a_pushed_filter_is_true_for_the_same_rows_in_spark_and_in_dolmen(
     truths = frame.select("rid", *(each.alias(name) for name, each in conditions.items())).toArrow()
     schema = db.context.segments.whole(db.context.head.refresh().manifest.table("t")).schema
     taken = defaultdict[str, list[Predicate]](list)
-    left = set[str]()
+    left, told = set[str](), set[str]()
     for each in pushed(spark, frame, conditions.values(), tmp_path / "filters"):
         name = (each.child if hasattr(each, "child") else each).attribute[0]
         predicate = to_predicate(each, schema)
@@ -172,14 +173,16 @@ def test_a_pushed_filter_is_true_for_the_same_rows_in_spark_and_in_dolmen(
             left.add(name)
         else:
             taken[name].append(predicate)
+            if not isinstance(each, IsNotNull) or shapes[name][1] == "not null":
+                told.add(name)  # Spark adds NOT NULL to all else, and pushes it also where that stays with it
 
     for name, predicates in taken.items():
-        if name in left:
-            continue
-        rids = truths["rid"].filter(truths[name]).to_pylist()
-        found = table.scan(["rid"], conjunction(predicates)).to_arrow()["rid"].to_pylist()
-        assert sorted(found) == sorted(rids), (shapes[name], conditions[name], predicates)
-    assert {shapes[name][0] for name in taken if name not in left} == set(KINDS)
+        rids = set(truths["rid"].filter(truths[name]).to_pylist())
+        found = set(table.scan(["rid"], conjunction(predicates)).to_arrow()["rid"].to_pylist())
+        assert rids <= found, (shapes[name], conditions[name], predicates)
+        assert rids == found or name in left or name not in told, (shapes[name], conditions[name], predicates)
+    assert {shapes[name][0] for name in told - left} == set(KINDS)
+    assert len(told) > 0.9 * len(conditions)
     floats_in = {name for name, of in shapes.items() if of[0].startswith("float") and of[1].endswith("in")}
     assert left <= floats_in  # all else that Spark pushes is taken
 

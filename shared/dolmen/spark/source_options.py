@@ -16,8 +16,11 @@ STREAM_READ = (
 STREAM_WRITE = ("table", "operation")
 
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_OF_SPARK = frozenset({"checkpointlocation", "location", "mergeschema", "outputmode", "paths", "queryname"})
-"""What Spark itself adds."""
+_OF_SPARK = frozenset({
+    "checkpointlocation", "collation", "comment", "external", "ismanagedlocation", "location", "mergeschema",
+    "outputmode", "owner", "paths", "provider", "queryname",
+})  # fmt: skip
+"""What Spark itself adds, its catalog too."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,10 @@ class Options:
         if path and url and path != url:
             raise InputError(f"the options path and url name two databases, {path!r} and {url!r}: give one")
         if not (path or url):
-            raise InputError('format("dolmen") needs the database: .load("s3://bucket/database"), or option "path"')
+            raise InputError(
+                'format("dolmen") needs the database: .load("s3://bucket/database"), or option "path". Of a table made by '
+                "CREATE TABLE ... USING dolmen, Spark hands no options on: use CREATE TEMPORARY VIEW ... USING dolmen"
+            )
         found = str(path or url)
         # Spark's catalog writes paths as Hadoop does.
         return f"file://{found[5:]}" if found.startswith("file:/") and not found.startswith("file://") else found
