@@ -6,6 +6,7 @@ spark-submit jobs/compact.py --database s3://bucket/database [--table events ...
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Optional
 
 import typer
@@ -61,7 +62,7 @@ def main(
         errors.print(f"failed: {failure}", markup=False, highlight=False, soft_wrap=True)
     if job.failures:
         raise job.failures[0]
-    if not all(result.finished for _, _, result in job.done):
+    if not all(result.finished for step, _, result in job.done if step != "resolve"):  # which is the schedules' work
         raise typer.Exit(INCOMPLETE)
 
 
@@ -82,9 +83,9 @@ class _Job:
         context = self._database.context
         for name in names:
             if "resolve" in steps:
-                self.step("resolve", name, lambda name=name: resolve(context, name, budget_bytes=RESOLVE_BYTES))
+                self.step("resolve", name, partial(resolve, context, name, budget_bytes=RESOLVE_BYTES))
             if "compact" in steps:
-                self.step("compact", name, lambda name=name: self._compact(name))
+                self.step("compact", name, partial(self._compact, name))
 
     def step(self, step: str, table: str, run: Callable[[], Any]) -> None:
         """Runs one step, and remembers how it ended."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dolmen.spark.collection import gc
+from dolmen.spark.compaction import compact
 from dolmen.spark.export import export
 from dolmen.spark.failures import told
 from dolmen.spark.load import load
@@ -10,4 +12,17 @@ from dolmen.spark.source import register
 from dolmen.spark.stream_batches import batches_into
 from dolmen.spark.write import append, delete, overwrite, upsert
 
-__all__ = ["append", "batches_into", "delete", "export", "load", "overwrite", "register", "to_spark", "told", "upsert"]
+__all__ = [
+    "append",
+    "batches_into",
+    "compact",
+    "delete",
+    "export",
+    "gc",
+    "load",
+    "overwrite",
+    "register",
+    "to_spark",
+    "told",
+    "upsert",
+]
