@@ -6,9 +6,8 @@ import pytest
 
 from dolmen.errors import InputError
 from dolmen.ingest.emr_serverless import spark_submit_parameters
-from dolmen.ingest.job_settings import JobSettings
+from dolmen.ingest.job_settings import DEFAULT_COMPACT_BYTES, JobSettings
 from dolmen.ingest.settings import Settings
-from dolmen.maintenance.handover import DEFAULT_BYTES
 from support.emr_serverless import ROLE
 from support.template import TEMPLATE
 
@@ -31,7 +30,7 @@ def test_defaults_hand_over_compactions_only() -> None:
     settings = JobSettings.of(COMPLETE)
     assert settings == JobSettings("00f1r2a3b4c5d6e7", ROLE, "s3://code/dolmen/0123", "s3://drops/handed")
     assert settings is not None
-    assert (settings.drop_bytes, settings.backlog, settings.compact_bytes) == (None, None, DEFAULT_BYTES)
+    assert (settings.drop_bytes, settings.backlog, settings.compact_bytes) == (None, None, DEFAULT_COMPACT_BYTES)
     assert Settings.of({**COMPLETE, "DOLMEN_HANDOVER_BYTES": ""}).jobs == settings
 
 

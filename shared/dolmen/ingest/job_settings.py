@@ -20,9 +20,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dolmen.errors import InputError
-from dolmen.maintenance.handover import DEFAULT_BYTES
 
 DEFAULT_TIMEOUT_MINUTES = 720
+DEFAULT_COMPACT_BYTES = 32 << 30
+"""What a function compacts in a round: see ``dolmen.maintenance.handover``, which most functions need not import."""
 _APPLICATION = re.compile(r"[0-9a-z]{1,64}")
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/[^\s]{1,512}")
 _PASSED_ON = (
@@ -51,7 +52,7 @@ class JobSettings:
     timeout_minutes: int = DEFAULT_TIMEOUT_MINUTES
     drop_bytes: int | None = None
     backlog: int | None = None
-    compact_bytes: int = DEFAULT_BYTES
+    compact_bytes: int = DEFAULT_COMPACT_BYTES
     environment: tuple[tuple[str, str], ...] = field(default=())
 
     @classmethod
@@ -80,7 +81,7 @@ class JobSettings:
             _count(environment, "DOLMEN_SPARK_TIMEOUT_MINUTES", 5) or DEFAULT_TIMEOUT_MINUTES,
             _count(environment, "DOLMEN_HANDOVER_BYTES", 1),
             _count(environment, "DOLMEN_HANDOVER_BACKLOG", 1),
-            _count(environment, "DOLMEN_HANDOVER_COMPACT_BYTES", 1) or DEFAULT_BYTES,
+            _count(environment, "DOLMEN_HANDOVER_COMPACT_BYTES", 1) or DEFAULT_COMPACT_BYTES,
             tuple((name, environment[name]) for name in _PASSED_ON if environment.get(name)),
         )
 

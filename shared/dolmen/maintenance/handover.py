@@ -14,8 +14,6 @@ from dolmen.maintenance.compaction import CompactionPlan, compact
 from dolmen.maintenance.compaction_plan import MOST_FILES, NEXT_PLAN
 from dolmen.maintenance.debt import debts
 
-DEFAULT_BYTES = 32 << 30
-
 FILE_BYTES = 1 << 18
 """What a file weighs beside its bytes: the time of its requests."""
 
