@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import duckdb
@@ -380,6 +381,26 @@ def test_compaction_clusters_by_the_sort_key_across_files() -> None:
         users = pq.read_table(pa.BufferReader(found.store.get(file.path).body))["user_id"].to_numpy()
         assert (np.diff(users) >= 0).all()
     assert run(found, options).groups == 0
+
+
+@pytest.mark.parametrize("kind", ["few values", "long texts"])
+def test_what_was_sorted_as_a_whole_is_not_sorted_again(kind: str) -> None:
+    found = World()
+    schema = pa.schema([("key", pa.string()), ("x", pa.float64())])
+    table = found.db.create_table("t", schema, sort_key="key")
+    random = np.random.default_rng(7)
+    for _ in range(8):
+        numbers = random.integers(0, 10**9, 3000)
+        keys = numbers % 10 // 9 if kind == "few values" else np.char.add("https://example.org/", numbers.astype(str))
+        table.append(pa.table([keys.astype(str), random.random(3000)], schema.names))
+    size = found.entry().files[0].size
+    options = CompactionOptions(growth=1, target_file_bytes=size, run_bytes=1 << 14, row_group_bytes=1 << 12)
+    first = compact(found.db._context, "t", options=replace(options, target_file_bytes=4 * size))
+    second = compact(found.db._context, "t", options=replace(options, target_file_bytes=size // 2))
+    again = compact(found.db._context, "t", options=replace(options, target_file_bytes=size // 2))
+    assert first.files_in == 8
+    assert second.plan.files > 1
+    assert again.plan.groups == ()
 
 
 def test_without_a_sort_key_rows_stay_in_the_order_of_the_files() -> None:

@@ -122,6 +122,35 @@ def test_full_files_that_hardly_overlap_are_left_alone() -> None:
     assert (unknown.groups, unknown.left) == ((), {"full, with unknown bounds of the sort key": 9})
 
 
+def by_two(*keys: tuple[tuple[str, str], tuple[int, int] | None]) -> CompactionPlan:
+    """Full files of a table sorted by a text and then a number, with these bounds."""
+    schema = Schema.from_arrow(pa.schema([("tenant", pa.string()), ("at", pa.int64())]))
+    table = TableEntry(uuid="0" * 32, epoch=1, schema=schema, sort_key=(1, 2))
+    files = [
+        msgspec.structs.replace(
+            file(250 * MB), stats={1: ColumnStats(*tenant, 0)} | ({2: ColumnStats(*at, 0)} if at else {})
+        )
+        for tenant, at in keys
+    ]
+    return plan_compaction("t", table, files, TARGET, CompactionOptions(growth=1))
+
+
+def test_full_files_that_only_touch_do_not_overlap_or_they_would_be_sorted_for_ever() -> None:
+    a, ab, b = ("a", "a"), ("a", "b"), ("b", "b")
+    assert by_two((a, (1, 5)), (a, (5, 9)), (ab, (0, 99)), (b, (3, 4)), (b, (4, 7))).groups == ()
+    assert by_two((a, None), (a, None), (a, None)).groups == ()
+    (group,) = by_two((a, (1, 6)), (a, (5, 9)), (b, (3, 4))).groups
+    assert [each.stats[2].min for each in group.inputs] == [1, 5]
+    (group,) = by_two((ab, (1, 6)), (ab, (5, 9))).groups
+    assert group.overlap == 2
+
+
+def test_full_files_of_long_texts_with_one_beginning_may_be_in_order_already() -> None:
+    one, next_ = "https://example.", "https://example/"  # as statistics cut what begins so, the greatest rounded up
+    assert by_two(((one, next_), None), ((one, next_), None)).groups == ()
+    assert len(by_two((("http", next_), None), (("https://a", "https://z"), None)).groups) == 1
+
+
 def test_a_byte_is_rewritten_a_logarithmic_number_of_times_by_a_thousand_appends() -> None:
     """Every append is followed by a compaction: what the plans rewrite is summed up."""
     live: list[DataFile] = []

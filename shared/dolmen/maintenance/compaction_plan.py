@@ -14,7 +14,7 @@ rewritten only where that pays:
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
-from dolmen.format.statistics import bounds
+from dolmen.format.statistics import TEXT_LIMIT, bounds
 from dolmen.scan.display import html, text
 from dolmen.scan.ranges import GAP_BYTES
 
@@ -34,8 +34,11 @@ NEXT_PLAN = "with the next plan, this one is full"
 _SELECTIVE = 8
 """One scan of so many is taken to filter by the sort key: only these gain by clustering."""
 
-Range: TypeAlias = tuple[Any, Any]
-"""Least and greatest value of the sort key's first column in a file."""
+Bound: TypeAlias = tuple[tuple[Any, ...], ...]
+"""Values of the sort key's first columns, so that bounds of files compare as the keys do."""
+Range: TypeAlias = tuple[Bound, Bound]
+"""Least and greatest sort key in a file, as far as statistics tell. See ``_Planner._range``."""
+_LESS, _GREATER = (-1,), (1,)
 
 
 @dataclass(frozen=True)
@@ -269,14 +272,38 @@ class _Planner:
         ]
 
     def _range(self, file: DataFile) -> Range | None:
-        first = self._entry.sort_key[0]
-        found = bounds(file.stats.get(first), self._entry.schema.by_id[first].arrow_type)
-        return None if found.min is None or found.max is None else (found.min, found.max)
+        """What is known of a file's keys: of the first column that has more than one value, and of those before it.
+
+        Where it can't be told whether two files overlap or only touch, they are taken to touch: files that were sorted
+        as a whole would else be sorted again and again, where many rows have the same key, or long texts with one
+        beginning.
+        """
+        low: list[tuple[Any, ...]] = []
+        high: list[tuple[Any, ...]] = []
+        for id_ in self._entry.sort_key:
+            known = bounds(file.stats.get(id_), self._entry.schema.by_id[id_].arrow_type)
+            if known.min is None or known.max is None:
+                break
+            one_value = known.min == known.max and known.nulls == 0 and not known.nans
+            low.append((0, known.min))
+            high.append((0, known.max if one_value else _not_rounded_up(known.max)))
+            if not one_value:
+                break
+        return ((*low, _GREATER), (*high, _LESS)) if low else None
 
 
 def _live_bytes(file: DataFile) -> int:
     """About how large the file would be without its deleted rows."""
     return file.size * file.live_rows // max(1, file.rows)
+
+
+def _not_rounded_up(greatest: Any) -> Any:
+    """The least that the greatest value can be: of long texts only a beginning is known, rounded up."""
+    if isinstance(greatest, str) and len(greatest) == TEXT_LIMIT and greatest[-1] > "\0":
+        return greatest[:-1] + chr(ord(greatest[-1]) - 1)
+    if isinstance(greatest, bytes) and len(greatest) == TEXT_LIMIT and greatest[-1]:
+        return greatest[:-1] + bytes([greatest[-1] - 1])
+    return greatest
 
 
 def _worth_merging(sizes: Sequence[int], growth: int, paid: int = 0) -> int:
@@ -295,11 +322,14 @@ def _worth_merging(sizes: Sequence[int], growth: int, paid: int = 0) -> int:
 
 
 def _runs(files: Iterable[tuple[Range, DataFile]]) -> list[list[tuple[Range, DataFile]]]:
-    """The files as few runs as can be, in each of which no two overlap: as many as overlap at the worst place."""
+    """The files as few runs as can be, in each of which no two overlap: as many as overlap at the worst place.
+
+    A file whose least key is the greatest of the one before it only touches that.
+    """
     runs: list[list[tuple[Range, DataFile]]] = []
-    ends: list[tuple[Any, int]] = []  # the greatest value of each run, ascending, and its number
+    ends: list[tuple[Bound, int]] = []  # the greatest key of each run, ascending, and its number
     for range_, file in sorted(files, key=lambda item: item[0]):
-        place = bisect_left(ends, range_[0], key=lambda end: end[0]) - 1
+        place = bisect_right(ends, range_[0], key=lambda end: end[0]) - 1
         if place >= 0:
             _, number = ends.pop(place)
             runs[number].append((range_, file))
@@ -311,11 +341,11 @@ def _runs(files: Iterable[tuple[Range, DataFile]]) -> list[list[tuple[Range, Dat
 
 
 def _overlapping(files: Iterable[tuple[Range, DataFile]]) -> list[list[tuple[Range, DataFile]]]:
-    """Files in parts that have no values in common."""
+    """Files in parts that do not overlap."""
     parts: list[list[tuple[Range, DataFile]]] = []
     greatest: Any = None
     for range_, file in sorted(files, key=lambda item: item[0]):
-        if parts and range_[0] <= greatest:
+        if parts and range_[0] < greatest:
             parts[-1].append((range_, file))
             greatest = max(greatest, range_[1])
         else:
