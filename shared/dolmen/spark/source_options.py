@@ -58,7 +58,7 @@ class Options:
             raise InputError(f"the options path and url name two databases, {path!r} and {url!r}: give one")
         if not (path or url):
             raise InputError(
-                'format("dolmen") needs the database: .load("s3://bucket/database"), or option "path". Of a table made by '
+                'format("dolmen") needs the database: .load("s3://bucket/database"), or option "path". Of a table by '
                 "CREATE TABLE ... USING dolmen, Spark hands no options on: use CREATE TEMPORARY VIEW ... USING dolmen"
             )
         found = str(path or url)
