@@ -12,6 +12,7 @@ import tarfile
 from pathlib import Path
 from types import ModuleType
 
+import pyspark
 import pytest
 
 from dolmen.runtime import Runtime
@@ -20,6 +21,7 @@ from dolmen.store.url import open_store
 from handover.conftest import Handing
 
 ROOT = Path(__file__).parents[2]
+SPARK_HOME = Path(pyspark.__file__).parent
 VERSION = "{}.{}".format(*sys.version_info)
 
 
@@ -134,12 +136,13 @@ def test_the_whole_package_runs_a_job_in_a_clean_directory(
     [started] = handing.runs()
     done = subprocess.run(
         [
-            *(str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]"),
+            *(str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[1]"),
             *("--conf", "spark.ui.enabled=false", str(made / "load.py"), *started.arguments),
         ],
         env={
             "PATH": os.environ["PATH"],
             "HOME": str(clean),
+            "SPARK_HOME": str(SPARK_HOME),  # the archive has no Spark
             "JAVA_HOME": os.environ.get("JAVA_HOME", ""),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": "./environment/bin/python",
