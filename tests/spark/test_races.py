@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from dolmen.errors import ConflictError
 from dolmen.results import Commit
 from dolmen.runtime import shared_runtime
 from dolmen.spark.compaction import compact
+from dolmen.spark.merges import merge
 from dolmen.spark.read import to_spark
 from dolmen.spark.write import append, delete, overwrite, upsert
 from dolmen.store.url import open_store
@@ -73,7 +74,7 @@ class Writer(Actor):
     """Runs Spark jobs that write; each knows what others may have done meanwhile only when it commits."""
 
     def move(self, round_: int, before: Rows) -> Move:
-        ways = [self.append, self.upsert, self.delete, self.overwrite]
+        ways = [self.append, self.upsert, self.delete, self.overwrite, self.merge]
         if before and self.dice.random() < 0.2:
             return self.delete_positions(self.dice.choice(list(before.values())))
         return self.dice.choice(ways)(round_)
@@ -117,9 +118,14 @@ class Writer(Actor):
 
         return Move("overwrite by force" if force else "overwrite", run, lambda before: dict(rows))
 
-    def rewrite(self, round_: int) -> Move:
-        """Whatever another one writes meanwhile is in its way."""
-        return self.overwrite(round_, force=False)
+    def merge(self, round_: int, ids: Iterable[int] | None = None) -> Move:
+        """Counts up what it reads, and inserts what is not there: another one's count may not be lost."""
+        rows = self._rows(round_) if ids is None else dict.fromkeys(ids, round_)
+
+        def run() -> Commit:
+            return merge(self.table, self.frame(rows), "id", {"x": "target.x + source.x"}, "insert")
+
+        return Move("merge", run, lambda before: before | {id_: before.get(id_, 0) + x for id_, x in rows.items()})
 
     def _rows(self, round_: int) -> Rows:
         return dict.fromkeys(self.dice.sample(range(IDS), self.dice.randint(1, 4)), round_)
@@ -161,9 +167,8 @@ class Race:
         """All three move at once; afterwards exactly the rows are there that should be."""
         moves = {actor.name: actor.move(number, self.rows) for actor in self.actors}
         order = self.dice.sample(list(moves), len(moves))
-        if number % 4 == 0:  # one of them can't but be made anew, or be refused
-            first, second = (name for name in order if name != "compactor")
-            moves |= {first: self.writers[first].append(number), second: self.writers[second].rewrite(number)}
+        if number % 2 == 0:
+            moves |= self._certain_conflict(number, [self.writers[name] for name in order if name in self.writers])
         meeting = Meeting(order)
         with ThreadPoolExecutor(len(moves)) as pool:
             running = {
@@ -182,6 +187,14 @@ class Race:
         found = self.table.to_arrow().to_pylist()
         context = {name: (move.name, done[name]) for name, move in moves.items()}
         assert sorted((row["id"], row["x"]) for row in found) == sorted(self.rows.items()), (number, context)
+
+    def _certain_conflict(self, number: int, writers: list[Writer]) -> dict[str, Move]:
+        """What the later of two can't but do anew, as it counts up what the other has counted, or is refused with."""
+        first, second = writers
+        if number % 8 == 0:
+            ids = self.dice.sample(range(IDS), 3)
+            return {writer.name: writer.merge(number, ids) for writer in writers}
+        return {first.name: first.append(number), second.name: second.overwrite(number, force=False)}
 
     @staticmethod
     def _move(actor: Actor, meeting: Meeting, run: Callable[[], Commit | None]) -> Commit | None:
