@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dolmen.commit.applied import digest_of
 from dolmen.format.manifest import Manifest
@@ -15,6 +15,9 @@ from dolmen.replay import replay
 from dolmen.results import Commit
 from dolmen.snapshot import PinnedTable, pin
 from dolmen.transaction import Transaction, TransactionTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class Table(ReadableTable):
@@ -30,6 +33,20 @@ class Table(ReadableTable):
     def at(self, version: int | None = None, *, timestamp: datetime | int | str | None = None) -> PinnedTable:
         """This table in an older version. See ``Database.at``."""
         return pin(self._context, version, timestamp).table(self.name)
+
+    def to_spark(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Where = None,
+        version: int | None = None,
+        *,
+        with_commit_ts: bool = False,
+        spark: SparkSession | None = None,
+    ) -> DataFrame:
+        """The rows of the newest version, or of an older one, as a Spark DataFrame. See ``dolmen.spark.to_spark``."""
+        if version is not None:
+            return self.at(version).to_spark(columns, where, with_commit_ts=with_commit_ts, spark=spark)
+        return super().to_spark(columns, where, with_commit_ts=with_commit_ts, spark=spark)
 
     def append(self, data: Any, *, request: str | None = None) -> Commit:
         """Adds rows. Keys are not checked: appending a key twice gives two rows (see ``upsert``).

@@ -86,6 +86,8 @@ def test_an_older_version_is_read_by_at(spark: SparkSession, db: Database, table
     table.delete("TRUE")
     assert to_spark(table).count() == 0
     assert to_spark(table.at(version=version)).count() == 300
+    assert table.to_spark(["s"], "id < 10", version).collect() == [(f"s{i % 3}",) for i in range(10)]
+    assert table.to_spark().count() == 0
 
 
 def test_a_frame_stays_what_it_was(spark: SparkSession, db: Database, table: Table) -> None:
