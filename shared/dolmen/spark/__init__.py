@@ -7,12 +7,17 @@ from dolmen.spark.compaction import compact
 from dolmen.spark.export import export
 from dolmen.spark.failures import told
 from dolmen.spark.load import load
+from dolmen.spark.merge_clauses import Delete, Insert, Update
+from dolmen.spark.merges import merge
 from dolmen.spark.read import to_spark
 from dolmen.spark.source import register
 from dolmen.spark.stream_batches import batches_into
 from dolmen.spark.write import append, delete, overwrite, upsert
 
 __all__ = [
+    "Delete",
+    "Insert",
+    "Update",
     "append",
     "batches_into",
     "compact",
@@ -20,6 +25,7 @@ __all__ = [
     "export",
     "gc",
     "load",
+    "merge",
     "overwrite",
     "register",
     "to_spark",

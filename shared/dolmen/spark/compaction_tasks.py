@@ -19,7 +19,7 @@ from dolmen.maintenance.compaction_plan import CompactionOptions
 from dolmen.maintenance.compaction_rewriting import Rewriter, Rewritten, TableVersion, write_options
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.spark.failures import telling
-from dolmen.spark.tasks import chained
+from dolmen.spark.tasks import chained, open_to_write
 from dolmen.store.url import open_store
 from dolmen.write.conform import conform
 from dolmen.write.data_file import write_data_files
@@ -88,7 +88,7 @@ class CompactionTask:
             return []
         rows = conform(pa.RecordBatchReader.from_batches(first.schema, chained(first, batches)), entry.schema)
         runtime = _runtime()
-        store = open_store(self.url, runtime)
+        store = open_to_write(self.url, runtime)
         options = write_options(self.options, self.target_file_bytes)
         return write_data_files(store, self.table, entry, rows, runtime, options, self.object_name)
 

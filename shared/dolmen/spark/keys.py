@@ -29,11 +29,10 @@ from dolmen.mutation import MAX_KEYS
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.spark.failures import telling
 from dolmen.spark.reports import Reported
-from dolmen.spark.tasks import WriteTask, chained
+from dolmen.spark.tasks import WriteTask, chained, open_to_write
 from dolmen.spark.types import spark_type
 from dolmen.store.base import ObjectStore
 from dolmen.store.create import create
-from dolmen.store.url import open_store
 from dolmen.write.conform import conform
 from dolmen.write.data_file import write_data_files
 
@@ -171,7 +170,7 @@ class KeyedTask(WriteTask):
         if first is None:
             return report
         runtime = shared_runtime()
-        store = open_store(self.url, runtime)
+        store = open_to_write(self.url, runtime)
         entry = msgspec.json.decode(self.entry, type=TableEntry)
         fields = tuple(entry.schema.by_id[id_] for id_ in self.key)
         sink = KeySink(store, runtime, self.table, entry.uuid, fields, self.txid)

@@ -24,7 +24,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.runtime import shared_runtime
 from dolmen.spark.load_order import Keys, Ranges
 from dolmen.spark.load_reading import FileRead, ReadDrops
-from dolmen.store.url import open_store
+from dolmen.spark.tasks import open_to_write
 from dolmen.write.data_file import write_data_files
 from dolmen.write.options import WriteOptions
 from dolmen.write.runs import cut, sort_columns
@@ -60,7 +60,7 @@ class Target:
         """Writes rows into as many data files as they need; their entries, encoded."""
         runtime = shared_runtime()
         files = write_data_files(
-            open_store(self.url, runtime),
+            open_to_write(self.url, runtime),
             self.table,
             msgspec.json.decode(self.entry, type=TableEntry),
             batches,

@@ -137,10 +137,10 @@ def _clauses(
         words.get(one, one) if isinstance(one, str) else of_values(one) if isinstance(one, Mapping) else one
         for one in listed
     ]
-    for clause in clauses:
+    for one, clause in zip(listed, clauses, strict=True):
         if not isinstance(clause, allowed):
             kinds = ", ".join(kind.__name__ for kind in allowed)
-            raise InputError(f"{what}={clause!r}: give {_FORMS[what]}, columns with expressions, {kinds}, or a list")
+            raise InputError(f"{what}={one!r}: give {_FORMS[what]}, columns with expressions, {kinds}, or a list")
     for clause in clauses[:-1]:
         if clause.when is None:  # type: ignore[union-attr]
             raise InputError(f"{what}: nothing is left for clauses behind one without a condition ({clause!r})")

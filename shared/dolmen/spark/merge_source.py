@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from dolmen.format.keys import Keys, keys_from_arrow
@@ -67,16 +67,18 @@ class Summary:
             return Constant(False)
         parts: list[Predicate] = []
         for field in _by_id(fields):
-            column, values = ColumnOf(field.id, field.type), self.keys[str(field.id)]
+            values = self.keys[str(field.id)]
+            kind = str(values.type)
+            column = ColumnOf(field.id, kind)
             if self.listed:
                 distinct = pc.unique(values)
                 plain = to_plain(distinct.take(pc.sort_indices(distinct)))
-                parts.append(In(column, field.type, tuple(to_json(value) for value in plain)))
+                parts.append(In(column, kind, tuple(to_json(value) for value in plain)))
                 continue
             ends = pc.min_max(values)
             least, greatest = to_plain(pa.array([ends["min"], ends["max"]], values.type))
-            parts.append(Compare(">=", column, Literal(field.type, to_json(least))))
-            parts.append(Compare("<=", column, Literal(field.type, to_json(greatest))))
+            parts.append(Compare(">=", column, Literal(kind, to_json(least))))
+            parts.append(Compare("<=", column, Literal(kind, to_json(greatest))))
         return parts[0] if len(parts) == 1 else And(tuple(parts))
 
 
@@ -122,8 +124,7 @@ class Source:
             job = self.frame.select(*own).mapInArrow(telling(summarizing(self._fields)), SUMMARY)
             with told():
                 rows = job.collect()
-            parts = (Summary(*row[:4], None if row.keys is None else _table(row.keys)) for row in rows)
-            self._summary = Summary.of(parts, self._fields)
+            self._summary = Summary.of(map(_decoded, rows), self._fields)
         return self._summary
 
     def matches(self, target: list[Column], keys: list[Column]) -> Column:
@@ -197,5 +198,6 @@ def _encoded(part: Summary) -> pa.RecordBatch:
     return pa.record_batch({**columns, "keys": pa.array([body], pa.binary())})
 
 
-def _table(body: bytes) -> pa.Table:
-    return pa.ipc.open_stream(bytes(body)).read_all()
+def _decoded(row: Row) -> Summary:
+    keys = None if row["keys"] is None else pa.ipc.open_stream(bytes(row["keys"])).read_all()
+    return Summary(row.rows, row.nulls, row.repeated, row.listed, keys)

@@ -18,8 +18,7 @@ from dolmen.runtime import shared_runtime
 from dolmen.spark.failures import telling
 from dolmen.spark.keys import KeySink, only
 from dolmen.spark.reports import Reported
-from dolmen.spark.tasks import FILE, ROW, WriteTask, chained
-from dolmen.store.url import open_store
+from dolmen.spark.tasks import FILE, ROW, WriteTask, chained, open_to_write
 from dolmen.write.conform import conform
 from dolmen.write.data_file import write_data_files
 
@@ -71,7 +70,7 @@ class MergeTask(WriteTask):
         if first is None:
             return report
         runtime = shared_runtime()
-        store = open_store(self.url, runtime)
+        store = open_to_write(self.url, runtime)
         entry = msgspec.json.decode(self.entry, type=TableEntry)
         fields = tuple(entry.schema.by_id[id_] for id_ in self.key)
         sink = KeySink(store, runtime, self.table, entry.uuid, fields, self.txid)

@@ -12,13 +12,15 @@ import pyarrow as pa
 
 from dolmen.database import open as open_database
 from dolmen.format.entries import DataFile
+from dolmen.format.layout import POINTER
 from dolmen.format.manifest import TableEntry
 from dolmen.predicate import Predicate
-from dolmen.runtime import shared_runtime
+from dolmen.runtime import Runtime, shared_runtime
 from dolmen.scan.located import located
 from dolmen.scan.scan import Scan
 from dolmen.spark.failures import telling
 from dolmen.spark.types import carried_schema
+from dolmen.store.base import ObjectStore
 from dolmen.store.url import open_store
 from dolmen.write.conform import conform
 from dolmen.write.data_file import write_data_files
@@ -61,7 +63,7 @@ def read_files(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
             scan = task.scan(paths)
             schema = carried_schema(scan.schema)
             if task.with_positions:
-                yield from (_with_positions(batch.cast(schema), *at) for batch, *at in located(scan))
+                yield from (_with_positions(batch.cast(schema), path, rows) for batch, path, rows in located(scan))
             else:
                 yield from (batch.cast(schema) for batch in scan.to_batches())
 
@@ -75,6 +77,17 @@ def _with_positions(batch: pa.RecordBatch, path: str, rows: npt.NDArray[np.int64
 
 WRITTEN = "entry BINARY"
 """What tasks that write report: the entries of their files, encoded."""
+
+
+def open_to_write(url: str, runtime: Runtime) -> ObjectStore:
+    """The store of a database for a task that names objects: names begin with the hour by the server's clock.
+
+    So it is asked for that; else collection would not find there what a dead job has left.
+    """
+    store = open_store(url, runtime)
+    if not store.clock.now_us:
+        store.head(POINTER)
+    return store
 
 
 @dataclass(frozen=True)
@@ -101,7 +114,7 @@ class WriteTask:
         runtime = shared_runtime()
         entry = msgspec.json.decode(self.entry, type=TableEntry)
         rows = conform(pa.RecordBatchReader.from_batches(first.schema, chained(first, batches)), entry.schema)
-        store = open_store(self.url, runtime)
+        store = open_to_write(self.url, runtime)
         return write_data_files(store, self.table, entry, rows, runtime, name=lambda: f"{self.txid}-{runtime.uuid()}")
 
 
