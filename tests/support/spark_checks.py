@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,3 +105,29 @@ def append_while_an_executor_is_killed(url: str, killed: str, count: int) -> Com
 
     frame = rows(0, count)
     return append(dolmen.open(url).table("t"), frame.mapInArrow(kill_once, frame.schema))
+
+
+def write_speculatively(url: str, folder: str, count: int) -> None:
+    """Appends rows, then upserts some; a task of each job runs twice at once: the first attempt is as slow as need
+    be, and ends when the second has given its last row.
+
+    Args:
+        folder: there the second attempts leave a file.
+    """
+    table = dolmen.open(url).table("t")
+    append(table, _twice(rows(0, count), Path(folder, "twice-append")))
+    upsert(table, _twice(rows(count // 2, count).withColumn("x", F.lit(-1.0)), Path(folder, "twice-upsert")))
+
+
+def _twice(frame: DataFrame, mark: Path) -> DataFrame:
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        context = TaskContext.get()
+        if context is not None and context.partitionId() == 1:
+            if context.attemptNumber() > 0:
+                mark.touch()
+            deadline = time.monotonic() + 300
+            while not mark.exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+
+    return frame.mapInArrow(wait, frame.schema)
