@@ -160,6 +160,7 @@ class CompactionRun:
             over = True
         finally:
             if not over:  # what is under way is of no use to anybody
+                self._stopped = True
                 spark.interruptTag(tag)
 
     def _task(self, job: Job) -> CompactionTask:
