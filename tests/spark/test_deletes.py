@@ -69,9 +69,9 @@ def test_keys_of_a_frame_are_deleted_in_one_commit_that_reads_nothing(
 
 
 def test_more_keys_than_one_request_may_have_are_deleted(spark: SparkSession, db: Database, table: Table) -> None:
-    many = 2 * MAX_KEYS + 10
+    many = MAX_KEYS + 10
     done = delete(table, spark.range(5, 5 + many).withColumn("id", F.col("id").cast("int")))
-    assert done.counts.tombstones_added >= 3
+    assert done.counts.tombstones_added >= 2
     hidden = [t.count for t in db._context.head.refresh().manifest.table("t").tombstones]  # type: ignore[union-attr]
     assert (sum(hidden), max(hidden) <= MAX_KEYS) == (many, True)
     assert ids(table) == list(range(5))
@@ -109,6 +109,10 @@ def test_what_is_no_key_is_refused(spark: SparkSession, db: Database, table: Tab
         delete(table, spark.createDataFrame([("n1",)], "name string"))
     with pytest.raises(SchemaError, match="never stored as int64"):
         delete(table, spark.range(1).select(F.col("id").cast("double").alias("id")))
+    narrow = db.create_table("narrow", pa.schema([("id", pa.int8())]), primary_key="id")
+    with pytest.raises(RowError, match="column 'id': '300' cannot be stored as int8"):
+        delete(narrow, spark.range(300, 301))
+    version = db.version
     with pytest.raises(RowError, match="column 'id': NULL in a key"):
         delete(table, spark.createDataFrame([(1,), (None,)], "id long"))
     assert db.version == version

@@ -16,7 +16,7 @@ from dolmen.spark.merges import merge
 from dolmen.spark.write import delete, upsert
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
-HISTORIES, STEPS = (12, 25) if os.environ.get("DOLMEN_LONG") else (1, 9)
+HISTORIES, STEPS = (12, 25) if os.environ.get("DOLMEN_LONG") else (1, 7)
 
 Row = dict[str, Any]
 SCHEMA = pa.schema([("id", pa.int64()), ("g", pa.string()), ("n", pa.int32())])

@@ -66,6 +66,13 @@ def _key_column(frame: DataFrame, field: Field) -> Column:
     return column if own == wanted else column.try_cast(wanted)  # what does not fit is found when it is written
 
 
+def as_given(frame: DataFrame, field: Field) -> Column:
+    """A key's column in its own type, but for text, of which a collation might take unequal keys for equal."""
+    column = F.col(quoted(field.name))
+    given = frame.schema[field.name].dataType
+    return column.cast("string").alias(field.name) if isinstance(given, s.StringType) else column
+
+
 def quoted(name: str) -> str:
     """A column's name as Spark's expressions take it, whatever characters it has."""
     escaped = name.replace("`", "``")

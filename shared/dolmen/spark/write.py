@@ -25,7 +25,7 @@ from dolmen.mutation import key_fields
 from dolmen.reading import Where
 from dolmen.results import Commit
 from dolmen.spark.failures import FAILURES, dolmen_error
-from dolmen.spark.keys import KeyedTask, key_columns, only, tombstones, write_keyed
+from dolmen.spark.keys import KeyedTask, as_given, key_columns, only, tombstones, write_keyed
 from dolmen.spark.reports import REPORT, Reported
 from dolmen.spark.tasks import WRITTEN, WriteTask, write_files
 from dolmen.table import Table
@@ -127,8 +127,8 @@ def delete(
     def statement(transaction: Transaction, entry: TableEntry) -> Statement | None:
         fields = key_fields(entry, on)
         plan_conform(_arrow_schema(frame), only(fields))
-        keys = zip(key_columns(frame, fields), fields, strict=True)
-        distinct = frame.select(*(column.alias(field.name) for column, field in keys)).distinct()
+        key_columns(frame, fields)  # refuses what is of another kind
+        distinct = frame.select(*(as_given(frame, field) for field in fields)).distinct()
         reported = write_keys(transaction, table.name, distinct, fields, rows=False)
         hidden = tombstones(transaction.bench, table.name, entry.uuid, reported, fields)
         return Write(table.name, entry.uuid, (), hidden, request) if hidden else None
