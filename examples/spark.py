@@ -38,13 +38,12 @@ def main() -> None:
     if importlib.util.find_spec("pyspark") is None:
         raise SystemExit("PySpark is not installed: pip install '.[spark,demo]'")
     import demo  # examples/demo.py: the same flights
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
     import dolmen
     from dolmen.ingest.backfill import Source
-    from dolmen.spark import delete, to_spark
-    from dolmen.spark.load import load
+    from dolmen.spark import delete, load, to_spark
     from dolmen.spark.merges import merge
 
     place = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / ".local" / "spark"
@@ -72,26 +71,26 @@ def main() -> None:
     print(f"{done.rows:,} flights of {done.files} files, in {done.commits} commit")
     loaded = db.version
 
-    def ask(frame: DataFrame) -> None:
-        frame.createOrReplaceTempView("flights")
-        spark.sql(QUERY).show()
-
     print("\nSkyWest, and the aircraft N14228:")
-    ask(to_spark(flights))
+    to_spark(flights).createOrReplaceTempView("flights")
+    spark.sql(QUERY).show()
 
     print("N14228 is forgotten, in constant time: no data is read for it, none is rewritten:")
     delete(flights, "tailnum = 'N14228'")
-    ask(to_spark(flights))
+    to_spark(flights).createOrReplaceTempView("flights")
+    spark.sql(QUERY).show()
 
     print("The flights that SkyWest cancelled departed late after all, and there was one more:")
     late = to_spark(flights, [*key, "origin"], where="carrier = 'OO' AND dep_time IS NULL")
     late = late.selectExpr("*", "1200L AS dep_time", "45L AS dep_delay")
     more = late.limit(1).withColumn("flight", F.lit(9999))
     merge(flights, late.unionAll(more), on=key)
-    ask(to_spark(flights))
+    to_spark(flights).createOrReplaceTempView("flights")
+    spark.sql(QUERY).show()
 
     print(f"Version {loaded} still shows what was there:")
-    ask(to_spark(flights.at(version=loaded)))
+    to_spark(flights.at(version=loaded)).createOrReplaceTempView("flights")
+    spark.sql(QUERY).show()
     spark.stop()
 
 

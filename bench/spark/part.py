@@ -43,7 +43,10 @@ def measure_spark(
                 head = _head(source, rounds, peers)
                 if "reads" in only:
                     lines = measured.reads(engines, rounds)
-                    sections.append(section("Spark: scans, local directory", head, engines, lines, tell))
+                    scans = section("Spark: scans, local directory", head, engines, lines, tell)
+                    spent = measured.parts(engines[0], rounds)
+                    tell(spent)
+                    sections.append(f"{scans}\n{spent}\n")
                 if "deletes" in only:
                     lines = measured.deletes(engines, rounds)
                     sections.append(section("Spark: deletes, local directory", head, engines, lines, tell))

@@ -53,12 +53,11 @@ def workers(kinds: Sequence[type[Engine]], directory: Path, source: Source) -> I
         yield started
 
 
-def in_turns(calls: Sequence[Call], rounds: int, warm_ups: int, before: Callable[[], Any] = tuple) -> list[list[Spent]]:
-    """What each call costs in each round: A B C A B C ..., after warm-ups; ``before`` each call something untimed."""
+def in_turns(calls: Sequence[Call], rounds: int, warm_ups: int) -> list[list[Spent]]:
+    """What each call costs in each round: A B C A B C ..., after warm-ups."""
     spent: list[list[Spent]] = [[] for _ in calls]
     for number in range(warm_ups + rounds):
         for place, call in enumerate(calls):
-            before()
             found = call()
             if number >= warm_ups:
                 spent[place].append(found)

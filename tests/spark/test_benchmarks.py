@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,18 @@ def test_what_is_asked_is_answered_right_in_every_state(state: str, dolmen_engin
         assert asked.cpu > 0
     plain = dolmen_engine.plain("two columns").result
     assert plain == expected("clean", "two columns", source), "plain is of all rows, whatever was deleted"
+
+
+def test_the_steps_of_a_query_are_told_apart(dolmen_engine: Dolmen) -> None:
+    class InThisProcess:
+        """The engine, called as in a process of its own."""
+
+        def call(self, method: str, *arguments: Any) -> Any:
+            return getattr(dolmen_engine, method)(*arguments)
+
+    ours: Any = InThisProcess()
+    told = measured.parts(ours, 1)
+    assert re.search(r"the frame [\d.]+ s .* \([\d.]+ in Python\), .* planning [\d.]+, running it [\d.]+$", told), told
 
 
 def test_deletes_delete_and_are_taken_back(dolmen_engine: Dolmen, source: Source) -> None:
