@@ -43,8 +43,7 @@ def main() -> None:
 
     import dolmen
     from dolmen.ingest.backfill import Source
-    from dolmen.spark import delete, load, to_spark
-    from dolmen.spark.merges import merge
+    from dolmen.spark import delete, load, merge, to_spark
 
     place = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / ".local" / "spark"
     shutil.rmtree(place, ignore_errors=True)
