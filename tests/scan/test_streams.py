@@ -47,6 +47,14 @@ def test_a_duckdb_relation_can_be_run_again(world: World) -> None:
         assert relation.filter("id < 100").sum("id").fetchall() == [(sum(range(10, 100)),)]
 
 
+def test_parts_of_a_scan_count_and_give_the_rows_of_their_own_files(world: World) -> None:
+    whole = world.scan(columns=["id"], where="id < 480")
+    parts = [whole.of_files([file.file.path]) for file in whole.plan.files]
+    assert [part.count() for part in parts] == [part.to_arrow().num_rows for part in parts]
+    assert len(parts) == 2
+    assert sum(part.count() for part in parts) == whole.count() == 470
+
+
 def test_columns_come_in_the_order_asked_for(world: World) -> None:
     found = world.scan(columns=["payload", "id"], where="kind <> 'view'", limit=5).to_arrow()
     assert found.column_names == ["payload", "id"]

@@ -86,6 +86,7 @@ class Scan:
         ids = {field.id for field in output}
         self._extra = tuple(field for field in order if field.id not in ids)
         self._planned: Plan | None = None
+        self._is_part = False
 
     @property
     def plan(self) -> Plan:
@@ -146,7 +147,7 @@ class Scan:
     def count(self) -> int:
         """How many rows ``to_arrow`` would have, from metadata alone where that is exact."""
         with self._reading(self._manifest.version):
-            rows = count_rows(self._reader(self._plan(counting=True)))
+            rows = count_rows(self._reader(self.plan if self._is_part else self._plan(counting=True)))
         return rows if self._limit is None else min(rows, self._limit)
 
     def explain(self) -> Explanation:
@@ -157,6 +158,7 @@ class Scan:
     def of_files(self, paths: Collection[str]) -> Scan:
         """The same scan over some of its files alone: what one task of several reads."""
         part = copy(self)
+        part._is_part = True
         part._planned = replace(self.plan, files=tuple(file for file in self.plan.files if file.file.path in paths))
         return part
 
