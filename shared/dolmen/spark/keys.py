@@ -104,9 +104,7 @@ class KeySink:
             RowError: a NULL in a key.
         """
         keys = pa.table([rows[field.name] for field in self._fields], [field.name for field in self._fields])
-        for field in self._fields:
-            if keys[field.name].null_count:
-                raise RowError("NULL in a key: it equals nothing", column=field.name)
+        check_not_null(keys, self._fields)
         if self._rows + keys.num_rows > MAX_KEYS or self._bytes + keys.nbytes > FOLD_BYTES:
             self._fold()
         self._held.append(keys)
@@ -138,6 +136,13 @@ class KeySink:
         target = TombstoneObject(tombstone_key(self._table, self._store.clock.now_us, name), self._uuid)
         self._tombstones.append(add_keys(target, keys))
         create(self._store, target.key, target.encode(), self._runtime)
+
+
+def check_not_null(keys: pa.Table, fields: Iterable[Field]) -> None:
+    """Raises RowError for a NULL."""
+    for field in fields:
+        if keys[field.name].null_count:
+            raise RowError("NULL in a key: it equals nothing", column=field.name)
 
 
 def tombstones(

@@ -21,11 +21,11 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.intent import BEAT_SECONDS
-from dolmen.mutation import key_fields
+from dolmen.mutation import MAX_KEYS, delete_keys, key_fields
 from dolmen.reading import Where
 from dolmen.results import Commit
-from dolmen.spark.failures import FAILURES, dolmen_error
-from dolmen.spark.keys import KeyedTask, as_given, key_columns, only, tombstones, write_keyed
+from dolmen.spark.failures import FAILURES, dolmen_error, told
+from dolmen.spark.keys import KeyedTask, as_given, check_not_null, key_columns, only, tombstones, write_keyed
 from dolmen.spark.reports import REPORT, Reported
 from dolmen.spark.tasks import WRITTEN, WriteTask, write_files
 from dolmen.table import Table
@@ -128,10 +128,16 @@ def delete(
         fields = key_fields(entry, on)
         plan_conform(_arrow_schema(frame), only(fields))
         key_columns(frame, fields)  # refuses what is of another kind
-        distinct = frame.select(*(as_given(frame, field) for field in fields)).distinct()
-        reported = write_keys(transaction, table.name, distinct, fields, rows=False)
+        given = frame.select(*(as_given(frame, field) for field in fields))
+        with told():
+            few = given.limit(MAX_KEYS + 1).toArrow()
+        if few.num_rows <= MAX_KEYS:  # a job that collects them costs less than one that writes
+            check_not_null(few, fields)
+            made = delete_keys(transaction.bench, table.name, entry, few, [field.name for field in fields], request)
+            return made if made.tombstones else None
+        reported = write_keys(transaction, table.name, given.distinct(), fields, rows=False)
         hidden = tombstones(transaction.bench, table.name, entry.uuid, reported, fields)
-        return Write(table.name, entry.uuid, (), hidden, request) if hidden else None
+        return Write(table.name, entry.uuid, (), hidden, request)
 
     return _commit(table, "delete", request, statement)
 
