@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 LIMIT_MB = 215  # Lambda takes 250 unzipped, all layers and the function together: bytecode, dolmen and room to grow
-SERVICES = {"s3", "sqs", "emr-serverless", "sts", "sso", "sso-oidc", "signin"}  # the last three: how the SDK finds credentials
+SERVICES = {"s3", "sqs", "emr-serverless", "sts", "sso", "sso-oidc", "signin"}  # the last four: credentials
 FOLDERS = ["**/tests", "**/__pycache__", "bin", "pyarrow/include", "pyarrow/src", "numpy/_core/include", "numpy/f2py"]
 # Arrow's RPC framework, which nothing else links to; and the second and third copy of each library of pyarrow's own,
 # under names that only compilers ask for. (libarrow_substrait and its like are linked to by all: they stay.)
