@@ -10,7 +10,6 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.manifest import TableEntry
@@ -20,7 +19,7 @@ from dolmen.spark.merge_clauses import Clause, Clauses, Delete, Insert, Update
 from dolmen.spark.merge_source import Source, Summary
 from dolmen.spark.merge_tasks import ACTION, Action
 from dolmen.spark.tasks import FILE, ROW
-from dolmen.spark.types import spark_schema
+from dolmen.spark.types import handed_schema, spark_schema
 from dolmen.write.conform import plan_conform
 
 MOST_BROADCAST = 1_000_000
@@ -80,7 +79,7 @@ class MergePlan:
                     raise InputError(f"when={clause.when!r} is no condition: it is of type {kind.simpleString()}")
             values = self._values(clause)
             if values is not None:
-                plan_conform(to_arrow_schema(_typed(within, values), timestamp_utc=True), self.entry.schema)
+                plan_conform(handed_schema(_typed(within, values)), self.entry.schema)
 
     def needed(self) -> list[str]:
         """The table's columns that are read: those joined on, those in expressions, or all if some stay as they are."""

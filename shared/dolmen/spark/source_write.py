@@ -32,6 +32,7 @@ from dolmen.spark.failures import marked
 from dolmen.spark.pulse import Pulse
 from dolmen.spark.source_options import WRITE, Options
 from dolmen.spark.tasks import WriteTask, chained
+from dolmen.spark.types import handed_schema
 from dolmen.spark.write import bare
 from dolmen.store.url import open_store
 from dolmen.write.conform import plan_conform
@@ -166,8 +167,6 @@ class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
 def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: bool) -> WriteJob:
     """Looks at the table. Raises SchemaError when no row of the frame could fit, TableNotFoundError, InputError."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     operation = given.text("operation") or "append"
     if operation != "append":
         raise InputError(
@@ -179,7 +178,7 @@ def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: boo
     context = open_database(given.url).context
     manifest = context.head.refresh().manifest
     entry = context.segments.whole(manifest.table(given.table))
-    plan_conform(to_arrow_schema(schema, timestamp_utc=True), entry.schema)
+    plan_conform(handed_schema(schema), entry.schema)
     return WriteJob(
         context.store.url,
         given.table,

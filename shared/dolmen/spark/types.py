@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from inspect import signature
 
 import pyarrow as pa
 from pyspark.sql import types as s
@@ -75,6 +76,15 @@ def _field(field: pa.Field) -> s.StructField:
         return s.StructField(field.name, spark_type(field.type), field.nullable)
     except SchemaError as error:
         raise SchemaError(f"column {field.name!r}: {error}") from None
+
+
+def handed_schema(schema: s.StructType) -> pa.Schema:
+    """The Arrow types in which Spark hands columns to Python workers; timestamps with a zone are UTC's."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    if "timezone" in signature(to_arrow_schema).parameters:  # newer than 4.1
+        return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema, timestamp_utc=True)
 
 
 def spark_type(arrow_type: pa.DataType) -> s.DataType:

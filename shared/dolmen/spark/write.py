@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, Row
 
@@ -28,6 +27,7 @@ from dolmen.spark.failures import FAILURES, dolmen_error, told
 from dolmen.spark.keys import KeyedTask, as_given, check_not_null, key_columns, only, tombstones, write_keyed
 from dolmen.spark.reports import REPORT, Reported
 from dolmen.spark.tasks import WRITTEN, WriteTask, write_files
+from dolmen.spark.types import handed_schema
 from dolmen.table import Table
 from dolmen.transaction import Transaction
 from dolmen.write.conform import plan_conform
@@ -126,7 +126,7 @@ def delete(
 
     def statement(transaction: Transaction, entry: TableEntry) -> Statement | None:
         fields = key_fields(entry, on)
-        plan_conform(_arrow_schema(frame), only(fields))
+        plan_conform(handed_schema(frame.schema), only(fields))
         key_columns(frame, fields)  # refuses what is of another kind
         given = frame.select(*(as_given(frame, field) for field in fields))
         with told():
@@ -228,13 +228,7 @@ def bare(entry: TableEntry) -> TableEntry:
 
 def check_columns(frame: DataFrame, entry: TableEntry) -> None:
     """Raises SchemaError if no row of the frame could fit."""
-    plan_conform(_arrow_schema(frame), entry.schema)
-
-
-def _arrow_schema(frame: DataFrame) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(frame.schema, timestamp_utc=True)
+    plan_conform(handed_schema(frame.schema), entry.schema)
 
 
 def _commit(
