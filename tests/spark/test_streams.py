@@ -23,6 +23,7 @@ from dolmen.spark.source_options import STREAM_READ
 from dolmen.spark.stream_batches import batches_into
 from dolmen.spark.stream_read import TableStreamReader
 from support.fences import move_fence
+from support.spark import streams_arrow
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 HISTORIES = 300 if os.environ.get("DOLMEN_LONG") else 20
@@ -258,6 +259,7 @@ def read(spark: SparkSession, db: Database, **options: object) -> DataFrame:
     return spark.readStream.format("dolmen").options(**{"table": "t", **options}).load(db.url)
 
 
+@streams_arrow
 def test_spark_streams_from_a_table_into_another_of_the_same_database(
     spark: SparkSession, db: Database, table: Table, tmp_path: Path
 ) -> None:
@@ -310,6 +312,7 @@ def test_a_batch_that_is_applied_again_changes_nothing(
     assert into.count() == 10
 
 
+@streams_arrow
 def test_complete_mode_replaces_the_table(spark: SparkSession, db: Database, table: Table, tmp_path: Path) -> None:
     counts = db.create_table("counts", pa.schema([("s", pa.string()), ("count", pa.int64())]))
 

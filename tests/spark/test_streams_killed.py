@@ -11,7 +11,7 @@ import pytest
 
 import dolmen
 from support.killed_streams import WAYS, Kill, Way, run, stages
-from support.spark import NO_JAVA, has_java
+from support.spark import NO_JAVA, has_java, streams_arrow
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 FILES, ROWS = (10, 20) if LONG else (3, 20)
@@ -27,6 +27,7 @@ ALL: list[tuple[Way, str]] = [(way, stage) for stage in stages("by_format") for 
 
 
 @pytest.mark.timeout(3600)  # so many JVMs on a busy machine
+@streams_arrow
 def test_a_driver_that_is_killed_at_every_stage_writes_each_row_once(tmp_path: Path) -> None:
     if not has_java():
         pytest.skip(NO_JAVA)

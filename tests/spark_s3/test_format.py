@@ -9,10 +9,12 @@ from pyspark.sql import SparkSession
 
 import dolmen
 from pyspark_dolmen import DefaultSource
+from support.spark import streams_arrow
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("s", pa.string())])
 
 
+@streams_arrow
 def test_tables_on_s3_are_written_read_and_streamed_without_hadoop_aws(
     spark_on_s3: SparkSession, s3_url: str, tmp_path: Path
 ) -> None:

@@ -18,12 +18,17 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, datasource
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 TESTS = Path(__file__).parents[1]
+
+streams_arrow = pytest.mark.skipif(
+    not hasattr(datasource, "DataSourceStreamArrowWriter"), reason="Spark 4.0 hands rows of streams one by one"
+)
+"""For tests of what ``writeStream.format("dolmen")`` does from 4.1."""
 
 NO_JAVA = "Spark needs Java 17 or newer, and there is none: apt install openjdk-17-jre-headless"
 
