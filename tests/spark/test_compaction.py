@@ -30,7 +30,7 @@ from support.random_tables import random_table
 from support.spark_history import ROWS, History, listed
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
-HISTORIES = 60 if os.environ.get("DOLMEN_LONG") else 4
+HISTORIES = 60 if os.environ.get("DOLMEN_LONG") else 3
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
 EAGER = CompactionOptions(growth=2)
 PARTS = CompactionOptions(growth=1, group_bytes=3500)
