@@ -23,7 +23,7 @@ from dolmen.snapshot import PinnedTable
 from dolmen.spark.failures import marked
 from dolmen.spark.source import SourceTable
 from dolmen.spark.source_options import READ, Options
-from dolmen.spark.types import carried_schema
+from dolmen.spark.types import carried_schema, handed_schema
 from dolmen.store.url import open_store
 
 PARTITION_BYTES = 128 << 20
@@ -97,10 +97,11 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
 
     Args:
         where: only rows for which this is TRUE.
+        handed: the Arrow types of the result, NULLs allowed where Spark allows them: from 4.3 on it insists.
     """
 
-    def __init__(self, table: SourceTable, where: Predicate | None) -> None:
-        self.table, self.where = table, where
+    def __init__(self, table: SourceTable, where: Predicate | None, handed: pa.Schema) -> None:
+        self.table, self.where, self.handed = table, where, handed
 
     @property
     def shared(self) -> SharedScan:
@@ -114,8 +115,10 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
         return [FilesPartition(tuple(file.path for file in some)) for some in partitions_of(files)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition; Spark makes one of nothing where there are none."""
-        return iter(()) if partition is None else self.shared.read(partition.paths)
+        """The rows of one partition; Spark makes one of its own, of nothing, where there are none."""
+        if not isinstance(partition, FilesPartition):
+            return iter(())
+        return (batch.cast(self.handed) for batch in self.shared.read(partition.paths))
 
 
 class PushingReader(TableReader):
@@ -141,7 +144,7 @@ def reader(table: SourceTable, schema: s.StructType, options: Mapping[str, str])
     """What reads a table. Raises SchemaError, PredicateError."""
     given = Options.of(options, READ)
     kind = PushingReader if given.flag("push_filters") else TableReader
-    return kind(table.with_schema(schema), bound(given, table))
+    return kind(table.with_schema(schema), bound(given, table), handed_schema(schema))
 
 
 def bound(given: Options, table: SourceTable) -> Predicate | None:

@@ -29,6 +29,7 @@ from dolmen.spark.source import SourceTable, pinned
 from dolmen.spark.source_options import STREAM_READ, Options
 from dolmen.spark.source_read import SharedScan, bound, partitions_of
 from dolmen.spark.stream_offsets import Offset
+from dolmen.spark.types import handed_schema
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
@@ -135,8 +136,8 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""
-        rows: Iterator[pa.RecordBatch] = partition.read()
-        return rows
+        handed = handed_schema(self._schema)
+        return (batch.cast(handed) for batch in partition.read())
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is kept that could be let go."""
