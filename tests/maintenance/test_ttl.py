@@ -223,6 +223,29 @@ def test_a_table_that_is_dropped_meanwhile_does_not_keep_the_others(world: World
     assert ids(kept) == [1]
 
 
+@pytest.mark.parametrize("ttl", [None, "at 200d"])
+def test_rows_live_on_whose_time_to_live_is_prolonged_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch, ttl: str | None
+) -> None:
+    """History 20261140: an expiry that others kept from committing did so long after its ``ttl`` had been unset."""
+    kept, prolonged = world.table("kept"), world.table("prolonged")
+    for table in (kept, prolonged):
+        table.append(world.rows(1, 100))
+    commit, left = Transaction.commit, [1]
+
+    def commit_later(self: Transaction) -> Any:
+        if left:
+            left.pop()
+            elsewhere = Database(MemoryStore(world.bucket, Runtime()), world.db._context.runtime)
+            elsewhere.table("prolonged").set(ttl=ttl, target_file_bytes="64MB")
+            elsewhere.table("kept").set(target_file_bytes="64MB")
+        return commit(self)
+
+    monkeypatch.setattr(Transaction, "commit", commit_later)
+    world.expire()
+    assert (ids(kept), ids(prolonged)) == ([1], [1, 100])
+
+
 def test_only_the_tables_asked_for(world: World) -> None:
     a, b = world.table("a"), world.table("b")
     for table in (a, b):

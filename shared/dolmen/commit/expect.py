@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,19 +18,21 @@ class Expect:
         name: the table; None for the database.
         uuid: of the table.
         properties: as they were seen.
+        names: of the settings that are compared; all by default.
     """
 
     name: str | None
     uuid: str
     properties: Mapping[str, Any]
+    names: Collection[str] | None = None
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Raises ConflictError if the settings are others, TableNotFoundError if the table is gone."""
         now = draft.properties if self.name is None else draft.table(self.name, self.uuid).properties
-        if dict(now) != dict(self.properties):
+        names = {*now, *self.properties} if self.names is None else self.names
+        if changed := sorted(name for name in names if now.get(name) != self.properties.get(name)):
             what = "the database" if self.name is None else f"table {self.name!r}"
-            changed = sorted(name for name in {*now, *self.properties} if now.get(name) != self.properties.get(name))
             raise ConflictError(
                 f"somebody has set {', '.join(changed)} of {what} meanwhile, in version {draft.base.version} or one "
                 "before it: look at the differences again"

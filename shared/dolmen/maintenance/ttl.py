@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pyarrow as pa
 
+from dolmen.commit.expect import Expect
 from dolmen.commit.upkeep import SetProperties
 from dolmen.context import Context
 from dolmen.errors import ConflictError, Error, NotFoundError
@@ -84,7 +85,7 @@ def expire_rows(
     for last in (*[False] * (_ROUNDS - 1), True):
         try:
             return _expire(context, tables, deadline)
-        except (ConflictError, NotFoundError):  # a table was dropped or created anew between look and commit
+        except (ConflictError, NotFoundError):  # a table was dropped, or its ttl set, between look and commit
             if last:
                 raise
     raise AssertionError("unreachable")
@@ -142,6 +143,7 @@ def _expire_table(context: Context, transaction: Transaction, base: Manifest, na
 
     if not any(may_hold(file) for file in LiveFiles.of(entry, context.segments).matching(predicate)):
         return None
+    transaction.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # who is set to live longer since, lives
     transaction.table(name).delete(expired)
     seen = LastExpiry(column.id, entry.epoch, cutoff, base.commit_ts)
     transaction.add(SetProperties(name, entry.uuid, {EXPIRED: msgspec.to_builtins(seen)}))

@@ -172,10 +172,11 @@ class Ledger:
             said = table.properties.get(EXPIRED)
             if said is None or (last and last.properties.get(EXPIRED) == said):
                 continue
-            lived = [state[name].settings.get("ttl") for state in self.states[-30:] if name in state]
-            ages = [setting({"retention": ttl.rpartition(" ")[2]}, "retention") for ttl in lived if ttl]
-            if not ages or said["before"] > view.manifest.created_at - min(ages) + JITTER_US:
-                raise ViolationError(f"rows of {name!r} expired before {said['before']}: they live for {lived}")
+            before = self.states[-1].get(name)
+            ttl = before.settings.get("ttl") if before else None
+            age_us = setting({"retention": ttl.rpartition(" ")[2]}, "retention") if ttl else None
+            if age_us is None or said["before"] > view.manifest.created_at - age_us + JITTER_US:
+                raise ViolationError(f"rows of {name!r} expired before {said['before']}: they live for {ttl}")
             effects.append(Expire(name, said["before"]))
         self.counts["tables expired"] += len(effects)
         return effects
