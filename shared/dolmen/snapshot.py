@@ -38,6 +38,11 @@ class Snapshot:
         """The version that is pinned; 0 for a database that did not exist yet."""
         return self._manifest.version
 
+    @property
+    def manifest(self) -> Manifest:
+        """All that the version says."""
+        return self._manifest
+
     def tables(self) -> list[str]:
         """Names of its tables, sorted."""
         return sorted(self._manifest.tables)

@@ -112,6 +112,8 @@ def test_an_overwrite_meets_who_wrote_meanwhile_and_leaves_its_files_to_collecti
         save(frame.mapInArrow(meanwhile, frame.schema), db, "overwrite")
     assert ids(table) == [*range(10), 99]
     assert len(data_files(tmp_path) - before) == 2  # theirs, and ours that abort() has not deleted
+    with pytest.raises(ConflictError, match="added rows"), told():
+        save(frame, db, "overwrite", since=db.version - 1)
     save(frame, db, "overwrite", force=True)
     assert ids(table) == list(range(5))
 

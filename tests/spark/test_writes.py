@@ -143,6 +143,31 @@ def test_an_overwrite_meets_who_wrote_meanwhile(spark: SparkSession, db: Databas
     assert ids(other) == list(range(5))
 
 
+@pytest.mark.parametrize("change", ["added", "deleted"])
+def test_an_overwrite_meets_who_wrote_since_its_frame_was_made(
+    spark: SparkSession, db: Database, table: Table, change: str
+) -> None:
+    """What others had done between the frame and the job was in neither, and gone."""
+    append(table, rows(spark, 0, 20))
+    seen = db.version
+    frame = table.to_spark(where="id >= 5", version=seen)
+    other = dolmen.open(db.url).table("t")
+    if change == "added":
+        other.append(pa.table({"id": [99]}))
+    else:
+        other.delete("id = 7")
+    there = ids(other)
+    with pytest.raises(ConflictError, match=f"{change} rows"):  # unless told, what this table has seen last
+        overwrite(table, frame)
+    assert ids(table) == there
+    with pytest.raises(ConflictError, match=f"{change} rows"):
+        overwrite(table, frame, since=seen)
+    assert ids(table) == there
+    seen = db.version
+    overwrite(table, table.to_spark(where="id >= 5", version=seen), since=seen)
+    assert ids(other) == [id_ for id_ in there if id_ >= 5]
+
+
 def test_a_database_in_memory_is_refused(spark: SparkSession) -> None:
     table = dolmen.open("memory://spark").create_table("t", SCHEMA)
     with pytest.raises(InputError, match="memory"):

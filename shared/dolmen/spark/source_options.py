@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dolmen.errors import InputError
 
 READ = ("table", "version", "timestamp", "columns", "where", "with_commit_ts", "push_filters")
-WRITE = ("table", "request", "force", "operation")
+WRITE = ("table", "request", "since", "force", "operation")
 STREAM_READ = (
     "table", "columns", "where", "with_commit_ts", "starting_version", "starting_timestamp", "max_versions_per_trigger",
     "ignore_deletes",

@@ -24,10 +24,11 @@ from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements import Overwrite, Statement, Write
 from dolmen.commit.workbench import Workbench
 from dolmen.database import open as open_database
-from dolmen.errors import InputError
+from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import DataFile
 from dolmen.intent import BEAT_SECONDS
 from dolmen.runtime import shared_runtime
+from dolmen.snapshot import pin
 from dolmen.spark.failures import marked
 from dolmen.spark.pulse import Pulse
 from dolmen.spark.source_options import WRITE, Options
@@ -178,13 +179,18 @@ def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: boo
     context = open_database(given.url).context
     manifest = context.head.refresh().manifest
     entry = context.segments.whole(manifest.table(given.table))
+    since = given.number("since")
+    seen = manifest if since is None else pin(context, since, None).manifest
+    own = seen.table(given.table)
+    if own.uuid != entry.uuid:
+        raise ConflictError(f"table {given.table!r} was dropped and created again after version {seen.version}")
     plan_conform(handed_schema(schema), entry.schema)
     return WriteJob(
         context.store.url,
         given.table,
         entry.uuid,
-        entry.epoch,
-        manifest.commit_ts,
+        own.epoch,
+        seen.commit_ts,
         msgspec.json.encode(bare(entry)),
         overwrite,
         force,

@@ -15,7 +15,7 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, Row
 
 from dolmen.commit.statements import Overwrite, Statement, Write
-from dolmen.errors import InputError
+from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
@@ -23,6 +23,7 @@ from dolmen.intent import BEAT_SECONDS
 from dolmen.mutation import MAX_KEYS, delete_keys, key_fields
 from dolmen.reading import Where
 from dolmen.results import Commit
+from dolmen.snapshot import pin
 from dolmen.spark.failures import FAILURES, dolmen_error, told
 from dolmen.spark.keys import KeyedTask, as_given, check_not_null, key_columns, only, tombstones, write_keyed
 from dolmen.spark.reports import REPORT, Reported
@@ -54,20 +55,32 @@ def append(table: Table, frame: DataFrame, *, request: str | None = None) -> Com
     return _commit(table, "append", request, statement)
 
 
-def overwrite(table: Table, frame: DataFrame, *, force: bool = False, request: str | None = None) -> Commit:
-    """Replaces all rows of a table by those of a DataFrame, which may be made from the table itself. See ``append``.
+def overwrite(
+    table: Table, frame: DataFrame, *, since: int | None = None, force: bool = False, request: str | None = None
+) -> Commit:
+    """Replaces all rows of a table by those of a DataFrame. See ``append``.
 
     Args:
-        force: replace also what others have added or deleted since the job began.
+        frame: may be made from the table itself; then say from which version of it.
+        since: the version that the frame was made from. What others have added or deleted after it is a conflict;
+            by default, after the newest version that this ``table`` has seen when the job begins.
+        force: replace that too.
+
+    Raises:
+        ConflictError: others have added or deleted rows; make the frame anew and repeat.
+        VersionNotFoundError, VersionExpiredError: there is no version ``since``, or no more.
     """
+    seen = None if since is None else pin(table.context, since, None).manifest
 
     def statement(transaction: Transaction, entry: TableEntry) -> Statement:
+        base = seen or transaction.base
+        own = base.table(table.name)
+        if own.uuid != entry.uuid:
+            raise ConflictError(f"table {table.name!r} was dropped and created again after version {base.version}")
         files = write_frame(transaction, table.name, frame)
-        base = transaction.base
-        epoch = base.tables[table.name].epoch
-        return Overwrite(table.name, entry.uuid, epoch, base.commit_ts, files, force, request)
+        return Overwrite(table.name, entry.uuid, own.epoch, base.commit_ts, files, force, request)
 
-    return _commit(table, "overwrite", request, statement)
+    return _commit(table, "overwrite", request, statement, refresh=False)
 
 
 def upsert(
@@ -236,9 +249,13 @@ def _commit(
     operation: str,
     request: str | None,
     statement: Callable[[Transaction, TableEntry], Statement | None],
+    *,
+    refresh: bool = True,
 ) -> Commit:
+    """Makes one statement, on the newest version there is or else on the newest that the table has seen."""
     transaction = Transaction(table.context, operation)
-    transaction.refresh()
+    if refresh:
+        transaction.refresh()
     if request is not None:
         transaction.bind(request, "")
     entry = transaction.entry(table.name)
