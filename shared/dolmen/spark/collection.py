@@ -37,8 +37,8 @@ from dolmen.maintenance.gc_mark_parts import MarkPart, keys_of, split
 from dolmen.maintenance.gc_report import Collected
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.segments.reader import SegmentReader
-from dolmen.spark.compaction_run import worker_url
 from dolmen.spark.failures import FAILURES, dolmen_error, telling
+from dolmen.spark.paths import worker_url
 from dolmen.store.url import open_store
 
 _MARKED = "part INT, piece INT, pieces INT, probe BIGINT, codes BINARY"

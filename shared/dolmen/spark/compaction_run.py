@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 from dolmen.commit.loop import submit
 from dolmen.commit.upkeep import Compact, Group
 from dolmen.context import Context
-from dolmen.errors import InputError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.intent import BEAT_SECONDS, Intent
@@ -24,7 +23,7 @@ from dolmen.maintenance.compaction_waiting import Turn, Waiting
 from dolmen.segments.live import LiveFiles
 from dolmen.spark.compaction_tasks import CompactionTask
 from dolmen.spark.failures import FAILURES, dolmen_error
-from dolmen.store.base import ObjectStore
+from dolmen.spark.paths import worker_url
 
 JOBS_AT_ONCE = 3
 """A job's slowest task holds up its commit, while those of the next jobs keep the processors busy."""
@@ -197,10 +196,3 @@ class CompactionRun:
             all(file.uuid in there for file in group.outputs) and not any(file.uuid in there for file in group.inputs)
             for group in groups
         ]
-
-
-def worker_url(store: ObjectStore) -> str:
-    """A database's URL, for workers. Raises InputError if they can't reach it."""
-    if store.url.startswith("memory://"):
-        raise InputError("Spark's workers can't reach a database in the memory of this process")
-    return store.url

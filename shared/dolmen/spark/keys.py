@@ -30,7 +30,7 @@ from dolmen.runtime import Runtime, shared_runtime
 from dolmen.spark.failures import telling
 from dolmen.spark.reports import Reported
 from dolmen.spark.tasks import WriteTask, chained, open_to_write
-from dolmen.spark.types import spark_type
+from dolmen.spark.types import quoted, spark_type
 from dolmen.store.base import ObjectStore
 from dolmen.store.create import create
 from dolmen.write.conform import conform
@@ -71,12 +71,6 @@ def as_given(frame: DataFrame, field: Field) -> Column:
     column = F.col(quoted(field.name))
     given = frame.schema[field.name].dataType
     return column.cast("string").alias(field.name) if isinstance(given, s.StringType) else column
-
-
-def quoted(name: str) -> str:
-    """A column's name as Spark's expressions take it, whatever characters it has."""
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
 
 
 class KeySink:
@@ -189,17 +183,12 @@ class KeyedTask(WriteTask):
         source = pa.RecordBatchReader.from_batches(first.schema, chained(first, batches))
         if self.rows:
             rows = self._keyed(conform(source, entry.schema), fields, sink)
-            name = self.name(runtime)
-            report.files += write_data_files(store, self.table, entry, rows, runtime, name=name)
+            report.files += write_data_files(store, self.table, entry, rows, runtime, name=self.name)
         else:
             for batch in conform(source, only(fields)):
                 sink.add(batch)
         sink.finish(report)
         return report
-
-    def name(self, runtime: Runtime) -> Callable[[], str]:
-        """Gives names of the intent."""
-        return lambda: f"{self.txid}-{runtime.uuid()}"
 
     def _keyed(
         self, batches: Iterator[pa.RecordBatch], fields: tuple[Field, ...], sink: KeySink

@@ -46,7 +46,8 @@ from dolmen.spark.load_tasks import (
     write_ranges,
     write_read,
 )
-from dolmen.spark.write import attended, bare, reachable_url
+from dolmen.spark.paths import worker_url
+from dolmen.spark.write import attended, bare
 from dolmen.transaction import Transaction
 
 ROUNDS = 5
@@ -109,7 +110,7 @@ class PortionLoader:
             StoreUnavailableError, AccessDeniedError: the database, or a file, can't be reached.
             PySparkException, Py4JJavaError: a job failed. Nothing was committed then, as after all that is raised.
         """
-        reachable_url(self._database.transaction())
+        worker_url(self._database.context.store)
         leaders: dict[str, Drop] = {}
         for drop in drops:
             leaders.setdefault(drop.id, drop)
@@ -283,7 +284,7 @@ class _Work:
 
     def _target(self, file_bytes: int) -> Target:
         transaction = self._transaction
-        url = reachable_url(transaction)
+        url = worker_url(transaction.context.store)
         transaction.begin_upload()
         return Target(url, self._table, self._entry, transaction.intent().txid, file_bytes)
 

@@ -14,12 +14,11 @@ from pyspark.sql import types as s
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
-from dolmen.spark.keys import quoted
 from dolmen.spark.merge_clauses import Clause, Clauses, Delete, Insert, Update
 from dolmen.spark.merge_source import Source, Summary
 from dolmen.spark.merge_tasks import ACTION, Action
 from dolmen.spark.tasks import FILE, ROW
-from dolmen.spark.types import handed_schema, spark_schema
+from dolmen.spark.types import handed_schema, quoted, spark_schema
 from dolmen.write.conform import plan_conform
 
 MOST_BROADCAST = 1_000_000

@@ -17,8 +17,9 @@ from dolmen.format.values import to_json, to_plain
 from dolmen.predicate import And, Compare, Constant, In, Literal, Predicate
 from dolmen.predicate import Column as ColumnOf
 from dolmen.spark.failures import telling, told
-from dolmen.spark.keys import key_columns, only, quoted, repeated
+from dolmen.spark.keys import key_columns, only, repeated
 from dolmen.spark.tasks import chained
+from dolmen.spark.types import quoted
 from dolmen.write.conform import conform
 
 LISTED = 100

@@ -75,9 +75,7 @@ class MergeTask(WriteTask):
         fields = tuple(entry.schema.by_id[id_] for id_ in self.key)
         sink = KeySink(store, runtime, self.table, entry.uuid, fields, self.txid)
         rows = self._merged(chained(first, batches), entry, fields, sink, report)
-        report.files += write_data_files(
-            store, self.table, entry, rows, runtime, name=lambda: f"{self.txid}-{runtime.uuid()}"
-        )
+        report.files += write_data_files(store, self.table, entry, rows, runtime, name=self.name)
         sink.finish(report)
         return report
 

@@ -23,13 +23,14 @@ from dolmen.mutation import key_fields
 from dolmen.replay import replay
 from dolmen.results import Commit
 from dolmen.segments.live import LiveFiles
-from dolmen.spark.keys import quoted, tombstones, twice
+from dolmen.spark.keys import tombstones, twice
 from dolmen.spark.merge_clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.spark.merge_plan import MergePlan
 from dolmen.spark.merge_source import Source
 from dolmen.spark.merge_tasks import MergeTask, matched_twice, write_merged
 from dolmen.spark.read import to_spark
 from dolmen.spark.reports import REPORT, Reported
+from dolmen.spark.types import quoted
 from dolmen.spark.write import attended, bare, delete, uploading, upsert
 from dolmen.table import Table
 from dolmen.transaction import Transaction

@@ -32,7 +32,7 @@ from dolmen.spark.deleted_bits import is_deleted
 from dolmen.spark.predicates import Unsupported, to_column
 from dolmen.spark.row_index import RowIndex
 from dolmen.spark.tasks import FILE, ROW
-from dolmen.spark.types import carried, spark_schema
+from dolmen.spark.types import carried, quoted, spark_schema
 
 FILES_TOGETHER = 48
 """So many files with deletes are read by one scan: more make its filter slow, fewer make more scans."""
@@ -151,7 +151,7 @@ class _Native:
         """
         by_file = by_file or ByFile(files)
         texts = [
-            self._commit_ts(by_file) if field.name == COMMIT_TS else _quoted(field.name) for field in self._plan.output
+            self._commit_ts(by_file) if field.name == COMMIT_TS else quoted(field.name) for field in self._plan.output
         ]
         if self._with_positions:
             texts += [FILE, f"{self._row.name} AS {ROW}"]
@@ -188,7 +188,7 @@ class _Native:
         return frame.selectExpr("*", *told) if told else frame
 
     def _column(self, id_: int) -> Column:
-        return F.col(_quoted(self._by_id[id_].name))
+        return F.col(quoted(self._by_id[id_].name))
 
 
 def _where(file: FilePlan) -> list[WhereTombstone]:
@@ -220,7 +220,3 @@ def _portions(files: Sequence[FilePlan]) -> Iterator[list[FilePlan]]:
         bits += more
     if some:
         yield some
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

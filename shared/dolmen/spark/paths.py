@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
 
+from dolmen.errors import InputError
 from dolmen.store.base import ObjectStore
 
 S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
@@ -51,3 +52,10 @@ def is_on_class_path(spark: SparkSession, name: str) -> bool:
     """Whether Spark can load a class of this name."""
     loader = spark._jvm.org.apache.spark.util.Utils
     return bool(loader.classIsLoadable(name))
+
+
+def worker_url(store: ObjectStore) -> str:
+    """A database's URL, for workers. Raises InputError if they can't reach it."""
+    if store.url.startswith("memory://"):
+        raise InputError("Spark's workers can't reach a database in the memory of this process")
+    return store.url

@@ -30,6 +30,7 @@ from dolmen.intent import BEAT_SECONDS
 from dolmen.runtime import shared_runtime
 from dolmen.snapshot import pin
 from dolmen.spark.failures import marked
+from dolmen.spark.paths import worker_url
 from dolmen.spark.pulse import Pulse
 from dolmen.spark.source_options import WRITE, Options
 from dolmen.spark.tasks import WriteTask, chained
@@ -174,9 +175,8 @@ def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: boo
             f'option "operation" is {operation!r}: a data source appends and overwrites (mode "append", "overwrite"); '
             "dolmen.spark has upsert, delete and merge, and batches_into for streams"
         )
-    if given.url.startswith("memory://"):
-        raise InputError("Spark's workers can't reach a database in the memory of this process")
     context = open_database(given.url).context
+    url = worker_url(context.store)
     manifest = context.head.refresh().manifest
     entry = context.segments.whole(manifest.table(given.table))
     since = given.number("since")
@@ -186,7 +186,7 @@ def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: boo
         raise ConflictError(f"table {given.table!r} was dropped and created again after version {seen.version}")
     plan_conform(handed_schema(schema), entry.schema)
     return WriteJob(
-        context.store.url,
+        url,
         given.table,
         entry.uuid,
         own.epoch,

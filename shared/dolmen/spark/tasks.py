@@ -106,6 +106,10 @@ class WriteTask:
     entry: bytes
     txid: str
 
+    def name(self) -> str:
+        """A name for a new object, by which collection finds what a dead job has left."""
+        return f"{self.txid}-{shared_runtime().uuid()}"
+
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[DataFile]:
         """Writes one partition's rows, in bounded memory."""
         first = next(batches, None)
@@ -115,7 +119,7 @@ class WriteTask:
         entry = msgspec.json.decode(self.entry, type=TableEntry)
         rows = conform(pa.RecordBatchReader.from_batches(first.schema, chained(first, batches)), entry.schema)
         store = open_to_write(self.url, runtime)
-        return write_data_files(store, self.table, entry, rows, runtime, name=lambda: f"{self.txid}-{runtime.uuid()}")
+        return write_data_files(store, self.table, entry, rows, runtime, name=self.name)
 
 
 def write_files(task: WriteTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

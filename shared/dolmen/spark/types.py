@@ -105,3 +105,9 @@ def spark_type(arrow_type: pa.DataType) -> s.DataType:
         item = _field(arrow_type.item_field)
         return s.MapType(_field(arrow_type.key_field).dataType, item.dataType, item.nullable)
     raise SchemaError(f"Spark reads no {arrow_type} from Parquet: leave it out by columns=[...]")
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark's expressions take it, whatever characters it has."""
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"

@@ -26,6 +26,7 @@ from dolmen.results import Commit
 from dolmen.snapshot import pin
 from dolmen.spark.failures import FAILURES, dolmen_error, told
 from dolmen.spark.keys import KeyedTask, as_given, check_not_null, key_columns, only, tombstones, write_keyed
+from dolmen.spark.paths import worker_url
 from dolmen.spark.reports import REPORT, Reported
 from dolmen.spark.tasks import WRITTEN, WriteTask, write_files
 from dolmen.spark.types import handed_schema
@@ -191,7 +192,7 @@ def uploading(transaction: Transaction) -> tuple[str, str]:
     Raises:
         InputError: they can't reach the database.
     """
-    url = reachable_url(transaction)
+    url = worker_url(transaction.context.store)
     transaction.begin_upload()
     return url, transaction.intent().txid
 
@@ -224,14 +225,6 @@ def attended(transaction: Transaction, job: DataFrame) -> list[Row]:
         spark.cancelJobsWithTag(tag)
         raise
     return rows
-
-
-def reachable_url(transaction: Transaction) -> str:
-    """The database's URL, for workers. Raises InputError if they can't reach it."""
-    url = transaction.context.store.url
-    if url.startswith("memory://"):
-        raise InputError("Spark's workers can't reach a database in the memory of this process")
-    return url
 
 
 def bare(entry: TableEntry) -> TableEntry:
