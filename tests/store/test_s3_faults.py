@@ -188,6 +188,20 @@ def test_a_denied_put_is_no_unknown_outcome(store: S3Store, proxy: Proxy) -> Non
     assert sent(proxy) == [403]
 
 
+def test_a_put_that_minio_denies_in_passing_is_sent_again(store: S3Store, proxy: Proxy, naps: Naps) -> None:
+    """It does so when a delete removes the folder, empty now, in which the object is being created."""
+    proxy.rule("forbid", method="PUT", server="MinIO", times=2)
+    assert isinstance(store.put("folder/key", b"body"), Stored)
+    assert sent(proxy) == [403, 403, 200]
+
+
+def test_a_put_that_minio_denies_again_and_again_is_denied(store: S3Store, proxy: Proxy, naps: Naps) -> None:
+    proxy.rule("forbid", method="PUT", server="MinIO", times=None)
+    with pytest.raises(AccessDeniedError, match="AccessDenied"):
+        store.put("folder/key", b"body")
+    assert sent(proxy) == [403] * 6
+
+
 def test_a_wrong_local_clock_is_named_as_such(store: S3Store, proxy: Proxy) -> None:
     proxy.rule("forbid", code="RequestTimeTooSkewed", times=2)
     for ask in (lambda: store.put("key", b"body"), lambda: store.get("key")):

@@ -79,6 +79,7 @@ class Rule:
     code: str = "AccessDenied"
     status: int = 200
     body: str = ""
+    server: str = ""
     matched: int = 0
     fired: int = 0
     dice: random.Random = field(default_factory=random.Random, repr=False)
@@ -160,6 +161,7 @@ class Proxy:
         code: str = "AccessDenied",
         status: int = 200,
         body: str = "",
+        server: str = "",
     ) -> None:
         """Adds a rule; the first rule that fires decides.
 
@@ -174,6 +176,7 @@ class Proxy:
             seconds: for "late" and "delay"; a "late" request with ``math.inf`` waits for ``land``.
             code: for "forbid".
             status, body: for "answer".
+            server: for "forbid": what the answer says it comes from.
         """
         description = {name: value for name, value in locals().items() if name != "self"}
         Rule(**{**description, "faults": list(faults)})  # a spelling mistake shows here

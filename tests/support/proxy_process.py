@@ -191,7 +191,8 @@ class Server:
             return await answer(request, rule.status, rule.body, writer)
         if fault in REFUSALS or fault == "forbid":
             status, code = REFUSALS.get(fault, (403, rule.code))
-            return await answer(request, status, f"<Error><Code>{code}</Code><Message>proxy</Message></Error>", writer)
+            text = f"<Error><Code>{code}</Code><Message>proxy</Message></Error>"
+            return await answer(request, status, text, writer, server=rule.server)
         if fault in ("timeout", "timeout-after"):
             request.held = True
             waits = [asyncio.create_task(reader.read(1)), asyncio.create_task(self.released.wait())]
@@ -291,12 +292,13 @@ class Link:
             self._streams = None
 
 
-async def answer(request: Request, status: int, text: str, writer: asyncio.StreamWriter) -> bool:
+async def answer(request: Request, status: int, text: str, writer: asyncio.StreamWriter, *, server: str = "") -> bool:
     """Answers in the server's place."""
     body = text.encode()
     request.status, request.bytes_down = status, len(body)
     date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
     headers = [("Date", date), ("Content-Type", "application/xml"), ("Content-Length", str(len(body)))]
+    headers += [("Server", server)] if server else []
     writer.write(Head(f"HTTP/1.1 {status} Answered", headers).encode() + (b"" if request.method == "HEAD" else body))
     await writer.drain()
     return True

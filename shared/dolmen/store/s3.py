@@ -25,8 +25,8 @@ from dolmen.store.base import (
 )
 from dolmen.store.input import open_pinned
 from dolmen.store.s3_client import connect
-from dolmen.store.s3_errors import RangeEndedError, Verdict, describe, translated, verdict
-from dolmen.store.upload import PART_BYTES, THRESHOLD_BYTES, S3Output
+from dolmen.store.s3_errors import RangeEndedError, Verdict, denied_in_passing, describe, translated, verdict
+from dolmen.store.upload import CREATE_ATTEMPTS, PART_BYTES, THRESHOLD_BYTES, S3Output
 
 #: DeleteObjects takes so many keys (docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html).
 DELETE_BATCH = 1000
@@ -120,10 +120,12 @@ class S3Store:
         else:
             request["IfMatch"] = if_match
         reason = ""
-        for _ in attempts(self.runtime):
+        for attempt in attempts(self.runtime, CREATE_ATTEMPTS):
             try:
                 return Stored(self.connection.client.put_object(**request)["ETag"])
             except (BotoCoreError, ClientError) as error:
+                if attempt == CREATE_ATTEMPTS - 1 and denied_in_passing(error):
+                    raise translated(error, self.bucket, key) from error
                 match verdict(error):
                     case Verdict.PRECONDITION:
                         return PreconditionFailed()

@@ -37,6 +37,10 @@ _NOT_CONNECTED = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionE
 #: docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 _SEND_AGAIN = {"BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"}
 
+#: What creates an object. MinIO denies access to it when a delete empties, and so removes, the folder it goes into at
+#: that moment; it is the rename into that folder that failed. A request that is really denied is so every time.
+_CREATES = {"PutObject", "CompleteMultipartUpload"}
+
 #: 400 answers that are about who asks.
 _WHO = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed"}
 
@@ -71,11 +75,21 @@ def verdict(error: BotoCoreError | ClientError) -> Verdict:
     status, code = status_and_code(error)
     if status == 412 or (status == 404 and code in ("NoSuchKey", "404", "NotFound")):  # 404: If-Match on an absent key
         return Verdict.PRECONDITION
+    if denied_in_passing(error):
+        return Verdict.NOTHING_LANDED
     if status in (409, 429) or code in _SEND_AGAIN:  # 409: ConditionalRequestConflict, a race in which nobody won yet
         return Verdict.NOTHING_LANDED
     if status == 501 or (400 <= status < 500 and status != 408 and code != "RequestTimeout"):
         return Verdict.REFUSED
     return Verdict.UNKNOWN
+
+
+def denied_in_passing(error: BotoCoreError | ClientError) -> bool:
+    """Whether access may be denied for this moment only (see ``_CREATES``)."""
+    if not isinstance(error, ClientError) or error.operation_name not in _CREATES:
+        return False
+    headers: Any = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return status_and_code(error) == (403, "AccessDenied") and headers.get("server", "").startswith("MinIO")
 
 
 def describe(error: BotoCoreError | ClientError) -> str:

@@ -14,10 +14,13 @@ from dolmen.errors import CorruptionError, Error, LimitError, ObjectNotFoundErro
 from dolmen.store.backoff import attempts
 from dolmen.store.base import Buffer
 from dolmen.store.create import create
-from dolmen.store.s3_errors import Verdict, describe, translated, verdict
+from dolmen.store.s3_errors import Verdict, denied_in_passing, describe, translated, verdict
 
 if TYPE_CHECKING:
     from dolmen.store.s3 import S3Store
+
+#: How often an object's creation is asked for, as long as each answer says that nothing has landed.
+CREATE_ATTEMPTS = 6
 
 #: Up to here an upload is one PutObject; and so many bytes of a larger one may be on their way at once.
 THRESHOLD_BYTES = 64 << 20
@@ -132,7 +135,7 @@ class S3Output:
         From the first unclear answer on nothing is cleaned up: the object may be there, or come yet.
         """
         unclear, reason = False, ""
-        for _ in attempts(self._store.runtime):
+        for attempt in attempts(self._store.runtime, CREATE_ATTEMPTS):
             try:
                 self._store.connection.client.complete_multipart_upload(
                     **self._upload or {}, MultipartUpload={"Parts": self._parts}, IfNoneMatch="*"
@@ -149,7 +152,7 @@ class S3Output:
                     return
                 if found is Verdict.PRECONDITION:
                     raise CorruptionError(self._key, "another object stands under this name") from error
-                if found is Verdict.REFUSED:
+                if found is Verdict.REFUSED or (attempt == CREATE_ATTEMPTS - 1 and denied_in_passing(error)):
                     raise translated(error, self._store.bucket, self._key) from error
         raise StoreUnavailableError(f"{self._store.url}: {self._key!r} was not uploaded: {reason}")
 
