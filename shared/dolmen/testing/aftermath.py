@@ -16,7 +16,8 @@ from dolmen.runtime import Runtime
 from dolmen.store.base import Buffer, Deleted, PutOutcome
 from dolmen.store.memory import MemoryStore
 from dolmen.testing.faulty_store import MINUTE_US, Network
-from dolmen.testing.model import Operation, Run, ViolationError
+from dolmen.testing.model import Operation, Run
+from dolmen.testing.never import Never, ViolationError, readable
 from dolmen.testing.retention import setting
 
 _ROUNDS = 30
@@ -72,20 +73,26 @@ def tidy(network: Network, rng: random.Random) -> None:
     for _ in range(_ROUNDS):
         network.scheduler.now_us += step_us
         version, objects = ledger.version, len(network.bucket.objects)
-        collect(context)
+        with readable("collection, which nobody disturbs"):
+            collect(context)
         if (ledger.version, len(network.bucket.objects)) == (version, objects):
             break
     else:
-        raise ViolationError(f"collection finds something to do in each of {_ROUNDS} runs of which nobody disturbs any")
+        raise ViolationError(
+            Never.COLLECTED, f"collection finds something to do in each of {_ROUNDS} runs of which nobody disturbs any"
+        )
     if left := retention.leftovers():
-        raise ViolationError(f"after all is collected {len(left)} objects are left over: {sorted(left)[:8]}")
+        raise ViolationError(
+            Never.COLLECTED, f"after all is collected {len(left)} objects are left over: {sorted(left)[:8]}"
+        )
     _verify(network, deep=False)
 
 
 def _verify(network: Network, *, deep: bool) -> None:
     rng = random.Random(0)
     runtime = runtime_without_faults(network, rng)
-    report = verify(Database(MemoryStore(network.bucket, runtime), runtime)._context, deep=deep, all_versions=True)
+    with readable("verify"):
+        report = verify(Database(MemoryStore(network.bucket, runtime), runtime)._context, deep=deep, all_versions=True)
     if report.errors:
-        raise ViolationError(f"verify: {'; '.join(map(str, report.errors[:3]))}")
+        raise ViolationError(Never.UNREADABLE, f"verify: {'; '.join(map(str, report.errors[:3]))}")
     network.counts["databases verified"] += 1

@@ -27,10 +27,10 @@ from dolmen.testing.model import (
     Run,
     Settings,
     State,
-    ViolationError,
     fold,
     users_own,
 )
+from dolmen.testing.never import Never, ViolationError
 from dolmen.testing.retention import JITTER_US, Retention, setting
 from dolmen.testing.stored import Pointer, Stored, View
 
@@ -87,9 +87,9 @@ class Ledger:
         """Notes whose commit a pointer is that is on its way."""
         commit_id = msgspec.json.decode(pointer, type=Pointer).commit_id
         if run is None:
-            raise ViolationError(f"commit {commit_id} by nobody")
+            raise ViolationError(Never.TWICE, f"commit {commit_id} by nobody")
         if self._runs.setdefault(commit_id, run) is not run:
-            raise ViolationError(f"commit id {commit_id} was used for two runs of {run.operation}")
+            raise ViolationError(Never.TWICE, f"commit id {commit_id} was used for two runs of {run.operation}")
 
     def landed(self, body: bytes, now_us: int) -> None:
         """Takes note of a pointer that has just landed: a version. Raises ViolationError."""
@@ -97,27 +97,35 @@ class Ledger:
         try:
             view = self.stored.version(pointer.manifest)
         except KeyError as error:
-            raise ViolationError(f"the pointer names {pointer.manifest}, of which {error} is not there") from error
+            raise ViolationError(
+                Never.UNREADABLE, f"the pointer names {pointer.manifest}, of which {error} is not there"
+            ) from error
         manifest = view.manifest
         version, before = self.version + 1, self.chain[-1]
         if (manifest.version, manifest.commit_id) != (pointer.version, pointer.commit_id):
-            raise ViolationError(f"pointer {pointer} names another version's manifest")
+            raise ViolationError(Never.UNREADABLE, f"pointer {pointer} names another version's manifest")
         if (manifest.version, manifest.previous or "") != (version, before.key):
             raise ViolationError(
-                f"version {manifest.version} after {manifest.previous} does not follow version {version - 1}"
+                Never.LOST,
+                f"version {manifest.version} after {manifest.previous} does not follow version {version - 1}",
             )
         if manifest.commit_ts <= before.commit_ts:
-            raise ViolationError(f"commit_ts of version {version} is not greater than that of the version before")
+            raise ViolationError(
+                Never.REVIVED, f"commit_ts of version {version} is not greater than that of the version before"
+            )
         if manifest.created_at < before.created_at:
-            raise ViolationError(f"created_at of version {version} is before that of the version before")
+            raise ViolationError(
+                Never.UNREADABLE, f"created_at of version {version} is before that of the version before"
+            )
         if not now_us - SETTLED_US <= manifest.created_at <= now_us + JITTER_US:
             raise ViolationError(
-                f"version {version} landed {(now_us - manifest.created_at) / 1e6} s after its created_at"
+                Never.COLLECTED,
+                f"version {version} landed {(now_us - manifest.created_at) / 1e6} s after its created_at",
             )
         self._check_history(view)
         run = self._runs.get(manifest.commit_id)
         if run is None:
-            raise ViolationError(f"version {version} has a commit id that nobody sent")
+            raise ViolationError(Never.TWICE, f"version {version} has a commit id that nobody sent")
         self._check_operation(run.operation, version)
         self._check_applied(view, run, version)
         self._check_tables(run, version)
@@ -145,22 +153,26 @@ class Ledger:
             for name in state.keys() | before.keys()
         )
         if not same and not manifest.data_change:
-            raise ViolationError(f"version {version} by {run.operation} changed rows and says that it did not")
+            raise ViolationError(
+                Never.MISREPORTED, f"version {version} by {run.operation} changed rows and says that it did not"
+            )
         if run.operation.upkeep and not run.effects and manifest.data_change:
-            raise ViolationError(f"version {version} by {run.operation} says that it changed rows")
+            raise ViolationError(Never.LOST, f"version {version} by {run.operation} says that it changed rows")
         if set(users_own(view.tables)) != state.keys():
-            raise ViolationError(f"version {version} has tables {sorted(view.tables)}, not {sorted(state)}")
+            raise ViolationError(Never.LOST, f"version {version} has tables {sorted(view.tables)}, not {sorted(state)}")
         for name in state:
             table = view.tables[name]
             told = {key: value for key, value in table.properties.items() if key != EXPIRED}
             if told != state[name].settings:
-                raise ViolationError(f"version {version}: {name!r} has settings {told}, not {state[name].settings}")
+                raise ViolationError(
+                    Never.LOST, f"version {version}: {name!r} has settings {told}, not {state[name].settings}"
+                )
         settings = self.settings[-1]
         for effect in run.effects:
             if isinstance(effect, Settings) and not effect.table:
                 settings = effect.merged(settings)
         if manifest.properties != settings:
-            raise ViolationError(f"version {version} has settings {manifest.properties}, not {settings}")
+            raise ViolationError(Never.LOST, f"version {version} has settings {manifest.properties}, not {settings}")
         self.settings.append(settings)
 
     def _expiries(self, view: View) -> list[Effect]:
@@ -176,7 +188,9 @@ class Ledger:
             ttl = before.settings.get("ttl") if before else None
             age_us = setting({"retention": ttl.rpartition(" ")[2]}, "retention") if ttl else None
             if age_us is None or said["before"] > view.manifest.created_at - age_us + JITTER_US:
-                raise ViolationError(f"rows of {name!r} expired before {said['before']}: they live for {ttl}")
+                raise ViolationError(
+                    Never.LOST, f"rows of {name!r} expired before {said['before']}: they live for {ttl}"
+                )
             effects.append(Expire(name, said["before"]))
         self.counts["tables expired"] += len(effects)
         return effects
@@ -186,35 +200,43 @@ class Ledger:
         version, horizon = manifest.version, max(manifest.horizon, 1)
         recent = [(entry.version, entry.commit_id) for entry in manifest.history[-_HISTORY:]]
         if recent != [(index, self.chain[index].commit_id) for index in range(max(1, version - _HISTORY), version)]:
-            raise ViolationError(f"the newest history of version {version} is not that of its chain")
+            raise ViolationError(Never.MISREPORTED, f"the newest history of version {version} is not that of its chain")
         told = [entry.version for entry in view.history if entry.version >= horizon]
         if told != list(range(horizon, version)):
-            raise ViolationError(f"version {version} with horizon {horizon} tells of versions {told}")
+            raise ViolationError(
+                Never.MISREPORTED, f"version {version} with horizon {horizon} tells of versions {told}"
+            )
         if any(entry.commit_id != self.chain[entry.version].commit_id for entry in view.history):
-            raise ViolationError(f"the history of version {version} is not that of its chain")
+            raise ViolationError(Never.MISREPORTED, f"the history of version {version} is not that of its chain")
 
     def _check_operation(self, operation: Operation, version: int) -> None:
         if operation.landed is not None and not operation.upkeep:
-            raise ViolationError(f"{operation} was committed twice: as versions {operation.landed} and {version}")
+            raise ViolationError(
+                Never.TWICE, f"{operation} was committed twice: as versions {operation.landed} and {version}"
+            )
         if operation.failed is not None:
-            raise ViolationError(f"{operation} was reported as failed ({operation.failed!r}) and landed as {version}")
+            raise ViolationError(
+                Never.MISREPORTED, f"{operation} was reported as failed ({operation.failed!r}) and landed as {version}"
+            )
         operation.landed = version
 
     def _check_applied(self, view: View, run: Run, version: int) -> None:
         there = {id_.id: id_ for id_ in view.applied}
         if len(there) != len(view.applied):
-            raise ViolationError(f"version {version} tells of an id twice")
+            raise ViolationError(Never.TWICE, f"version {version} tells of an id twice")
         kept_us = min(setting(settings, "applied_retention") for settings in self.settings[-30:])
         for id_, applied in self.applied.items():
             told = there.get(id_)
             if told is None and self.chain[applied].created_at < view.manifest.created_at - kept_us + JITTER_US:
                 self.counts["ids forgotten"] += 1
             elif told is None or told.version != applied:
-                raise ViolationError(f"version {version} forgot that id {id_} was applied by version {applied}")
+                raise ViolationError(
+                    Never.TWICE, f"version {version} forgot that id {id_} was applied by version {applied}"
+                )
         new = {id_.id: id_.digest for id_ in view.applied if id_.id not in self.applied}
         expected = {id_: digest for id_, digest in run.operation.digests.items() if id_ not in self.applied}
         if new != expected or any(there[id_].version != version for id_ in new):
-            raise ViolationError(f"version {version} applied ids {sorted(new)}, not {sorted(expected)}")
+            raise ViolationError(Never.TWICE, f"version {version} applied ids {sorted(new)}, not {sorted(expected)}")
         self.counts["partial overlaps"] += 0 < len(new) < len(run.operation.digests)
 
     def _check_tables(self, run: Run, version: int) -> None:
@@ -227,8 +249,9 @@ class Ledger:
                 continue
             if not isinstance(effect, (Create, DeletePositions)):  # positions may have found nothing to delete
                 raise ViolationError(
+                    Never.REVIVED,
                     f"version {version} by {run.operation} was made for the table {effect.table!r} that was dropped "
-                    f"before version {there.epoch} created another"
+                    f"before version {there.epoch} created another",
                 )
 
     def _check_size(self, view: View) -> None:
@@ -248,7 +271,8 @@ class Ledger:
         memories = len(view.tables) - len(users_own(view.tables))
         if over > budget // 4 + memories * budget // 8:  # each has two more tails, of which a sixteenth may stay
             raise ViolationError(
-                f"version {view.manifest.version} could spill {over} bytes more than its budget of {budget} allows for"
+                Never.UNREADABLE,
+                f"version {view.manifest.version} could spill {over} bytes more than its budget of {budget} allows for",
             )
 
     def _count_merges(self, run: Run, version: int) -> None:
@@ -283,26 +307,32 @@ class Ledger:
         """The call returned. Raises ViolationError if that is not the truth."""
         landed = operation.landed
         if lost := [id_ for id_, digest in operation.digests.items() if self.digests.get(id_) != digest]:
-            raise ViolationError(f"{operation} was acknowledged, and {lost} were not applied")
+            raise ViolationError(Never.TWICE, f"{operation} was acknowledged, and {lost} were not applied")
         if operation.upkeep or (commit is None and landed is not None):
             return
         if commit is None or commit.operation == "nothing":
             if landed is not None:
-                raise ViolationError(f"{operation} was reported as nothing to do, and landed as {landed}")
+                raise ViolationError(
+                    Never.MISREPORTED, f"{operation} was reported as nothing to do, and landed as {landed}"
+                )
             self._check_nothing(operation, run, commit)
             return
         if landed != commit.version or self.chain[landed].commit_id != commit.commit_id:
-            raise ViolationError(f"{operation} was acknowledged as {commit!r} and landed as {landed}")
+            raise ViolationError(
+                Never.MISREPORTED, f"{operation} was acknowledged as {commit!r} and landed as {landed}"
+            )
         for id_, version in commit.already.items():
             if self.applied.get(id_) != version:
-                raise ViolationError(f"{operation}: id {id_} was applied by {self.applied.get(id_)}, not {version}")
+                raise ViolationError(
+                    Never.MISREPORTED, f"{operation}: id {id_} was applied by {self.applied.get(id_)}, not {version}"
+                )
 
     def _check_nothing(self, operation: Operation, run: Run, commit: Commit | None) -> None:
         if operation.digests:
             self.counts["applied twice prevented"] += 1
         if commit is not None and commit.already:
             if any(self.applied.get(id_) != version for id_, version in commit.already.items()):
-                raise ViolationError(f"{operation}: {commit.already} is not what applied its ids")
+                raise ViolationError(Never.MISREPORTED, f"{operation}: {commit.already} is not what applied its ids")
             return
         base = run.base if commit is None else commit.version
         assert base is not None
@@ -310,17 +340,21 @@ class Ledger:
         if {name: rows.rows for name, rows in after.items()} != {
             name: rows.rows for name, rows in self.states[base].items()
         }:
-            raise ViolationError(f"{operation} made no commit, though it had something to do in version {base}")
+            raise ViolationError(
+                Never.MISREPORTED, f"{operation} made no commit, though it had something to do in version {base}"
+            )
         self.counts["nothing to do"] += 1
 
     def refused(self, operation: Operation, run: Run | None, error: BaseException) -> None:
         """The call raised an error that says that nothing landed. Raises ViolationError if that is not the truth."""
         if operation.landed is not None and not operation.upkeep:
-            raise ViolationError(f"{operation} landed as {operation.landed} and was reported as failed: {error!r}")
+            raise ViolationError(
+                Never.MISREPORTED, f"{operation} landed as {operation.landed} and was reported as failed: {error!r}"
+            )
         operation.failed = error
         self.counts[f"{type(error).__name__}"] += 1
         if not self._justified(operation, run, error):
-            raise ViolationError(f"{operation} failed without a reason: {error!r}") from error
+            raise ViolationError(Never.MISREPORTED, f"{operation} failed without a reason: {error!r}") from error
 
     def may_be_unknown(self, run: Run) -> bool:
         """Whether a run's attempt was for a version that no history tells of any more."""
@@ -368,9 +402,13 @@ class Ledger:
         for u, ts in timestamps.items():
             version = self.born[u]
             if not self.chain[version - 1].commit_ts < ts <= self.chain[version].commit_ts:
-                raise ViolationError(f"row {u} of {table!r}, written by version {version}, has _commit_ts {ts}")
+                raise ViolationError(
+                    Never.HALF, f"row {u} of {table!r}, written by version {version}, has _commit_ts {ts}"
+                )
             if self._timestamps.setdefault(u, ts) != ts:
-                raise ViolationError(f"row {u} of {table!r} had _commit_ts {self._timestamps[u]}; now it is {ts}")
+                raise ViolationError(
+                    Never.HALF, f"row {u} of {table!r} had _commit_ts {self._timestamps[u]}; now it is {ts}"
+                )
 
     def check_dates(self) -> None:
         """At the end: every answer to ``at(timestamp)`` is still the right one."""
@@ -379,4 +417,6 @@ class Ledger:
                 (index for index in range(1, self.version + 1) if self.chain[index].created_at <= timestamp), default=0
             )
             if right != answered:
-                raise ViolationError(f"at(timestamp={timestamp}) answered version {answered}; now it is {right}")
+                raise ViolationError(
+                    Never.HALF, f"at(timestamp={timestamp}) answered version {answered}; now it is {right}"
+                )

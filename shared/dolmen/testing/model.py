@@ -6,7 +6,7 @@ of the commits in the order of their versions gives the rows that every reader o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -14,10 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 
 from dolmen.format.layout import memory_name
-
-
-class ViolationError(AssertionError):
-    """Something happened that must never happen (DESIGN section 14)."""
+from dolmen.testing.never import Never, ViolationError
 
 
 class Row(NamedTuple):
@@ -83,7 +80,7 @@ def users_own(tables: Iterable[str]) -> list[str]:
 def rows_of(state: State, table: str) -> Rows:
     """The table's rows; a commit that writes to a table that is not there is a violation."""
     if table not in state:
-        raise ViolationError(f"a commit wrote to table {table!r}, which is not there")
+        raise ViolationError(Never.REVIVED, f"a commit wrote to table {table!r}, which is not there")
     return state[table]
 
 
@@ -195,7 +192,9 @@ class Overwrite:
         """See Effect."""
         unseen = set(rows_of(state, self.table).rows) ^ set(rows_of(seen, self.table).rows)
         if unseen and not self.force:
-            raise ViolationError(f"version {version} overwrote {self.table!r} without having seen {sorted(unseen)}")
+            raise ViolationError(
+                Never.LOST, f"version {version} overwrote {self.table!r} without having seen {sorted(unseen)}"
+            )
         for each in (state, seen):
             _replace(each, self.table, lambda rows: self.rows, seen is each)
 
@@ -282,7 +281,7 @@ class Create:
     def apply(self, state: State, seen: State, version: int) -> None:
         """See Effect."""
         if self.table in state:
-            raise ViolationError(f"table {self.table!r} was created twice")
+            raise ViolationError(Never.MISREPORTED, f"table {self.table!r} was created twice")
         state[self.table] = seen[self.table] = Rows(version, (), 0, {})
 
 
@@ -384,13 +383,3 @@ def fold(states: Sequence[State], run: Run, applied: dict[str, int], version: in
         if effect.request is None or effect.request not in applied:
             effect.apply(state, seen, version)
     return state
-
-
-def difference(found: Collection[Row], expected: Collection[Row]) -> str:
-    """What is wrong with the rows that were found; "" if nothing is."""
-    if len(found) == len(expected) and set(found) == set(expected) and len(set(found)) == len(found):
-        return ""
-    missing, extra = set(expected) - set(found), set(found) - set(expected)
-    twice = {row for row in found if list(found).count(row) > 1}
-    parts = [("missing", missing), ("should not be there", extra), ("there twice", twice)]
-    return "; ".join(f"{name}: {sorted(rows, key=lambda row: row.u)}" for name, rows in parts if rows)

@@ -10,6 +10,7 @@ from dolmen.context import Context
 from dolmen.database import Database
 from dolmen.errors import (
     AppliedIdError,
+    Error,
     RetryableError,
     TableExistsError,
     TableNotFoundError,
@@ -21,7 +22,8 @@ from dolmen.results import Commit
 from dolmen.runtime import Runtime
 from dolmen.testing.faulty_store import MINUTE_US, FaultyStore, Network
 from dolmen.testing.ledger import Ledger
-from dolmen.testing.model import Effect, Operation, Run, ViolationError
+from dolmen.testing.model import Effect, Operation, Run
+from dolmen.testing.never import Never, ViolationError, unexpected
 from dolmen.transaction import Transaction
 
 T = TypeVar("T")
@@ -91,7 +93,9 @@ class Process:
             if operation.runs:
                 self.network.counts["replays"] += 1
             if operation.runs >= _MOST_RUNS:
-                raise ViolationError(f"{operation} has been replayed {operation.runs} times and never commits")
+                raise ViolationError(
+                    Never.MISREPORTED, f"{operation} has been replayed {operation.runs} times and never commits"
+                )
             self.making(transaction, self.begin_run(), function)
 
         return self._judge(operation, lambda: self.db.run(run))
@@ -138,6 +142,8 @@ class Process:
             self.network.counts["unsettled timestamps"] += 1
         except (RetryableError, VersionExpiredError) as error:
             self.ledger.refused(operation, None, error)
+        except Error as error:
+            raise unexpected(f"a read by {self.who}", error) from error
         return None
 
     @property
@@ -164,13 +170,15 @@ class Process:
             self._note(f"{operation.kind}: {error}")
             run = self.store.run
             if not operation.faults and not (run and self.ledger.may_be_unknown(run)):
-                raise
+                raise unexpected(f"{operation}, of which nothing was lost", error) from error
             counts["unknown commits"] += 1
             counts["unknown commits that had landed"] += operation.landed is not None
         except EXPECTED as error:
             self._note(f"{operation.kind}: {type(error).__name__}: {error}")
             counts[f"{type(error).__name__} of {operation.kind.split()[0]}"] += 1
             self.ledger.refused(operation, self.store.run, error)
+        except Error as error:
+            raise unexpected(str(operation), error) from error
         else:
             self._note(f"{operation.kind}: {commit!r}")
             assert self.store.run is not None

@@ -1,7 +1,7 @@
 """What must still be there: judged whenever a version lands and whenever an object is deleted.
 
-DESIGN 14, points 4 and 5: a kept version can be read, and no commit that can still land misses an object. All of it
-is worked out from the bucket alone (``stored``), never from what collection thinks.
+A kept version can be read, and no commit that can still land misses an object. All of it is worked out from the bucket
+alone (``stored``), never from what collection thinks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from dolmen.store.memory import MemoryBucket
-from dolmen.testing.model import ViolationError
+from dolmen.testing.never import Never, ViolationError
 from dolmen.testing.stored import Stored, View
 
 JITTER_US = 60_000_000
@@ -66,7 +66,7 @@ class Retention:
         version = manifest.version
         old = before.needs if before else frozenset()
         if missing := [key for key in view.needs - old if key not in self._bucket.objects]:
-            raise ViolationError(f"version {version} landed and names {missing}, which are not there")
+            raise ViolationError(Never.UNREADABLE, f"version {version} landed and names {missing}, which are not there")
         self._check_released(view, old - view.needs)
         if before:
             self._check_work(view, before)
@@ -91,7 +91,7 @@ class Retention:
         if there is None or key.startswith("intent/"):
             return
         if view is None or "/" not in key:
-            raise ViolationError(f"{key} was deleted")
+            raise ViolationError(Never.COLLECTED, f"{key} was deleted")
         version = self._manifests.get(key, self.last_needed.get(key))
         self.counts["objects deleted"] += 1
         if version is not None:
@@ -106,8 +106,9 @@ class Retention:
             return
         if there.last_modified_us > view.manifest.orphan_cutoff:
             raise ViolationError(
+                Never.COLLECTED,
                 f"{key}, uploaded at {there.last_modified_us}, was deleted by {now_us}, but the fence stands at "
-                f"{view.manifest.orphan_cutoff}: a commit that names it may still land"
+                f"{view.manifest.orphan_cutoff}: a commit that names it may still land",
             )
 
     def expired_since(self, version: int) -> int | None:
@@ -129,11 +130,14 @@ class Retention:
     def _check_expired(self, key: str, version: int, now_us: int) -> None:
         free_us = self.expired_since(version)
         if free_us is None:
-            raise ViolationError(f"{key} was deleted, which version {version} needs; the horizon is {self.horizon}")
+            raise ViolationError(
+                Never.COLLECTED, f"{key} was deleted, which version {version} needs; the horizon is {self.horizon}"
+            )
         if now_us < free_us:
             raise ViolationError(
+                Never.COLLECTED,
                 f"{key} was deleted {(free_us - now_us) / 1e6} s before the grace of the readers of version {version} "
-                "was over"
+                "was over",
             )
 
     def _in_force(self, since: int) -> list[dict[str, Any]]:
@@ -146,28 +150,39 @@ class Retention:
         lets = [let for let in view.released if let.version == manifest.version]
         own = frozenset[str]().union(*map(self._stored.reached, lets))
         if lost := gone - own:
-            raise ViolationError(f"version {manifest.version} let go of {sorted(lost)} and does not say so")
+            raise ViolationError(
+                Never.COLLECTED, f"version {manifest.version} let go of {sorted(lost)} and does not say so"
+            )
         if own:
             self._let[manifest.version] = own
         told = [let.version for let in view.released]
         due = [version for version in self._let if version > manifest.freed]
         if any(a >= b for a, b in pairwise(told)) or not set(due) <= set(told):
             raise ViolationError(
-                f"version {manifest.version} tells of what versions {told} released; it should be {due}"
+                Never.COLLECTED,
+                f"version {manifest.version} tells of what versions {told} released; it should be {due}",
             )
 
     def _check_work(self, view: View, before: View) -> None:
         new, old = view.manifest, before.manifest
         for name in ("horizon", "horizon_at", "orphan_cutoff", "freed", "swept"):
             if getattr(new, name) < getattr(old, name):
-                raise ViolationError(f"version {new.version} moved {name} back to {getattr(new, name)}")
+                raise ViolationError(
+                    Never.COLLECTED, f"version {new.version} moved {name} back to {getattr(new, name)}"
+                )
         if new.horizon > new.version or new.freed > new.version:
-            raise ViolationError(f"version {new.version} has horizon {new.horizon}, and has freed {new.freed}")
+            raise ViolationError(
+                Never.COLLECTED, f"version {new.version} has horizon {new.horizon}, and has freed {new.freed}"
+            )
         if new.horizon_at != (new.created_at if new.horizon != old.horizon else old.horizon_at):
-            raise ViolationError(f"version {new.version} says that its horizon was moved at {new.horizon_at}")
+            raise ViolationError(
+                Never.COLLECTED, f"version {new.version} says that its horizon was moved at {new.horizon_at}"
+            )
         age_us = min(setting(p, "orphan_age") for p in self._in_force(new.version - 1))
         if new.orphan_cutoff != old.orphan_cutoff and new.orphan_cutoff > new.created_at - age_us + JITTER_US:
-            raise ViolationError(f"version {new.version} moved the fence too far, to {new.orphan_cutoff}")
+            raise ViolationError(
+                Never.COLLECTED, f"version {new.version} moved the fence too far, to {new.orphan_cutoff}"
+            )
         if new.freed != old.freed:
             self._check_freed(view, max(old.horizon, 1))
 
@@ -185,7 +200,9 @@ class Retention:
                 there = self._bucket.objects.get(key)
                 needed = self.last_needed.get(key, 0) >= horizon or key in view.needs
                 if there and not needed and there.last_modified_us <= self._created[version] + JITTER_US:
-                    raise ViolationError(f"{key}, released by version {version}, is there, though freed is {new.freed}")
+                    raise ViolationError(
+                        Never.COLLECTED, f"{key}, released by version {version}, is there, though freed is {new.freed}"
+                    )
 
     def _check_horizon(self, view: View) -> None:
         new = view.manifest
@@ -194,7 +211,9 @@ class Retention:
         retention_us = min(setting(properties, "retention") for properties in settings)
         if new.horizon > new.version - keep + 1:
             raise ViolationError(
-                f"version {new.version} moved the horizon to {new.horizon}: fewer than {keep} are kept"
+                Never.COLLECTED, f"version {new.version} moved the horizon to {new.horizon}: fewer than {keep} are kept"
             )
         if self._created[new.horizon - 1] > new.created_at - retention_us + JITTER_US:
-            raise ViolationError(f"version {new.version} moved the horizon to {new.horizon}, which expires too early")
+            raise ViolationError(
+                Never.COLLECTED, f"version {new.version} moved the horizon to {new.horizon}, which expires too early"
+            )

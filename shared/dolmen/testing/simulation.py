@@ -18,10 +18,12 @@ from dolmen.testing.actors import Actor
 from dolmen.testing.aftermath import runtime_without_faults, tidy
 from dolmen.testing.faulty_store import MINUTE_US, SECOND_US, Crash, Faults, Network
 from dolmen.testing.model import users_own
+from dolmen.testing.never import Never, ViolationError, named, readable
 from dolmen.testing.process import Process
-from dolmen.testing.readers import Reader, check_all, check_memory
+from dolmen.testing.readers import Reader
 from dolmen.testing.requests import Queue
 from dolmen.testing.scheduler import Scheduler
+from dolmen.testing.seen import check_all, check_memory
 from dolmen.testing.trace import Trace
 
 ACTORS: tuple[tuple[type[Actor], int], ...] = (
@@ -95,17 +97,23 @@ class HistoryError(AssertionError):
     Args:
         seed, steps: what to replay.
         reason: what happened.
+        never: which of the things that must never happen; None for an unexpected exception, of production code or of
+            the harness.
         lines: the last of its trace.
         option: what the command that replays it needs beside them.
     """
 
-    def __init__(self, seed: int, steps: int, reason: str, lines: list[str], option: str = "") -> None:
-        super().__init__(seed, steps, reason, lines, option)  # all of them, so that it can be sent between processes
+    def __init__(
+        self, seed: int, steps: int, reason: str, lines: list[str], option: str = "", never: Never | None = None
+    ) -> None:
+        super().__init__(seed, steps, reason, lines, option, never)  # all, so that it can be sent between processes
         self.seed, self.steps, self.reason, self.lines, self.option = seed, steps, reason, lines, option
+        self.never = never
 
     def __str__(self) -> str:
         command = f"python -m dolmen.testing --seed {self.seed} --steps {self.steps}{self.option}"
-        return "\n".join([self.reason, f"replay: {command}", "the last of it:", *self.lines])
+        told = f"this must never happen: {self.never.value}" if self.never else "an unexpected error"
+        return "\n".join([told, self.reason, f"replay: {command}", "the last of it:", *self.lines])
 
 
 def simulate(seed: int, steps: int, *, keep: int = 60, cast: Sequence[tuple[type[Actor], int]] = ACTORS) -> Summary:
@@ -125,7 +133,9 @@ def simulate(seed: int, steps: int, *, keep: int = 60, cast: Sequence[tuple[type
         history.run()
     except Exception as error:
         option = "" if cast is ACTORS else " --changes"
-        raise HistoryError(seed, steps, f"{type(error).__name__}: {error}", history.trace.lines(), option) from error
+        raise HistoryError(
+            seed, steps, f"{type(error).__name__}: {error}", history.trace.lines(), option, named(error)
+        ) from error
     network = history.network
     return Summary(seed, network.steps, history.weather, history.trace.digest, network.counts)
 
@@ -230,25 +240,30 @@ class _History:
         if self._auditor is None:
             runtime = runtime_without_faults(self.network, self._rng("auditor"))
             self._auditor = Database(MemoryStore(self.network.bucket, runtime), runtime)
-        state = self.network.ledger.states[version]
-        snapshot = self._auditor.at(version=version)
+        with readable(f"version {version}"):
+            self._read_all(self._auditor, version)
+        self.network.counts["versions audited"] += 1
+
+    def _read_all(self, auditor: Database, version: int) -> None:
+        state, snapshot = self.network.ledger.states[version], auditor.at(version=version)
         if version == self.network.ledger.version:
-            self._compare_references(self._auditor)
+            self._compare_references(auditor)
         there = snapshot.tables()
-        assert users_own(there) == sorted(state)
+        if users_own(there) != sorted(state):
+            raise ViolationError(Never.LOST, f"version {version} shows tables {there}, not {sorted(state)}")
         for name, rows in state.items():
             data = snapshot.table(name).scan(with_commit_ts=True).to_arrow()
-            check_all(self.network.ledger, data, state, name, f"version {version}")
+            check_all(self.network.ledger, data, version, name, f"version {version}")
             memory = memory_name(name)
             check_memory(snapshot.table(memory).to_arrow() if memory in there else None, rows, f"version {version}")
-        self.network.counts["versions audited"] += 1
 
     def _compare_references(self, auditor: Database) -> None:
         """What collection takes for needed is at least what is needed."""
         view, head = self.network.ledger.retention.newest, auditor._context.head
         assert view is not None
         forgotten = view.needs - set(needed(head.refresh().manifest, head.segments))
-        assert not forgotten, f"collection would not keep {sorted(forgotten)}"
+        if forgotten:
+            raise ViolationError(Never.COLLECTED, f"collection would not keep {sorted(forgotten)}")
 
     def _rng(self, purpose: str) -> random.Random:
         return random.Random(f"{self.seed} {purpose}")
