@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from dolmen.testing.simulation import HistoryError, simulate
+from dolmen.testing.replay import HistoryError
+from dolmen.testing.simulation import simulate
 
 
 def run(seed: int, steps: int, **environment: str) -> str:
@@ -33,6 +34,6 @@ def test_a_failure_tells_how_to_replay_it_and_what_came_last(monkeypatch: pytest
     with pytest.raises(HistoryError) as caught:
         simulate(3, 400)
     told = str(caught.value)
-    assert "python -m dolmen.testing --seed 3 --steps 400" in told
-    assert "put manifest/v00000000000000000001" in told
+    assert "dolmen simulate --seed 3 --steps 400" in told
+    assert "put      manifest/v1-" in told
     assert "ViolationError" in told

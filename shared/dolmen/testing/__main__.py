@@ -7,7 +7,8 @@ import sys
 import time
 
 from dolmen.testing.feeding import CAST
-from dolmen.testing.simulation import ACTORS, HistoryError, simulate
+from dolmen.testing.replay import HistoryError
+from dolmen.testing.simulation import ACTORS, simulate
 
 
 def main() -> int:

@@ -66,6 +66,7 @@ class Network:
     ) -> None:
         self.scheduler, self.random, self.faults, self.counts, self.trace = scheduler, rng, faults, counts, trace
         self.steps = 0
+        self.without: frozenset[str] = frozenset()
         self.step_limit = 0
         self.server_off_us = 0
         self.whole_seconds = rng.random() < 0.5
@@ -103,7 +104,7 @@ class Network:
 
         def arrive() -> None:
             outcome = self._wire.put(key, body, if_match=if_match)
-            self.trace.note(self.scheduler.now_us, who, f"{what} put {key}: {type(outcome).__name__}")
+            self.trace.step(self.scheduler.now_us, who, "put", key, f"{what}: {type(outcome).__name__}")
             if isinstance(outcome, Stored):
                 self.counts[f"{what} landings"] += 1
                 if key == POINTER:
@@ -116,7 +117,7 @@ class Network:
         """Sends a delete on a long way."""
 
         def arrive() -> None:
-            self.trace.note(self.scheduler.now_us, who, f"late delete {' '.join(keys)}")
+            self.trace.step(self.scheduler.now_us, who, "delete", " ".join(keys), "late")
             self.counts["late deletes"] += 1
             for key in keys:
                 self.delete(key)
@@ -132,6 +133,9 @@ class Network:
         """Takes note of a put's true outcome."""
         if key == POINTER and isinstance(outcome, Stored):
             self.ledger.landed(body, self.scheduler.now_us)
+            run = self.ledger.chain[-1].run
+            assert run is not None
+            self.trace.commit(self.scheduler.now_us, self.ledger.version, run)
 
 
 class FaultyStore(MemoryStore):
@@ -314,4 +318,4 @@ class FaultyStore(MemoryStore):
 
     def _note(self, verb: str, key: str, what: str) -> None:
         network = self._network
-        network.trace.note(network.scheduler.now_us, self._who, f"{verb} {key}: {what}")
+        network.trace.step(network.scheduler.now_us, self._who, verb, key, what)

@@ -24,6 +24,7 @@ from dolmen.testing.faulty_store import MINUTE_US, FaultyStore, Network
 from dolmen.testing.ledger import Ledger
 from dolmen.testing.model import Effect, Operation, Run
 from dolmen.testing.never import Never, ViolationError, unexpected
+from dolmen.testing.replay import STEADY
 from dolmen.transaction import Transaction
 
 T = TypeVar("T")
@@ -47,6 +48,8 @@ class Process:
         self.network, self.who = network, who
         limit = 600 if rng.random() < 0.05 else 10
         skew_us = rng.randint(-limit * MINUTE_US, limit * MINUTE_US)
+        if STEADY in network.without:
+            skew_us = 0
         scheduler = network.scheduler
         self.runtime = Runtime(
             clock_us=lambda: scheduler.now_us + skew_us + self.store.clock_jump_us,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from dolmen.database import Database
@@ -21,6 +21,7 @@ from dolmen.testing.model import users_own
 from dolmen.testing.never import Never, ViolationError, named, readable
 from dolmen.testing.process import Process
 from dolmen.testing.readers import Reader
+from dolmen.testing.replay import STEADY, Failure, HistoryError, Replay, chosen
 from dolmen.testing.requests import Queue
 from dolmen.testing.scheduler import Scheduler
 from dolmen.testing.seen import check_all, check_memory
@@ -80,6 +81,17 @@ _AUDITS_OF_UPKEEP = 0.2
 _AUDITS_AT_THE_END = 2
 
 
+KINDS = (*(field.name for field in fields(Faults)), STEADY)
+"""What may be left out of a history."""
+
+
+def members(cast: Sequence[tuple[type[Actor], int]]) -> Iterator[tuple[str, type[Actor]]]:
+    """Who takes part, by name."""
+    for kind, number in cast:
+        for index in range(number):
+            yield f"{kind.__name__.lower()}-{index + 1}", kind
+
+
 @dataclass(frozen=True)
 class Summary:
     """What happened in a history."""
@@ -91,65 +103,66 @@ class Summary:
     counts: Counter[str]
 
 
-class HistoryError(AssertionError):
-    """A history in which something happened that must never happen.
-
-    Args:
-        seed, steps: what to replay.
-        reason: what happened.
-        never: which of the things that must never happen; None for an unexpected exception, of production code or of
-            the harness.
-        lines: the last of its trace.
-        option: what the command that replays it needs beside them.
-    """
-
-    def __init__(
-        self, seed: int, steps: int, reason: str, lines: list[str], option: str = "", never: Never | None = None
-    ) -> None:
-        super().__init__(seed, steps, reason, lines, option, never)  # all, so that it can be sent between processes
-        self.seed, self.steps, self.reason, self.lines, self.option = seed, steps, reason, lines, option
-        self.never = never
-
-    def __str__(self) -> str:
-        command = f"python -m dolmen.testing --seed {self.seed} --steps {self.steps}{self.option}"
-        told = f"this must never happen: {self.never.value}" if self.never else "an unexpected error"
-        return "\n".join([told, self.reason, f"replay: {command}", "the last of it:", *self.lines])
-
-
-def simulate(seed: int, steps: int, *, keep: int = 60, cast: Sequence[tuple[type[Actor], int]] = ACTORS) -> Summary:
+def simulate(
+    seed: int,
+    steps: int,
+    *,
+    keep: int | None = 60,
+    cast: Sequence[tuple[type[Actor], int]] = ACTORS,
+    only: Collection[str] | None = None,
+    without: Collection[str] = (),
+    faults: Faults | None = None,
+) -> Summary:
     """Runs one history to its end and checks all of it.
 
     Args:
         seed: decides everything.
         steps: how many store verbs it has.
-        keep: how many lines of trace an error shows.
-        cast: who takes part.
+        keep: how many events of the trace an error has; None for all.
+        cast: who may take part.
+        only: the names of those who do, such as ``appender-1``; None for all.
+        without: kinds of faults that don't happen: names of fields of ``Faults``, and ``skew``.
+        faults: how bad the world is; None lets the seed choose.
 
     Raises:
         HistoryError: names what went wrong, and how to replay it.
+        InputError: no such actor, or no such kind of fault.
     """
-    history = _History(seed, steps, keep, cast)
+    history = _History(seed, steps, keep, cast, only, without, faults)
+    network = history.network
     try:
         history.run()
     except Exception as error:
-        option = "" if cast is ACTORS else " --changes"
-        raise HistoryError(
-            seed, steps, f"{type(error).__name__}: {error}", history.trace.lines(), option, named(error)
-        ) from error
-    network = history.network
+        raise HistoryError(history.failure(error)) from error
     return Summary(seed, network.steps, history.weather, history.trace.digest, network.counts)
 
 
 class _History:
     """The world of one seed; see ``actors.World``."""
 
-    def __init__(self, seed: int, steps: int, keep: int, cast: Sequence[tuple[type[Actor], int]]) -> None:
-        self.seed, self.cast = seed, cast
+    def __init__(
+        self,
+        seed: int,
+        steps: int,
+        keep: int | None,
+        cast: Sequence[tuple[type[Actor], int]],
+        only: Collection[str] | None,
+        without: Collection[str],
+        faults: Faults | None,
+    ) -> None:
+        self.seed, self.steps, self.cast = seed, steps, cast
+        self.actors = {name: kind for name, kind in members(cast) if only is None or name in only}
+        chosen(only, [name for name, _ in members(cast)], "actors")
+        chosen(without, KINDS, "kinds of faults")
+        self.only, self.without = only, frozenset(without)
         rng = self._rng("network")
         self.weather = rng.choice(sorted(WEATHER))
+        faults = faults or WEATHER[self.weather]
+        faults = replace(faults, **dict.fromkeys(self.without - {STEADY}, 0.0))
         self.haste = rng.choice((1, 1, 4))
         self.scheduler, self.trace, self.queue = Scheduler(), Trace(keep), Queue()
-        self.network = Network(self.scheduler, rng, WEATHER[self.weather], Counter(), self.trace)
+        self.network = Network(self.scheduler, rng, faults, Counter(), self.trace)
+        self.network.without = self.without
         self.network.step_limit = steps
         self._quiet_until_us = 0
         self._given_out = 0
@@ -173,9 +186,8 @@ class _History:
 
     def run(self) -> None:
         """All of it."""
-        for kind, number in self.cast:
-            for index in range(number):
-                self._spawn(f"{kind.__name__.lower()}-{index + 1}", kind)
+        for name, kind in self.actors.items():
+            self._spawn(name, kind)
         self.scheduler.run()
         self.scheduler.drain(20 * MINUTE_US)
         ledger = self.network.ledger
@@ -192,6 +204,16 @@ class _History:
             tidy(self.network, self._rng("aftermath"))
             self._audit(ledger.version)
         self.network.counts["spills orphaned"] += len(ledger.spilled - ledger.named)
+
+    def failure(self, error: Exception) -> Failure:
+        """What an error that ended the history means."""
+        never, reason = named(error), f"{type(error).__name__}: {error}"
+        self.trace.violation(self.now_us, reason)
+        only = None if self.only is None else tuple(self.actors)
+        replay = Replay(self.seed, self.steps, only, tuple(sorted(self.without)), self.cast is not ACTORS)
+        return Failure(
+            replay, never, reason, self.network.steps, self.trace.digest, self.trace.events, tuple(self.actors)
+        )
 
     def _spawn(self, name: str, kind: type[Actor]) -> None:
         actor = kind(self, self._rng(name))
