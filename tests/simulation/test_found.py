@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.database import Database
-from dolmen.errors import TableNotFoundError, VersionExpiredError
+from dolmen.errors import TableNotFoundError, UnsettledTimestampError, VersionExpiredError
 from dolmen.maintenance.collection import collect
 from dolmen.maintenance.resolution import resolve
 from dolmen.runtime import Runtime
@@ -390,3 +390,39 @@ def test_a_collection_keeps_what_settings_keep_that_were_made_while_it_planned()
     assert manifest.horizon == 0
     assert manifest.orphan_cutoff <= now[0] - 7 * 86_400_000_000
     assert db.at(version=3).table("t").count() == 1
+
+
+def test_a_point_in_time_is_settled_by_when_the_pointer_was_read_and_not_the_manifest() -> None:
+    """Seed 6 of 2,000 steps: half an hour went by between the two, in which others committed for that time."""
+    now = [1_800_000_000_000_000]
+    bucket = MemoryBucket(lambda: now[0])
+    writer = open_database(bucket)
+    writer.create_table("t", SCHEMA)
+    runtime = Runtime(clock_us=bucket.clock_us, monotonic=lambda: now[0] / 1e6, sleep=lambda seconds: None, threads=1)
+    asked_us = now[0] + 60_000_000
+
+    class Stalling(MemoryStore):
+        stalls = False
+
+        def get(
+            self,
+            key: str,
+            byte_range: tuple[int, int] | None = None,
+            *,
+            etag: str | None = None,
+            version: str | None = None,
+        ) -> Object:
+            if self.stalls and key.startswith("manifest/"):
+                self.stalls = False
+                now[0] = asked_us - 1_000_000
+                writer.table("t").append(pa.table({"k": [1]}))
+                now[0] = asked_us + 30 * 60_000_000
+            return super().get(key, byte_range, etag=etag, version=version)
+
+    store = Stalling(bucket, runtime)
+    reader = Database(store, runtime)
+    writer.table("t").append(pa.table({"k": [2]}))
+    store.stalls = True
+    with pytest.raises(UnsettledTimestampError):
+        reader.at(timestamp=asked_us)
+    assert reader.at(timestamp=asked_us).version == writer.version

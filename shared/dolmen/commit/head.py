@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dolmen.errors import ClockError, CorruptionError, ObjectNotFoundError, VersionExpiredError
 from dolmen.format.layout import POINTER, manifest_key
@@ -21,10 +21,16 @@ _DAY_US = 86_400_000_000
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A version that a commit can be based on. ``etag`` is None for a database that is not there yet."""
+    """A version that a commit can be based on.
+
+    Args:
+        etag: the pointer's; None for a database that is not there yet.
+        date_us: the server's clock in the answer by which it was the newest; 0 for one that this process committed.
+    """
 
     manifest: Manifest
     etag: str | None
+    date_us: int = 0
 
 
 class Head:
@@ -64,12 +70,13 @@ class Head:
             except ObjectNotFoundError:
                 if known and known.etag is not None:
                     raise CorruptionError(POINTER, "the pointer is gone") from None
-                return self._seen(Base(EMPTY, None))
+                return self._seen(Base(EMPTY, None, self.store.clock.now_us), self.runtime.monotonic())
+            looked_at, date_us = self.runtime.monotonic(), self.store.clock.now_us  # the manifest may take its time
             if known and known.etag == pointer.etag:
-                return self._seen(known)
+                return self._seen(replace(known, date_us=date_us), looked_at)
             key = Pointer.decode(pointer.body, POINTER).manifest
             try:
-                return self._seen(Base(self.read_manifest(key), pointer.etag))
+                return self._seen(Base(self.read_manifest(key), pointer.etag, date_us), looked_at)
             except ObjectNotFoundError:  # collected between the two reads: the pointer must have moved on
                 if last:
                     raise CorruptionError(POINTER, f"it names {key}, which is missing") from None
@@ -104,8 +111,8 @@ class Head:
         if version < horizon:
             raise VersionExpiredError(f"version {version} has expired: the oldest kept is {horizon}")
 
-    def _seen(self, base: Base) -> Base:
-        self._base, self._seen_at = base, self.runtime.monotonic()
+    def _seen(self, base: Base, at: float) -> Base:
+        self._base, self._seen_at = base, at
         return base
 
     def read_manifest(self, key: str) -> Manifest:
@@ -115,7 +122,7 @@ class Head:
     def advance(self, base: Base) -> None:
         """Takes note of a version that this process committed itself."""
         if self._base is None or base.manifest.version > self._base.manifest.version:
-            self._seen(base)
+            self._seen(base, self.runtime.monotonic())
 
     def server_now(self, previous: Manifest) -> tuple[int, float]:
         """The server's last ``Date`` in microseconds, and when it arrived by ``runtime.monotonic``.

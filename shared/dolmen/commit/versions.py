@@ -69,7 +69,7 @@ def manifest_at_version(head: Head, newest: Manifest, version: int) -> Manifest:
 def manifest_at_time(head: Head, base: Base, timestamp_us: int) -> Manifest:
     """The version that was the newest at a point in time (microseconds since the epoch).
 
-    ``base`` must have been read just now: whether the answer is settled depends on the server's clock.
+    ``base`` is what ``refresh`` gave: whether the answer is settled depends on the server's clock at that time.
 
     Raises:
         UnsettledTimestampError: a commit under way could still get a ``created_at`` up to then.
@@ -79,7 +79,7 @@ def manifest_at_time(head: Head, base: Base, timestamp_us: int) -> Manifest:
     newest = base.manifest
     if newest.version == 0:
         raise DatabaseNotFoundError(f"there is no database at {head.store.url} yet")
-    if newest.created_at <= timestamp_us and timestamp_us > head.store.clock.now_us - SETTLED_AFTER_US:
+    if newest.created_at <= timestamp_us and timestamp_us > base.date_us - SETTLED_AFTER_US:
         raise UnsettledTimestampError(
             "that time is less than 20 minutes ago and no later commit exists, so the answer could still change: "
             f"use at(version={newest.version}) for the newest version"
