@@ -1,0 +1,190 @@
+"""The S3 of the simulation: it never lies and is never wrong; conditions are judged when a request arrives."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zlib
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+from dolmen.store.memory import MemoryBucket, MemoryObject
+from dolmen.testing.fates import Refusal, Request, Verb, Wire
+
+
+class Repeated(Enum):
+    """What a server says to the completion of an upload that is complete: they differ."""
+
+    ANSWERED = "what it said the first time"  # S3
+    GONE = "404 NoSuchUpload"  # MinIO
+    REFUSED = "412: the object is there"
+
+
+@dataclass
+class Upload:
+    """A multipart upload under way. Its object will bear the time when it began, as S3's do."""
+
+    key: str
+    began_us: int
+    parts: dict[int, tuple[bytes, str]] = field(default_factory=dict)
+
+
+class Server:
+    """Objects and the uploads beside them. Each request is atomic.
+
+    Args:
+        bucket: the objects.
+        wire: is told of what is removed.
+        page: the most that a list answers with, whatever is asked for.
+        repeated: see Repeated.
+    """
+
+    def __init__(
+        self, bucket: MemoryBucket, wire: Wire, *, page: int = 1_000, repeated: Repeated = Repeated.ANSWERED
+    ) -> None:
+        self.bucket, self.wire, self.page, self.repeated = bucket, wire, page, repeated
+        self.uploads: dict[str, Upload] = {}
+        self._begun = 0
+        self._completed: dict[str, str] = {}
+
+    def handle(self, request: Request) -> Mapping[str, Any]:
+        """Does what is asked, and answers as boto3 shows it. Raises Refusal."""
+        return _HANDLERS[request.verb](self, request)
+
+    def conflict(self, request: Request) -> None:
+        """Another request for the key was under way: an upload that was to be completed is no more."""
+        self.uploads.pop(request.upload, None)
+
+    # ---- objects -----------------------------------------------------------------------------------------------------
+
+    def _find(self, request: Request) -> MemoryObject:
+        there = self.bucket.objects.get(request.key)
+        if there is None:
+            raise Refusal(404, "NoSuchKey" if request.verb is Verb.GET else "404")
+        if request.if_match is not None and there.etag != request.if_match:
+            raise Refusal(412, "PreconditionFailed")
+        return there
+
+    def _get(self, request: Request) -> Mapping[str, Any]:
+        there, body = self._find(request), b""
+        if request.byte_range is None:
+            body = there.body
+        else:
+            first, end = request.byte_range
+            if first >= len(there.body):
+                raise Refusal(416, "InvalidRange")
+            body = there.body[first:end]
+        return {"Body": body, "ETag": there.etag, "ContentLength": len(body)}
+
+    def _head(self, request: Request) -> Mapping[str, Any]:
+        there = self._find(request)
+        return {"ContentLength": len(there.body), "ETag": there.etag, "LastModified": _moment(there.last_modified_us)}
+
+    def _list(self, request: Request) -> Mapping[str, Any]:
+        prefix, objects = request.key, self.bucket.objects
+        keys = sorted(key for key in objects if key.startswith(prefix))
+        first = bisect_right(keys, request.start_after) if request.start_after else 0
+        end = first + min(request.limit, self.page)
+        contents = [
+            {
+                "Key": key,
+                "Size": len(objects[key].body),
+                "ETag": objects[key].etag,
+                "LastModified": _moment(objects[key].last_modified_us),
+            }
+            for key in keys[first:end]
+        ]
+        if end >= len(keys):
+            return {"Contents": contents, "IsTruncated": False}
+        return {"Contents": contents, "IsTruncated": True, "NextContinuationToken": keys[end - 1]}
+
+    def _put(self, request: Request) -> Mapping[str, Any]:
+        self._check(request)
+        etag = f'"{hashlib.md5(request.body, usedforsecurity=False).hexdigest()}"'
+        self.bucket.objects[request.key] = MemoryObject(request.body, etag, self.bucket.clock_us())
+        return {"ETag": etag}
+
+    def _check(self, request: Request) -> None:
+        """The condition of a put or a completion; dolmen sends none without. Raises Refusal."""
+        there = self.bucket.objects.get(request.key)
+        assert request.if_none_match or request.if_match is not None, f"an unconditional put of {request.key}"
+        if request.if_match is not None and there is None:
+            raise Refusal(404, "NoSuchKey")
+        if there is not None and there.etag != request.if_match:
+            raise Refusal(412, "PreconditionFailed")
+
+    def _delete(self, request: Request) -> Mapping[str, Any]:
+        spared = self.wire.spared(request)
+        for key in request.keys:
+            if key not in spared:
+                self.wire.removing(key)
+                self.bucket.objects.pop(key, None)
+        return {"Errors": [{"Key": key, "Code": "InternalError", "Message": "try again"} for key in spared]}
+
+    # ---- uploads -----------------------------------------------------------------------------------------------------
+
+    def _create_upload(self, request: Request) -> Mapping[str, Any]:
+        self._begun += 1
+        name = f"upload-{self._begun}"
+        self.uploads[name] = Upload(request.key, self.bucket.clock_us())
+        return {"UploadId": name}
+
+    def _open_upload(self, request: Request) -> Upload:
+        upload = self.uploads.get(request.upload)
+        if upload is None or upload.key != request.key:
+            raise Refusal(404, "NoSuchUpload")
+        return upload
+
+    def _upload_part(self, request: Request) -> Mapping[str, Any]:
+        upload, digest = self._open_upload(request), hashlib.md5(request.body, usedforsecurity=False)
+        upload.parts[request.part] = (request.body, f'"{digest.hexdigest()}"')
+        checksum = base64.b64encode(zlib.crc32(request.body).to_bytes(4, "big")).decode()
+        return {"ETag": f'"{digest.hexdigest()}"', "ChecksumCRC32": checksum}
+
+    def _complete_upload(self, request: Request) -> Mapping[str, Any]:
+        if etag := self._completed.get(request.upload):
+            if self.repeated is Repeated.REFUSED and request.key in self.bucket.objects:
+                raise Refusal(412, "PreconditionFailed")
+            if self.repeated is Repeated.ANSWERED:
+                return {"ETag": etag}
+        upload = self._open_upload(request)
+        self._check(request)
+        numbers = [number for number, _ in request.parts]
+        if not numbers or numbers != sorted(set(numbers)):
+            raise Refusal(400, "InvalidPartOrder")
+        if any(upload.parts.get(number, (b"", ""))[1] != etag for number, etag in request.parts):
+            raise Refusal(400, "InvalidPart")
+        body = b"".join(upload.parts[number][0] for number in numbers)
+        digests = b"".join(bytes.fromhex(upload.parts[number][1].strip('"')) for number in numbers)
+        etag = f'"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(numbers)}"'
+        self.bucket.objects[request.key] = MemoryObject(body, etag, upload.began_us)
+        del self.uploads[request.upload]
+        self._completed[request.upload] = etag
+        return {"ETag": etag}
+
+    def _abort_upload(self, request: Request) -> Mapping[str, Any]:
+        self._open_upload(request)
+        del self.uploads[request.upload]
+        return {}
+
+
+_HANDLERS = {
+    Verb.GET: Server._get,
+    Verb.HEAD: Server._head,
+    Verb.LIST: Server._list,
+    Verb.PUT: Server._put,
+    Verb.DELETE: Server._delete,
+    Verb.CREATE_UPLOAD: Server._create_upload,
+    Verb.UPLOAD_PART: Server._upload_part,
+    Verb.COMPLETE_UPLOAD: Server._complete_upload,
+    Verb.ABORT_UPLOAD: Server._abort_upload,
+}
+
+
+def _moment(us: int) -> datetime:
+    """As S3 tells times: in whole seconds."""
+    return datetime.fromtimestamp(us // 1_000_000, UTC)
