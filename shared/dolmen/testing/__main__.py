@@ -6,9 +6,8 @@ import argparse
 import sys
 import time
 
-from dolmen.testing.feeding import CAST
 from dolmen.testing.replay import HistoryError
-from dolmen.testing.simulation import ACTORS, simulate
+from dolmen.testing.simulation import simulate
 
 
 def main() -> int:
@@ -18,12 +17,11 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=2_000, help="store verbs in each history (default 2000)")
     parser.add_argument("--histories", type=int, default=1, help="how many, with consecutive seeds (default 1)")
     parser.add_argument("--trace", type=int, default=60, help="lines of trace an error shows (default 60)")
-    parser.add_argument("--changes", action="store_true", help="with those who drop files of changes (CDC)")
     arguments = parser.parse_args()
     first = arguments.seed if arguments.seed is not None else time.time_ns() % 1_000_000_000
     for seed in range(first, first + arguments.histories):
         try:
-            summary = simulate(seed, arguments.steps, keep=arguments.trace, cast=CAST if arguments.changes else ACTORS)
+            summary = simulate(seed, arguments.steps, keep=arguments.trace)
         except HistoryError as error:
             print(error, file=sys.stderr)
             return 1

@@ -14,11 +14,10 @@ from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.ingest.cdc.applying import ingest_changes
 from dolmen.ingest.files.formats import detect
 from dolmen.testing import model
-from dolmen.testing.actors import KEYS, Actor, Worker, World
+from dolmen.testing.actors import KEYS, Worker, World
 from dolmen.testing.model import Row
 from dolmen.testing.process import Process
 from dolmen.testing.requests import Request
-from dolmen.testing.simulation import ACTORS
 from dolmen.transaction import TransactionTable
 
 _SETTINGS = IngestSettings(mode="cdc", cdc=CdcSettings("flat", "v", (), "Op", 10**15))
@@ -79,7 +78,3 @@ class Feeder(Worker):
 def _line(row: Row, gone: bool) -> dict[str, Any]:
     time = None if row.t is None else datetime.fromtimestamp(row.t / 1e6, UTC).replace(tzinfo=None).isoformat()
     return {"Op": "D", "k": row.k, "v": row.v} if gone else {"Op": "U", **row._asdict(), "t": time}
-
-
-CAST: tuple[tuple[type[Actor], int], ...] = (*ACTORS, (Feeder, 4))
-"""All of the others, and those who feed changes to the same tables."""

@@ -12,6 +12,9 @@ from dolmen.testing.trace import Event, lines
 STEADY = "skew"
 """Left out like a kind of fault: with it, the actors' clocks differ."""
 
+ALL = "all"
+"""Every kind of fault at once."""
+
 _SHOWN = 60
 
 
@@ -24,14 +27,12 @@ class Replay:
         steps: after so many it ends, and is checked.
         only: the actors that take part; None for all. Those left out leave the streams of the others alone.
         without: kinds of faults (fields of ``Faults``) that don't happen, and ``skew``.
-        changes: with those who drop files of changes.
     """
 
     seed: int
     steps: int
     only: tuple[str, ...] | None = None
     without: tuple[str, ...] = ()
-    changes: bool = False
 
     @property
     def command(self) -> str:
@@ -40,7 +41,6 @@ class Replay:
             f"dolmen simulate --seed {self.seed} --steps {self.steps}"
             + (f" --only {','.join(self.only)}" if self.only is not None else "")
             + (f" --without {','.join(self.without)}" if self.without else "")
-            + (" --changes" if self.changes else "")
         )
 
 

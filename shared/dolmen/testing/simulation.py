@@ -17,11 +17,12 @@ from dolmen.testing import actors, upkeep
 from dolmen.testing.actors import Actor
 from dolmen.testing.aftermath import runtime_without_faults, tidy
 from dolmen.testing.faulty_store import MINUTE_US, SECOND_US, Crash, Faults, Network
+from dolmen.testing.feeding import Feeder
 from dolmen.testing.model import users_own
 from dolmen.testing.never import Never, ViolationError, named, readable
 from dolmen.testing.process import Process
 from dolmen.testing.readers import Reader
-from dolmen.testing.replay import STEADY, Failure, HistoryError, Replay, chosen
+from dolmen.testing.replay import ALL, STEADY, Failure, HistoryError, Replay, chosen
 from dolmen.testing.requests import Queue
 from dolmen.testing.scheduler import Scheduler
 from dolmen.testing.seen import check_all, check_memory
@@ -38,6 +39,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (actors.Transferrer, 1),
     (actors.Inserter, 2),
     (actors.Worker, 3),
+    (Feeder, 2),
     (upkeep.Settler, 1),
     (upkeep.Overwriter, 1),
     (upkeep.Loader, 2),
@@ -121,7 +123,7 @@ def simulate(
         keep: how many events of the trace an error has; None for all.
         cast: who may take part.
         only: the names of those who do, such as ``appender-1``; None for all.
-        without: kinds of faults that don't happen: names of fields of ``Faults``, and ``skew``.
+        without: kinds of faults that don't happen: names of fields of ``Faults``, ``skew``, or ``all``.
         faults: how bad the world is; None lets the seed choose.
 
     Raises:
@@ -153,8 +155,8 @@ class _History:
         self.seed, self.steps, self.cast = seed, steps, cast
         self.actors = {name: kind for name, kind in members(cast) if only is None or name in only}
         chosen(only, [name for name, _ in members(cast)], "actors")
-        chosen(without, KINDS, "kinds of faults")
-        self.only, self.without = only, frozenset(without)
+        chosen(without, (*KINDS, ALL), "kinds of faults")
+        self.only, self.without = only, frozenset(KINDS if ALL in without else without)
         rng = self._rng("network")
         self.weather = rng.choice(sorted(WEATHER))
         faults = faults or WEATHER[self.weather]
@@ -171,8 +173,8 @@ class _History:
         self._chooser = self._rng("audits")
         self._upkeep_seen = 0
         settings = self._rng("settings")
-        self.choices = SETTINGS if cast is ACTORS else SETTINGS | {"root_bytes": SETTINGS["root_bytes"][1:]}
-        self.settings = {name: settings.choice(values) for name, values in self.choices.items()}
+        self.choices = SETTINGS
+        self.settings = {name: settings.choice(values) for name, values in SETTINGS.items()}
 
     @property
     def now_us(self) -> int:
@@ -207,10 +209,11 @@ class _History:
 
     def failure(self, error: Exception) -> Failure:
         """What an error that ended the history means."""
-        never, reason = named(error), f"{type(error).__name__}: {error}"
+        never = named(error)
+        reason = str(error) if isinstance(error, ViolationError) else f"{type(error).__name__}: {error}"
         self.trace.violation(self.now_us, reason)
         only = None if self.only is None else tuple(self.actors)
-        replay = Replay(self.seed, self.steps, only, tuple(sorted(self.without)), self.cast is not ACTORS)
+        replay = Replay(self.seed, self.steps, only, tuple(sorted(self.without)))
         return Failure(
             replay, never, reason, self.network.steps, self.trace.digest, self.trace.events, tuple(self.actors)
         )
