@@ -36,4 +36,4 @@ def test_a_failure_tells_how_to_replay_it_and_what_came_last(monkeypatch: pytest
     told = str(caught.value)
     assert "dolmen simulate --seed 3 --steps 400" in told
     assert "put      manifest/v1-" in told
-    assert "ViolationError" in told
+    assert "COLLECTED" in told

@@ -4,6 +4,7 @@ import dolmen.cli.apply
 import dolmen.cli.backfill
 import dolmen.cli.rejected
 import dolmen.cli.requests
+import dolmen.cli.simulate
 import dolmen.cli.upkeep  # noqa: F401 - adds its commands
 from dolmen.cli.app import main
 

@@ -97,7 +97,7 @@ class HistoryError(AssertionError):
                 failure.reason,
                 f"replay: {failure.replay.command}",
                 "the last of it:",
-                *lines(failure.events[-_SHOWN:]),
+                *(line for _, line in lines(failure.events[-_SHOWN:])),
             ]
         )
 

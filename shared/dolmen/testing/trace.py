@@ -88,8 +88,8 @@ def shortened(text: str) -> str:
     return _HOUR.sub("/", _VERSION.sub(r"v\1", _UUID.sub(r"\1", text)))
 
 
-def lines(events: Iterable[Event], actors: Collection[str] = ()) -> list[str]:
-    """Events as aligned lines: virtual seconds, actor, and what.
+def lines(events: Iterable[Event], actors: Collection[str] = ()) -> list[tuple[Event, str]]:
+    """Events, each with its line, which are aligned: virtual seconds, actor, and what.
 
     Args:
         actors: leave all others' lines out; empty shows everybody's.
@@ -97,7 +97,7 @@ def lines(events: Iterable[Event], actors: Collection[str] = ()) -> list[str]:
     shown = [event for event in events if not actors or event.who in actors or event.kind == "violation"]
     wide = max((len(event.who) for event in shown), default=0)
     long = min(max((len(shortened(event.key)) for event in shown), default=0), 60)
-    return [f"{event.at_us / 1e6:12.6f}  {event.who:<{wide}}  {told(event, long)}" for event in shown]
+    return [(event, f"{event.at_us / 1e6:12.6f}  {event.who:<{wide}}  {told(event, long)}") for event in shown]
 
 
 def told(event: Event, long: int = 0) -> str:
