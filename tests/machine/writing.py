@@ -1,0 +1,190 @@
+"""The machine writes: every statement as a commit of its own, by either handle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import multiple, precondition, rule
+
+import dolmen
+from dolmen.errors import AppliedIdError, ConflictError
+from dolmen.results import Commit
+from machine import model
+from machine.base import HANDLES, Ground, requests
+from machine.conditions import conditions
+from machine.model import TableState
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that was applied under an id: how to send it again, and where it went."""
+
+    id: str
+    name: str
+    uid: int
+    version: int
+    send: Callable[[dolmen.Table], Commit]
+
+
+FORMS: tuple[Callable[[pa.Table], Any], ...] = (
+    lambda data: data,
+    lambda data: data.to_reader(),
+    lambda data: data.select(data.column_names[::-1]),
+    lambda data: data.to_batches(),
+)
+"""Ways to hand rows over."""
+
+
+class Writing(Ground):
+    """Appends, upserts, deletes of all kinds, overwrites, each with or without a request's id."""
+
+    @precondition(lambda self: self.state.tables)
+    @rule(target=requests, handle=HANDLES, data=st.data(), form=st.sampled_from(FORMS), is_request=st.booleans())
+    def append(self, handle: int, data: st.DataObject, form: Callable[[pa.Table], Any], is_request: bool) -> Any:
+        """Rows with any keys, NULL and twice the same included."""
+        name, table = self.some_table(data)
+        rows = self.some_rows(data, table)
+        arrow = table.data([row.values for row in rows])
+
+        def send(target: dolmen.Table, request: str | None = None) -> Commit:
+            return target.append(form(arrow) if rows else arrow, request=request)
+
+        return self._sent(handle, name, table, send, model.append(rows), is_request)
+
+    @precondition(lambda self: self.state.tables)
+    @rule(target=requests, handle=HANDLES, data=st.data(), is_request=st.booleans())
+    def upsert(self, handle: int, data: st.DataObject, is_request: bool) -> Any:
+        """Rows by the primary key, or by any columns that may be one."""
+        name, table = self.some_table(data)
+        on = self._some_key(data, table)
+        if not on:
+            return multiple()
+        rows = self.some_rows(data, table, not_null=on)
+        arrow = table.data([row.values for row in rows])
+
+        def send(target: dolmen.Table, request: str | None = None) -> Commit:
+            return target.upsert(arrow, None if on == table.key else list(on), request=request)
+
+        return self._sent(handle, name, table, send, model.upsert(rows, on), is_request)
+
+    @precondition(lambda self: self.state.tables)
+    @rule(target=requests, handle=HANDLES, data=st.data(), is_request=st.booleans())
+    def delete(self, handle: int, data: st.DataObject, is_request: bool) -> Any:
+        """By a predicate that is looked up whenever somebody reads."""
+        name, table = self.some_table(data)
+        condition = data.draw(conditions(table.columns), label="where")
+
+        def send(target: dolmen.Table, request: str | None = None) -> Commit:
+            return target.delete(condition.where, request=request)
+
+        return self._sent(handle, name, table, send, model.delete(condition), is_request)
+
+    @precondition(lambda self: self.state.tables)
+    @rule(target=requests, handle=HANDLES, data=st.data(), is_request=st.booleans())
+    def delete_positions(self, handle: int, data: st.DataObject, is_request: bool) -> Any:
+        """By what matches now; the count is exact."""
+        name, table = self.some_table(data)
+        condition = data.draw(conditions(table.columns), label="where")
+        matching = table.matching(condition)
+
+        def send(target: dolmen.Table, request: str | None = None) -> Commit:
+            commit = target.delete(condition.where, mode="positions", request=request)
+            if not commit.already:
+                assert commit.rows == len(matching)
+            return commit
+
+        return self._sent(handle, name, table, send, model.delete(condition), is_request)
+
+    @precondition(lambda self: self.state.tables)
+    @rule(target=requests, handle=HANDLES, data=st.data(), is_request=st.booleans())
+    def delete_keys(self, handle: int, data: st.DataObject, is_request: bool) -> Any:
+        """By keys that rows have, and by others."""
+        name, table = self.some_table(data)
+        on = self._some_key(data, table)
+        if not on:
+            return multiple()
+        fresh = st.tuples(*(table.column(column).kind.values for column in on))
+        known = sorted({key for row in table.rows if None not in (key := table.key_of(row, on))}, key=repr)
+        keys = data.draw(st.lists(st.sampled_from(known) | fresh if known else fresh, max_size=3), label="keys")
+        arrays = (
+            [table.column(column).array(list(cells)) for column, cells in zip(on, zip(*keys, strict=True), strict=True)]
+            if keys
+            else []
+        )
+        arrow = pa.table(arrays, names=list(on)) if keys else []
+
+        def send(target: dolmen.Table, request: str | None = None) -> Commit:
+            return target.delete(keys=arrow, on=None if on == table.key else list(on), request=request)
+
+        return self._sent(handle, name, table, send, model.delete_keys(keys, on), is_request)
+
+    @precondition(lambda self: self.state.tables)
+    @rule(target=requests, handle=HANDLES, data=st.data(), is_request=st.booleans(), force=st.booleans())
+    def overwrite(self, handle: int, data: st.DataObject, is_request: bool, force: bool) -> Any:
+        """All rows are others now, unless somebody changed the table since this handle last looked."""
+        name, table = self.some_table(data)
+        rows = self.some_rows(data, table)
+        arrow = table.data([row.values for row in rows])
+        database = self.handles[handle]
+        seen = self.at(database.version).tables.get(name) if database.version else None
+
+        def send(target: dolmen.Table, request: str | None = None) -> Commit:
+            return target.overwrite(arrow, force=force, request=request)
+
+        try:
+            return self._sent(handle, name, table, send, model.overwrite(rows), is_request)
+        except ConflictError:
+            assert seen is not None
+            assert seen.touched < table.touched, "nobody changed it"
+            database.refresh()
+            return multiple()
+
+    @precondition(lambda self: self.state.tables)
+    @rule(data=st.data(), handle=HANDLES, request=requests)
+    def deliver_again(self, data: st.DataObject, handle: int, request: Request) -> None:
+        """The same request changes nothing, whoever sends it and whatever has happened since."""
+        table = self.state.tables.get(request.name)
+        if table is None or table.uid != request.uid:
+            return
+        commit = request.send(self.handles[handle].table(request.name))
+        assert commit.already == {request.id: request.version}
+        self.landed(commit, self.state)
+
+    @precondition(lambda self: self.state.tables)
+    @rule(data=st.data(), handle=HANDLES, request=requests)
+    def misuse(self, data: st.DataObject, handle: int, request: Request) -> None:
+        """Another request under the same id is an error, and does nothing."""
+        name, _ = self.some_table(data)
+        with pytest.raises(AppliedIdError):
+            self.handles[handle].table(name).delete("1 = 1 AND TRUE AND 2 = 2", request=request.id)
+        self.settle(self.handles[handle])
+
+    def _some_key(self, data: st.DataObject, table: TableState) -> tuple[str, ...]:
+        able = [column.name for column in table.columns if column.kind.is_key]
+        choices = [table.key] if table.key else []
+        if able:
+            choices.append((data.draw(st.sampled_from(able), label="on"),))
+        return data.draw(st.sampled_from(choices), label="key") if choices else ()
+
+    def _sent(
+        self,
+        handle: int,
+        name: str,
+        table: TableState,
+        send: Callable[..., Commit],
+        statement: model.Statement,
+        is_request: bool,
+    ) -> Any:
+        id_ = f"r{self.version}" if is_request else None
+        commit = send(self.handles[handle].table(name), request=id_)
+        assert not commit.already
+        self.did(commit, (name, statement))
+        if id_ is None:
+            return multiple()
+        assert commit.version == self.version
+        return Request(id_, name, table.uid, self.version, lambda target: send(target, request=id_))
