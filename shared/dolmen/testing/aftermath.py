@@ -6,46 +6,49 @@ Then verification finds nothing wrong, collection comes to an end, and what is l
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 from dolmen.database import Database
 from dolmen.format.layout import POINTER
 from dolmen.maintenance.collection import collect
 from dolmen.maintenance.verification import verify
 from dolmen.runtime import Runtime
-from dolmen.store.base import Buffer, Deleted, PutOutcome
 from dolmen.store.memory import MemoryStore
-from dolmen.testing.faulty_store import MINUTE_US, Network
+from dolmen.testing.fates import Answer, Fate, Request, Verb, Wire
 from dolmen.testing.model import Operation, Run
+from dolmen.testing.network import MINUTE_US, Network
 from dolmen.testing.never import Never, ViolationError, readable
 from dolmen.testing.retention import setting
+from dolmen.testing.server import Server
+from dolmen.testing.wire import SimulatedStore
 
+_WHO = "aftermath"
 _ROUNDS = 30
 """More than versions are kept: each run may let another one expire, as it adds some itself."""
 
 
-class FairStore(MemoryStore):
-    """A client without faults, whose puts and deletes are judged like those of all others."""
+class Fair(Wire):
+    """A wire without faults; what goes over it is judged like all else."""
 
-    def __init__(self, network: Network, runtime: Runtime) -> None:
-        super().__init__(network.bucket, runtime)
+    def __init__(self, network: Network) -> None:
         self._network = network
-        ledger = network.ledger
-        self.run = Run(Operation("gc", "aftermath", ledger.version, ledger.version, upkeep=True))
+        version = network.ledger.version
+        self.run = Run(Operation("gc", _WHO, version, version, upkeep=True))
 
-    def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
-        content = bytes(body)
-        self.run.puts(key)
-        if key == POINTER:
-            self._network.ledger.sent(content, self.run)
-        outcome = super().put(key, content, if_match=if_match)
-        self._network.arrived(key, content, outcome)
-        return outcome
+    def step(self, request: Request) -> Fate:
+        """Nothing happens to it."""
+        if request.verb is Verb.PUT:
+            self.run.puts(request.key)
+            if request.key == POINTER:
+                self._network.ledger.sent(request.body, self.run)
+        return Fate.OK
 
-    def delete(self, keys: Sequence[str]) -> Sequence[Deleted]:
-        for key in keys:
-            self._network.delete(key)
-        return [Deleted(key) for key in keys]
+    def removing(self, key: str) -> None:
+        """Judges it."""
+        self._network.removing(key)
+
+    def arrived(self, request: Request, answer: Answer) -> None:
+        """A pointer that has landed is a version."""
+        self._network.arrived(request, answer)
 
 
 def runtime_without_faults(network: Network, rng: random.Random) -> Runtime:
@@ -64,7 +67,7 @@ def tidy(network: Network, rng: random.Random) -> None:
     """Verifies, collects until there is nothing left to do, and looks at what is left. Raises ViolationError."""
     ledger, retention = network.ledger, network.ledger.retention
     runtime = runtime_without_faults(network, rng)
-    context = Database(FairStore(network, runtime), runtime)._context
+    context = Database(SimulatedStore(Server(network.bucket, Fair(network)), _WHO, runtime), runtime)._context
     _verify(network, deep=rng.random() < 0.5)
     properties = ledger.settings[-1]
     if "retention" not in properties or "orphan_age" not in properties:

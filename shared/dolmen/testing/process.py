@@ -20,17 +20,22 @@ from dolmen.errors import (
 )
 from dolmen.results import Commit
 from dolmen.runtime import Runtime
-from dolmen.testing.faulty_store import MINUTE_US, FaultyStore, Network
 from dolmen.testing.ledger import Ledger
 from dolmen.testing.model import Effect, Operation, Run
+from dolmen.testing.network import MINUTE_US, Network
 from dolmen.testing.never import Never, ViolationError, unexpected
 from dolmen.testing.replay import STEADY
+from dolmen.testing.wire import SimulatedStore
 from dolmen.transaction import Transaction
 
 T = TypeVar("T")
 
 #: So often an operation loses to others at most, as few as they are.
 _MOST_RUNS = 12
+
+#: So many processes upload data files in parts, and so small ones.
+_MULTIPART = 0.25
+_SMALL_UPLOADS = {"threshold_bytes": 1_500, "part_bytes": 1_000}
 
 #: What a call may raise while the world is as bad as it is; anything else ends the history.
 EXPECTED = (RetryableError, TableNotFoundError, TableExistsError, AppliedIdError, VersionExpiredError)
@@ -52,14 +57,15 @@ class Process:
             skew_us = 0
         scheduler = network.scheduler
         self.runtime = Runtime(
-            clock_us=lambda: scheduler.now_us + skew_us + self.store.clock_jump_us,
+            clock_us=lambda: scheduler.now_us + skew_us + self.line.clock_jump_us,
             monotonic=lambda: scheduler.now_us / 1e6,
-            sleep=lambda seconds: scheduler.pause(round(seconds * 1e6)),
+            sleep=lambda seconds: network.sleep(who, seconds),
             random=rng,
             threads=1,
         )
-        self.store = FaultyStore(network, who, self.runtime)
-        self.db = Database(self.store, self.runtime)
+        sizes = _SMALL_UPLOADS if rng.random() < _MULTIPART else {}
+        self.line = network.connect(who)
+        self.db = Database(SimulatedStore(network.server, who, self.runtime, **sizes), self.runtime)
 
     @property
     def ledger(self) -> Ledger:
@@ -105,11 +111,11 @@ class Process:
 
     def begin_run(self, *effects: Effect) -> Run:
         """What the next commit id will stand for."""
-        operation = self.store.operation
+        operation = self.line.operation
         assert operation is not None
         operation.runs += 1
-        self.store.run = Run(operation, list(effects))
-        return self.store.run
+        self.line.run = Run(operation, list(effects))
+        return self.line.run
 
     def making(self, transaction: Transaction, run: Run, function: Callable[[Transaction, Run], None]) -> None:
         """Calls ``function`` and notes on which version it was: known for certain once it has found its tables."""
@@ -161,7 +167,7 @@ class Process:
 
     def _begin(self, operation: Operation) -> Operation:
         operation.reading, operation.began_us = operation.known, self.network.scheduler.now_us
-        self.store.operation, self.store.run = operation, None
+        self.line.operation, self.line.run = operation, None
         return operation
 
     def _judge(self, operation: Operation, call: Callable[[], Commit | None]) -> bool:
@@ -171,7 +177,7 @@ class Process:
             commit = call()
         except UnknownOutcomeError as error:
             self._note(f"{operation.kind}: {error}")
-            run = self.store.run
+            run = self.line.run
             if not operation.faults and not (run and self.ledger.may_be_unknown(run)):
                 raise unexpected(f"{operation}, of which nothing was lost", error) from error
             counts["unknown commits"] += 1
@@ -179,13 +185,13 @@ class Process:
         except EXPECTED as error:
             self._note(f"{operation.kind}: {type(error).__name__}: {error}")
             counts[f"{type(error).__name__} of {operation.kind.split()[0]}"] += 1
-            self.ledger.refused(operation, self.store.run, error)
+            self.ledger.refused(operation, self.line.run, error)
         except Error as error:
             raise unexpected(str(operation), error) from error
         else:
             self._note(f"{operation.kind}: {commit!r}")
-            assert self.store.run is not None
-            self.ledger.acknowledged(operation, self.store.run, commit)
+            assert self.line.run is not None
+            self.ledger.acknowledged(operation, self.line.run, commit)
             counts["acknowledged"] += 1
             counts["attempts lost"] += max(commit.attempts - 1, 0) if commit else 0
             return True

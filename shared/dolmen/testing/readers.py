@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dolmen.errors import TableNotFoundError, VersionExpiredError, VersionNotFoundError
 from dolmen.testing.actors import TABLES, Actor
-from dolmen.testing.faulty_store import MINUTE_US
 from dolmen.testing.model import Row, users_own
+from dolmen.testing.network import MINUTE_US
 from dolmen.testing.never import Never, ViolationError
 from dolmen.testing.process import Process
 from dolmen.testing.seen import check_all, check_one_of, check_rows, rows_from

@@ -16,9 +16,10 @@ from dolmen.store.memory import MemoryStore
 from dolmen.testing import actors, upkeep
 from dolmen.testing.actors import Actor
 from dolmen.testing.aftermath import runtime_without_faults, tidy
-from dolmen.testing.faulty_store import MINUTE_US, SECOND_US, Crash, Faults, Network
+from dolmen.testing.fates import Crash
 from dolmen.testing.feeding import Feeder
 from dolmen.testing.model import users_own
+from dolmen.testing.network import MINUTE_US, SECOND_US, Faults, Network
 from dolmen.testing.never import Never, ViolationError, named, readable
 from dolmen.testing.process import Process
 from dolmen.testing.readers import Reader
@@ -55,13 +56,36 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
 WEATHER: dict[str, Faults] = {
     "calm": Faults(),
     "ordinary": Faults(
-        crash=0.004, lost=0.01, late=0.01, double=0.006, refused=0.002, outage=0.002, stall=0.0005, jump=0.001
+        crash=0.004,
+        lost=0.01,
+        late=0.01,
+        double=0.006,
+        throttled=0.004,
+        conflict=0.01,
+        unreachable=0.002,
+        outage=0.001,
+        stall=0.0005,
+        jump=0.001,
     ),
-    "lossy": Faults(crash=0.002, lost=0.08, late=0.02, double=0.02, refused=0.01, outage=0.006, jump=0.001),
-    "late": Faults(crash=0.004, lost=0.02, late=0.10, double=0.03, outage=0.006, stall=0.004),
-    "crashing": Faults(crash=0.04, lost=0.01, late=0.02, double=0.01, refused=0.002),
+    "lossy": Faults(
+        crash=0.002, lost=0.08, late=0.02, double=0.02, throttled=0.01, conflict=0.01, outage=0.002, jump=0.001
+    ),
+    "late": Faults(crash=0.004, lost=0.02, late=0.10, double=0.03, outage=0.002, stall=0.004),
+    "crashing": Faults(crash=0.04, lost=0.01, late=0.02, double=0.01, throttled=0.004),
+    "refusing": Faults(
+        crash=0.004, lost=0.01, late=0.02, throttled=0.06, conflict=0.10, unreachable=0.02, outage=0.003
+    ),
     "stormy": Faults(
-        crash=0.01, lost=0.06, late=0.06, double=0.03, refused=0.01, outage=0.008, stall=0.003, jump=0.002
+        crash=0.01,
+        lost=0.06,
+        late=0.06,
+        double=0.03,
+        throttled=0.02,
+        conflict=0.03,
+        unreachable=0.01,
+        outage=0.003,
+        stall=0.003,
+        jump=0.002,
     ),
 }
 """How bad a history is: its seed chooses one."""

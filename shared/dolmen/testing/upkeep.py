@@ -21,8 +21,8 @@ from dolmen.maintenance.ttl import expire_rows
 from dolmen.results import Commit
 from dolmen.testing import model
 from dolmen.testing.actors import TABLES, Actor, arrow
-from dolmen.testing.faulty_store import MINUTE_US
 from dolmen.testing.model import SCHEMA, Row, Run
+from dolmen.testing.network import MINUTE_US
 from dolmen.testing.process import Process
 from dolmen.transaction import Transaction
 from dolmen.write.data_file import write_data_files

@@ -1,4 +1,4 @@
-"""A boto3 session whose client sends its requests over a Wire: what S3Store is given in a simulated process.
+"""S3Store in a simulated process: its boto3 session makes a client that sends requests over a Wire.
 
 All above the client is production code: retries, verdicts, multipart uploads. Answers and errors have the shapes that
 botocore gives them. Not simulated: signatures, hence a client whose clock is more than 15 minutes wrong is heard.
@@ -15,6 +15,9 @@ from typing import Any, NoReturn
 
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
+from dolmen.runtime import Runtime
+from dolmen.store.s3 import S3Store
+from dolmen.store.upload import PART_BYTES, THRESHOLD_BYTES
 from dolmen.testing.fates import Crash, Fate, Refusal, Request, Verb
 from dolmen.testing.server import Server
 
@@ -226,3 +229,32 @@ class SimulatedClient:
             handler(response_dict={"status_code": status, "headers": {"Date": date}})
         metadata = {"HTTPStatusCode": status, "HTTPHeaders": {"date": date, "server": "AmazonS3"}, "RetryAttempts": 0}
         return {**answer, "ResponseMetadata": metadata}
+
+
+class SimulatedStore(S3Store):
+    """S3Store as it is, over a simulated client.
+
+    Args:
+        server: the store; its wire decides what becomes of requests.
+        who: the process.
+        runtime: of the process, with one thread.
+        threshold_bytes, part_bytes: see S3Store; small ones make small objects multipart uploads.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        who: str,
+        runtime: Runtime,
+        *,
+        threshold_bytes: int = THRESHOLD_BYTES,
+        part_bytes: int = PART_BYTES,
+    ) -> None:
+        session = SimulatedSession(server, who)
+        super().__init__(
+            "simulation", runtime=runtime, session=session, threshold_bytes=threshold_bytes, part_bytes=part_bytes
+        )
+
+    @property
+    def url(self) -> str:
+        return "simulation:"  # not of S3, so that nothing is kept on this machine's disk
