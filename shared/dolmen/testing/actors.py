@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -24,13 +24,14 @@ PLAIN = TABLES[:2]
 KEYS = 12
 _CROWDED = 18
 
+T = TypeVar("T")
+
 
 class World(Protocol):
     """What actors share."""
 
-    @property
-    def queue(self) -> Queue:
-        """Requests that are delivered at least once."""
+    def shared(self, kind: Callable[[], T]) -> T:
+        """The one instance of this that all actors of a history share, made when first asked for."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -259,12 +260,16 @@ def add(transaction: Transaction, name: str, k: int, amount: int, u: int) -> Non
     table.upsert(arrow((Row(k, sum(value or 0 for value in old) + amount, u),)))
 
 
+class Requests(Queue[Request]):
+    """What workers take their batches from."""
+
+
 class Worker(Actor):
     """Takes batches of requests from the queue, as functions do, and applies each batch in one commit."""
 
     def turn(self, process: Process) -> None:
         """One batch."""
-        queue = self.world.queue
+        queue = self.world.shared(Requests)
         if queue.wants_more and self.random.random() < 0.8:
             for _ in range(self.random.randint(1, 3)):
                 queue.send(self._request(self.target(process) or PLAIN[0]))

@@ -353,7 +353,7 @@ class Ledger:
             )
         operation.failed = error
         self.counts[f"{type(error).__name__}"] += 1
-        if not self._justified(operation, run, error):
+        if not self.justified(operation, run, error):
             raise ViolationError(Never.MISREPORTED, f"{operation} failed without a reason: {error!r}") from error
 
     def may_be_unknown(self, run: Run) -> bool:
@@ -361,7 +361,8 @@ class Ledger:
         attempts = (int(key.removeprefix("manifest/v")[:20]) for key in run.manifests)
         return any(version < min(self.retention.horizon, self.version - _HISTORY + 1) for version in attempts)
 
-    def _justified(self, operation: Operation, run: Run | None, error: BaseException) -> bool:
+    def justified(self, operation: Operation, run: Run | None, error: BaseException) -> bool:
+        """Whether something happened during an operation for which it may raise this, having committed nothing."""
         during = range(operation.began, self.version + 1)
         # A call may be made on the version that its process knew: it is told to open the table anew.
         known = range(operation.known, self.version + 1)

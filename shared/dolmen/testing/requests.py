@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, Protocol, Self, TypeVar
 
 from dolmen.testing.model import Effect
 from dolmen.transaction import TransactionTable
@@ -12,6 +13,20 @@ from dolmen.transaction import TransactionTable
 _PENDING = 8
 _DELIVERIES = 8
 _REMEMBERED = 40
+
+
+class Letter(Protocol):
+    """What a queue holds."""
+
+    @property
+    def id(self) -> str:
+        """Under which it is applied once."""
+
+    def altered(self) -> Self | None:
+        """One that says something else under the same id; None if there can be none."""
+
+
+AnyLetter = TypeVar("AnyLetter", bound=Letter)
 
 
 @dataclass(frozen=True)
@@ -34,26 +49,34 @@ class Request:
         assert self.effect.request is not None
         return self.effect.request
 
+    def altered(self) -> Request:
+        """The same, known by another content."""
+        return replace(self, digest=f"{self.digest}, altered")
 
-class Queue:
-    """Delivers pending requests until a batch with them is acknowledged, and now and then after that too."""
+
+class Queue(Generic[AnyLetter]):
+    """Delivers pending letters until a batch with them is acknowledged, and now and then after that too."""
 
     def __init__(self) -> None:
-        self._pending: dict[str, Request] = {}
+        self._pending: dict[str, AnyLetter] = {}
         self._deliveries: dict[str, int] = {}
-        self._finished: list[Request] = []
+        self._finished: list[AnyLetter] = []
 
     @property
     def wants_more(self) -> bool:
-        """Whether there is room for new requests."""
+        """Whether there is room for new letters."""
         return len(self._pending) < _PENDING
 
-    def send(self, request: Request) -> None:
-        """Adds a request."""
-        self._pending[request.id] = request
-        self._deliveries[request.id] = 0
+    def send(self, letter: AnyLetter) -> None:
+        """Adds a letter."""
+        self._pending[letter.id] = letter
+        self._deliveries[letter.id] = 0
 
-    def receive(self, rng: random.Random) -> list[Request]:
+    def tries(self, letter: AnyLetter) -> int:
+        """How often it has been delivered by now."""
+        return self._deliveries.get(letter.id, 1)
+
+    def receive(self, rng: random.Random) -> list[AnyLetter]:
         """A batch, its duplicates folded. What is delivered here may be under way in other batches."""
         pending = list(self._pending.values())
         batch = rng.sample(pending, min(len(pending), rng.randint(1, 4)))
@@ -61,17 +84,18 @@ class Queue:
             batch.insert(rng.randint(0, len(batch)), rng.choice(self._finished))
         if batch and rng.random() < 0.03:
             forged = rng.choice(batch)
-            batch.remove(forged)
-            batch.append(replace(forged, digest=f"{forged.digest}, altered"))
-        folded = {request.id: request for request in batch}
+            if other := forged.altered():
+                batch.remove(forged)
+                batch.append(other)
+        folded = {letter.id: letter for letter in batch}
         for id_ in folded:
             self._deliveries[id_] += 1
         return list(folded.values())
 
-    def answered(self, batch: Sequence[Request], acknowledged: bool) -> None:
+    def answered(self, batch: Sequence[AnyLetter], acknowledged: bool) -> None:
         """Takes the outcome of a batch; what fails too often goes to a dead-letter queue."""
-        for request in batch:
-            if acknowledged or self._deliveries[request.id] >= _DELIVERIES:
-                there = self._pending.pop(request.id, None)
+        for letter in batch:
+            if acknowledged or self._deliveries[letter.id] >= _DELIVERIES:
+                there = self._pending.pop(letter.id, None)
                 if there and acknowledged:
-                    self._finished = [*self._finished[-_REMEMBERED:], request]
+                    self._finished = [*self._finished[-_REMEMBERED:], letter]

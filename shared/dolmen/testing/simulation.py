@@ -4,54 +4,29 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from dolmen.database import Database
 from dolmen.errors import RetryableError
 from dolmen.format.layout import memory_name
 from dolmen.maintenance.gc_mark import needed
 from dolmen.store.memory import MemoryStore
-from dolmen.testing import actors, upkeep
 from dolmen.testing.actors import Actor
 from dolmen.testing.aftermath import runtime_without_faults, tidy
+from dolmen.testing.cast import ACTORS, SETTINGS
 from dolmen.testing.fates import Crash
-from dolmen.testing.feeding import Feeder
 from dolmen.testing.model import users_own
 from dolmen.testing.network import MINUTE_US, SECOND_US, Faults, Network
 from dolmen.testing.never import Never, ViolationError, named, readable
 from dolmen.testing.process import Process
-from dolmen.testing.readers import Reader
 from dolmen.testing.replay import ALL, STEADY, Failure, HistoryError, Replay, chosen
-from dolmen.testing.requests import Queue
 from dolmen.testing.scheduler import Scheduler
 from dolmen.testing.seen import check_all, check_memory
 from dolmen.testing.trace import Trace
 
-ACTORS: tuple[tuple[type[Actor], int], ...] = (
-    (actors.Founder, 2),
-    (actors.Appender, 2),
-    (actors.Upserter, 1),
-    (actors.Deleter, 1),
-    (actors.PositionDeleter, 2),
-    (actors.Blind, 1),
-    (actors.Counter, 2),
-    (actors.Transferrer, 1),
-    (actors.Inserter, 2),
-    (actors.Worker, 3),
-    (Feeder, 2),
-    (upkeep.Settler, 1),
-    (upkeep.Overwriter, 1),
-    (upkeep.Loader, 2),
-    (upkeep.Resolver, 2),
-    (upkeep.Compactor, 2),
-    (upkeep.Merger, 1),
-    (upkeep.Expirer, 1),
-    (upkeep.Collector, 2),
-    (Reader, 2),
-)
-"""Every kind of actor, and how many of it take part: the one place to register a new kind."""
+T = TypeVar("T")
 
 WEATHER: dict[str, Faults] = {
     "calm": Faults(),
@@ -89,18 +64,6 @@ WEATHER: dict[str, Faults] = {
     ),
 }
 """How bad a history is: its seed chooses one."""
-
-SETTINGS: dict[str, tuple[Any, ...]] = {
-    "root_bytes": (6_000, 14_000, 16_000, 20_000, 40_000),
-    "retention": ("1m", "5m", "20m", "1h"),
-    "keep_versions": (1, 2, 6, 12),
-    "reader_grace": ("1m", "5m", "20m"),
-    "orphan_age": ("20m", "30m", "1h", "2h"),
-    "intent_timeout": ("15m", "30m", "1h"),
-}
-"""What the settings of a history's database may be; its seed chooses. An orphan's age is never below the time for which
-S3 takes a signature: the protocol relies on that. The smallest root is too small for more tables than the usual cast
-has: a commit spills one tail."""
 
 _AUDIT_EVERY = 20
 _AUDITS_OF_UPKEEP = 0.2
@@ -186,12 +149,13 @@ class _History:
         faults = faults or WEATHER[self.weather]
         faults = replace(faults, **dict.fromkeys(self.without - {STEADY}, 0.0))
         self.haste = rng.choice((1, 1, 4))
-        self.scheduler, self.trace, self.queue = Scheduler(), Trace(keep), Queue()
+        self.scheduler, self.trace = Scheduler(), Trace(keep)
         self.network = Network(self.scheduler, rng, faults, Counter(), self.trace)
         self.network.without = self.without
         self.network.step_limit = steps
         self._quiet_until_us = 0
         self._given_out = 0
+        self._shared: dict[Any, Any] = {}
         self._audited = 0
         self._auditor: Database | None = None
         self._chooser = self._rng("audits")
@@ -204,6 +168,13 @@ class _History:
     def now_us(self) -> int:
         """The time."""
         return self.scheduler.now_us
+
+    def shared(self, kind: Callable[[], T]) -> T:
+        """The one instance of this that all actors share."""
+        if kind not in self._shared:
+            self._shared[kind] = kind()
+        made: T = self._shared[kind]
+        return made
 
     def unique(self) -> int:
         """A number that was not given out before."""

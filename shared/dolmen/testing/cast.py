@@ -1,0 +1,47 @@
+"""Who takes part in histories, and in databases of which settings: the one place to register a new kind of actor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dolmen.testing import actors, upkeep
+from dolmen.testing.actors import Actor
+from dolmen.testing.erasing import Eraser
+from dolmen.testing.feeding import Feeder
+from dolmen.testing.readers import Reader
+
+ACTORS: tuple[tuple[type[Actor], int], ...] = (
+    (actors.Founder, 2),
+    (actors.Appender, 2),
+    (actors.Upserter, 1),
+    (actors.Deleter, 1),
+    (actors.PositionDeleter, 2),
+    (actors.Blind, 1),
+    (actors.Counter, 2),
+    (actors.Transferrer, 1),
+    (actors.Inserter, 2),
+    (actors.Worker, 3),
+    (Feeder, 2),
+    (Eraser, 2),
+    (upkeep.Settler, 1),
+    (upkeep.Overwriter, 1),
+    (upkeep.Loader, 2),
+    (upkeep.Resolver, 2),
+    (upkeep.Compactor, 2),
+    (upkeep.Merger, 1),
+    (upkeep.Expirer, 1),
+    (upkeep.Collector, 2),
+    (Reader, 2),
+)
+"""Every kind of actor, and how many of it take part."""
+
+SETTINGS: dict[str, tuple[Any, ...]] = {
+    "root_bytes": (6_000, 14_000, 16_000, 20_000, 40_000),
+    "retention": ("1m", "5m", "20m", "1h"),
+    "keep_versions": (1, 2, 6, 12),
+    "reader_grace": ("1m", "5m", "20m"),
+    "orphan_age": ("20m", "30m", "1h", "2h"),
+    "intent_timeout": ("15m", "30m", "1h"),
+}
+"""What the settings of a history's database may be; its seed chooses. An orphan's age is never below the time for which
+S3 takes a signature: the protocol relies on that."""
