@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
-from collections.abc import Callable
 from typing import Protocol
 
 import dolmen
@@ -56,14 +55,10 @@ class LocalPlace:
 
 
 class S3Place:
-    """A prefix of its own below a URL, by the server's clock.
+    """A prefix that nobody else has, by the server's clock."""
 
-    Args:
-        url: gives a fresh URL.
-    """
-
-    def __init__(self, url: Callable[[], str]) -> None:
-        self._url, self._opened = url(), 0
+    def __init__(self, url: str) -> None:
+        self._url, self._opened = url, 0
 
     def open(self) -> Database:
         self._opened += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from machine.places import LocalPlace, Place
+from machine.places import LocalPlace, Place, S3Place
 from machine.reading import Reading
 from machine.transacting import Transacting
 from machine.upkeep import Upkeep
@@ -48,3 +49,11 @@ def _run(new_place: Callable[[], Place], examples: int, steps: int) -> None:
 @pytest.mark.timeout(7_200 if LONG else 600)
 def test_every_kept_version_of_a_directory_is_what_the_model_says() -> None:
     _run(LocalPlace, *((1_000, 100) if LONG else (40, 30)))
+
+
+@pytest.mark.timeout(7_200 if LONG else 600)
+@pytest.mark.parametrize("server", ["s3_url", "minio_url"])
+def test_every_kept_version_on_s3_is_what_the_model_says(server: str, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue(server)
+    numbers = itertools.count()
+    _run(lambda: S3Place(f"{url}/{next(numbers)}"), *((100, 60) if LONG else (3, 15)))
