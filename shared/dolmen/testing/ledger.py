@@ -3,44 +3,38 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from dolmen.errors import (
-    AppliedIdError,
-    ConflictError,
-    StaleWriterError,
-    StoreUnavailableError,
-    TableExistsError,
-    TableNotFoundError,
-    VersionExpiredError,
-)
+from dolmen.format.layout import memory_name
 from dolmen.results import Commit
 from dolmen.store.memory import MemoryBucket
+from dolmen.testing.account import check_size, count_merges, count_upkeep
+from dolmen.testing.answers import justified
+from dolmen.testing.content import Content
 from dolmen.testing.model import (
     Create,
     DeletePositions,
     Effect,
     Expire,
     Operation,
+    Row,
     Run,
     Settings,
     State,
     fold,
     users_own,
 )
-from dolmen.testing.never import Never, ViolationError
+from dolmen.testing.never import Never, ViolationError, readable
 from dolmen.testing.retention import JITTER_US, Retention, setting
+from dolmen.testing.seen import check_remembered, check_rows
 from dolmen.testing.stored import Pointer, Stored, View
 
 SETTLED_US = 20 * 60 * 1_000_000
 EXPIRED = "ttl_expired"
 _HISTORY = 64
-
-
-TIME_TO_SPILL = 4
-"""What has stood in a root for so many versions had the time to leave it."""
 
 
 class Landed(msgspec.Struct, frozen=True):
@@ -70,7 +64,7 @@ class Ledger:
         self.applied: dict[str, int] = {}
         self.digests: dict[str, str] = {}
         self.dated: list[tuple[int, int]] = []
-        self.stored = Stored(bucket)
+        self.stored, self.content = Stored(bucket), Content(bucket)
         self.retention = Retention(bucket, self.stored, counts)
         self.upkeep_version = 0
         self.spilled: set[str] = set()
@@ -133,9 +127,10 @@ class Ledger:
         self.chain.append(Landed(pointer.manifest, manifest.commit_id, manifest.commit_ts, manifest.created_at, run))
         self.horizons.append(manifest.horizon)
         self.counts["commits"] += 1
-        self._count_merges(run, version)
-        self._count_upkeep(view, run)
-        self._check_size(view)
+        count_merges(self, run, version)
+        count_upkeep(self, view, run)
+        check_size(self, view)
+        self._check_rows(view, version)
         self.retention.landed(view)
 
     def _fold(self, view: View, run: Run, version: int) -> None:
@@ -174,6 +169,23 @@ class Ledger:
         if manifest.properties != settings:
             raise ViolationError(Never.LOST, f"version {version} has settings {manifest.properties}, not {settings}")
         self.settings.append(settings)
+
+    def _check_rows(self, view: View, version: int) -> None:
+        """What has just landed holds the rows that it should, by its objects: whoever reads it later, and however."""
+        before, state = self.retention.newest, self.states[version]
+        for name, expected in state.items():
+            table, memory = view.tables[name], view.tables.get(memory_name(name))
+            if before and before.tables.get(name) is table and self.states[version - 1].get(name) is expected:
+                continue
+            what = f"what version {version} holds"
+            with readable(what):
+                stored = self.content.rows(table)
+                remembered = self.content.rows(memory) if memory else ()
+            rows = [Row(*row.values) for row in stored]
+            check_rows(self, rows, version, name, what)
+            self.check_timestamps(name, {row.u: one.ts for row, one in zip(rows, stored, strict=True)})
+            check_remembered((row.values[:2] for row in remembered), expected, what)
+            self.counts["tables decoded"] += 1
 
     def _expiries(self, view: View) -> list[Effect]:
         """What a commit of expiry did, by what it remembers of itself; judged by the tables' time to live."""
@@ -254,53 +266,6 @@ class Ledger:
                     f"before version {there.epoch} created another",
                 )
 
-    def _check_size(self, view: View) -> None:
-        """A root is within its budget, but for what is too young and for a few small tails: a commit spills one tail of
-        its base, and may itself add to several."""
-        before = self.retention.newest
-        if before is None:
-            return
-        budget = setting(self.settings[-2], "root_bytes")
-        if view.size <= budget or any(setting(told, "root_bytes") != budget for told in self.settings[-32:]):
-            return  # a commit spills one tail: what a smaller budget asks for takes several
-        tails = self.stored.tails(view.key)
-        for earlier in self.chain[-1 - TIME_TO_SPILL : -1]:
-            tails &= self.stored.tails(earlier.key)
-        over = sum(len(entry) * times for entry, times in tails.items()) - budget
-        self.counts["roots over their budget"] += 1
-        memories = len(view.tables) - len(users_own(view.tables))
-        if over > budget // 4 + memories * budget // 8:  # each has two more tails, of which a sixteenth may stay
-            raise ViolationError(
-                Never.UNREADABLE,
-                f"version {view.manifest.version} could spill {over} bytes more than its budget of {budget} allows for",
-            )
-
-    def _count_merges(self, run: Run, version: int) -> None:
-        tables = {effect.table for effect in run.effects if isinstance(effect, DeletePositions)}
-        if not tables or run.base is None:
-            return
-        for index in range(run.base + 1, version):
-            other = self.chain[index].run
-            if other and any(isinstance(e, DeletePositions) and e.table in tables for e in other.effects):
-                self.counts["positions rebased over positions"] += 1
-                return
-
-    def _count_upkeep(self, view: View, run: Run) -> None:
-        counts, manifest = view.manifest.counts, view.manifest
-        before = self.retention.newest
-        if run.operation.upkeep:
-            self.upkeep_version = manifest.version
-            self.counts[f"commits of {manifest.operation}"] += 1
-        self.named |= view.segments
-        self.counts["files compacted"] += counts.files_removed if manifest.operation == "compact" else 0
-        self.counts["files resolved"] += counts.files_resolved
-        self.counts["tombstones dropped"] += counts.tombstones_removed
-        attempt = run.manifests.index(view.key)
-        for key in view.segments - (before.segments if before else frozenset()):
-            if key in run.spills:
-                self.counts["spills"] += 1
-                self.counts["spills reused"] += attempt > run.spills[key]
-
     # ---- what callers are told ---------------------------------------------------------------------------------------
 
     def acknowledged(self, operation: Operation, run: Run, commit: Commit | None) -> None:
@@ -363,42 +328,11 @@ class Ledger:
 
     def justified(self, operation: Operation, run: Run | None, error: BaseException) -> bool:
         """Whether something happened during an operation for which it may raise this, having committed nothing."""
-        during = range(operation.began, self.version + 1)
-        # A call may be made on the version that its process knew: it is told to open the table anew.
-        known = range(operation.known, self.version + 1)
-        names = {*operation.about, *(effect.table for effect in run.effects if run)} - {""} if run else set()
-        match error:
-            case TableNotFoundError():
-                return any(name not in self.states[version] for version in during for name in names)
-            case TableExistsError():
-                return any(name in self.states[version] for version in during for name in names)
-            case AppliedIdError():
-                return any(self.digests.get(id_, digest) != digest for id_, digest in operation.digests.items())
-            case ConflictError():
-                creations = {
-                    (name, rows.epoch)
-                    for version in known
-                    for name, rows in self.states[version].items()
-                    if name in names
-                }
-                overtaken = (operation.reads or operation.upkeep) and self.version > min(
-                    operation.began, operation.known
-                )
-                return not operation.replays and (overtaken or len(creations) > len(names))
-            case StaleWriterError():
-                newest = self.retention.newest
-                assert newest is not None
-                revoked = any(at >= operation.began for at in self.retention.revoked.values())
-                return revoked or newest.manifest.orphan_cutoff + JITTER_US >= operation.began_us
-            case VersionExpiredError():
-                return operation.reading < self.retention.horizon
-            case StoreUnavailableError():
-                return operation.faults > 0
-        return False
+        return justified(self, operation, run, error)
 
     # ---- what is checked later ---------------------------------------------------------------------------------------
 
-    def check_timestamps(self, table: str, timestamps: dict[int, int]) -> None:
+    def check_timestamps(self, table: str, timestamps: Mapping[int, int]) -> None:
         """Each row's commit timestamp is within its first commit's, and the same whenever it is read."""
         for u, ts in timestamps.items():
             version = self.born[u]

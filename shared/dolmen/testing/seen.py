@@ -4,13 +4,28 @@ happen that is."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 import pyarrow as pa
 
-from dolmen.testing.ledger import Ledger
-from dolmen.testing.model import Row, Rows
+from dolmen.testing.model import Row, Rows, State
 from dolmen.testing.never import Never, ViolationError
+
+
+class Truth(Protocol):
+    """What is known of each version: see ``ledger``."""
+
+    @property
+    def states(self) -> Sequence[State]:
+        """Tables by version."""
+
+    @property
+    def born(self) -> Mapping[int, int]:
+        """By row, the version that wrote it."""
+
+    def check_timestamps(self, table: str, timestamps: Mapping[int, int]) -> None:
+        """Raises ViolationError unless these are the commit timestamps of those rows."""
 
 
 def rows_from(data: pa.Table | pa.RecordBatch) -> list[Row]:
@@ -20,7 +35,7 @@ def rows_from(data: pa.Table | pa.RecordBatch) -> list[Row]:
     return [Row(*values) for values in zip(*(column.to_pylist() for column in columns), times, strict=True)]
 
 
-def check_rows(ledger: Ledger, found: Sequence[Row], version: int, name: str, what: str) -> None:
+def check_rows(ledger: Truth, found: Sequence[Row], version: int, name: str, what: str) -> None:
     """Raises ViolationError unless these are the table's rows in that version.
 
     Args:
@@ -29,7 +44,7 @@ def check_rows(ledger: Ledger, found: Sequence[Row], version: int, name: str, wh
     check_one_of(ledger, found, [version], name, what)
 
 
-def check_one_of(ledger: Ledger, found: Sequence[Row], versions: Sequence[int], name: str, what: str) -> None:
+def check_one_of(ledger: Truth, found: Sequence[Row], versions: Sequence[int], name: str, what: str) -> None:
     """Raises ViolationError unless these are all rows that the table has in one of those versions.
 
     What is wrong is told by comparing with the last of them, and named by all: a row that each of them has is lost, one
@@ -55,7 +70,7 @@ def check_one_of(ledger: Ledger, found: Sequence[Row], versions: Sequence[int], 
     raise ViolationError(never, f"{what} of {name!r}: {told or 'rows of no version'}")
 
 
-def check_all(ledger: Ledger, data: pa.Table, version: int, name: str, what: str) -> None:
+def check_all(ledger: Truth, data: pa.Table, version: int, name: str, what: str) -> None:
     """Checks rows that come with their commit timestamps, and these too."""
     check_rows(ledger, rows_from(data), version, name, what)
     ledger.check_timestamps(name, dict(zip(data["u"].to_pylist(), data["_commit_ts"].to_pylist(), strict=True)))
@@ -63,8 +78,14 @@ def check_all(ledger: Ledger, data: pa.Table, version: int, name: str, what: str
 
 def check_memory(data: pa.Table | None, expected: Rows, what: str) -> None:
     """Raises ViolationError unless a memory tells of each key that changes have deleted the greatest sequence."""
+    pairs = () if data is None else zip(data["k"].to_pylist(), data["v"].to_pylist(), strict=True)
+    check_remembered(pairs, expected, what)
+
+
+def check_remembered(pairs: Iterable[tuple[int, int]], expected: Rows, what: str) -> None:
+    """The same for keys and sequences."""
     found: dict[int, int] = {}
-    for row in data.to_pylist() if data is not None else ():
-        found[row["k"]] = max(row["v"], found.get(row["k"], row["v"]))
+    for k, v in pairs:
+        found[k] = max(v, found.get(k, v))
     if found != expected.deleted:  # what it forgets, a late change brings back
         raise ViolationError(Never.REVIVED, f"{what} remembers deletes {found}, not {dict(expected.deleted)}")

@@ -5,7 +5,6 @@ As much of manifests and segments as the checks need: what a version names, and 
 
 from __future__ import annotations
 
-import io
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -52,6 +51,7 @@ class Part(msgspec.Struct):
     object: str
     count: int
     created_at: int = 0
+    resolved_through: int = 0
 
 
 class Let(msgspec.Struct):
@@ -96,37 +96,55 @@ class Manifest(msgspec.Struct):
     properties: dict[str, Any] = {}
 
 
-class _Vector(msgspec.Struct):
+class Vector(msgspec.Struct, frozen=True):
+    """Where deleted positions stand."""
+
     object: str
+    offset: int
+    length: int
     cardinality: int
 
 
-class _Blob(msgspec.Struct):
+class Blob(msgspec.Struct, frozen=True):
+    """Where a delete stands."""
+
     object: str
+    offset: int
+    length: int
 
 
-class _File(msgspec.Struct):
+class File(msgspec.Struct, frozen=True):
+    """A data file."""
+
     path: str
+    row_ts: int | None = 0
     applied_through: int = 0
-    vector: _Vector | None = None
+    vector: Vector | None = None
 
 
 class _Overlay(msgspec.Struct):
     file: str
     applied_through: int
-    vector: _Vector | None = None
+    vector: Vector | None = None
 
 
-class _Tombstone(msgspec.Struct):
-    blob: _Blob
+class Tombstone(msgspec.Struct, frozen=True):
+    """A delete: a predicate, or values of columns."""
+
+    kind: str
+    columns: tuple[int, ...]
+    blob: Blob
+    ts: int = 0
+    predicate: dict[str, Any] | None = None
+    values: tuple[tuple[Any, ...], ...] | None = None
 
 
 class _Table(msgspec.Struct):
     uuid: str
     epoch: int
     properties: dict[str, Any] = {}
-    files: tuple[_File, ...] = ()
-    tombstones: tuple[_Tombstone, ...] = ()
+    files: tuple[File, ...] = ()
+    tombstones: tuple[Tombstone, ...] = ()
     segments: tuple[Part, ...] = ()
     overlays: tuple[_Overlay, ...] = ()
     removed: tuple[str, ...] = ()
@@ -136,7 +154,7 @@ class _Table(msgspec.Struct):
 _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
     "overlays": msgspec.json.Decoder(list[_Overlay]),
     "removed": msgspec.json.Decoder(list[str]),
-    "tombstones": msgspec.json.Decoder(list[_Tombstone]),
+    "tombstones": msgspec.json.Decoder(list[Tombstone]),
     "applied": msgspec.json.Decoder(list[Id]),
     "released": msgspec.json.Decoder(list[Let]),
     "history": msgspec.json.Decoder(list[Told]),
@@ -166,10 +184,12 @@ class TableView(NamedTuple):
     """A table of one version.
 
     Args:
+        epoch: which creation or overwriting of its name it is.
         needs: objects without which it can't be read, or compacted, or told of: live files, the vectors that count,
             tombstones and segments.
         segments: those of them that are segments.
-        files: how many live files there are.
+        files: live files, with the pair that counts.
+        tombstones: those that are not resolved, by time.
     """
 
     uuid: str
@@ -177,7 +197,8 @@ class TableView(NamedTuple):
     properties: dict[str, Any]
     needs: frozenset[str]
     segments: frozenset[str]
-    files: int
+    files: tuple[File, ...]
+    tombstones: tuple[Tombstone, ...]
 
 
 @dataclass(frozen=True)
@@ -277,35 +298,31 @@ class Stored:
             other = newest.get(overlay.file)
             if other is None or _pair(overlay) > _pair(other):
                 newest[overlay.file] = overlay
-        needs, files = set(section), 0
-        for file in self._all(entry.segments, "files"):
-            uuid = file.path.rpartition("/")[2].removesuffix(".parquet")
-            if uuid in removed:
-                continue
-            files += 1
-            over = newest.get(uuid)
-            vector = over.vector if over and _pair(over) > _pair(file) else file.vector
-            needs.update({file.path, vector.object} if vector else {file.path})
-        for file in entry.files:
+        needs, files = set(section), list(entry.files)
+        for part in entry.segments:
+            for file in self.entries(part) if part.kind == "files" else ():
+                uuid = file.path.rpartition("/")[2].removesuffix(".parquet")
+                if uuid not in removed:
+                    files.append(_effective(file, newest.get(uuid), part.resolved_through))
+        for file in files:
             needs.update({file.path, file.vector.object} if file.vector else {file.path})
         tombstones = (*self._all(entry.segments, "tombstones"), *entry.tombstones)
         segments = section.union(part.object for part in entry.segments)
         needs.update(segments, (tombstone.blob.object for tombstone in tombstones))
-        return TableView(
-            entry.uuid, entry.epoch, entry.properties, frozenset(needs), segments, files + len(entry.files)
-        )
+        by_time = tuple(sorted(tombstones, key=lambda tombstone: tombstone.ts))
+        return TableView(entry.uuid, entry.epoch, entry.properties, frozenset(needs), segments, tuple(files), by_time)
 
     def _under(self, part: Part) -> set[str]:
         named = {part.object}
         for entry in self.entries(part):
             if isinstance(entry, _Table):
                 named |= self._named(entry)
-            elif isinstance(entry, _File):
+            elif isinstance(entry, File):
                 named.add(entry.path)
                 named |= _of_vector(entry)
             elif isinstance(entry, _Overlay):
                 named |= _of_vector(entry)
-            elif isinstance(entry, _Tombstone):
+            elif isinstance(entry, Tombstone):
                 named.add(entry.blob.object)
         return named
 
@@ -319,19 +336,32 @@ class Stored:
         return named.union(*(self._under(part) for part in entry.segments))
 
 
-def _of_vector(entry: _File | _Overlay) -> set[str]:
+def _of_vector(entry: File | _Overlay) -> set[str]:
     return {entry.vector.object} if entry.vector else set()
 
 
-def _pair(entry: _File | _Overlay) -> tuple[int, int]:
+def _pair(entry: File | _Overlay) -> tuple[int, int]:
     return entry.applied_through, entry.vector.cardinality if entry.vector else 0
 
 
-def _files(body: bytes) -> tuple[_File, ...]:
-    columns = ("path", "applied_through", "vector_object", "vector_cardinality")
-    table = pq.read_table(io.BytesIO(body), columns=list(columns), use_threads=False)
-    rows = zip(*(table[name].to_pylist() for name in columns), strict=True)
-    return tuple(_File(path, at, None if key is None else _Vector(key, count)) for path, at, key, count in rows)
+def _effective(file: File, overlay: _Overlay | None, resolved_through: int) -> File:
+    """A file of a segment with the greater of its pairs, wherever that stands."""
+    held = overlay if overlay and _pair(overlay) > _pair(file) else file
+    return File(file.path, file.row_ts, max(held.applied_through, resolved_through), held.vector)
+
+
+_COLUMNS = (
+    "path", "row_ts", "applied_through", "vector_object", "vector_offset", "vector_length", "vector_cardinality",
+)  # fmt: skip
+
+
+def _files(body: bytes) -> tuple[File, ...]:
+    table = pq.ParquetFile(pa.BufferReader(body)).read(columns=list(_COLUMNS), use_threads=False)
+    rows = zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True)
+    return tuple(
+        File(path, row_ts, through, None if place[0] is None else Vector(*place))
+        for path, row_ts, through, *place in rows
+    )
 
 
 def _others(kind: str, body: bytes) -> tuple[Any, ...]:
