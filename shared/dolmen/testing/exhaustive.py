@@ -1,0 +1,60 @@
+"""``python -m dolmen.testing.exhaustive``: every interleaving of two calls, with one fault at every point.
+
+::
+
+    python -m dolmen.testing.exhaustive --list
+    python -m dolmen.testing.exhaustive --all --quick
+    python -m dolmen.testing.exhaustive append/delete
+    python -m dolmen.testing.exhaustive append/delete --choices 0,0,1,1,0 --fault 0:3:response_lost
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from dolmen.testing.exhaustive_checks import Pair
+from dolmen.testing.exhaustive_enumeration import Enumeration, ExecutionError, story
+from dolmen.testing.exhaustive_pairs import WRITERS
+from dolmen.testing.exhaustive_run import Fault
+
+PAIRS: dict[str, Pair] = {pair.name: pair for pair in WRITERS}
+"""Every pair by its name."""
+
+
+def main() -> int:
+    """Runs what is asked for; the exit status is 1 if anything happened that must never happen."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dolmen.testing.exhaustive",
+        description="Runs every interleaving of two calls on one database, with one fault at every point.",
+    )
+    parser.add_argument("pairs", nargs="*", metavar="PAIR", help="such as append/delete; see --list")
+    parser.add_argument("--all", action="store_true", help="all pairs")
+    parser.add_argument("--list", action="store_true", help="names of the pairs")
+    parser.add_argument("--quick", action="store_true", help="leave out fates of which another one does the same")
+    parser.add_argument("--choices", help="run one execution: who goes on at each step")
+    parser.add_argument("--fault", type=Fault.parse, help="what goes wrong in it: TASK:REQUEST:FATE")
+    arguments = parser.parse_args()
+    if arguments.list:
+        print("\n".join(PAIRS))
+        return 0
+    names = list(PAIRS) if arguments.all else arguments.pairs
+    if unknown := [name for name in names if name not in PAIRS]:
+        parser.error(f"there is no pair {', '.join(unknown)}: see --list")
+    try:
+        for name in names:
+            enumeration = Enumeration(PAIRS[name], quick=arguments.quick)
+            if arguments.choices is None and arguments.fault is None:
+                print(enumeration.run(), flush=True)
+                continue
+            choices = tuple(int(choice) for choice in (arguments.choices or "").split(",") if choice)
+            execution = enumeration.replay(choices, arguments.fault)
+            print("\n".join([*story(PAIRS[name], execution), "nothing is wrong"]))
+    except ExecutionError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""All executions of a pair: every interleaving without faults, then every one with each single fault at each point."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dolmen.testing.exhaustive_checks import Judge, Pair, Prepared, prepare
+from dolmen.testing.exhaustive_run import Execution, Fault, fates
+from dolmen.testing.exhaustive_search import Search
+from dolmen.testing.fates import Fate
+from dolmen.testing.never import ViolationError
+from dolmen.testing.scheduler import START_US
+
+
+class ExecutionError(AssertionError):
+    """An execution that must never be.
+
+    Args:
+        pair: its name.
+        choices, fault: what to replay.
+        violation: what was wrong.
+        story: all of its steps, in words.
+    """
+
+    def __init__(
+        self, pair: str, choices: tuple[int, ...], fault: Fault | None, violation: ViolationError, story: list[str]
+    ) -> None:
+        super().__init__(pair, choices, fault, violation, story)
+        self.pair, self.choices, self.fault, self.violation, self.story = pair, choices, fault, violation, story
+
+    @property
+    def command(self) -> str:
+        """Runs exactly this again."""
+        fault = f" --fault {self.fault}" if self.fault else ""
+        return f'python -m dolmen.testing.exhaustive "{self.pair}" --choices {",".join(map(str, self.choices))}{fault}'
+
+    def __str__(self) -> str:
+        return "\n".join([f"violation: {self.violation}", f"pair: {self.pair}", *self.story, f"replay: {self.command}"])
+
+
+@dataclass(frozen=True)
+class Count:
+    """What the enumeration of a pair came to.
+
+    Args:
+        executions: that differ, each run to its end and judged.
+        cut: runs that turned out to be equivalent to others before their end.
+        same: runs in which the fault had nothing to strike, which are those without it.
+        alike: of the executions, those that ended exactly like another, and were judged with it.
+        faults: single faults, each with all its interleavings.
+        seconds: it took.
+    """
+
+    pair: str
+    executions: int
+    cut: int
+    same: int
+    alike: int
+    faults: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.pair}: {self.executions} executions with {self.faults} faults and none, {self.cut + self.same} cut "
+            f"as equivalent, {self.alike} ended like another, {self.seconds:.1f} s"
+        )
+
+
+class Enumeration:
+    """All executions of one pair.
+
+    Args:
+        pair: which.
+        tasks: whose requests are struck by faults.
+        quick: leave out the fates of which another one does the same to the bucket and tells the caller as little.
+    """
+
+    def __init__(self, pair: Pair, *, tasks: tuple[int, ...] = (0, 1), quick: bool = False) -> None:
+        self.pair, self._tasks, self._quick = pair, tasks, quick
+        self.prepared: Prepared = prepare(pair, START_US)
+        self.judge = Judge(pair, self.prepared)
+
+    def start(self, fault: Fault | None = None) -> Execution:
+        """Begins an execution."""
+        tasks = tuple(part.task for part in self.pair.parts)
+        return Execution(self.prepared.objects, tasks, self.prepared.now_us, fault)
+
+    def run(self, *, reduced: bool = True) -> Count:
+        """Runs and judges them. Raises ExecutionError at the first that must never be."""
+        began, points = time.perf_counter(), dict[Fault, None]()
+        search = Search(self.start, reduced)
+        for execution in search:
+            self._judge(execution)
+            points.update(dict.fromkeys(self._faults(execution)))
+        executions, cut, same = search.executions, search.cut, 0
+        for fault in points:
+            search = Search(self._starting(fault), reduced)
+            for execution in search:
+                if execution.struck:
+                    executions += 1
+                    self._judge(execution)
+                else:
+                    same += 1
+            cut += search.cut
+        seconds = time.perf_counter() - began
+        return Count(self.pair.name, executions, cut, same, self.judge.alike, len(points), seconds)
+
+    def replay(self, choices: tuple[int, ...], fault: Fault | None) -> Execution:
+        """One execution; what the choices leave open, the first who can go on does. Judges it."""
+        execution = self.start(fault)
+        try:
+            for choice in choices:
+                execution.advance(choice)
+            while execution.waiting:
+                execution.advance(min(execution.waiting))
+            self._judge(execution)
+        finally:
+            execution.stop()
+        return execution
+
+    def _starting(self, fault: Fault) -> Callable[[], Execution]:
+        return lambda: self.start(fault)
+
+    def _faults(self, execution: Execution) -> Iterator[Fault]:
+        """All that may go wrong with the requests of an execution."""
+        for task in self._tasks:
+            for at, request in enumerate(execution.requests[task]):
+                if task in self.pair.stalls:
+                    yield Fault(task, at, None)
+                for fate in fates(request, quick=self._quick):
+                    if fate is Fate.CRASH_BEFORE and at and self._quick:
+                        continue  # it has died right after the request before this one
+                    yield Fault(task, at, fate)
+
+    def _judge(self, execution: Execution) -> None:
+        try:
+            self.judge.judge(execution)
+        except ViolationError as error:
+            raise ExecutionError(
+                self.pair.name, execution.choices, execution.fault, error, story(self.pair, execution)
+            ) from error
+
+
+def story(pair: Pair, execution: Execution) -> list[str]:
+    """An execution in words, step by step."""
+    lines = [f"{number}: {part.name}" for number, part in enumerate(pair.parts)]
+    for step in execution.steps:
+        came = f" -> {step.came}" if step.came else ""
+        indent = "    " * step.who
+        lines.append(f"{step.at:4}  {indent}{step.who}: {step.waiting.told}{came}")
+        for number, outcome in enumerate(execution.outcomes):
+            if outcome.last == step.at:
+                lines.append(f"      {indent}{number}: {outcome}")
+    return lines

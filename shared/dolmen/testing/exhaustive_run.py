@@ -1,0 +1,386 @@
+"""One execution of two tasks against one bucket, in which every request waits until it is chosen.
+
+A choice is the number of who goes on: 0 and 1 are the tasks, greater numbers are requests that are still on their
+way, in the order in which they were sent. Time stands still but for the waiting that a task does itself; randomness is
+each task's own. So what happens follows from the choices and from what was made to go wrong, and from nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dolmen.context import Context
+from dolmen.database import Database
+from dolmen.errors import UnknownOutcomeError
+from dolmen.runtime import Runtime
+from dolmen.store.memory import MemoryBucket, MemoryObject
+from dolmen.store.s3 import S3Store
+from dolmen.testing.fates import Answer, Crash, Fate, Refusal, Request, Verb, Wire
+from dolmen.testing.scheduler import START_US
+from dolmen.testing.server import Server
+from dolmen.testing.wire import SimulatedSession
+
+HOUR_US = 3_600_000_000
+SIGNED_US = 15 * 60_000_000
+"""So long S3 takes a signature: what arrives later is refused."""
+
+_MOST = 2_000
+"""Steps of one execution: more mean that it never ends."""
+
+WAITING = "waits"
+
+
+class Fault(NamedTuple):
+    """What goes wrong in an execution.
+
+    Args:
+        task: 0 or 1.
+        at: which of its requests, from 0.
+        fate: what becomes of that; None: before it, the task stands still for hours.
+    """
+
+    task: int
+    at: int
+    fate: Fate | None
+
+    def __str__(self) -> str:
+        return f"{self.task}:{self.at}:{self.fate.name.lower() if self.fate else 'stall'}"
+
+    @classmethod
+    def parse(cls, text: str) -> Fault:
+        """Reads what ``str`` says."""
+        task, at, name = text.split(":")
+        return cls(int(task), int(at), None if name == "stall" else Fate[name.upper()])
+
+
+class Footprint(NamedTuple):
+    """What a step looks at or changes.
+
+    Args:
+        keys: objects.
+        prefix: of a listing.
+        writes: whether it changes them.
+        everything: it commutes with nothing.
+    """
+
+    keys: frozenset[str] = frozenset()
+    prefix: str | None = None
+    writes: bool = False
+    everything: bool = False
+
+    def conflicts(self, other: Footprint) -> bool:
+        """Whether it makes a difference which of two comes first."""
+        if self.everything or other.everything:
+            return True
+        if not (self.writes or other.writes):
+            return False
+        return not self.keys.isdisjoint(other.keys) or self._lists(other) or other._lists(self)
+
+    def _lists(self, other: Footprint) -> bool:
+        return self.prefix is not None and any(key.startswith(self.prefix) for key in other.keys)
+
+
+NOTHING = Footprint()
+_EVERYTHING = Footprint(everything=True)
+_NEVER_ARRIVES = (Fate.CRASH_BEFORE, Fate.REQUEST_LOST, Fate.LATE, Fate.THROTTLED, Fate.UNREACHABLE)
+
+
+def footprint(request: Request, fate: Fate) -> Footprint:
+    """What a request that this becomes of does to the bucket at once."""
+    if fate in _NEVER_ARRIVES or (fate is Fate.CONFLICT and not request.upload):
+        return NOTHING
+    if request.verb is Verb.LIST:
+        return Footprint(prefix=request.key)
+    return Footprint(frozenset(request.keys or (request.key,)), writes=not request.verb.reads)
+
+
+@dataclass
+class Waiting:
+    """What somebody does when he is chosen.
+
+    Args:
+        does: what it looks at and changes.
+        told: in words.
+        request: of the store, if it is one.
+        sent_by: the step that sent it on its way; None for a task's own.
+        arrive: makes it happen; None: its task goes on.
+    """
+
+    does: Footprint
+    told: str
+    request: Request | None = None
+    fate: Fate | None = None
+    sent_by: int | None = None
+    arrive: Callable[[], None] | None = None
+
+
+@dataclass
+class Step:
+    """What was chosen, and what came of it."""
+
+    who: int
+    waiting: Waiting
+    at: int
+    came: str = ""
+
+
+@dataclass
+class Outcome:
+    """What a task was told.
+
+    Args:
+        kind: ``done``, ``failed``, ``unknown`` or ``crashed``.
+        value: what its call returned.
+        error: what it raised.
+        last: its last step.
+    """
+
+    kind: str = ""
+    value: Any = None
+    error: BaseException | None = None
+    last: int = -1
+
+    def __str__(self) -> str:
+        if self.kind == "done":
+            return f"returned {self.value!r}"
+        return self.kind if self.error is None else f"{self.kind}: {type(self.error).__name__}: {self.error}"
+
+
+class _Stopped(BaseException):
+    """This execution is over: unwinds a task's thread."""
+
+
+class _Steady(random.Random):
+    """Nobody waits any longer for having been unlucky, so that retries draw nothing."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return a
+
+
+class Peer:
+    """A process that takes part: its own client, and what it opens with it."""
+
+    def __init__(self, execution: Execution, number: int) -> None:
+        self._execution, self._number = execution, number
+        self.runtime = Runtime(
+            clock_us=lambda: execution.now_us,
+            monotonic=lambda: execution.now_us / 1e6,
+            sleep=lambda seconds: None,
+            random=_Steady(f"task {number}"),
+            threads=1,
+        )
+        self.store = S3Store(
+            "simulation", runtime=self.runtime, session=SimulatedSession(execution.server, str(number))
+        )
+        self._database: Database | None = None
+
+    @property
+    def db(self) -> Database:
+        """Opened when first asked for: a request or two."""
+        if self._database is None:
+            self._database = Database(self.store, self.runtime)
+        return self._database
+
+    @property
+    def context(self) -> Context:
+        """What background work takes."""
+        return self.db.context
+
+    def wait(self, hours: float) -> None:
+        """Lets time go by for everybody; a step like any other."""
+        self._execution.wait(self._number, round(hours * HOUR_US))
+
+
+Task = Callable[[Peer], Any]
+
+
+class Execution(Wire):
+    """Runs two tasks one request at a time.
+
+    Args:
+        objects: the bucket's content; it is not changed.
+        tasks: what each does.
+        now_us: the time.
+        fault: what goes wrong.
+        stall_us: how long a task that stands still does so.
+    """
+
+    def __init__(
+        self,
+        objects: Mapping[str, MemoryObject],
+        tasks: tuple[Task, ...],
+        now_us: int = START_US,
+        fault: Fault | None = None,
+        stall_us: int = 3 * HOUR_US,
+    ) -> None:
+        self.now_us, self.fault, self._stall_us = now_us, fault, stall_us
+        self.bucket = MemoryBucket(lambda: self.now_us, "simulation")
+        self.bucket.objects.update(objects)
+        self.server = Server(self.bucket, self)
+        self.outcomes = [Outcome() for _ in tasks]
+        self.waiting: dict[int, Waiting] = {}
+        self.steps: list[Step] = []
+        self.requests: list[list[Request]] = [[] for _ in tasks]
+        self.struck = False
+        self._processes = len(tasks)
+        self._dead: set[int] = set()
+        self._stopping = False
+        self._current = 0
+        self._main = threading.Semaphore(0)
+        self._batons = [threading.Semaphore(0) for _ in tasks]
+        self._threads = [
+            threading.Thread(target=self._live, args=(number, task), daemon=True) for number, task in enumerate(tasks)
+        ]
+        for number, thread in enumerate(self._threads):
+            self._current = number
+            thread.start()
+            self._main.acquire()
+
+    # ---- for who chooses ---------------------------------------------------------------------------------------------
+
+    def advance(self, who: int) -> Step:
+        """Lets one of those waiting do what it waits for, up to its next request."""
+        waiting = self.waiting.pop(who)
+        step = Step(who, waiting, len(self.steps))
+        self.steps.append(step)
+        if len(self.steps) > _MOST:
+            raise AssertionError(f"after {_MOST} steps it is not over")
+        if who < len(self._threads):
+            self.outcomes[who].last = step.at
+        if waiting.arrive is not None:
+            waiting.arrive()
+        else:
+            self._current = who
+            self._batons[who].release()
+            self._main.acquire()
+        return step
+
+    def stop(self) -> None:
+        """Ends the tasks that are not at their end."""
+        self._stopping = True
+        for number, thread in enumerate(self._threads):
+            if thread.is_alive():
+                self._batons[number].release()
+                thread.join()
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Who went on at each step."""
+        return tuple(step.who for step in self.steps)
+
+    def could_be_first(self, task: int, other: int) -> bool:
+        """Whether all of one task could have been before all of another, and nobody would have noticed."""
+        before: list[int] = []
+        for step in self.steps:
+            mask = 0
+            for index in range(step.at - 1, -1, -1):
+                if mask >> index & 1:
+                    continue
+                earlier = self.steps[index]
+                caused = earlier.who == step.who or step.waiting.sent_by == index
+                if caused or earlier.waiting.does.conflicts(step.waiting.does):
+                    mask |= before[index] | 1 << index
+            before.append(mask)
+        others = sum(1 << step.at for step in self.steps if step.who == other)
+        return not any(before[step.at] & others for step in self.steps if step.who == task)
+
+    # ---- the tasks ---------------------------------------------------------------------------------------------------
+
+    def _live(self, number: int, task: Task) -> None:
+        outcome = self.outcomes[number]
+        try:
+            outcome.value = task(Peer(self, number))
+            outcome.kind = "done"
+        except _Stopped:
+            return
+        except Crash:
+            outcome.kind = "crashed"
+        except UnknownOutcomeError as error:
+            outcome.kind, outcome.error = "unknown", error
+        except BaseException as error:  # noqa: BLE001  # judged with all the rest of the execution
+            outcome.kind, outcome.error = "failed", error
+        self._main.release()
+
+    def _await(self, number: int, waiting: Waiting) -> None:
+        """Called by a task: hands the baton back until it is chosen."""
+        self.waiting[number] = waiting
+        self._main.release()
+        self._batons[number].acquire()
+        if self._stopping:
+            raise _Stopped
+
+    def wait(self, number: int, duration_us: int) -> None:
+        """See Peer.wait."""
+        self._await(number, Waiting(_EVERYTHING, f"{WAITING} {duration_us / HOUR_US:g} h"))
+        self.now_us += duration_us
+
+    # ---- the wire ----------------------------------------------------------------------------------------------------
+
+    def step(self, request: Request) -> Fate:
+        if self._stopping:
+            raise _Stopped
+        number = int(request.who)
+        if number in self._dead:
+            raise Crash
+        at, fault, fate = len(self.requests[number]), self.fault, Fate.OK
+        self.requests[number].append(request)
+        if fault is not None and fault[:2] == (number, at):
+            if fault.fate is None:
+                self.struck = True
+                self.wait(number, self._stall_us)
+            elif fault.fate in fates(request):
+                self.struck, fate = True, fault.fate
+        self._await(number, Waiting(footprint(request, fate), f"{request.verb} {request.told}", request, fate))
+        if fate in (Fate.CRASH_BEFORE, Fate.CRASH_AFTER):
+            self._dead.add(number)
+        if footprint(request, fate) is NOTHING:
+            self.steps[-1].came = fate.value
+        return fate
+
+    def later(self, request: Request, arrive: Callable[[], object]) -> None:
+        sent_us = self.now_us
+
+        def land() -> None:
+            if self.now_us - sent_us > SIGNED_US:
+                self.steps[-1].came = "refused: it was signed too long ago"
+            else:
+                arrive()
+
+        told = f"what {request.who} has sent arrives: {request.verb} {request.told}"
+        does = footprint(request, Fate.OK)
+        self.waiting[self._processes] = Waiting(does, told, request, None, self.steps[-1].at, land)
+        self._processes += 1
+
+    def arrived(self, request: Request, answer: Answer) -> None:
+        step = self.steps[-1]
+        came = str(answer) if isinstance(answer, Refusal) else "ok"
+        if step.waiting.fate not in (Fate.OK, None):
+            came = f"{came}; {step.waiting.fate.value}"
+        step.came = came
+
+
+_OF_READS = (Fate.CRASH_BEFORE, Fate.REQUEST_LOST)
+_OF_WRITES = (Fate.CRASH_BEFORE, Fate.CRASH_AFTER, Fate.REQUEST_LOST, Fate.RESPONSE_LOST)
+_OF_CONDITIONAL = (Fate.CONFLICT, Fate.THROTTLED_AFTER, Fate.DOUBLED)
+
+
+def fates(request: Request, *, quick: bool = False) -> tuple[Fate, ...]:
+    """What may go wrong with a request.
+
+    What makes no difference is left out: whether a read that nobody hears of took place, and whether nothing landed
+    because the request was lost, refused with 503 or found no connection, all of which are tried again.
+
+    Args:
+        quick: of an object that only its writer knows leave out also what he does not tell from a lost response.
+    """
+    if request.verb.reads:
+        return _OF_READS
+    if not request.verb.conditional:
+        return _OF_WRITES
+    if request.if_match:
+        return (*_OF_WRITES, *_OF_CONDITIONAL, Fate.LATE)
+    return (*_OF_WRITES, Fate.CONFLICT) if quick else (*_OF_WRITES, *_OF_CONDITIONAL)
