@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dolmen.errors import CorruptionError
@@ -36,6 +37,14 @@ def change(world: World, key: str, edit: Callable[[bytearray], bytes | bytearray
 def flip(place: int) -> Callable[[bytearray], bytearray]:
     def edit(body: bytearray) -> bytearray:
         body[place] ^= 0x10
+        return body
+
+    return edit
+
+
+def flip_bit(place: int, bit: int) -> Callable[[bytearray], bytearray]:
+    def edit(body: bytearray) -> bytearray:
+        body[place] ^= 1 << bit
         return body
 
     return edit
@@ -173,3 +182,14 @@ def test_damaged_keys_and_predicates_are_found(world: World) -> None:
 def shown_of_first_forty(world: World) -> int:
     found: pa.Table = world.scan(["id"], "id < 40").to_arrow()
     return found.num_rows
+
+
+def test_a_page_whose_header_says_that_it_is_something_else_takes_no_rows_along(world: World) -> None:
+    """No checksum of Parquet covers page headers: Parquet's readers pass over pages of kinds that they don't know."""
+    file = the_file(world)
+    chunk = pq.read_metadata(pa.BufferReader(world.store.get(file.path).body)).row_group(0).column(0)
+    change(world, file.path, flip_bit(chunk.data_page_offset + 1, 0))
+    with pytest.raises(CorruptionError, match=r"row group 0, table 't'"):
+        world.scan(["id"]).to_arrow()
+    with pytest.raises(CorruptionError, match=r"row group 0, table 't'"):
+        world.scan(where="id >= 0 AND id <> 7").count()

@@ -46,5 +46,8 @@ class Source:
                 self._open_bytes(), metadata=self._metadata, page_checksum_verification=True, pre_buffer=False
             )
         table = parquet.reader.read_row_group(row_group, column_indices=leaves, use_threads=False)
+        rows = self._metadata.row_group(row_group).num_rows
+        if table.num_rows != rows:  # a page whose damaged header no longer says that it is one is passed over
+            raise pa.ArrowInvalid(f"{table.num_rows} rows were decoded, not {rows}")
         self._idle.append(parquet)
         return table
