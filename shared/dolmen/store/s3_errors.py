@@ -92,6 +92,11 @@ def denied_in_passing(error: BotoCoreError | ClientError) -> bool:
     return status_and_code(error) == (403, "AccessDenied") and headers.get("server", "").startswith("MinIO")
 
 
+def upload_is_gone(error: BotoCoreError | ClientError) -> bool:
+    """Whether a multipart upload is no more: completed, or aborted."""
+    return isinstance(error, ClientError) and status_and_code(error)[1] == "NoSuchUpload"
+
+
 def describe(error: BotoCoreError | ClientError) -> str:
     if isinstance(error, ClientError):
         status, code = status_and_code(error)

@@ -14,7 +14,7 @@ from dolmen.errors import CorruptionError, Error, LimitError, ObjectNotFoundErro
 from dolmen.store.backoff import attempts
 from dolmen.store.base import Buffer
 from dolmen.store.create import create
-from dolmen.store.s3_errors import Verdict, denied_in_passing, describe, translated, verdict
+from dolmen.store.s3_errors import Verdict, denied_in_passing, describe, translated, upload_is_gone, verdict
 
 if TYPE_CHECKING:
     from dolmen.store.s3 import S3Store
@@ -147,7 +147,8 @@ class S3Output:
                 if found is Verdict.UNKNOWN:
                     unclear = True
                     self._state = _State.DONE
-                doubtful = unclear or found is Verdict.PRECONDITION  # something between may have sent it twice
+                # Something between may have sent it twice: the second meets the object, or finds the upload gone.
+                doubtful = unclear or found is Verdict.PRECONDITION or upload_is_gone(error)
                 if found is not Verdict.NOTHING_LANDED and doubtful and self._landed():
                     return
                 if found is Verdict.PRECONDITION:

@@ -27,7 +27,10 @@ MINUTE_US = 60 * SECOND_US
 _INTERESTING = 2.0  # so much more often does something happen to a put of the pointer
 _LATEST_US = 13 * MINUTE_US  # S3 refuses what was signed 15 minutes ago, and the way here may take one
 
+_LASTS = 0.1  # so often does what cuts an answer off go on for a while
+
 _OUTAGES = (Fate.REQUEST_LOST, Fate.UNREACHABLE, Fate.THROTTLED)
+_SILENT = (Fate.REQUEST_LOST, Fate.RESPONSE_LOST, Fate.LATE)
 _CHANGED_UNHEARD = (Fate.RESPONSE_LOST, Fate.CRASH_AFTER, Fate.THROTTLED_AFTER, Fate.LATE)
 _UNKNOWN = (Fate.REQUEST_LOST, Fate.RESPONSE_LOST, Fate.LATE, Fate.THROTTLED, Fate.THROTTLED_AFTER)
 
@@ -142,10 +145,16 @@ class Network(Wire):
     def step(self, request: Request) -> Fate:
         """Time goes by on the way there, and then the seed says what becomes of it."""
         line = self.lines[request.who]
+        if not line.dead:
+            self._sent(line, request)
+        return self.deal(request)
+
+    def deal(self, request: Request) -> Fate:
+        """The same for a request to another store than the database's."""
+        line = self.lines[request.who]
         if line.dead:
             raise Crash
         self._count()
-        self._sent(line, request)
         self.scheduler.pause(_travel_us(line.random))
         fate = line.fate = self._fate(line, request)
         if fate is not Fate.OK:
@@ -260,18 +269,25 @@ class Network(Wire):
             line.clock_jump_us = rng.randint(-600 * MINUTE_US, 600 * MINUTE_US)
             return Fate.OK
         if (chance := chance - faults.outage) < 0:
-            line.outage = rng.choice(_OUTAGES)
-            longest_us = MINUTE_US // 6 if line.outage is Fate.THROTTLED else 6 * MINUTE_US  # answers come at once
-            line.outage_until_us = self.scheduler.now_us + rng.randint(SECOND_US, longest_us)
-            self.counts["outages"] += 1
+            self._cut(line, rng.choice(_OUTAGES))
         if self.scheduler.now_us < line.outage_until_us:
-            late = rng.random() * (faults.lost + faults.late) < faults.late
-            return Fate.LATE if late and line.outage is Fate.REQUEST_LOST and not verb.reads else line.outage
+            if line.outage is Fate.REQUEST_LOST and not verb.reads:
+                return rng.choice(_SILENT)
+            return line.outage
         table = self._rates
         for limit, fate in table.reads if verb.reads else table.conditional if verb.conditional else table.writes:
             if chance < limit:
+                if faults.outage and fate in _SILENT and not verb.reads and rng.random() < _LASTS:
+                    self._cut(line, Fate.REQUEST_LOST)
                 return fate
         return Fate.OK
+
+    def _cut(self, line: Line, outage: Fate) -> None:
+        """From here on the process is cut off for a while."""
+        line.outage = outage
+        longest_us = MINUTE_US // 6 if outage is Fate.THROTTLED else 6 * MINUTE_US  # answers come at once
+        line.outage_until_us = self.scheduler.now_us + line.random.randint(SECOND_US, longest_us)
+        self.counts["outages"] += 1
 
     def _stall(self, line: Line, longest_us: int) -> None:
         self.counts["stalls"] += 1
