@@ -2,6 +2,7 @@
 
 import dolmen.cli.apply
 import dolmen.cli.backfill
+import dolmen.cli.check_store
 import dolmen.cli.rejected
 import dolmen.cli.requests
 import dolmen.cli.simulate

@@ -1,0 +1,98 @@
+"""The command that checks whether a store is fit for dolmen. What it calls is imported only when it is asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from dolmen.cli.options import Json, app
+from dolmen.cli.output import console, errors, print_json
+
+if TYPE_CHECKING:
+    from dolmen.testing.check_store import Report, Result
+
+_COLOURS = {"ok": "green", "FAILED": "bold red", "DENIED": "bold red", "differs": "yellow", "lacks": "yellow"}
+
+
+@app.command("check-store")
+def check_store(
+    url: Annotated[str, typer.Argument(help="s3://bucket/prefix or a directory: all happens below it.")],
+    writers: Annotated[int, typer.Option(min=2, help="Clients that count up one object at once.")] = 8,
+    commits: Annotated[int, typer.Option(min=1, help="How often each; and commits of each writer of a database.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Check whether a store does what dolmen relies on: conditions, consistency, listings. Exit code 1 if it does not.
+
+    It writes under a fresh prefix below the URL, and removes what it made, also after Ctrl-C.
+    """
+    from dolmen.testing.check_store import check_store as run
+    from dolmen.testing.contract import Load
+
+    with _telling(as_json) as progress:
+        report = run(url, load=Load(writers=writers, increments=commits, commits=commits), progress=progress)
+    if as_json:
+        print_json(_document(report))
+    else:
+        _print(report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _document(report: Report) -> dict[str, object]:
+    return {
+        "url": report.url,
+        "ok": report.ok,
+        "checks": [
+            {
+                "check": result.name,
+                "holds": result.holds,
+                "outcome": result.outcome.value.lower(),
+                "seconds": round(result.seconds, 3),
+                "found": result.found,
+                "means": result.means,
+            }
+            for result in report.results
+        ],
+        "left": list(report.left),
+    }
+
+
+def _print(report: Report) -> None:
+    table = RichTable("check", "result", "seconds", "what it means", show_lines=False)
+    for result in report.results:
+        table.add_row(
+            Text(result.name),
+            Text(result.outcome.value, _COLOURS.get(result.outcome.value, "dim")),
+            Text(f"{result.seconds:.2f}", justify="right"),
+            _told(result),
+        )
+    console.print(table)
+    bad = [result for result in report.results if not result.good]
+    if bad:
+        console.print(f"[bold red]{len(bad)} of {len(report.results)} checks failed[/]: {report.url}", highlight=False)
+    else:
+        console.print(f"[bold green]dolmen can be used here[/]: {len(report.results)} checks", highlight=False)
+    if report.left:
+        console.print(f"[bold yellow]{len(report.left)} objects could not be removed[/], such as", highlight=False)
+        console.print(Text(report.left[0]), soft_wrap=True)
+
+
+def _told(result: Result) -> Text:
+    if not result.found:
+        return Text(result.holds, "dim")
+    return Text(f"{result.means}\n" if result.means else "", "bold").append(result.found, "not bold")
+
+
+@contextmanager
+def _telling(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Says on standard error what is being checked, where somebody can see it."""
+    if quiet or not errors.is_terminal:
+        yield lambda name, number, total: None
+        return
+    with errors.status("checking ...") as status:
+        yield lambda name, number, total: status.update(f"{number} of {total}: {name}")

@@ -1,0 +1,166 @@
+"""What dolmen asks of an object store, as checks with names: of all stores in the tests, and of yours.
+
+A check is a function of a ``Place``; it raises ``BrokenError`` with a sentence when something does not hold. No check
+needs more than what dolmen itself does to a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeVar
+
+from dolmen.errors import Error
+from dolmen.runtime import Runtime
+from dolmen.store.base import ObjectStore, Stored
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Need(Enum):
+    """A permission: its name on S3, what goes without it, and whether dolmen can be used all the same."""
+
+    PUT = ("s3:PutObject", "nobody can write", False)
+    GET = ("s3:GetObject", "nobody can read", False)
+    LIST = ("s3:ListBucket", "what is missing is answered as forbidden, and gc and ingest see no objects", False)
+    DELETE = ("s3:DeleteObject", "gc cannot remove what nobody needs; others do better without it", True)
+    ABORT = ("s3:AbortMultipartUpload", "uploads that fail leave parts behind, which cost money", True)
+
+    def __init__(self, permission: str, without: str, harmless: bool) -> None:
+        self.permission, self.without, self.harmless = permission, without, harmless
+
+
+class BrokenError(AssertionError):
+    """Something does not hold: says what was found, and what should have been."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """How much is done at once.
+
+    Args:
+        writers: threads, each with its own client.
+        increments: of one counter, by each of them.
+        creators: threads that create the same key.
+        commits: to a database, by each of 8 writers.
+        listed: objects in a listing of several pages.
+    """
+
+    writers: int = 8
+    increments: int = 10
+    creators: int = 32
+    commits: int = 10
+    listed: int = 1_100
+
+
+@dataclass
+class Place:
+    """Where one check works.
+
+    Args:
+        store: empty, and nobody else's.
+        again: opens another client of the same place, on this runtime or one of its own.
+        elsewhere: calls a function of a module with such a client in another process, if the store can be reached
+            from there, and returns what that does.
+        load: how much is done at once.
+        stopped: whether it is to end at once.
+    """
+
+    store: ObjectStore
+    again: Callable[[Runtime | None], ObjectStore]
+    elsewhere: Callable[..., Any]
+    load: Load = field(default_factory=Load)
+    stopped: Callable[[], bool] = lambda: False
+
+    def at_once(self, function: Callable[[int], R], count: int) -> list[R]:
+        """Calls ``function(0)`` to ``function(count - 1)`` in threads of their own; returns or raises what they do."""
+        return list(Runtime(threads=max(count, 2)).map(function, range(count), ahead=count))
+
+    def go_on(self) -> None:
+        """Ends a thread that works for long when nobody waits for it any more."""
+        if self.stopped():
+            raise BrokenError("it was stopped")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that must hold.
+
+    Args:
+        name: to call it by.
+        holds: the sentence that must be true.
+        means: what it means for dolmen when it is not.
+        harmless: whether dolmen can be used all the same.
+        needs: what it needs beside putting and getting objects.
+    """
+
+    name: str
+    holds: str
+    means: str
+    harmless: bool
+    needs: frozenset[Need]
+    run: Callable[[Place], None]
+
+
+def collector(checks: list[Check]) -> Callable[..., Callable[[Callable[[Place], None]], Check]]:
+    """A decorator that makes checks of functions, and adds them to ``checks``."""
+
+    def check(
+        means: str, *, harmless: bool = False, needs: Collection[Need] = ()
+    ) -> Callable[[Callable[[Place], None]], Check]:
+        def make(function: Callable[[Place], None]) -> Check:
+            name = function.__name__.replace("_", " ")
+            holds = " ".join((function.__doc__ or "").split())
+            made = Check(name, holds, means, harmless, frozenset(needs), function)
+            checks.append(made)
+            return made
+
+        return make
+
+    return check
+
+
+def expect(holds: object, told: str) -> None:
+    """Raises BrokenError with ``told`` unless it holds."""
+    if not holds:
+        raise BrokenError(told)
+
+
+def equal(found: object, expected: object, what: str) -> None:
+    """Raises BrokenError unless both are equal."""
+    if found != expected:
+        raise BrokenError(f"{what}: {_short(found)} instead of {_short(expected)}")
+
+
+def raises(kind: type[Error], what: str, call: Callable[[], object]) -> Error:
+    """The error that ``call`` must raise."""
+    try:
+        found = call()
+    except kind as error:
+        return error
+    raise BrokenError(f"{what}: no {kind.__name__}, but {_short(found)}")
+
+
+def put(store: ObjectStore, key: str, body: bytes = b"x", if_match: str | None = None) -> str:
+    """Creates or replaces an object, which must succeed; returns its ETag."""
+    outcome = store.put(key, body, if_match=if_match)
+    if not isinstance(outcome, Stored):
+        raise BrokenError(f"{'creating' if if_match is None else 'replacing'} {key!r}: {outcome}")
+    return outcome.etag
+
+
+def keys(store: ObjectStore, prefix: str = "", start_after: str = "") -> list[str]:
+    """What a listing names."""
+    return [found.key for found in store.list(prefix, start_after)]
+
+
+def errors(outcomes: Iterable[Any]) -> list[str | None]:
+    """Of a delete's outcomes what went wrong."""
+    return [outcome.error for outcome in outcomes]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:120]} ... ({len(text)} characters)"
