@@ -6,6 +6,7 @@ from typing import Any
 
 from dolmen.testing import actors, upkeep
 from dolmen.testing.actors import Actor
+from dolmen.testing.dropping import Ingester
 from dolmen.testing.erasing import Eraser
 from dolmen.testing.feeding import Feeder
 from dolmen.testing.readers import Reader
@@ -23,6 +24,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (actors.Worker, 3),
     (Feeder, 2),
     (Eraser, 2),
+    (Ingester, 2),
     (upkeep.Settler, 1),
     (upkeep.Overwriter, 1),
     (upkeep.Loader, 2),

@@ -127,7 +127,14 @@ class Settler(Actor):
         elif self.random.random() < 0.2:
             table = self.target(process)
             changes: dict[str, Any] = self.random.choice(
-                ({"ttl": "t 40m"}, {"ttl": "t 3h"}, {"ttl": None}, {"target_file_bytes": 4_096})
+                (
+                    {"ttl": "t 40m"},
+                    {"ttl": "t 3h"},
+                    {"ttl": None},
+                    {"target_file_bytes": 4_096},
+                    {"ingest_mode": self.random.choice(("upsert", None))},
+                    {"ingest_on_bad_row": self.random.choice(("quarantine", None))},
+                )
             )
             if table is not None:
                 self._set(process, table, changes)

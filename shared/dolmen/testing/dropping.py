@@ -1,0 +1,144 @@
+"""Who drops files in a history, and ingests them as the function does: each once, or rejected with a reason."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pyarrow.parquet as pq
+
+from dolmen.database import Database
+from dolmen.ingest.drops import ingest_drops
+from dolmen.ingest.events import Drop, Message, drops_of, isolate
+from dolmen.ingest.landing import PREFIX, REJECTED
+from dolmen.ingest.outcomes import DropOutcome
+from dolmen.ingest.rejects import ERROR_SUFFIX
+from dolmen.results import Commit
+from dolmen.testing.actors import PLAIN, Actor, arrow
+from dolmen.testing.batches import Answer, serve
+from dolmen.testing.effects import Ingest
+from dolmen.testing.landing import BUCKET, Dropped, Drops
+from dolmen.testing.model import Row
+from dolmen.testing.never import Never, ViolationError
+from dolmen.testing.process import Process
+
+_BAD_ROW = {"k": 1, "v": "not a number", "u": 0, "t": None}
+
+
+class Ingester(Actor):
+    """Drops files for tables that others write to, and handles batches of their events."""
+
+    def turn(self, process: Process) -> None:
+        """One invocation."""
+        drops = self.world.shared(Drops)
+        if drops.wants_more and self.random.random() < 0.7:
+            for _ in range(self.random.randint(1, 3)):
+                self._drop(process, drops)
+        batch = drops.receive(self.random)
+        by_id = {dropped.id: dropped for dropped in batch}
+        messages = [Message(dropped.id, dropped.message, drops.tries(dropped)) for dropped in batch]
+        for group in isolate(messages):
+            here = [by_id[message.id] for message in group if message.id is not None]
+            done = self._handle(process, drops, group, here)
+            drops.answered([dropped for dropped in here if dropped.id in done], acknowledged=True)
+            drops.answered([dropped for dropped in here if dropped.id not in done], acknowledged=False)
+
+    def _handle(self, process: Process, drops: Drops, group: Sequence[Message], batch: Sequence[Dropped]) -> set[str]:
+        announced = [drop for message in group for drop in drops_of(message)[0]]
+        by_id = {dropped.id: dropped for dropped in batch}
+
+        def call(database: Database) -> tuple[list[Answer], Commit | None]:
+            done = ingest_drops(database, drops.landing(process), announced)
+            for outcome in done.outcomes:
+                process.network.counts[f"files {outcome.status}"] += 1
+                self._check(process, drops, by_id[outcome.drop.id], outcome)
+            return [
+                Answer(outcome.drop.id, outcome.drop.etag, outcome.version, outcome.error)
+                if outcome.status in ("ingested", "duplicate", "failed")
+                else Answer(outcome.drop.id, outcome.drop.etag)
+                for outcome in done.outcomes
+            ], done.commit
+
+        kind = f"ingest of {len(batch)} files"
+        return serve(process, kind, lambda id_: by_id[id_].effects, {dropped.table for dropped in batch}, call)
+
+    def _check(self, process: Process, drops: Drops, dropped: Dropped, outcome: DropOutcome) -> None:
+        """Holds what is said of a file against what is in it, and what was in the way."""
+        ledger, drop = process.ledger, dropped.drop
+        match outcome.status:
+            case "ingested":
+                [effect] = dropped.effects
+                assert isinstance(effect, Ingest)
+                if outcome.counts.ingested != len(effect.rows) or outcome.counts.quarantined != dropped.bad:
+                    raise ViolationError(Never.MISREPORTED, f"{drop.source} is told to be {outcome.counts}")
+                if drop.id in drops.rejected and drop.sequencer is not None:
+                    process.network.counts["files ingested though rejected"] += 1
+            case "rejected":
+                assert outcome.reject is not None
+                since = ledger.states[dropped.since :]  # whoever rejected it first may not have lived to say so
+                if not dropped.bad and all(dropped.table in state for state in since):
+                    raise ViolationError(Never.LOST, f"{drop.source} was rejected: {outcome.error!r}")
+                kept = drops.body(process.network, f"{REJECTED}/{outcome.reject.key}")
+                report = drops.body(process.network, f"{REJECTED}/{outcome.reject.key}{ERROR_SUFFIX}")
+                if kept != dropped.body or report is None:
+                    raise ViolationError(Never.LOST, f"{drop.source} was rejected, and is not among the rejects")
+                drops.rejected.add(drop.id)
+            case "superseded":
+                if drops.body(process.network, drop.key) == dropped.body:
+                    raise ViolationError(Never.LOST, f"{drop.source} was taken for overwritten")
+            case "ignored":
+                raise ViolationError(Never.LOST, f"{drop.source} was ignored")
+
+    def _drop(self, process: Process, drops: Drops) -> None:
+        """A file is dropped, and its event is on its way. Now and then it is overwritten before anybody looks."""
+        table = self.target(process, PLAIN) or PLAIN[0]
+        number = self.world.unique()
+        rows = tuple(row for row in self.rows())
+        kind, chance = self.random.choice(("jsonl", "csv", "parquet")), self.random.random()
+        bad = chance < 0.12
+        if chance < 0.04:  # nothing of it can be read
+            kind, body, rows = "parquet", b"PAR1 and then nothing", ()
+        elif bad:
+            kind, body = "jsonl", _lines(rows, bad=True)
+        else:
+            body = {"jsonl": _lines, "csv": _csv, "parquet": _parquet}[kind](rows)
+        key = f"{PREFIX}{table}/{number}.{kind}"
+        self._send(process, drops, key, body, rows, bad)
+        if self.random.random() < 0.05 and kind == "jsonl":
+            rows = self.rows()
+            self._send(process, drops, key, _lines(rows), rows, bad=False)
+
+    def _send(self, process: Process, drops: Drops, key: str, body: bytes, rows: tuple[Row, ...], bad: bool) -> None:
+        etag = drops.put(process.network, key, body)
+        sequencer = f"{self.world.unique():016X}" if self.random.random() < 0.8 else None
+        drop = Drop(BUCKET, key, len(body), etag, None, sequencer)
+        effects = (Ingest(key.split("/")[1], rows, drop.id),) if rows else ()
+        drops.send(Dropped(drop, body, effects, bad, process.ledger.version))
+
+
+def _time(us: int | None) -> str | None:
+    return None if us is None else datetime.fromtimestamp(us / 1e6, UTC).replace(tzinfo=None).isoformat()
+
+
+def _lines(rows: tuple[Row, ...], *, bad: bool = False) -> bytes:
+    said = [json.dumps({**row._asdict(), "t": _time(row.t)}) for row in rows]
+    if bad:
+        said.insert(len(said) // 2, json.dumps(_BAD_ROW))
+    return "".join(line + "\n" for line in said).encode()
+
+
+def _csv(rows: tuple[Row, ...]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(Row._fields)
+    writer.writerows((row.k, row.v, row.u, _time(row.t)) for row in rows)
+    return text.getvalue().encode()
+
+
+def _parquet(rows: tuple[Row, ...]) -> bytes:
+    target = io.BytesIO()
+    pq.write_table(arrow(rows), target)
+    return target.getvalue()

@@ -1,0 +1,136 @@
+"""The landing place of a history: a bucket of its own on the same bad wire, into which files are dropped."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import quote_plus
+
+import msgspec
+
+from dolmen.ingest.events import Drop
+from dolmen.ingest.landing import REJECTED, Landing
+from dolmen.store.base import ObjectStore
+from dolmen.store.memory import MemoryBucket, MemoryObject
+from dolmen.store.s3 import S3Store
+from dolmen.testing.fates import Answer, Fate, Refusal, Request, Wire
+from dolmen.testing.model import Effect
+from dolmen.testing.network import Network
+from dolmen.testing.process import Process
+from dolmen.testing.requests import Queue
+from dolmen.testing.server import Server
+from dolmen.testing.wire import SimulatedSession
+
+BUCKET = "drops"
+_URL = f"s3://{BUCKET}"
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A message of the ingest queue: the event of one dropped file.
+
+    Args:
+        drop: as the event announces it.
+        body: of the file.
+        effects: what it does once it is ingested; none if nothing of it can be.
+        bad: whether it holds what cannot be read.
+        since: the newest version when it was dropped.
+    """
+
+    drop: Drop
+    body: bytes
+    effects: tuple[Effect, ...]
+    bad: bool
+    since: int
+
+    @property
+    def id(self) -> str:
+        """Under which it is ingested once."""
+        return self.drop.id
+
+    @property
+    def table(self) -> str:
+        """For which it was dropped."""
+        return self.drop.key.split("/")[1]
+
+    @property
+    def message(self) -> str:
+        """The notification that S3 sends of it."""
+        drop = self.drop
+        described: dict[str, object] = {"key": quote_plus(drop.key, safe="/"), "size": drop.size, "eTag": drop.etag}
+        if drop.sequencer is not None:
+            described["sequencer"] = drop.sequencer
+        record = {
+            "eventSource": "aws:s3",
+            "eventName": "ObjectCreated:Put",
+            "s3": {"bucket": {"name": drop.bucket}, "object": described},
+        }
+        return msgspec.json.encode({"Records": [record]}).decode()
+
+    def altered(self) -> None:
+        """Its id is of its content, so there is none."""
+
+
+class Drops(Queue[Dropped]):
+    """The ingest queue, and the bucket that its events are of.
+
+    Args:
+        rejected: ids of drops that were said to be rejected.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rejected: set[str] = set()
+        self._server: Server | None = None
+
+    def put(self, network: Network, key: str, body: bytes) -> str:
+        """A user drops a file, over one of the same name if there is one. Returns its ETag, without quotes."""
+        etag, bucket = hashlib.md5(body, usedforsecurity=False).hexdigest(), self._at(network).bucket
+        bucket.objects[key] = MemoryObject(body, f'"{etag}"', bucket.clock_us())
+        return etag
+
+    def body(self, network: Network, key: str) -> bytes | None:
+        """What is there under a key."""
+        there = self._at(network).bucket.objects.get(key)
+        return there.body if there else None
+
+    def landing(self, process: Process) -> Landing:
+        """The landing place as a process opens it."""
+        session = SimulatedSession(self._at(process.network), process.who)
+        stores: dict[str, ObjectStore] = {
+            url: S3Store(BUCKET, prefix, runtime=process.runtime, session=session)
+            for url, prefix in ((_URL, ""), (f"{_URL}/{REJECTED}", REJECTED))
+        }
+        return Landing(process.db.url, runtime=process.runtime, _stores=stores)
+
+    def _at(self, network: Network) -> Server:
+        if self._server is None:
+            self._server = Server(MemoryBucket(network.server_clock_us, BUCKET), _Shore(network))
+        return self._server
+
+
+class _Shore(Wire):
+    """The wire that all use; the ledger has nothing to do with what is at this end of it."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    def step(self, request: Request) -> Fate:
+        line = self._network.lines[request.who]
+        run, line.run = line.run, None  # what is put here is no part of a commit
+        try:
+            return self._network.step(request)
+        finally:
+            line.run = run
+
+    def silence(self, request: Request) -> None:
+        self._network.silence(request)
+
+    def later(self, request: Request, arrive: Callable[[], object]) -> None:
+        self._network.later(request, arrive)
+
+    def arrived(self, request: Request, answer: Answer) -> None:
+        told = str(answer) if isinstance(answer, Refusal) else "ok"
+        network = self._network
+        network.trace.step(network.scheduler.now_us, request.who, request.verb.value, request.told, told)
