@@ -507,6 +507,16 @@ def a_bit_of_a_page_is_flipped(db: Damaged) -> str:
     return db.flip(db.file().path, 200)
 
 
+@damage("index-damaged", deep=True)
+def a_bit_of_the_page_index_is_flipped(db: Damaged) -> str:
+    return db.flip(db.file().path, db.file().footer[0] - 9)
+
+
+@damage("index-damaged", deep=True)
+def a_file_does_not_begin_as_parquet_does(db: Damaged) -> str:
+    return db.flip(db.file().path, 1)
+
+
 @damage("stats-untrue", deep=True)
 def the_greatest_value_is_too_small(db: Damaged) -> str:
     return edit_stats(db, 1, max=38)

@@ -117,7 +117,9 @@ def test_the_entry_tells_size_rows_and_footer() -> None:
     offset, length, crc = file.footer
     assert (file.size, file.rows) == (len(body), 20_000)
     assert offset + length == len(body)
-    assert struct.unpack("<I", body[-8:-4])[0] + 8 == length
+    chunks = pq.ParquetFile(pa.BufferReader(body)).metadata
+    sums = 8 * chunks.num_row_groups * chunks.num_columns + 8
+    assert struct.unpack("<I", body[-8:-4])[0] + 8 + sums == length
     assert zlib.crc32(body[offset:]) == crc
     assert pq.read_metadata(pa.BufferReader(body)).num_rows == 20_000
     assert file.row_ts == file.applied_through == 0  # not stamped yet

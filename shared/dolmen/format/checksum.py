@@ -12,11 +12,16 @@ import zlib
 from dolmen.errors import CorruptionError
 
 _SEAL = b',"crc32":'
+_MOST_DIGITS = 10
 
 
-def crc32(data: bytes | bytearray | memoryview) -> int:
-    """CRC-32 of ``data`` as an unsigned 32-bit integer."""
-    return zlib.crc32(data)
+def crc32(data: bytes | bytearray | memoryview, state: int = 0) -> int:
+    """CRC-32 of ``data`` as an unsigned 32-bit integer.
+
+    Args:
+        state: CRC-32 of what stands before it.
+    """
+    return zlib.crc32(data, state)
 
 
 def seal(document: bytes) -> bytes:
@@ -35,7 +40,7 @@ def unseal(sealed: bytes, key: str) -> bytes:
     """
     head, found, tail = sealed.rpartition(_SEAL)
     digits = tail[:-1]
-    if not found or tail[-1:] != b"}" or not digits.isdigit():
+    if not found or tail[-1:] != b"}" or not digits.isdigit() or len(digits) > _MOST_DIGITS:
         raise CorruptionError(key, "no checksum at its end (truncated?)")
     document = head + b"}"
     if crc32(document) != int(digits):

@@ -8,8 +8,7 @@ What is looked at, in this order:
 4. tombstones and deletion vectors: each ``.del`` object is read once;
 5. footers of a sample of the data files; with ``deep`` all bytes of all data files.
 
-Bloom filters are covered by no checksum and are not read: a damaged one makes readers of other engines skip rows,
-dolmen does not use them. Everybody else goes on meanwhile.
+Everybody else goes on meanwhile.
 """
 
 from __future__ import annotations

@@ -167,6 +167,15 @@ _ALL: tuple[Kind, ...] = (
     Kind("footer-damaged", "error", "a data file's footer can be read, and is what its entry says", _COPY_OR_LOSE_ROWS),
     Kind("file-columns", "error", "a data file has the table's columns in fitting types", _COPY_OR_LOSE_ROWS),
     Kind("data-damaged", "error", "a data file's pages can be read and have their checksums", _COPY_OR_LOSE_ROWS),
+    Kind(
+        "index-damaged",
+        "warning",
+        "a data file's page index, Bloom filters and first bytes are as they were written",
+        _KEEP.format(
+            "dolmen uses none of them. Engines that read the file by themselves may leave out rows, or refuse it: put "
+            "a good copy back, or compact the table until the file is gone."
+        ),
+    ),
     Kind("row-count", "error", "a data file has as many rows as its entry says", _COPY_OR_LOSE_ROWS),
     Kind("stats-untrue", "error", "statistics contain the values, and their counts are exact", _REWRITE),
     Kind(

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.checksum import crc32
+from dolmen.format.chunk_sums import ChunkSums, chunk_place
 from dolmen.format.entries import DataFile
 from dolmen.format.schema import is_nested
 from dolmen.format.statistics import UNKNOWN, Bounds
@@ -39,15 +40,17 @@ class Footer:
         metadata: as pyarrow reads it.
         columns: by field id, in the file's order.
         firsts: position of each row group's first row.
+        sums: checksums of the column chunks; None for files that were written without.
     """
 
     metadata: pq.FileMetaData
     columns: dict[int, FileColumn]
     firsts: tuple[int, ...]
+    sums: ChunkSums | None
 
     @classmethod
     def parse(cls, body: bytes, file: DataFile) -> Footer:
-        """Reads the Thrift metadata with the 8 bytes behind it.
+        """Reads the Thrift metadata with the 8 bytes behind it, and the checksums of column chunks before it.
 
         Raises:
             CorruptionError: it is not what the entry says.
@@ -67,7 +70,8 @@ class Footer:
                 columns[int(field.metadata[_FIELD_ID])] = FileColumn(field.type, tuple(range(leaf, leaf + count)))
             leaf += count
         rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-        return cls(metadata, columns, tuple(accumulate(rows, initial=0))[:-1])
+        sums = ChunkSums.decode(body, file.footer[0], metadata, file.path)
+        return cls(metadata, columns, tuple(accumulate(rows, initial=0))[:-1], sums)
 
     def rows(self, group: int) -> int:
         """Rows of a row group."""
@@ -83,11 +87,8 @@ class Footer:
         row_group = self.metadata.row_group(group)
         found = []
         for leaf in self.leaves(ids):
-            chunk = row_group.column(leaf)
-            start = chunk.data_page_offset
-            if chunk.dictionary_page_offset is not None:
-                start = min(start, chunk.dictionary_page_offset)
-            found.append(Range(start, start + chunk.total_compressed_size))
+            start, length = chunk_place(row_group.column(leaf))
+            found.append(Range(start, start + length))
         return found
 
     def bounds(self, group: int, id_: int, nans: int | None) -> Bounds:

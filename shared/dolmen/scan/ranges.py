@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from dolmen.format.chunk_sums import Place, States
+
 GAP_BYTES = 1 << 20
 """Ranges that are at most so far apart are fetched together: on S3 a request costs more than so many bytes."""
 
@@ -39,33 +41,42 @@ def coalesce(ranges: Iterable[Range], gap: int = GAP_BYTES, most: int = MERGED_B
     return merged
 
 
-class FetchedFile:
-    """The fetched ranges of an object, as a file for pyarrow that has holes where nothing was fetched.
+class CheckedFile:
+    """A file for pyarrow to read column chunks from, each of which is compared with its checksum when it is read.
 
-    Reading into a hole is a bug of the planning above and raises AssertionError. One position, so one reader at a
-    time; instances over the same bytes cost nothing.
+    One position, so one reader at a time; instances over the same bytes cost nothing.
 
     Args:
-        parts: (offset, bytes), ascending and not overlapping.
         size: of the whole object.
+
+    Attributes:
+        expected: by place, the checksums of column chunks; each goes when it was read and found right.
     """
 
     closed = False
     mode = "rb"
 
-    def __init__(self, parts: Sequence[tuple[int, bytes]], size: int) -> None:
-        self._starts = [start for start, _ in parts]
-        self._bodies = [body for _, body in parts]
+    def __init__(self, size: int) -> None:
+        self.expected: dict[Place, States] = {}
         self._size, self._position = size, 0
 
+    def _take(self, start: int, length: int) -> pa.Buffer:
+        """These bytes, or fewer if there are no more."""
+        raise NotImplementedError
+
     def read_buffer(self, length: int) -> pa.Buffer:
-        """The next ``length`` bytes, without copying."""
-        place = bisect_right(self._starts, self._position) - 1
-        offset = self._position - self._starts[place] if place >= 0 else 0
-        if place < 0 or offset + length > len(self._bodies[place]):
-            raise AssertionError(f"bytes {self._position} to {self._position + length} were not fetched")
-        self._position += length
-        return pa.py_buffer(self._bodies[place]).slice(offset, length)
+        """The next ``length`` bytes, without copying.
+
+        Raises:
+            OSError: they are a column chunk, and its checksum differs.
+        """
+        start = self._position
+        body = self._take(start, length)
+        states = self.expected.pop((start, length), None)
+        if states and not states.fit(body):
+            raise OSError(f"the checksum of the column chunk at byte {start} differs")
+        self._position += body.size
+        return body
 
     def read(self, length: int = -1) -> bytes:
         """The next ``length`` bytes, copied."""
@@ -96,8 +107,47 @@ class FetchedFile:
         return False
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """What is open is closed with the last reference to it."""
 
     def open(self) -> Any:
         """This file as pyarrow takes it."""
         return pa.PythonFile(self, mode="r")
+
+
+class FetchedFile(CheckedFile):
+    """The fetched ranges of an object, as a file that has holes where nothing was fetched.
+
+    Reading into a hole is a bug of the planning above and raises AssertionError.
+
+    Args:
+        parts: (offset, bytes), ascending and not overlapping.
+        size: of the whole object.
+    """
+
+    def __init__(self, parts: Sequence[tuple[int, bytes]], size: int) -> None:
+        super().__init__(size)
+        self._starts = [start for start, _ in parts]
+        self._bodies = [body for _, body in parts]
+
+    def _take(self, start: int, length: int) -> pa.Buffer:
+        place = bisect_right(self._starts, start) - 1
+        offset = start - self._starts[place] if place >= 0 else 0
+        if place < 0 or offset + length > len(self._bodies[place]):
+            raise AssertionError(f"bytes {start} to {start + length} were not fetched")
+        return pa.py_buffer(self._bodies[place]).slice(offset, length)
+
+
+class LocalFile(CheckedFile):
+    """A file of this machine.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = pa.OSFile(path)
+        super().__init__(self._file.size())
+
+    def _take(self, start: int, length: int) -> pa.Buffer:
+        self._file.seek(start)
+        return self._file.read_buffer(length)

@@ -134,9 +134,9 @@ class TableReader:
     def _source(self, file: DataFile, found: Opened) -> Source | None:
         """Where the file's bytes are if no more have to be fetched."""
         if found.body is not None:
-            return Source.fetched([(0, found.body)], file.size, found.footer.metadata)
+            return Source.fetched([(0, found.body)], file.size, found.footer)
         path = self.store.local_path(file.path)
-        return None if path is None else Source.local(path, found.footer.metadata)
+        return None if path is None else Source.local(path, found.footer)
 
     def vectors(self, files: Sequence[FilePlan]) -> dict[str, BitMap]:
         """Deletion vectors by the path of their file."""
@@ -162,7 +162,7 @@ class TableReader:
         for asks, some in groupby(batches(groups, ids), lambda batch: bool(batch.requests)):
             for batch, parts in self._fetched(some) if asks else ((batch, []) for batch in some):
                 file = batch.groups[0].file
-                source = file.source or Source.fetched(parts, file.file.size, file.footer.metadata)
+                source = file.source or Source.fetched(parts, file.file.size, file.footer)
                 for group in batch.groups:
                     yield group, source
 

@@ -3,51 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.scan.ranges import FetchedFile
+from dolmen.scan.footers import Footer
+from dolmen.scan.ranges import CheckedFile, FetchedFile, LocalFile
 
 
 class Source:
     """Bytes of one data file, on this machine or fetched, that several threads decode row groups from at once.
 
     Args:
-        open_bytes: opens them as a new pyarrow file.
-        metadata: the file's footer.
+        open_bytes: opens them as a new file.
+        footer: the file's.
     """
 
-    def __init__(self, open_bytes: Callable[[], Any], metadata: pq.FileMetaData) -> None:
-        self._open_bytes, self._metadata = open_bytes, metadata
-        self._idle: list[pq.ParquetFile] = []
+    def __init__(self, open_bytes: Callable[[], CheckedFile], footer: Footer) -> None:
+        self._open_bytes, self._footer = open_bytes, footer
+        self._idle: list[tuple[CheckedFile, pq.ParquetFile]] = []
 
     @classmethod
-    def local(cls, path: str, metadata: pq.FileMetaData) -> Source:
+    def local(cls, path: str, footer: Footer) -> Source:
         """A file of this machine."""
-        return cls(lambda: pa.OSFile(path), metadata)
+        return cls(lambda: LocalFile(path), footer)
 
     @classmethod
-    def fetched(cls, parts: Sequence[tuple[int, bytes]], size: int, metadata: pq.FileMetaData) -> Source:
+    def fetched(cls, parts: Sequence[tuple[int, bytes]], size: int, footer: Footer) -> Source:
         """Fetched ranges of a file of ``size`` bytes."""
-        return cls(lambda: FetchedFile(parts, size).open(), metadata)
+        return cls(lambda: FetchedFile(parts, size), footer)
 
     def read(self, row_group: int, leaves: list[int]) -> pa.Table:
-        """Decodes Parquet columns of one row group, and verifies the checksums of their pages.
+        """Decodes Parquet columns of one row group, and verifies their checksums: before anything is decoded.
+
+        Of files without checksums of column chunks those of pages are verified, which don't cover page headers.
 
         Raises:
             OSError, pyarrow.ArrowException: there is no such file, or it holds something else.
         """
+        metadata, sums = self._footer.metadata, self._footer.sums
         try:
-            parquet = self._idle.pop()  # one reader is used by one thread at a time, and opening one takes a while
+            file, parquet = self._idle.pop()  # one reader is used by one thread at a time; opening one takes a while
         except IndexError:
+            file = self._open_bytes()
             parquet = pq.ParquetFile(
-                self._open_bytes(), metadata=self._metadata, page_checksum_verification=True, pre_buffer=False
+                file.open(), metadata=metadata, page_checksum_verification=sums is None, pre_buffer=False
             )
+        if sums:
+            file.expected = sums.of_chunks(metadata, row_group, leaves)
         table = parquet.reader.read_row_group(row_group, column_indices=leaves, use_threads=False)
-        rows = self._metadata.row_group(row_group).num_rows
+        if file.expected:
+            raise AssertionError(f"column chunks at {sorted(file.expected)} were read unchecked")
+        rows = metadata.row_group(row_group).num_rows
         if table.num_rows != rows:  # a page whose damaged header no longer says that it is one is passed over
             raise pa.ArrowInvalid(f"{table.num_rows} rows were decoded, not {rows}")
-        self._idle.append(parquet)
+        self._idle.append((file, parquet))
         return table

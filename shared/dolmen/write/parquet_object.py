@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dolmen.format.checksum import crc32
+from dolmen.format.chunk_sums import ChunkSums
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS_ID
@@ -96,9 +98,8 @@ class ParquetObject:
         self._in_footer: dict[int, list[int]] = {}  # by column: row groups whose ends are only there
         self._sink = _Sink(output)
         schema = entry.schema.arrow
-        self._stream = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), _BUFFER_BYTES)
         self._writer = pq.ParquetWriter(
-            self._stream,
+            pa.PythonFile(self._sink, "w"),
             schema,
             compression="zstd",
             compression_level=plan.compression_level,
@@ -114,7 +115,7 @@ class ParquetObject:
     @property
     def size(self) -> int:
         """Bytes written so far; the footer and the filters are yet to come."""
-        return int(self._stream.tell())
+        return self._sink.size
 
     def accepts(self, run: Run) -> bool:
         """Whether the run may go into this file: no NaN in a column that has Parquet statistics."""
@@ -136,9 +137,9 @@ class ParquetObject:
         """Finishes the file and makes the object visible; returns its entry, not yet stamped."""
         self._sink.keep_tail()
         self._writer.close()
-        self._stream.flush()
-        self._take_ends_from_footer(self._writer.writer.metadata)
-        footer = self._sink.footer()
+        metadata = self._writer.writer.metadata
+        self._take_ends_from_footer(metadata)
+        footer = self._sink.finish(metadata)
         size = self._sink.output.commit()
         if size != self._sink.size:
             raise AssertionError(f"{self._path}: {self._sink.size} bytes were written, {size} were stored")
@@ -206,35 +207,59 @@ class ParquetObject:
 
 
 class _Sink:
-    """What pyarrow's writer takes for a file: passes bytes on and keeps the last of them, for the footer's CRC."""
+    """What pyarrow's writer takes for a file: passes bytes on, and holds the last of them back, for the footer.
+
+    Args:
+        output: the upload.
+    """
 
     def __init__(self, output: ObjectOutput) -> None:
         self.output, self.size, self.closed = output, 0, False
-        self._tail: list[bytes] | None = None
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._most = _BUFFER_BYTES
+        self._state = 0  # CRC-32 of all bytes so far
+        self._states: dict[int, int] = {}
 
     def write(self, data: Buffer, /) -> int:
         if self.closed:  # given up: what the writer's destructor still writes goes nowhere
             return len(data)
-        self.output.write(data)
+        self._states[self.size] = self._state
+        self._state = crc32(data, self._state)
         self.size += len(data)
-        if self._tail is not None:
-            self._tail.append(bytes(data))
+        self._held.append(bytes(data))
+        self._held_bytes += len(data)
+        if self._held_bytes > self._most:
+            self._pass_on(b"".join(self._held))
         return len(data)
 
+    def _pass_on(self, body: bytes) -> None:
+        self._held, self._held_bytes = [], 0
+        self.output.write(body)
+
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """What is held back is small."""
 
     def close(self) -> None:
         """The upload is committed or aborted by its owner."""
 
     def keep_tail(self) -> None:
         """From here on what is written is kept: page index, bloom filters and footer."""
-        self._tail = []
+        self._pass_on(b"".join(self._held))
+        self._most = sys.maxsize
 
-    def footer(self) -> bytes:
-        """The Parquet footer that was written last, the 8 bytes of length and magic included."""
-        tail = b"".join(self._tail or ())
+    def finish(self, metadata: pq.FileMetaData) -> bytes:
+        """Passes on what was kept, with the checksums of column chunks in front of the footer.
+
+        Returns:
+            the checksums and the Parquet footer that was written last, its 8 bytes of length and magic included.
+        """
+        tail = b"".join(self._held)
         length = int.from_bytes(tail[-8:-4], "little") + 8
         if tail[-4:] != b"PAR1" or length > len(tail):
             raise AssertionError("the Parquet writer did not end with a footer")
-        return tail[-length:]
+        sums = ChunkSums.collect(metadata, self._states, self.size - length)
+        block = sums.encode() if sums else b""
+        self.size += len(block)
+        self._pass_on(b"".join((tail[:-length], block, tail[-length:])))
+        return block + tail[-length:]

@@ -1,0 +1,146 @@
+"""Checksums of a data file's column chunks: what Parquet has none for, page headers, page index and Bloom filters too.
+
+They stand between the page index and the Parquet footer, where readers of Parquet never look::
+
+    start, end              2 x uint32, little endian, for each column chunk: row groups in order, leaves in order
+    end of all              uint32
+    "DSUM"                  4 bytes
+
+*State* at a byte = CRC-32 of all the file's bytes before it. A chunk is as it was written if its CRC-32, begun with the
+state at its first byte, is the state at its end; so each is checked by itself, and with the "end of all" (the state at
+the block's first byte) all the file's bytes. The entry's ``footer`` begins with this block, so that its CRC-32 covers
+the checksums, and through them the data: no other file passes for this one.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from dolmen.errors import CorruptionError
+
+MAGIC = b"DSUM"
+_END = struct.Struct("<I4s")
+_LENGTH = struct.Struct("<I4s")
+
+Place: TypeAlias = tuple[int, int]
+"""First byte of a column chunk, and its length."""
+
+
+class States(NamedTuple):
+    """CRC-32 of all bytes of the file before a part of it, and before its end."""
+
+    start: int
+    end: int
+
+    def fit(self, body: Any) -> bool:
+        """Whether ``body`` is that part."""
+        return zlib.crc32(body, self.start) == self.end
+
+
+class Part(NamedTuple):
+    """Bytes of a file outside its column chunks."""
+
+    start: int
+    end: int
+    states: States
+
+
+def chunk_place(chunk: pq.ColumnChunkMetaData) -> Place:
+    """Where a column chunk is, its dictionary included."""
+    start = chunk.data_page_offset
+    if chunk.dictionary_page_offset is not None:
+        start = min(start, chunk.dictionary_page_offset)
+    return start, chunk.total_compressed_size
+
+
+@dataclass(frozen=True)
+class ChunkSums:
+    """The checksums of one file.
+
+    Args:
+        states: of all column chunks, row groups in order.
+        end: of all that stands before the block.
+        place: first byte of the block.
+    """
+
+    states: tuple[States, ...]
+    end: int
+    place: int
+
+    @classmethod
+    def collect(cls, metadata: pq.FileMetaData, states: dict[int, int], place: int) -> ChunkSums | None:
+        """The checksums of a file being written.
+
+        Args:
+            states: at each byte that the writer began to write at.
+            place: how many bytes there are.
+
+        Returns:
+            None if the writer does not begin its column chunks with a write of their own.
+        """
+        found = []
+        for start, length in _places(metadata):
+            if start not in states or start + length not in states:
+                return None
+            found.append(States(states[start], states[start + length]))
+        return cls(tuple(found), states[place], place)
+
+    def encode(self) -> bytes:
+        """The block."""
+        return np.array(self.states, "<u4").tobytes() + _END.pack(self.end, MAGIC)
+
+    @classmethod
+    def decode(cls, footer: bytes, offset: int, metadata: pq.FileMetaData, key: str) -> ChunkSums | None:
+        """The block in front of a footer.
+
+        Args:
+            footer: what the entry calls so: the block, the Thrift metadata, its length, and the magic.
+            offset: of its first byte in the file.
+            key: the file's, for the error.
+
+        Returns:
+            None if the file was written without.
+
+        Raises:
+            CorruptionError: something else stands there.
+        """
+        length, _ = _LENGTH.unpack_from(footer, len(footer) - _LENGTH.size)
+        size = len(footer) - _LENGTH.size - length
+        if not size:
+            return None
+        chunks = metadata.num_row_groups * metadata.num_columns
+        if size != chunks * 8 + _END.size or footer[size - len(MAGIC) : size] != MAGIC:
+            raise CorruptionError(key, f"footer: {size} bytes before it are no checksums of {chunks} column chunks")
+        states = np.frombuffer(footer, "<u4", chunks * 2).reshape(-1, 2).tolist()
+        end, _ = _END.unpack_from(footer, size - _END.size)
+        return cls(tuple(States(*pair) for pair in states), end, offset)
+
+    def of_chunks(self, metadata: pq.FileMetaData, group: int, leaves: Sequence[int]) -> dict[Place, States]:
+        """The states of some column chunks of a row group, by where they are."""
+        row_group, first = metadata.row_group(group), group * metadata.num_columns
+        return {chunk_place(row_group.column(leaf)): self.states[first + leaf] for leaf in leaves}
+
+    def others(self, metadata: pq.FileMetaData) -> Iterator[Part]:
+        """All that is neither in a column chunk nor in the footer: magic, page index, Bloom filters."""
+        place, state = 0, 0
+        chunks = sorted(zip(_places(metadata), self.states, strict=True))
+        for (start, length), states in chunks:
+            if place < start:
+                yield Part(place, start, States(state, states.start))
+            place, state = start + length, states.end
+        if place < self.place:
+            yield Part(place, self.place, States(state, self.end))
+
+
+def _places(metadata: pq.FileMetaData) -> Iterator[Place]:
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        for leaf in range(metadata.num_columns):
+            yield chunk_place(row_group.column(leaf))
