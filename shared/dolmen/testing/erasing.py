@@ -36,7 +36,8 @@ class Demand:
     def altered(self) -> Demand | None:
         """Another delete under the same id."""
         other = json.dumps({"table": PLAIN[0], "where": "k = 1", "request_id": self.id})
-        return replace(self, body=other, effects=()) if self.effects else None
+        effect = model.Delete(PLAIN[0], lambda row: row.k == 1, self.id)  # it may be the first to be applied
+        return replace(self, body=other, effects=(effect,)) if self.effects else None
 
 
 class Demands(Queue[Demand]):
