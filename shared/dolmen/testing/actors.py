@@ -22,7 +22,6 @@ from dolmen.transaction import Transaction, TransactionTable
 TABLES = ("left", "right", "counters", "ledger")
 PLAIN = TABLES[:2]
 KEYS = 12
-_CROWDED = 18
 
 T = TypeVar("T")
 
@@ -203,7 +202,7 @@ class Counter(Actor):
         def increment(transaction: Transaction, run: Run) -> None:
             u = self.world.unique()
             run.effects.append(model.Add("counters", k, amount, u))
-            add(transaction, "counters", k, amount, u)
+            add(process, transaction, "counters", k, amount, u)
 
         if self.random.random() < 0.8:
             process.replayed(f"counter {k} += {amount}", increment)
@@ -230,7 +229,7 @@ class Transferrer(Actor):
             for name, change in (("counters", -amount), ("ledger", amount)):
                 u = self.world.unique()
                 run.effects.append(model.Add(name, k, change, u))
-                add(transaction, name, k, change, u)
+                add(process, transaction, name, k, change, u)
 
         process.replayed(f"transfer {amount} of {k}", transfer)
 
@@ -248,16 +247,18 @@ class Inserter(Actor):
             run.effects.append(model.AppendIfAbsent("right", row))
             table = transaction.table("right")
             if not table.count({"k": row.k}):
+                process.saw.rows("right", (), row.k)
                 table.append(arrow((row,)))
 
         process.replayed(f"insert {row}", insert)
 
 
-def add(transaction: Transaction, name: str, k: int, amount: int, u: int) -> None:
+def add(process: Process, transaction: Transaction, name: str, k: int, amount: int, u: int) -> None:
     """Reads a row and writes it back with ``amount`` more."""
     table = transaction.table(name)
-    old = table.scan(columns=["v"], where={"k": k}).to_arrow()["v"].to_pylist()
-    table.upsert(arrow((Row(k, sum(value or 0 for value in old) + amount, u),)))
+    old = table.scan(columns=["u", "v"], where={"k": k}).to_arrow()
+    process.saw.rows(name, old["u"].to_pylist(), k)
+    table.upsert(arrow((Row(k, sum(value or 0 for value in old["v"].to_pylist()) + amount, u),)))
 
 
 class Requests(Queue[Request]):
@@ -320,32 +321,3 @@ class Worker(Actor):
             lambda table: table.delete(where, mode="positions", request=id_),
             f"{where} by position",
         )
-
-
-class Founder(Actor):
-    """Creates and drops tables, all under the same few names."""
-
-    def turn(self, process: Process) -> None:
-        """One create, drop, or both."""
-        state = process.ledger.states[-1]
-        absent = [name for name in TABLES if name not in state]
-        crowded = [name for name, rows in state.items() if rows.writes > _CROWDED]
-        name = self.random.choice(absent or crowded or TABLES)
-        if absent:
-            process.write("create", [model.Create(name)], lambda: self._create(process, name))
-        elif crowded or self.random.random() < 0.02:
-            if self.random.random() < 0.3:
-                process.write("drop", [model.Drop(name)], lambda: process.db.drop_table(name))
-                return
-            process.write("drop and create", [model.Drop(name), model.Create(name)], lambda: self._renew(process, name))
-
-    @staticmethod
-    def _create(process: Process, name: str) -> None:
-        process.db.create_table(name, SCHEMA, primary_key="k")
-
-    @staticmethod
-    def _renew(process: Process, name: str) -> Commit:
-        with process.db.transaction() as transaction:
-            transaction.drop_table(name)
-            transaction.create_table(name, SCHEMA, primary_key="k")
-            return transaction.commit()

@@ -6,13 +6,15 @@ from typing import Any
 
 from dolmen.testing import actors, upkeep
 from dolmen.testing.actors import Actor
+from dolmen.testing.declaring import Declarer, Founder
 from dolmen.testing.dropping import Ingester
 from dolmen.testing.erasing import Eraser
 from dolmen.testing.feeding import Feeder
 from dolmen.testing.readers import Reader
 
 ACTORS: tuple[tuple[type[Actor], int], ...] = (
-    (actors.Founder, 2),
+    (Founder, 2),
+    (Declarer, 1),
     (actors.Appender, 2),
     (actors.Upserter, 1),
     (actors.Deleter, 1),

@@ -14,6 +14,7 @@ from dolmen.store.memory import MemoryBucket
 from dolmen.testing.account import check_size, count_merges, count_upkeep
 from dolmen.testing.answers import justified
 from dolmen.testing.content import Content
+from dolmen.testing.isolation import check
 from dolmen.testing.model import (
     Create,
     DeletePositions,
@@ -28,6 +29,7 @@ from dolmen.testing.model import (
     users_own,
 )
 from dolmen.testing.never import Never, ViolationError, readable
+from dolmen.testing.recording import Recording
 from dolmen.testing.retention import JITTER_US, Retention, setting
 from dolmen.testing.seen import check_remembered, check_rows
 from dolmen.testing.stored import Pointer, Stored, View
@@ -65,6 +67,7 @@ class Ledger:
         self.digests: dict[str, str] = {}
         self.dated: list[tuple[int, int]] = []
         self.stored, self.content = Stored(bucket), Content(bucket)
+        self.recording = Recording()
         self.retention = Retention(bucket, self.stored, counts)
         self.upkeep_version = 0
         self.spilled: set[str] = set()
@@ -127,6 +130,7 @@ class Ledger:
         self.chain.append(Landed(pointer.manifest, manifest.commit_id, manifest.commit_ts, manifest.created_at, run))
         self.horizons.append(manifest.horizon)
         self.counts["commits"] += 1
+        self.recording.landed(now_us, str(run.operation))
         count_merges(self, run, version)
         count_upkeep(self, view, run)
         check_size(self, view)
@@ -135,8 +139,8 @@ class Ledger:
 
     def _fold(self, view: View, run: Run, version: int) -> None:
         manifest, before = view.manifest, self.states[-1]
-        if run.operation.kind == "expire":
-            run.effects = self._expiries(view)
+        if run.operation.upkeep:
+            run.effects = self._expiries(view) if manifest.operation == "expire" else []
         state = fold(self.states, run, self.applied, version)
         for id_ in view.applied:
             self.applied.setdefault(id_.id, id_.version)
@@ -182,10 +186,13 @@ class Ledger:
                 stored = self.content.rows(table)
                 remembered = self.content.rows(memory) if memory else ()
             rows = [Row(*row.values) for row in stored]
+            self.recording.holds(name, rows)
             check_rows(self, rows, version, name, what)
             self.check_timestamps(name, {row.u: one.ts for row, one in zip(rows, stored, strict=True)})
             check_remembered((row.values[:2] for row in remembered), expected, what)
             self.counts["tables decoded"] += 1
+        for name in self.states[version - 1].keys() - state.keys():
+            self.recording.holds(name, ())
 
     def _expiries(self, view: View) -> list[Effect]:
         """What a commit of expiry did, by what it remembers of itself; judged by the tables' time to live."""
@@ -344,6 +351,13 @@ class Ledger:
                 raise ViolationError(
                     Never.HALF, f"row {u} of {table!r} had _commit_ts {self._timestamps[u]}; now it is {ts}"
                 )
+
+    def check_isolation(self) -> None:
+        """At the end: what transactions saw of each other. Raises ViolationError with the story."""
+        runs = {version: landed.run for version, landed in enumerate(self.chain)}
+        history = self.recording.history(runs, self.applied)
+        self.counts["transactions with reads"] += sum(bool(each.reads) for each in history.transactions)
+        check(history)
 
     def check_dates(self) -> None:
         """At the end: every answer to ``at(timestamp)`` is still the right one."""

@@ -38,7 +38,7 @@ Matches: TypeAlias = Callable[[Row], bool]
 class Rows(NamedTuple):
     """A table in one version: which creation of its name it is, its rows, how many commits it holds, its settings.
 
-    ``deleted`` is what changes have deleted: by key the sequence.
+    ``deleted`` is what changes have deleted: by key the sequence. ``shape`` says how its columns are stored.
     """
 
     epoch: int
@@ -46,6 +46,7 @@ class Rows(NamedTuple):
     writes: int
     settings: dict[str, Any]
     deleted: Mapping[int, int] = MappingProxyType({})
+    shape: int = 0
 
 
 State: TypeAlias = dict[str, Rows]

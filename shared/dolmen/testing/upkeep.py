@@ -21,7 +21,7 @@ from dolmen.maintenance.ttl import expire_rows
 from dolmen.results import Commit
 from dolmen.testing import model
 from dolmen.testing.actors import TABLES, Actor, arrow
-from dolmen.testing.model import SCHEMA, Row, Run
+from dolmen.testing.model import Row, Run
 from dolmen.testing.network import MINUTE_US
 from dolmen.testing.process import Process
 from dolmen.transaction import Transaction
@@ -193,7 +193,8 @@ class Loader(Actor):
             entry = transaction.entry(name)
             transaction.begin_upload()
             intent = transaction.intent()
-            stream = pa.RecordBatchReader.from_batches(SCHEMA, batches())
+            data = data.cast(entry.schema.arrow.remove_metadata())
+            stream = pa.RecordBatchReader.from_batches(data.schema, batches())
             files = write_data_files(
                 context.store, name, entry, stream, context.runtime, _ONE_FILE, name=intent.name, beat=intent.beat
             )
