@@ -51,6 +51,7 @@ class Process:
 
     def __init__(self, network: Network, who: str, rng: random.Random) -> None:
         self.network, self.who = network, who
+        self._session = network.ledger.recording.session(who)
         limit = 600 if rng.random() < 0.05 else 10
         skew_us = rng.randint(-limit * MINUTE_US, limit * MINUTE_US)
         if STEADY in network.without:
@@ -115,6 +116,7 @@ class Process:
         assert operation is not None
         operation.runs += 1
         self.line.run = Run(operation, list(effects))
+        self.saw.begins(self.line.run)
         return self.line.run
 
     def making(self, transaction: Transaction, run: Run, function: Callable[[Transaction, Run], None]) -> None:
@@ -144,7 +146,8 @@ class Process:
         """
         operation = self._begin(Operation("read", self.who, *self._versions))
         if version is not None:
-            operation.reading = version
+            operation.reading, self.saw.at = version, version or None
+        self.saw.begins(None)
         try:
             return call()
         except UnsettledTimestampError:
@@ -153,6 +156,8 @@ class Process:
             self.ledger.refused(operation, None, error)
         except Error as error:
             raise unexpected(f"a read by {self.who}", error) from error
+        finally:
+            self.saw.ended_us = self.network.scheduler.now_us
         return None
 
     @property
@@ -168,6 +173,7 @@ class Process:
     def _begin(self, operation: Operation) -> Operation:
         operation.reading, operation.began_us = operation.known, self.network.scheduler.now_us
         self.line.operation, self.line.run = operation, None
+        self.saw = self.ledger.recording.begins(operation, self._session, operation.began_us)
         return operation
 
     def _judge(self, operation: Operation, call: Callable[[], Commit | None]) -> bool:
@@ -194,7 +200,10 @@ class Process:
             self.ledger.acknowledged(operation, self.line.run, commit)
             counts["acknowledged"] += 1
             counts["attempts lost"] += max(commit.attempts - 1, 0) if commit else 0
+            self.saw.acknowledged = True
             return True
+        finally:
+            self.saw.ended_us = self.network.scheduler.now_us
         return False
 
     def _note(self, what: str) -> None:

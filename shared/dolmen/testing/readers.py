@@ -52,6 +52,7 @@ class Reader(Actor):
             if all(name in state for state in ledger.states[began:]):
                 raise
             return
+        process.saw.rows(name, (row.u for row in found), fresh=True)
         during = range(began, ledger.version + 1)
         check_one_of(ledger, found, during, name, f"a scan between versions {began} and {ledger.version}")
 
@@ -63,6 +64,7 @@ class Reader(Actor):
         for name in sorted(state)[:2]:
             table = snapshot.table(name)
             data = table.scan(with_commit_ts=True).to_arrow()
+            process.saw.rows(name, data["u"].to_pylist())
             check_all(process.ledger, data, version, name, f"version {version}")
             if table.count() != len(state[name].rows):
                 raise ViolationError(Never.LOST, f"version {version} counts {table.count()} rows of {name!r}")
@@ -96,6 +98,7 @@ class Reader(Actor):
                 for batch in snapshot.table(name).scan().to_reader():
                     found += rows_from(batch)
                     scheduler.pause(self.random.randint(0, pace_us))
+                process.saw.rows(name, (row.u for row in found))
                 check_rows(ledger, found, version, name, f"version {version}, read slowly,")
         except VersionExpiredError:
             free_us = ledger.retention.expired_since(version)
@@ -113,6 +116,7 @@ class Reader(Actor):
             state = process.ledger.states[version]
             for name in sorted(state)[-2:]:
                 found = rows_from(transaction.table(name).scan().to_arrow())
+                process.saw.rows(name, (row.u for row in found))
                 check_rows(process.ledger, found, version, name, f"a transaction on version {version}")
 
     def _history(self, process: Process) -> None:
