@@ -94,6 +94,16 @@ class Minio:
             self._process.wait()
             self._process = None
 
+    def stop(self) -> None:
+        """SIGSTOP: it keeps its connections, and answers nobody until ``go_on``."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def create_bucket(self, name: str) -> None:
         """Creates a bucket."""
         boto3_client("s3", self.endpoint).create_bucket(Bucket=name)

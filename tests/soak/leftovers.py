@@ -1,0 +1,31 @@
+"""Which objects may be left once collection has done its work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dolmen.database import Database
+from dolmen.format.layout import POINTER
+from dolmen.maintenance.gc_mark import needed
+
+
+def check(db: Database, directory: Path) -> tuple[int, list[str]]:
+    """Objects that a commit once named go when no kept version names them any more; the others are young orphans.
+
+    Args:
+        directory: where readers have noted what commits had named.
+
+    Returns:
+        how many objects there are, and what is wrong.
+    """
+    horizon = db.history()[-1].version
+    kept: set[str] = {POINTER}
+    for version in range(horizon, db.refresh() + 1):
+        manifest = db.at(version).manifest
+        kept.add(manifest.key)
+        kept.update(needed(manifest, db.context.segments))
+    there = {info.key for info in db.context.store.list("")}
+    named = {line for path in directory.glob("seen-*.txt") for line in path.read_text().splitlines()}
+    found = [f"unreadable: {key} is needed, and is not there" for key in sorted(kept - there)]
+    found += [f"left over: {key} was dropped by versions that have expired" for key in sorted((there - kept) & named)]
+    return len(there), found
