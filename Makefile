@@ -66,6 +66,10 @@ fix: .venv/.installed ## let ruff mend style and formatting
 	@$(DEV)/ruff check --fix .
 	@$(DEV)/ruff format .
 
+.PHONY: mutations
+mutations: .venv/.installed ## break the code on purpose, and see each break noticed; writes docs/reliability.md
+	@PYTHONPATH=tests $(DEV)/python -m mutations --write
+
 # ---- running it -----------------------------------------------------------------------------------------------------
 
 .PHONY: demo

@@ -1,0 +1,11 @@
+"""All mutations."""
+
+from __future__ import annotations
+
+from mutations.mutation import Mutation
+from mutations.of_commits import COMMITS
+from mutations.of_deletes import DELETES
+from mutations.of_stores import STORES
+from mutations.of_upkeep import UPKEEP
+
+MUTATIONS: tuple[Mutation, ...] = (*COMMITS, *DELETES, *UPKEEP, *STORES)

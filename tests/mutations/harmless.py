@@ -1,0 +1,66 @@
+"""Changes that break no promise: second lines of defence, and what only costs time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mutations.mutation import Mutation, mutation
+
+
+@dataclass(frozen=True)
+class Harmless:
+    """A change that nothing can catch.
+
+    Args:
+        because: why no user can ever see it.
+    """
+
+    mutation: Mutation
+    because: str
+
+
+HARMLESS: tuple[Harmless, ...] = (
+    Harmless(
+        mutation(
+            "background work looks at the table's uuid, and not at its epoch",
+            "a group is dropped unless the table's epoch is unchanged",
+            "commit/draft.py",
+            "if entry and (entry.uuid, entry.epoch) == (uuid, epoch) else None",
+            "if entry and entry.uuid == uuid else None",
+        ),
+        "an overwrite replaces every file and every segment, and no name is ever used again, so that inputs of before "
+        "it are not found in the table; the epoch says the same at less cost.",
+    ),
+    Harmless(
+        mutation(
+            "a spill may hold the commit's own entries",
+            "a spill takes only entries of the base",
+            "commit/spill.py",
+            "            shared = _shared(getattr(before, kind), getattr(entry, kind))\n",
+            "            shared = getattr(entry, kind)\n",
+        ),
+        "their timestamps change with each rebase, so that a spill that was uploaded for a lost attempt is not equal "
+        "to what stands in the next one, and is made anew: it costs a PUT.",
+    ),
+    Harmless(
+        mutation(
+            "a manifest is put without If-None-Match",
+            "every object but the pointer is created with If-None-Match",
+            "store/s3.py",
+            '            request["IfNoneMatch"] = "*"\n',
+            '            request.pop("IfMatch", None)\n',
+        ),
+        "names are given out once, each with random digits of its own, so that a second PUT of a name has the same "
+        "bytes. Together with names that meet it is fatal: see the manifests that are put over each other.",
+    ),
+    Harmless(
+        mutation(
+            "an upload is completed without If-None-Match",
+            "an upload is completed with If-None-Match",
+            "store/upload.py",
+            'MultipartUpload={"Parts": self._parts}, IfNoneMatch="*"\n',
+            'MultipartUpload={"Parts": self._parts}\n',
+        ),
+        "the name of a data file is a fresh uuid, and an upload id can be completed only once.",
+    ),
+)

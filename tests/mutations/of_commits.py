@@ -1,0 +1,241 @@
+"""Mutations of the commit: the pointer, its readback, timestamps, exactly once, conflicts."""
+
+# ruff: noqa: E501  # quotes lines that are as long as lines may be
+
+from __future__ import annotations
+
+from mutations.mutation import Mutation, mutation
+
+COMMITS: tuple[Mutation, ...] = (
+    mutation(
+        "a pointer PUT without an answer is not read back",
+        "an unknown outcome is resolved by reading back whose commit followed",
+        "commit/loop.py",
+        "        verdict = read_back(head, base, manifest.commit_id)\n",
+        "        verdict = Verdict.UNMOVED if isinstance(outcome, Unknown) else Verdict.THEIRS\n",
+    ),
+    mutation(
+        "an unknown outcome counts as lost",
+        "an unknown outcome is never taken for a failure",
+        "commit/loop.py",
+        "        verdict = read_back(head, base, manifest.commit_id)\n",
+        "        if isinstance(outcome, Unknown):\n"
+        "            return None\n"
+        "        verdict = read_back(head, base, manifest.commit_id)\n",
+    ),
+    mutation(
+        "an unknown outcome counts as committed",
+        "an unknown outcome is never taken for a success",
+        "commit/loop.py",
+        "        verdict = read_back(head, base, manifest.commit_id)\n",
+        "        if isinstance(outcome, Unknown):\n"
+        '            return ""\n'
+        "        verdict = read_back(head, base, manifest.commit_id)\n",
+    ),
+    mutation(
+        "an outcome that stays unknown is reported as a failure",
+        "three outcomes, three types: while an attempt's outcome is unknown, any error becomes unknown",
+        "commit/loop.py",
+        "    if unknown:\n        raise UnknownOutcomeError(manifest.commit_id, unknown)\n",
+        "",
+    ),
+    mutation(
+        "a refused pointer PUT counts as committed",
+        "412 means that another commit took the place, unless readback shows ours",
+        "commit/loop.py",
+        "        if isinstance(outcome, Stored):\n            return outcome.etag\n",
+        '        if not isinstance(outcome, Unknown):\n            return getattr(outcome, "etag", "")\n',
+    ),
+    mutation(
+        "a refused pointer PUT is not read back",
+        "412 can be the answer to our own earlier PUT that has landed",
+        "commit/loop.py",
+        "        verdict = read_back(head, base, manifest.commit_id)\n",
+        "        if not isinstance(outcome, Unknown):\n"
+        "            return None\n"
+        "        verdict = read_back(head, base, manifest.commit_id)\n",
+    ),
+    mutation(
+        "the pointer is replaced whatever it has become",
+        "the pointer is replaced only by compare-and-swap on the ETag that the commit is based on",
+        "commit/loop.py",
+        "head.store.put(POINTER, pointer, if_match=base.etag)",
+        "head.store.put(POINTER, pointer, if_match=head.refresh().etag)",
+    ),
+    mutation(
+        "readback looks at the newest version alone",
+        "an attempt based on version n can have landed only as n+1: that version's commit id is looked for",
+        "commit/readback.py",
+        "_commit_id_of(head, newest.manifest, base.manifest.version + 1)",
+        "_commit_id_of(head, newest.manifest, newest.manifest.version)",
+    ),
+    mutation(
+        "a version that is told of no more counts as another's",
+        "unreadable means unknown, never theirs",
+        "commit/readback.py",
+        "    if found is None:\n        return Verdict.UNKNOWN\n",
+        "    if found is None:\n        return Verdict.THEIRS\n",
+    ),
+    mutation(
+        "an error of a cached base reaches the caller",
+        "a cached base proves nothing: an error is raised only after the pointer was read afresh",
+        "commit/loop.py",
+        "            if fresh and not gone:\n                raise\n",
+        "            if not gone:\n                raise\n",
+    ),
+    mutation(
+        "a pointer is sent however old its date is",
+        "a pointer PUT is signed within 4 minutes of the Date it is stamped with",
+        "commit/loop.py",
+        "STAMP_SECONDS = 240.0",
+        "STAMP_SECONDS = 86_400.0",
+    ),
+    mutation(
+        "a point in time is settled at once",
+        "at(timestamp) is settled once a later version exists or it is over 20 minutes ago",
+        "commit/versions.py",
+        "SETTLED_AFTER_US = 20 * 60 * 1_000_000",
+        "SETTLED_AFTER_US = 0",
+    ),
+    mutation(
+        "a rebase keeps the timestamp of its first attempt",
+        "T stands in manifest entries and is given anew by each attempt",
+        "commit/change.py",
+        "        first_ts = max(base.commit_ts, now_us) + 1\n",
+        "        first_ts = vars(type(self)).get(self.commit_id) or max(base.commit_ts, now_us) + 1\n"
+        "        setattr(type(self), self.commit_id, first_ts)\n",
+    ),
+    mutation(
+        "timestamps follow the clock, also backwards",
+        "commit_ts is strictly increasing: max(previous, server now) + 1 + i",
+        "commit/change.py",
+        "        first_ts = max(base.commit_ts, now_us) + 1\n",
+        "        first_ts = now_us + 1\n",
+    ),
+    mutation(
+        "a transaction's statements share one timestamp",
+        "statement i gets max(previous, server now) + 1 + i, so that a later one hides rows of an earlier one",
+        "commit/change.py",
+        "            statement.apply(draft, first_ts + index)\n",
+        "            statement.apply(draft, first_ts)\n",
+    ),
+    mutation(
+        "commits are dated by the local clock",
+        "created_at = max(previous created_at, server now): clocks of writers differ by minutes",
+        "commit/head.py",
+        "        return now_us, self.runtime.monotonic() - age_seconds\n",
+        "        return local_us, self.runtime.monotonic() - age_seconds\n",
+    ),
+    mutation(
+        "history is trimmed",
+        "the manifest tells of the last 64 commits; older history is spilled, not dropped",
+        "commit/draft.py",
+        "        history = (*base.history, base.as_history()) if base.version else ()\n",
+        "        history = (*base.history[-8:], base.as_history()) if base.version else ()\n",
+    ),
+    mutation(
+        "nobody asks what was applied before",
+        "a commit carries applied ids, each of which is applied once for ever",
+        "commit/change.py",
+        "        known = find_applied(base, self.applied.keys(), segments)\n",
+        "        known = find_applied(base, (), segments)\n",
+    ),
+    mutation(
+        "what was applied meanwhile loses its id and keeps its rows",
+        "of a batch that is applied in part the rest is built without what those ids are bound to",
+        "commit/change.py",
+        "            statements=tuple(one for one, is_out in zip(self.statements, taken_out, strict=True) if not is_out),\n",
+        "            statements=self.statements,\n",
+    ),
+    mutation(
+        "a batch is committed without one of its ids",
+        "each applied id stands in the manifest of the commit that applied it",
+        "commit/change.py",
+        "for id_, digest in self.applied.items()),\n        )\n",
+        "for id_, digest in [*self.applied.items()][len(self.applied) > 1 :]),\n        )\n",
+    ),
+    mutation(
+        "applied ids are looked for in the root alone",
+        "ids that leave the inline window spill, and are looked for there too",
+        "commit/applied.py",
+        '    for segment in reversed(manifest.segments_of("applied")):\n',
+        '    for segment in reversed(manifest.segments_of("applied")[:0]):\n',
+    ),
+    mutation(
+        "a bloom filter says no",
+        "a bloom miss decides alone, so that there may be no false one",
+        "format/bloom.py",
+        "        np.bitwise_or.at(words[:, word], place, bits[:, word])\n",
+        "        words[place, word] = bits[:, word]\n",
+    ),
+    mutation(
+        "applied ids are forgotten with the versions",
+        "applied ids are kept longer than a queue and its dead letters, whatever the retention of versions",
+        "maintenance/gc_plan.py",
+        "    applied_before = now_us - settings.applied_retention_us\n",
+        "    applied_before = now_us - settings.retention_us\n",
+    ),
+    mutation(
+        "read-modify-write commits whatever has changed",
+        "a commit is valid only if nobody changed what it read",
+        "commit/change.py",
+        "        for claim in self.claims:\n            claim.check(draft)\n",
+        "",
+    ),
+    mutation(
+        "a transaction over two tables checks one of them",
+        "all that a transaction read is compared with the base, of every table",
+        "commit/change.py",
+        "        for claim in self.claims:\n            claim.check(draft)\n",
+        "        for claim in self.claims[:1]:\n            claim.check(draft)\n",
+    ),
+    mutation(
+        "what was read may have been deleted since",
+        "a delete of any kind since the base conflicts with read-modify-write",
+        "commit/statements.py",
+        '        if entry.last_delete_ts > self.base_ts:\n            raise ConflictError(where + "or one before it deleted',
+        '        if False:\n            raise ConflictError(where + "or one before it deleted',
+    ),
+    mutation(
+        "rows that were added to what was read are not seen in segments",
+        "appended rows are those of files, inline or spilled, with a greater row_ts than the base",
+        "commit/statements.py",
+        "        if files or any(self.may_match(segment) for segment in spilled):\n",
+        "        if files:\n",
+    ),
+    mutation(
+        "an overwrite takes rows away that it has not seen",
+        "an overwrite conflicts with rows added since its base, unless it is forced",
+        "commit/statements.py",
+        "            if newer > self.base_ts:\n",
+        "            if newer > draft.base.commit_ts:\n",
+    ),
+    mutation(
+        "a table of the same name takes the place of the dropped one",
+        "the same name again is a new table: what was made for the old one conflicts",
+        "commit/draft.py",
+        "        if entry.uuid != uuid:\n            raise ConflictError(\n",
+        "        if not uuid:\n            raise ConflictError(\n",
+    ),
+    mutation(
+        "a table is created over another",
+        "of two who create a table by the same name one gets TableExistsError",
+        "commit/statements.py",
+        "        if self.name in draft.tables:\n            raise TableExistsError",
+        "        if not self.name:\n            raise TableExistsError",
+    ),
+    mutation(
+        "a writer does not look at the fence",
+        "a commit whose first upload is not after orphan_cutoff is refused: its objects may be collected",
+        "commit/change.py",
+        "if self.first_upload_us is not None and self.first_upload_us <= base.orphan_cutoff:",
+        "if self.first_upload_us is not None and self.first_upload_us < 0:",
+    ),
+    mutation(
+        "a job that was revoked commits",
+        "a commit whose txid is revoked is refused: its objects may be collected",
+        "commit/change.py",
+        "if self.txid is not None and self.txid in base.revoked_intents:",
+        "if self.txid is not None and self.txid in ():",
+    ),
+)

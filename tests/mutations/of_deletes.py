@@ -1,0 +1,249 @@
+"""Mutations of deletes, upserts, resolution, compaction, expiry, and changes (CDC)."""
+
+# ruff: noqa: E501  # quotes lines that are as long as lines may be
+
+from __future__ import annotations
+
+from mutations.mutation import Mutation, mutation
+
+DELETES: tuple[Mutation, ...] = (
+    mutation(
+        "a tombstone hides its own upsert's rows",
+        "a tombstone hides rows in files with applied_through < T, and not those with <= T",
+        "scan/surviving.py",
+        "hidden = lookup.hidden([columns[id_] for id_ in lookup.columns], group.file.file.applied_through)",
+        "hidden = lookup.hidden([columns[id_] for id_ in lookup.columns], group.file.file.applied_through - 1)",
+    ),
+    mutation(
+        "fresh files are a tick older than their tombstone",
+        "an upsert's rows and its keys tombstone have the SAME T",
+        "format/entries.py",
+        "        return msgspec.structs.replace(self, row_ts=ts, applied_through=ts)\n",
+        "        return msgspec.structs.replace(self, row_ts=ts, applied_through=ts - 1)\n",
+    ),
+    mutation(
+        "fresh files have every delete behind them",
+        "a fresh file's applied_through is its own statement's T, so that later deletes of the same commit hide its rows",
+        "commit/statements.py",
+        "            files=(*entry.files, *(file.stamped(ts) for file in self.files)),\n",
+        "            files=(*entry.files, *(file.stamped(ts + 16) for file in self.files)),\n",
+    ),
+    mutation(
+        "keys deleted twice are remembered by their first delete",
+        "all keys tombstones are one lookup, value -> GREATEST T",
+        "scan/keys_lookup.py",
+        '.aggregate([("ts", "max")])\n        merged = merged.rename_columns(["ts" if name == "ts_max" else name',
+        '.aggregate([("ts", "min")])\n        merged = merged.rename_columns(["ts" if name == "ts_min" else name',
+    ),
+    mutation(
+        "the first of equal keys wins in an upsert",
+        "of duplicates within one upsert the last wins",
+        "write/upsert.py",
+        '        .aggregate([("row", "max")])["row_max"]\n',
+        '        .aggregate([("row", "min")])["row_min"]\n',
+    ),
+    mutation(
+        "a tombstone is dropped once one file is past it",
+        "a tombstone is dropped only when EVERY live file has applied_through >= T or cannot match",
+        "commit/pairs.py",
+        "    settled = min((file.applied_through for file in lagging), default=None)\n",
+        "    settled = max((file.applied_through for file in lagging), default=None)\n",
+    ),
+    mutation(
+        "a tombstone is dropped without a look into segments",
+        "a segment that is not loaded counts as a live file with the least applied_through of its files",
+        "commit/pairs.py",
+        '    lagging: list[DataFile | Segment] = [*entry.segments_of("files"), *entry.files]\n',
+        "    lagging: list[DataFile | Segment] = [*entry.files]\n",
+    ),
+    mutation(
+        "a segment of tombstones goes with its oldest",
+        "a segment of tombstones is dropped only when the youngest in it is resolved",
+        "commit/pairs.py",
+        'gone = [s for s in entry.segments_of("tombstones") if settled is None or s.greatest <= settled]',
+        'gone = [s for s in entry.segments_of("tombstones") if settled is None or s.least <= settled]',
+    ),
+    mutation(
+        "resolution marks files through the version it lands on",
+        "resolution at base S sets applied_through = S, whatever was deleted meanwhile",
+        "commit/upkeep.py",
+        "            through = max(file.applied_through, self.through)\n",
+        "            through = max(file.applied_through, draft.base.commit_ts)\n",
+    ),
+    mutation(
+        "resolution marks segments of which it has read a part",
+        "a segment's resolved_through covers every live file in it",
+        "maintenance/resolution.py",
+        "            self.done += [own for own in dict.fromkeys(own for _, own in files) if own not in (None, following)]\n",
+        '            self.done += [segment.object for segment in self.entry.segments_of("files")]\n',
+    ),
+    mutation(
+        "resolution puts its vector in the place of another's",
+        "vectors only grow: concurrent resolutions and deletes by position merge by OR",
+        "commit/upkeep.py",
+        "        merged = positions | bench.read_vector(file.vector, file.rows) if file.vector else positions\n"
+        "        if not merged",
+        "        merged = positions\n        if not merged",
+    ),
+    mutation(
+        "a delete by position puts its vector in the place of another's",
+        "vectors only grow: concurrent deletes by position of the same file merge by OR",
+        "commit/statements.py",
+        "            merged = positions | bench.read_vector(file.vector, file.rows) if file.vector else positions\n",
+        "            merged = positions\n",
+    ),
+    mutation(
+        "positions are counted after filtering",
+        "positions are physical: (row group, row in it), never counted after a filter",
+        "scan/positions.py",
+        "        return path, everything if keep is None else from_mask(keep, group.first)\n",
+        "        return path, everything if keep is None else BitMap(range(group.first, group.first + int(keep.sum())))\n",
+    ),
+    mutation(
+        "a delete by position leaves out files that were compacted meanwhile",
+        "a delete by position whose files were replaced is planned again",
+        "commit/statements.py",
+        "        if gone := self.positions.keys() - files.keys():\n"
+        "            raise ConflictError(\n"
+        '                f"table {self.name!r}: {len(gone)} files, {min(gone)} first, were replaced since the delete was planned"\n'
+        "            )\n"
+        "        vectors: dict[str, tuple[DataFile, Vector]] = {}\n"
+        "        for path, positions in self.positions.items():\n",
+        "        vectors: dict[str, tuple[DataFile, Vector]] = {}\n"
+        "        for path, positions in self.positions.items():\n"
+        "            if path not in files:\n"
+        "                continue\n",
+    ),
+    mutation(
+        "a delete by position of compacted files takes the same positions of another file",
+        "a delete by position whose files were replaced is planned again",
+        "commit/statements.py",
+        "        if gone := self.positions.keys() - files.keys():\n"
+        "            raise ConflictError(\n"
+        '                f"table {self.name!r}: {len(gone)} files, {min(gone)} first, were replaced since the delete was planned"\n'
+        "            )\n",
+        "        for path in self.positions.keys() - files.keys():\n"
+        "            live = list(LiveFiles.of(entry, draft.segments))\n"
+        "            if not live:\n"
+        '                raise ConflictError(f"table {self.name!r} is empty")\n'
+        "            files[path] = max(live, key=lambda file: file.rows)\n",
+    ),
+    mutation(
+        "compaction compares no entries at its rebase",
+        "a group is committed only if each input's (applied_through, vector) is as it was at base",
+        "commit/upkeep.py",
+        "            return now is not None and (now.applied_through, now.vector) == (file.applied_through, file.vector)\n",
+        "            return now is not None\n",
+    ),
+    mutation(
+        "compaction replaces files that are gone",
+        "a group is committed only if all of its inputs are still there",
+        "commit/upkeep.py",
+        "            return now is not None and (now.applied_through, now.vector) == (file.applied_through, file.vector)\n",
+        "            return now is None or (now.applied_through, now.vector) == (file.applied_through, file.vector)\n",
+    ),
+    mutation(
+        "compaction's files have its own commit's applied_through",
+        "a compaction's output has applied_through = its base snapshot's commit_ts, never its own commit's",
+        "commit/upkeep.py",
+        "        outputs = [file for group in self.fitting for file in group.outputs]\n",
+        "        outputs = [\n"
+        "            msgspec.structs.replace(file, applied_through=ts) for group in self.fitting for file in group.outputs\n"
+        "        ]\n",
+    ),
+    mutation(
+        "compaction dates the rows it moves anew",
+        "rows that compaction moves keep the commit timestamp they were written with",
+        "commit/upkeep.py",
+        "        outputs = [file for group in self.fitting for file in group.outputs]\n",
+        "        outputs = [\n"
+        "            file if file.row_ts is None else msgspec.structs.replace(file, row_ts=ts)\n"
+        "            for group in self.fitting\n"
+        "            for file in group.outputs\n"
+        "        ]\n",
+    ),
+    mutation(
+        "the first of several deletes of a file is left out",
+        "every tombstone with a later timestamp hides the rows it matches, whoever reads: scans, compaction, resolution",
+        "scan/surviving.py",
+        "    for predicate in group.predicates:\n        keep = _without(",
+        "    for predicate in group.predicates[1:]:\n        keep = _without(",
+    ),
+    mutation(
+        "of two pairs of a file the older counts",
+        "of two pairs of a file the one with the greater (applied_through, cardinality) is newer",
+        "segments/changes.py",
+        "        if known is None or pair_of(known) < pair_of(overlay):\n",
+        "        if known is None or pair_of(known) > pair_of(overlay):\n",
+    ),
+    mutation(
+        "a pair is replaced by a smaller one",
+        "a pair is replaced only by a strictly greater one",
+        "format/entries.py",
+        "        return (applied_through, cardinality) > (self.applied_through, own)\n",
+        "        return (applied_through, cardinality) != (self.applied_through, own)\n",
+    ),
+    mutation(
+        "rows expire by a time to live that holds no more",
+        "an expiry is held to the time to live that it was made by",
+        "maintenance/ttl.py",
+        '    transaction.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # who is set to live longer since, lives\n',
+        "",
+    ),
+    mutation(
+        "of equal sequences the later change holds",
+        "a change applies only if its sequence is GREATER than what its key has come to",
+        "ingest/cdc/applying.py",
+        "pc.or_(pc.greater(own, theirs), again)",
+        "pc.or_(pc.greater_equal(own, theirs), again)",
+    ),
+    mutation(
+        "changes with sequences like those of the table are applied without a look",
+        "a file is applied without a look only if its sequences lie ABOVE all that the table has come to",
+        "commit/sequence.py",
+        "    return all(value < least for value in known)\n",
+        "    return all(value <= least for value in known)\n",
+    ),
+    mutation(
+        "deletes of changes are not remembered",
+        "a delete that arrives before an older change of its key is remembered",
+        "ingest/cdc/applying.py",
+        "        if deletes.num_rows:\n            remembered",
+        "        if deletes.num_rows > 1:\n            remembered",
+    ),
+    mutation(
+        "changes made without a look are not checked when they land elsewhere",
+        "what was applied without a look is held to that by each rebase",
+        "commit/sequence.py",
+        "        if self.above is not None and not all_above(entry, field, self.above):\n",
+        "        if self.above is not None and not field:\n",
+    ),
+    mutation(
+        "a file whose greatest value is asked for is pruned",
+        "statistics prune a file only if no row of it can match: a value at its bounds can",
+        "predicate/prune.py",
+        "    return unknown if a is None or b is None else bool(a < b)\n",
+        "    return unknown if a is None or b is None else bool(a <= b)\n",
+    ),
+    mutation(
+        "a delete takes rows with NULL where statistics prove the others",
+        "a delete removes rows for which the predicate is TRUE: NULL is not",
+        "predicate/prune.py",
+        "    return Verdict.ALWAYS if outcomes == _May.BE_TRUE else Verdict.MAYBE\n",
+        "    return Verdict.MAYBE if outcomes & _May.BE_FALSE else Verdict.ALWAYS\n",
+    ),
+    mutation(
+        "a column with a NULL counts as all NULL",
+        "null_count says how many values are NULL, not whether all are",
+        "predicate/prune.py",
+        "    if nulls is not None and nulls >= rows:\n",
+        "    if nulls is not None and nulls > 0:\n",
+    ),
+    mutation(
+        "a delete removes the rows of which its predicate is unknown",
+        "three-valued logic: a delete removes rows for which the predicate is TRUE",
+        "predicate/evaluate.py",
+        "    return mask.fill_null(False) if mask.null_count else mask\n",
+        "    return mask.fill_null(True) if mask.null_count else mask\n",
+    ),
+)

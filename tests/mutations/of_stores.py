@@ -1,0 +1,106 @@
+"""Mutations of what S3's answers mean."""
+
+# ruff: noqa: E501  # quotes lines that are as long as lines may be
+
+from __future__ import annotations
+
+from mutations.mutation import Edit, Mutation, mutation
+
+STORES: tuple[Mutation, ...] = (
+    mutation(
+        "412 counts as success",
+        "412 is a failed precondition",
+        "store/s3.py",
+        "                        return PreconditionFailed()\n",
+        '                        return Stored("")\n',
+    ),
+    mutation(
+        "409 counts as 412",
+        "409 means that nothing landed and nobody won: the request may be sent again",
+        "store/s3_errors.py",
+        "    if status in (409, 429) or code in _SEND_AGAIN:",
+        "    if status == 409:\n        return Verdict.PRECONDITION\n    if status == 429 or code in _SEND_AGAIN:",
+    ),
+    mutation(
+        "409 counts as success",
+        "409 means that nothing landed",
+        "store/s3.py",
+        "                        reason = describe(error)\n",
+        '                        return Stored("")\n',
+    ),
+    mutation(
+        "5xx on a conditional PUT counts as nothing landed",
+        "time-out, connection loss and 5xx on a conditional PUT are an unknown outcome",
+        "store/s3_errors.py",
+        "        return Verdict.REFUSED\n    return Verdict.UNKNOWN\n",
+        "        return Verdict.REFUSED\n    return Verdict.NOTHING_LANDED\n",
+    ),
+    mutation(
+        "a time-out of a conditional PUT counts as nothing landed",
+        "time-out, connection loss and 5xx on a conditional PUT are an unknown outcome",
+        "store/s3_errors.py",
+        "(*_NO_CREDENTIALS, ParamValidationError)) else Verdict.UNKNOWN\n",
+        "(*_NO_CREDENTIALS, ParamValidationError)) else Verdict.NOTHING_LANDED\n",
+    ),
+    mutation(
+        "a PUT without an answer counts as done",
+        "an unknown outcome is a type of its own",
+        "store/s3.py",
+        "                        return Unknown(describe(error))\n",
+        '                        return Stored("")\n',
+    ),
+    mutation(
+        "the pointer is put without If-Match",
+        "the pointer is replaced only by compare-and-swap on its ETag",
+        "store/s3.py",
+        '            request["IfMatch"] = if_match\n        reason = ""\n',
+        '            request.pop("IfMatch", None)\n        reason = ""\n',
+    ),
+    Mutation(
+        "manifests are named by their version and put over each other",
+        "a manifest is created under a name of its own attempt, with If-None-Match",
+        (
+            Edit("commit/loop.py", "now_us, runtime.attempt(), head.segments", 'now_us, "00000000", head.segments'),
+            Edit(
+                "store/s3.py",
+                '            request["IfNoneMatch"] = "*"\n',
+                '            request.pop("IfMatch", None)\n',
+            ),
+        ),
+    ),
+    mutation(
+        "an upload whose completion has no answer counts as done",
+        "an unclear completion is settled by looking for the object",
+        "store/upload.py",
+        "                    unclear = True\n",
+        "                    return\n",
+    ),
+    mutation(
+        "the last part of an upload is left out",
+        "an object is completed of all its parts",
+        "store/upload.py",
+        "            if self._buffer:\n                self._send(len(self._buffer))\n",
+        "            if self._buffer and not self._pending and not self._parts:\n                self._send(len(self._buffer))\n",
+    ),
+    mutation(
+        "an object that could not be created counts as there",
+        "a commit names no object before it is known to be there",
+        "store/create.py",
+        '    raise StoreUnavailableError(f"cannot create {key!r} in {store.url}: {reason}")\n',
+        "",
+    ),
+    mutation(
+        "a listing ends with its first page",
+        "a listing is read to its end",
+        "store/s3.py",
+        '            if not page.get("IsTruncated"):\n',
+        "            if page:\n",
+    ),
+    mutation(
+        "keys that could not be deleted count as deleted",
+        "of a bulk delete each key's own outcome is read",
+        "store/s3.py",
+        "        return [Deleted(key, errors.get(self._root + key)) for key in keys]\n",
+        "        return [Deleted(key, errors.get(self._root)) for key in keys]\n",
+    ),
+)

@@ -1,0 +1,246 @@
+"""Mutations of spilling, merging segments, snapshots, and collection."""
+
+# ruff: noqa: E501  # quotes lines that are as long as lines may be
+
+from __future__ import annotations
+
+from mutations.mutation import Edit, Mutation, mutation
+
+UPKEEP: tuple[Mutation, ...] = (
+    mutation(
+        "a spill is used again without comparing its entries",
+        "a spill is reused only if exactly its entries still stand, equal, in the inline tail",
+        "commit/spill.py",
+        "    if tuple(entries[: len(taken)]) != tuple(taken):\n        return None\n",
+        "    if len(entries) < len(taken):\n        return None\n",
+    ),
+    mutation(
+        "a spill holds the commit's own entries",
+        "a spill takes only entries of the base, never this commit's own, whose timestamps change with a rebase",
+        "commit/spill.py",
+        "            shared = _shared(getattr(before, kind), getattr(entry, kind))\n",
+        "            shared = getattr(entry, kind)\n",
+    ),
+    mutation(
+        "a spill of long ago is named without a look at the fence",
+        "a spill uploaded before the fence may have been collected: it is made anew",
+        "commit/workbench.py",
+        "(self._spilled_us or 0) <= base.orphan_cutoff:",
+        "(self._spilled_us or 0) < 0:",
+    ),
+    mutation(
+        "a spill of tombstones is forgotten",
+        "what leaves the root stands in a segment that the root names",
+        "commit/spill.py",
+        "        changed = msgspec.structs.replace(entry, **{self.kind: kept}, segments=(*entry.segments, self.segment))\n",
+        '        segments = entry.segments if self.kind == "tombstones" else (*entry.segments, self.segment)\n'
+        "        changed = msgspec.structs.replace(entry, **{self.kind: kept}, segments=segments)\n",
+    ),
+    mutation(
+        "a merge takes the greatest resolved_through of its inputs",
+        "a merged segment's resolved_through is the LEAST of its inputs' at the commit",
+        "commit/upkeep.py",
+        '        resolved = min((s.resolved_through for s in inputs if s.kind == "files"), default=0)\n',
+        '        resolved = max((s.resolved_through for s in inputs if s.kind == "files"), default=0)\n',
+    ),
+    mutation(
+        "a merge drops overlays of files that it does not fold",
+        "overlays and removals of files that a merge did not fold stay",
+        "maintenance/merging.py",
+        "        frozenset(overlay for overlay in overlays if overlay.file in folded),\n",
+        "        frozenset(overlays),\n",
+    ),
+    mutation(
+        "a merge drops overlays that were added meanwhile",
+        "a merge carries removals and overlays added since it was planned",
+        "commit/upkeep.py",
+        "            overlays=tuple(overlay for overlay in entry.overlays if overlay not in self.overlays),\n",
+        "            overlays=(),\n",
+    ),
+    mutation(
+        "a merge drops removals that were added meanwhile",
+        "a merge carries removals and overlays added since it was planned",
+        "commit/upkeep.py",
+        "            removed=tuple(uuid for uuid in entry.removed if uuid not in self.removed),\n",
+        "            removed=(),\n",
+    ),
+    mutation(
+        "a merge does not look whether its segments are still there",
+        "a merge needs its segments unchanged",
+        "commit/upkeep.py",
+        "        if len(inputs) < len(self.inputs):\n            return None\n",
+        "        if not inputs:\n            return None\n",
+    ),
+    mutation(
+        "a snapshot's second table is read from the newest version",
+        "a snapshot is one version, of all its tables",
+        "snapshot.py",
+        "        return PinnedTable(self._context, name, self._manifest)\n",
+        "        newest = self._context.head.refresh().manifest\n"
+        "        first = name == min(self._manifest.tables) or name not in newest.tables\n"
+        "        return PinnedTable(self._context, name, self._manifest if first else newest)\n",
+    ),
+    mutation(
+        "a transaction reads each table as it is by now",
+        "a transaction sees one version and its own statements",
+        "transaction.py",
+        "        return self._transaction.manifest\n",
+        "        newest = self._transaction.context.head.refresh().manifest\n"
+        "        own = self._transaction.changes(self.name) or self.name not in newest.tables\n"
+        "        return self._transaction.manifest if own else newest\n",
+    ),
+    mutation(
+        "collection goes by the local clock",
+        "collection goes by the server's clock",
+        "maintenance/gc_plan.py",
+        "    now_us, _ = head.server_now(manifest)\n",
+        "    now_us = head.runtime.clock_us()\n",
+    ),
+    Mutation(
+        "collection sweeps without a fence",
+        "the fence is moved by a commit BEFORE orphans are deleted, and writers are held to it",
+        (
+            Edit(
+                "commit/upkeep.py",
+                "        draft.orphan_cutoff = max(base.orphan_cutoff, self.orphan_cutoff)\n",
+                "        draft.orphan_cutoff = base.orphan_cutoff\n",
+            ),
+            Edit(
+                "maintenance/collection.py",
+                "        cutoff = self._planned.orphan_cutoff if self._dry_run else self._manifest.orphan_cutoff\n",
+                "        cutoff = self._planned.orphan_cutoff\n",
+            ),
+        ),
+    ),
+    mutation(
+        "orphans as young as the fence are swept",
+        "orphans are older than the fence by an hour: clocks differ, and S3 dates a multipart object from its beginning",
+        "maintenance/gc_sweep.py",
+        "    return max(0, hour_floor(orphan_cutoff - SLACK_US))\n",
+        "    return max(0, hour_floor(orphan_cutoff + SLACK_US))\n",
+    ),
+    mutation(
+        "orphans are swept without a look at who needs them",
+        "only what no kept version references is an orphan",
+        "maintenance/gc_sweep.py",
+        "        orphans = [item for item, needed in zip(batch, held, strict=True) if not needed]\n",
+        "        orphans = [item for item, _ in zip(batch, held, strict=True)]\n",
+    ),
+    Mutation(
+        "a silent job's objects are collected without revoking it",
+        "a job is revoked by a commit before its objects are removed",
+        (
+            Edit(
+                "commit/upkeep.py",
+                "        draft.revoked = tuple(txid for txid in self.revoke if txid not in base.revoked_intents)\n",
+                "        draft.revoked = ()\n",
+            ),
+            Edit(
+                "maintenance/gc_intents.py",
+                "    return [intent for intent in known.values() if intent.done or intent.txid in manifest.revoked_intents]\n",
+                "    return list(known.values())\n",
+            ),
+            Edit(
+                "maintenance/gc_intents.py",
+                "        before_us = manifest.revoked_intents[intent.txid] - SLACK_US\n",
+                "        before_us = manifest.created_at - SLACK_US // 4\n",
+            ),
+        ),
+    ),
+    mutation(
+        "a revoked job's objects go though a version names them",
+        "of a revoked job's objects those go that no kept version references",
+        "maintenance/gc_intents.py",
+        "zip(left, held.tolist(), strict=True) if not needed]\n        failed",
+        "zip(left, held.tolist(), strict=True)]\n        failed",
+    ),
+    mutation(
+        "readers have no grace",
+        "objects of expired versions go after reader_grace",
+        "maintenance/gc_plan.py",
+        "    over = manifest.horizon_at + settings.reader_grace_us <= now_us\n",
+        "    over = manifest.horizon_at <= now_us\n",
+    ),
+    mutation(
+        "versions are freed before the commit that lets them expire",
+        "one commit moves the horizon, and what is deleted then is computed from that commit's manifest",
+        "maintenance/collection.py",
+        "        self._through = freeable(manifest, settings, self._now_us)\n",
+        "        self._through = max(\n"
+        "            freeable(manifest, settings, self._now_us), next_horizon(context.head, manifest, settings, self._now_us)\n"
+        "        )\n",
+    ),
+    mutation(
+        "what was released is freed though it is needed",
+        "released objects go that are not in the full reference set of the current version",
+        "maintenance/gc_release.py",
+        "zip(keys, held.tolist(), strict=True) if not needed]\n",
+        "zip(keys, held.tolist(), strict=True)]\n",
+    ),
+    mutation(
+        "what was released once more is freed",
+        "released objects go that are not in released of any kept version after the horizon",
+        "maintenance/gc_mark.py",
+        "        for entry in released(manifest, reader, after):\n            yield from entry.objects\n",
+        "        for entry in released(manifest, reader, manifest.version):\n            yield from entry.objects\n",
+    ),
+    mutation(
+        "a released segment takes along what it names",
+        "a merged-away segment is released alone, a dropped one with all that it reaches",
+        "commit/upkeep.py",
+        "        draft.release(self.inputs)\n        draft.tables[self.name]",
+        "        for segment in entry.segments:\n"
+        "            if segment.object in self.inputs:\n"
+        "                draft.release_tree(segment)\n"
+        "        draft.tables[self.name]",
+    ),
+    mutation(
+        "the mark forgets deletion vectors",
+        "one registry of all fields that hold references",
+        "format/references.py",
+        '    DataFile: ("vector",),\n',
+        "",
+    ),
+    mutation(
+        "the newest versions expire by their age",
+        "a version expires when it is old enough AND not among the newest keep_versions",
+        "maintenance/gc_plan.py",
+        "manifest.version - settings.keep_versions + 1,",
+        "manifest.version,",
+    ),
+    mutation(
+        "young versions expire by their number",
+        "a version expires when it is older than the retention AND not among the newest",
+        "maintenance/gc_plan.py",
+        "        newest = min(newest, _newest_at(head, manifest, now_us - settings.retention_us))\n",
+        "        newest = min(newest, manifest.version)\n",
+    ),
+    mutation(
+        "a fence rebases over other settings",
+        "a fence never rebases over another fence or other settings, it plans again",
+        "commit/upkeep.py",
+        "        if self.settings is not None and self.settings != DatabaseSettings.of(base):\n",
+        "        if self.settings is not None and not self.settings:\n",
+    ),
+    mutation(
+        "a fence moves back",
+        "neither orphan_cutoff nor the horizon ever moves back",
+        "maintenance/gc_plan.py",
+        "    orphan_cutoff = max(manifest.orphan_cutoff, now_us - settings.orphan_age_us)\n",
+        "    orphan_cutoff = now_us - settings.orphan_age_us\n",
+    ),
+    mutation(
+        "manifests go before their readers",
+        "expired manifests go last: those before the horizon of which the grace is over",
+        "maintenance/gc_release.py",
+        "            if parsed[0] >= self._through:\n                break\n",
+        "            if parsed[0] >= self._manifest.horizon + 1:\n                break\n",
+    ),
+    mutation(
+        "an expired version is read all the same",
+        "a change that reads a version before the horizon gets VersionExpiredError",
+        "context.py",
+        "            if error.is_missing:\n                self.head.check_kept(version)\n",
+        "            if error.is_missing and version < 0:\n                self.head.check_kept(version)\n",
+    ),
+)

@@ -1,0 +1,62 @@
+"""What docs/reliability.md tells of mutations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mutations.harmless import HARMLESS
+from mutations.runner import Outcome
+
+START = "<!-- mutations: written by make mutations -->\n"
+END = "<!-- end of mutations -->\n"
+_LONGEST = 150
+
+
+def section(unmutated: Outcome, outcomes: Sequence[Outcome]) -> str:
+    """The table, and what was run."""
+    histories = [run for run in unmutated.runs if run.is_history]
+    pairs = [run for run in unmutated.runs if not run.is_history]
+    caught = sum(outcome.caught is not None for outcome in outcomes)
+    lines = [
+        f"The code as it is passes all of it: {len(histories)} histories with seeds {histories[0].what} to "
+        f"{histories[-1].what}, {sum(run.steps for run in histories):,} steps"
+        + (f", and {sum(run.steps for run in pairs):,} executions of {len(pairs)} pairs" if pairs else "")
+        + f". Of {len(outcomes)} mutations {caught} are caught, each by one of the seven points:",
+        "",
+        "| what the code does | which rule it breaks | what is seen | where | after |",
+        "| --- | --- | --- | --- | ---: |",
+        *(_row(outcome) for outcome in outcomes),
+        "",
+        "Changes that look like mutations, and break no promise:",
+        "",
+        *(f"- *{harmless.mutation.name}*: {harmless.because}" for harmless in HARMLESS),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def written(page: str, text: str) -> str:
+    """The page with this between its markers. Raises ValueError if it has none."""
+    start, end = page.find(START), page.find(END)
+    if start < 0 or end < start:
+        raise ValueError(f"the page has no place for it, which begins with {START!r} and ends with {END!r}")
+    return page[: start + len(START)] + "\n" + text + "\n" + page[end:]
+
+
+def _row(outcome: Outcome) -> str:
+    mutation, caught = outcome.mutation, outcome.caught
+    assert mutation is not None
+    if caught is None:
+        return f"| {mutation.name} | {mutation.rule} | **nothing** | | {outcome.steps:,} steps |"
+    where = f"seed {caught.what}" if caught.is_history else caught.what
+    return (
+        f"| {mutation.name} | {mutation.rule} | {caught.never}: {_short(caught.said)} | {where} "
+        f"| {outcome.steps:,} {'steps' if caught.is_history else 'steps, then pairs'} |"
+    )
+
+
+def _short(said: str) -> str:
+    """One line that fits into a table."""
+    text = re.sub(r"\s+", " ", said)
+    text = text if len(text) <= _LONGEST else text[:_LONGEST].rsplit(" ", 1)[0] + " ..."
+    return "`" + text.replace("|", "/").replace("`", "'") + "`"

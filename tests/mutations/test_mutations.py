@@ -1,0 +1,94 @@
+"""The mutations are those of today's code, and the suite sees them: all of it is run by ``make mutations``."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mutations.catalogue import MUTATIONS
+from mutations.harmless import HARMLESS
+from mutations.mutation import Edit, Mutation
+from mutations.page import END, START, section, written
+from mutations.runner import PACKAGE, Outcome, Plan, copied, tried
+from mutations.trial import FIRST_SEED, Ran
+
+QUICK = (
+    "the pointer is put without If-Match",
+    "an unknown outcome counts as lost",
+    "a transaction over two tables checks one of them",
+)
+"""These are caught by the first histories."""
+
+ALL = (*MUTATIONS, *(harmless.mutation for harmless in HARMLESS))
+
+
+def test_every_mutation_still_fits_the_code_and_leaves_python() -> None:
+    """Each of its texts stands in its file exactly once; what comes of it parses."""
+    wrong: list[str] = []
+    for mutation in ALL:
+        texts: dict[str, str] = {}
+        try:
+            for edit in mutation.edits:
+                texts[edit.file] = edit.applied(texts.get(edit.file) or (PACKAGE / edit.file).read_text())
+            for text in texts.values():
+                ast.parse(text)
+        except (ValueError, SyntaxError) as error:
+            wrong.append(f"{mutation.name}: {error}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_there_are_enough_mutations_each_with_a_name_of_its_own() -> None:
+    assert len(MUTATIONS) >= 36
+    assert not [name for name, times in Counter(mutation.name for mutation in ALL).items() if times > 1]
+    assert not [mutation.name for mutation in ALL if any(edit.old == edit.new for edit in mutation.edits)]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", QUICK)
+def test_a_mutation_is_caught_by_what_must_never_happen(name: str) -> None:
+    (mutation,) = (each for each in MUTATIONS if each.name == name)
+    outcome = tried(mutation, Plan(4, pairs=False, seconds=240))
+    assert not outcome.trouble
+    assert outcome.caught is not None
+    assert outcome.caught.never in {"LOST", "REVIVED", "HALF", "UNREADABLE", "COLLECTED", "TWICE", "MISREPORTED"}
+
+
+def test_a_crash_of_the_mutated_line_does_not_count_as_caught() -> None:
+    """Else any nonsense would be."""
+    crash = Edit("commit/change.py", "        self._check_fence(base)\n", "        assert base is None\n")
+    outcome = tried(Mutation("nonsense", "none", (crash,)), Plan(1, pairs=False, seconds=240))
+    assert outcome.caught is None
+    assert [run.sound for run in outcome.runs] == [False]
+    assert "AssertionError" in outcome.runs[0].said
+
+
+def test_a_text_that_stands_there_twice_is_not_replaced() -> None:
+    twice = Edit("commit/change.py", "ConflictError", "KeyError")
+    with pytest.raises(ValueError, match="not once"), copied(Mutation("twice", "none", (twice,))):
+        pass
+
+
+def test_the_copy_is_changed_and_the_code_is_not() -> None:
+    edit = MUTATIONS[0].edits[0]
+    with copied(MUTATIONS[0]) as package:
+        assert edit.old not in (package / edit.file).read_text()
+    assert edit.old in (PACKAGE / edit.file).read_text()
+    assert not Path(package).exists()
+
+
+def test_the_page_keeps_what_stands_around_the_table() -> None:
+    seed = str(FIRST_SEED)
+    sound = Outcome(None, (Ran(seed, 4_000, True), Ran("append/append", 12, True)))
+    caught = Outcome(MUTATIONS[0], (Ran(seed, 71, False, "LOST", "row | of\n'left'"),))
+    missed = Outcome(MUTATIONS[1], (Ran(seed, 4_000, True),))
+    page = written(f"before\n{START}old\n{END}after\n", section(sound, [caught, missed]))
+    assert page.startswith(f"before\n{START}\n")
+    assert page.endswith(f"\n{END}after\n")
+    assert "Of 2 mutations 1 are caught" in page
+    assert f"| LOST: `row / of 'left'` | seed {seed} | 71 steps |" in page
+    assert "**nothing**" in page
+    with pytest.raises(ValueError, match="no place"):
+        written("a page without markers", "")

@@ -1,0 +1,131 @@
+"""``python -m mutations.trial``: what mutated code has to pass, in a process that imports that code.
+
+First histories of the simulation by fixed seeds, then every interleaving of the exhaustive mode's pairs, up to the
+first that shows what must never happen. The code under test is whatever ``dolmen`` is first on the path. Tells of
+each history and each pair in a line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from dolmen.testing.never import ViolationError
+
+FIRST_SEED = 20_270_101
+STEPS = 4_000
+HISTORIES = 40
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What became of one history, or of one pair.
+
+    Args:
+        what: the history's seed, or the pair's name.
+        steps: of the history; of a pair, the executions of it.
+        sound: it went to its end, and nothing was wrong.
+        never: which of the things that must never happen has happened; "" for none.
+        said: what the check said of it, or what else ended it.
+    """
+
+    what: str
+    steps: int
+    sound: bool
+    never: str = ""
+    said: str = ""
+
+    @property
+    def is_history(self) -> bool:
+        """Whether it is one of the simulation."""
+        return self.what.isdigit()
+
+
+def history(seed: int, steps: int = STEPS) -> Ran:
+    """Runs one history."""
+    from dolmen.testing.simulation import HistoryError, simulate
+
+    try:
+        summary = simulate(seed, steps, keep=1)
+    except HistoryError as error:
+        return _judged(str(seed), error.failure.step, error, error.failure.reason)
+    return Ran(str(seed), summary.steps, True)
+
+
+def pairs() -> Iterator[Ran]:
+    """Runs all interleavings of pair after pair."""
+    from dolmen.testing.exhaustive import PAIRS
+    from dolmen.testing.exhaustive_enumeration import Enumeration, ExecutionError
+
+    for name, pair in PAIRS.items():
+        try:
+            count = Enumeration(pair, quick=True).run()
+        except ExecutionError as error:
+            yield _judged(name, 0, error.violation, str(error.violation))
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is not what counts
+            yield Ran(name, 0, False, "", f"{type(error).__name__}: {error} ({_place(error)})")
+        else:
+            yield Ran(name, count.executions, True)
+
+
+def _judged(what: str, steps: int, error: BaseException, reason: str) -> Ran:
+    violation = _violation(error)
+    if violation is None:
+        return Ran(what, steps, False, "", f"{reason} ({_place(error)})")
+    return Ran(what, steps, False, violation.never.name, violation.what)
+
+
+def _violation(error: BaseException) -> ViolationError | None:
+    """The violation that ended a run. None if it was something else: a mutation must not be caught by crashing.
+
+    A violation may say that users get an error: then it must be one that they may get, and no bug of the mutated line.
+    """
+    from dolmen.errors import Error
+    from dolmen.testing.never import ViolationError
+
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ViolationError):
+        cause = cause.__cause__
+    if cause is None:
+        return None
+    missing = isinstance(cause.__cause__, KeyError) and _place(cause).startswith("stored.py")  # in the bucket itself
+    return cause if missing or isinstance(cause.__cause__, (Error, type(None))) else None
+
+
+def _place(error: BaseException) -> str:
+    """Where an exception was raised first."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(last.filename).name}:{last.lineno}"
+
+
+def main() -> None:
+    """Runs one after the other until one shows what must never happen."""
+    parser = argparse.ArgumentParser(prog="python -m mutations.trial")
+    parser.add_argument("package", type=Path, help="the copy of shared/dolmen that has to be run")
+    parser.add_argument("--histories", type=int, default=HISTORIES)
+    parser.add_argument("--pairs", action="store_true", help="then the exhaustive mode's")
+    arguments = parser.parse_args()
+    import dolmen
+
+    assert Path(dolmen.__file__).parent == arguments.package.resolve(), f"{dolmen.__file__} is run instead"
+    seeds = range(FIRST_SEED, FIRST_SEED + arguments.histories)
+    for found in chain(map(history, seeds), pairs() if arguments.pairs else ()):
+        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+        sys.stdout.flush()
+        if found.never:
+            return
+
+
+if __name__ == "__main__":
+    main()
