@@ -92,6 +92,11 @@ minio-install: ## build that server once, into ~/.cache/dolmen
 spark-jars: .venv/.installed ## fetch the jars by which Spark reads S3, into ~/.cache/dolmen
 	@scripts/spark_jars.sh install
 
+.PHONY: soak
+soak: setup ## the whole pipeline on MinIO, its processes killed at random, for MINUTES=60
+	@scripts/minio.sh install
+	@$(DEV)/python scripts/soak.py --minutes $(or $(MINUTES),60) $(SOAK_FLAGS)
+
 .PHONY: bench
 bench: .venv/.installed ## measure, and write docs/benchmarks.md
 	@$(DEV)/python -m bench --write

@@ -165,7 +165,7 @@ def tables(draw: st.DrawFn) -> tuple[tuple[Column, ...], tuple[str, ...]]:
     return columns, tuple(column.name for column in columns[: len(keys)])
 
 
-def rows(columns: Sequence[Column], not_null: Sequence[str] = (), most: int = 5) -> st.SearchStrategy[list[Any]]:
+def rows(columns: Sequence[Column], not_null: Sequence[str] = (), most: int = 12) -> st.SearchStrategy[list[Any]]:
     """Rows as tuples of plain values.
 
     Args:

@@ -69,7 +69,8 @@ def texts(columns: Sequence[Column]) -> st.SearchStrategy[Condition]:
 
 def conditions(columns: Sequence[Column]) -> st.SearchStrategy[Condition]:
     """Predicates in all forms in which dolmen takes them."""
-    return texts(columns) | st.sampled_from(columns).flatmap(_mapping) | st.just(EVERYTHING)
+    text, mapping = texts(columns), st.sampled_from(columns).flatmap(_mapping)
+    return st.integers(0, 12).flatmap(lambda kind: st.just(EVERYTHING) if kind == 12 else mapping if kind > 8 else text)
 
 
 EVERYTHING = Condition("TRUE", lambda row: True)

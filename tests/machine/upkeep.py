@@ -39,17 +39,16 @@ class Upkeep(Ground):
         """Lets versions expire: none that is to be kept."""
         database = self.handles[handle]
         before = self.horizon
-        newest = self.version
         collected = database.gc(full=is_full)
         assert not collected.errors
         now = database.context.store.clock.now_us
         self.settle(database)
         self.collected = self.version
         kept = self.settings["keep_versions"]
-        retention = {"1s": 1_000_000, "1h": AGES["1h"], "1d": AGES["1d"]}[self.settings["retention"]]
-        newest_then = sum(landed.created_at <= now - retention for landed in self.versions[:newest])
+        retention = {"1s": 1_000_000, "1h": AGES["1h"]}[self.settings["retention"]]
+        newest_then = sum(landed.created_at <= now - retention for landed in self.versions)
         self.horizon = max(1, collected.horizon)
-        assert before <= self.horizon <= max(before, min(newest - kept + 1, newest_then))
+        assert before <= self.horizon <= max(before, min(self.version - kept + 1, newest_then))
 
     @rule(handle=HANDLES, is_deep=st.booleans(), is_all=st.booleans())
     def verify(self, handle: int, is_deep: bool, is_all: bool) -> None:
@@ -68,7 +67,7 @@ class Upkeep(Ground):
         size = data.draw(st.sampled_from(["4KB", "256MB", None]), label="target_file_bytes")
         commit = self.handles[handle].table(name).set(ttl=said, target_file_bytes=size)
         self.landed(commit, self.state.with_table(name, replace(table, ttl=ttl)))
-        assert self.handles[1 - handle].table(name).settings()["ttl"] == said
+        assert self.observer.table(name).settings()["ttl"] == said
 
     @rule(handle=HANDLES)
     def expire(self, handle: int) -> None:

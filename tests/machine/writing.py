@@ -57,6 +57,16 @@ class Writing(Ground):
         return self._sent(handle, name, table, send, model.append(rows), is_request)
 
     @precondition(lambda self: self.state.tables)
+    @rule(data=st.data())
+    def load(self, data: st.DataObject) -> None:
+        """Several small files, by both handles in turn."""
+        name, table = self.some_table(data)
+        for handle in (0, 1, 0):
+            rows = self.some_rows(data, table)
+            commit = self.handles[handle].table(name).append(table.data([row.values for row in rows]))
+            self.did(commit, (name, model.append(rows)))
+
+    @precondition(lambda self: self.state.tables)
     @rule(target=requests, handle=HANDLES, data=st.data(), is_request=st.booleans())
     def upsert(self, handle: int, data: st.DataObject, is_request: bool) -> Any:
         """Rows by the primary key, or by any columns that may be one."""

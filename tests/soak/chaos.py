@@ -20,12 +20,14 @@ class Blow:
         after: seconds to wait before.
         how: SIGKILL, or SIGSTOP and, later, SIGCONT.
         away: seconds until it is started again, or goes on.
+        is_due: it belongs to those that happen in every soak, however short.
     """
 
     after: float
     how: Literal["kill", "stop"]
     victim: str
     away: float
+    is_due: bool
 
     @property
     def kind(self) -> str:
@@ -48,6 +50,7 @@ def plan(seed: int, actors: Sequence[str], seconds_between: tuple[float, float])
     ]
     dice.shuffle(first)
     while True:
+        is_due = bool(first)
         how, victim = first.pop() if first else (dice.choice(["kill", "kill", "stop"]), dice.choice([*victims, SERVER]))
         away = dice.uniform(0, 4) if how == "stop" else dice.choice([0.0, dice.uniform(0, 2)])
-        yield Blow(dice.uniform(*seconds_between), "kill" if how == "kill" else "stop", victim, away)
+        yield Blow(dice.uniform(*seconds_between), "kill" if how == "kill" else "stop", victim, away, is_due)

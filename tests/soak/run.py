@@ -97,8 +97,7 @@ class Soak:
 
     def _hit(self, end: float) -> None:
         told = time.monotonic()
-        while time.monotonic() < end:
-            blow = next(self._blows)
+        while (blow := next(self._blows)).is_due or time.monotonic() < end:
             self._pass(blow.after)
             self._land(blow)
             if time.monotonic() - told > 10:
@@ -123,10 +122,10 @@ class Soak:
             time.sleep(min(0.05, until - now))
 
     def _land(self, blow: Blow) -> None:
-        if any(victim == blow.victim for _, _, victim in self._due):
-            return  # it is away already
+        while back := [when for when, _, victim in self._due if victim == blow.victim]:
+            self._pass(max(back) - time.monotonic())
         if blow.victim == SCHEDULE:
-            if not any(actor.kill_child() for name, actor in self._actors.items() if kind_of(name) == "pipeline"):
+            if not self._kill_schedule():
                 return
         elif blow.victim == SERVER:
             self._server.kill() if blow.how == "kill" else self._server.stop()
@@ -137,6 +136,14 @@ class Soak:
         self.report.blows[blow.kind] += 1
         if blow.victim != SCHEDULE:  # which the pipeline starts again by itself
             self._due.append((time.monotonic() + blow.away, blow.how, blow.victim))
+
+    def _kill_schedule(self) -> bool:
+        """Once the pipeline has started it; whether it did."""
+        for _ in range(100):
+            if any(actor.kill_child() for name, actor in self._actors.items() if kind_of(name) == "pipeline"):
+                return True
+            self._pass(0.1)
+        return False
 
     def _bring_back(self, how: str, victim: str) -> None:
         if victim == SERVER:
