@@ -6,11 +6,13 @@ from typing import Any
 
 from dolmen.testing import actors, upkeep
 from dolmen.testing.actors import Actor
+from dolmen.testing.asking import Asker
 from dolmen.testing.declaring import Declarer, Founder
 from dolmen.testing.dropping import Ingester
 from dolmen.testing.erasing import Eraser
 from dolmen.testing.feeding import Feeder
 from dolmen.testing.readers import Reader
+from dolmen.testing.rounds import Inspector, Maintainer
 
 ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (Founder, 2),
@@ -35,7 +37,10 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (upkeep.Merger, 1),
     (upkeep.Expirer, 1),
     (upkeep.Collector, 2),
+    (Maintainer, 1),
+    (Inspector, 1),
     (Reader, 2),
+    (Asker, 1),
 )
 """Every kind of actor, and how many of it take part."""
 

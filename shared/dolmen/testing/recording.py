@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dolmen.testing.effects import Ingest, Rewrite, UpsertOn
 from dolmen.testing.isolation import History, Life, Read, Transaction
 from dolmen.testing.model import Add, Append, AppendIfAbsent, Changes, Effect, Operation, Overwrite, Row, Run, Upsert
 
@@ -132,8 +133,8 @@ def _written(effects: Iterable[Effect], landed: int | None, applied: Mapping[str
 def _rows(effect: Effect) -> list[int]:
     """The rows that a statement writes, if it writes what it says."""
     match effect:
-        case Append(rows=rows) | Upsert(rows=rows) | Overwrite(rows=rows):
-            return [row.u for row in rows]
+        case Append() | Upsert() | Overwrite() | Ingest() | UpsertOn() | Rewrite():
+            return [row.u for row in effect.rows]
         case AppendIfAbsent(row=row):
             return [row.u]
         case Add(u=u):
