@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -138,7 +138,8 @@ class _Search:
     def __init__(self, history: History) -> None:
         self._history = history
         self._landed_us = [us for us, _ in history.landings]
-        self._changes, self._spans = _spans(history.lives)
+        self._numbers = {row: _hash(row) for row in history.lives}
+        self._changes, self._spans = _spans(history.lives, self._numbers)
         self._seen: dict[str, _Bound] = {}
         self._by_version: dict[int, list[Life]] = defaultdict(list)
         for life in history.lives.values():
@@ -176,11 +177,18 @@ class _Search:
                     f"  it was written by {writer.what if writer else 'nobody'}, and stands in no version",
                 )
 
+    def _sum(self, rows: frozenset[int]) -> int:
+        """What a set of rows is known by; -1 if there is one that no version holds."""
+        try:
+            return sum(map(self._numbers.__getitem__, rows)) & _MASK
+        except KeyError:
+            return -1
+
     # ---- what it saw, and what it did not ----------------------------------------------------------------------------
 
     def _contradiction(self, each: Transaction) -> Iterator[Found]:
         least, most = list(self._after(each)), list(self._before(each))
-        known = [self._spans.get(read[::2], {0: [(0, _FOREVER)]}).get(_sum(read.rows)) for read in each.reads]
+        known = [self._spans.get(read[::2], {0: [(0, _FOREVER)]}).get(self._sum(read.rows)) for read in each.reads]
         low, high = max((b.version for b in least), default=0), min((b.version for b in most), default=_FOREVER)
         if low < high and all(known):
             common = _common([spans for spans in known if spans])
@@ -306,14 +314,16 @@ def _about(read: Read) -> str:
 _Place = tuple[str, int | None]
 
 
-def _spans(lives: Mapping[int, Life]) -> tuple[dict[_Place, list[int]], dict[_Place, dict[int, list[_Span]]]]:
+def _spans(
+    lives: Mapping[int, Life], numbers: Mapping[int, int]
+) -> tuple[dict[_Place, list[int]], dict[_Place, dict[int, list[_Span]]]]:
     """By table and key (None: the whole table) the versions that changed it, and by the sum of its rows when that held.
 
     A set of rows is known by the sum of their hashes, 64 bits wide: comparing it takes no longer than hashing.
     """
     events: dict[_Place, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for row, (table, key, born, died) in lives.items():
-        value = _hash(row)
+        value = numbers[row]
         for whole in (None, key):
             at = events[table, whole]
             at[born] += value
@@ -338,10 +348,6 @@ def _hash(row: int) -> int:
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
     return z ^ z >> 31
-
-
-def _sum(rows: Iterable[int]) -> int:
-    return sum(map(_hash, rows)) & _MASK
 
 
 def _common(all_spans: Sequence[Sequence[_Span]]) -> list[_Span]:
