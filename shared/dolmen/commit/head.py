@@ -60,7 +60,7 @@ class Head:
         """Reads the pointer, and the manifest if the pointer moved: 1 or 2 GETs.
 
         Raises:
-            CorruptionError: pointer or manifest is damaged or missing.
+            CorruptionError: pointer or manifest is damaged or missing, or the pointer went back to an older version.
             UnsupportedFormatError: written by a newer dolmen.
         """
         known = self._base
@@ -74,9 +74,16 @@ class Head:
             looked_at, date_us = self.runtime.monotonic(), self.store.clock.now_us  # the manifest may take its time
             if known and known.etag == pointer.etag:
                 return self._seen(replace(known, date_us=date_us), looked_at)
-            key = Pointer.decode(pointer.body, POINTER).manifest
+            named = Pointer.decode(pointer.body, POINTER)
+            key = named.manifest
+            _check_forward(known, named)
             try:
-                return self._seen(Base(self.read_manifest(key), pointer.etag, date_us), looked_at)
+                manifest = self.read_manifest(key)
+                if manifest.commit_id != named.commit_id:
+                    raise CorruptionError(
+                        POINTER, f"its commit is {named.commit_id}, and {manifest.commit_id} in {key}"
+                    )
+                return self._seen(Base(manifest, pointer.etag, date_us), looked_at)
             except ObjectNotFoundError:  # collected between the two reads: the pointer must have moved on
                 if last:
                     raise CorruptionError(POINTER, f"it names {key}, which is missing") from None
@@ -139,3 +146,16 @@ class Head:
                 "set the wrong one right, or open the database with trust_clock=True"
             )
         return now_us, self.runtime.monotonic() - age_seconds
+
+
+def _check_forward(known: Base | None, named: Pointer) -> None:
+    """A pointer only ever moves on: one that names less than was there once has been put back by somebody."""
+    if known is None or known.manifest.version < named.version:
+        return
+    there = known.manifest
+    if (there.version, there.commit_id) != (named.version, named.commit_id):
+        raise CorruptionError(
+            POINTER,
+            f"it names version {named.version}, commit {named.commit_id}, though version {there.version}, "
+            f"{there.commit_id}, was committed; if an older copy was put back on purpose, open the database anew",
+        )

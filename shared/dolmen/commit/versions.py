@@ -62,7 +62,7 @@ def manifest_at_version(head: Head, newest: Manifest, version: int) -> Manifest:
     if version == newest.version:
         return newest
     if entry := commit_of(head, newest, version):
-        return _read(head, entry.manifest, version)
+        return _read(head, entry)
     raise VersionNotFoundError(f"version {version} is not in the history of version {newest.version}")
 
 
@@ -89,7 +89,7 @@ def manifest_at_time(head: Head, base: Base, timestamp_us: int) -> Manifest:
     segments = newest.segments_of("history")
     for entry in chain(reversed(newest.history), chain.from_iterable(_parts_at(head, segments, timestamp_us))):
         if entry.created_at <= timestamp_us and entry.version >= newest.horizon:
-            return _read(head, entry.manifest, entry.version)
+            return _read(head, entry)
     if newest.horizon > 1:
         raise VersionExpiredError(f"that time is before version {newest.horizon}, the oldest kept")
     raise VersionNotFoundError("the database is younger than that")
@@ -102,9 +102,15 @@ def _parts_at(head: Head, segments: Sequence[Segment], timestamp_us: int) -> Ite
             yield _reversed(head, segments[index])
 
 
-def _read(head: Head, key: str, version: int) -> Manifest:
+def _read(head: Head, entry: HistoryEntry) -> Manifest:
+    """The manifest of a version that a later one tells of."""
     try:
-        return head.read_manifest(key)
+        manifest = head.read_manifest(entry.manifest)
     except ObjectNotFoundError:
-        head.check_kept(version)
-        raise CorruptionError(key, "the manifest is missing") from None
+        head.check_kept(entry.version)
+        raise CorruptionError(entry.manifest, "the manifest is missing") from None
+    if manifest.as_history() != entry:
+        raise CorruptionError(
+            entry.manifest, f"it is of commit {manifest.commit_id}; later versions tell of {entry.commit_id} there"
+        )
+    return manifest

@@ -1,0 +1,86 @@
+"""The one object that changes: a pointer that was put back, or is somebody else's, is told of as soon as it can be."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+import pytest
+
+from corruption.acts import all_rows, opened, rows_of
+from corruption.worlds import World, kinds, spilled
+from dolmen.errors import CorruptionError
+from dolmen.format.layout import POINTER, parse_manifest_key
+from dolmen.format.manifest import Manifest
+from dolmen.format.pointer import Pointer
+from dolmen.store.memory import MemoryBucket, MemoryObject
+from support.aging import Place, rows
+
+
+def put(bucket: MemoryBucket, key: str, body: bytes) -> None:
+    bucket.objects[key] = MemoryObject(body, f'"{hash(body)}"', bucket.objects[key].last_modified_us)
+
+
+def earlier(world: World) -> list[bytes]:
+    """Pointers that the database had and whose version is still kept, oldest first."""
+    return [
+        body for body in world.earlier[POINTER] if Pointer.decode(body, POINTER).version >= world.horizon
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("build", [kinds, spilled])
+def test_a_pointer_that_was_put_back_is_found_by_whoever_saw_it_further_on(build: object) -> None:
+    world = build()  # type: ignore[operator]
+    for body in earlier(world):
+        bucket = world.bucket()
+        db = opened(bucket, world)
+        put(bucket, POINTER, body)
+        t = db.table("t")
+        for act in (db.refresh, t.to_arrow, t.count, partial(t.delete, "TRUE", mode="positions"), db.gc):
+            with pytest.raises(CorruptionError, match=r"_latest_manifest.*names version \d+.*was committed"):
+                act()
+        put(bucket, POINTER, world.objects[POINTER].body)
+        assert all_rows(db) == rows_of(world)
+
+
+def test_whoever_never_saw_it_further_on_reads_the_old_version_whole() -> None:
+    world = kinds()
+    for body in earlier(world):
+        bucket = world.bucket()
+        version = Pointer.decode(body, POINTER).version
+        snapshot = opened(bucket, world).at(version)
+        wanted = {name: snapshot.table(name).count() for name in snapshot.tables()}
+        put(bucket, POINTER, body)
+        db = opened(bucket, world)
+        assert db.version == version
+        assert {name: db.table(name).count() for name in db.tables()} == wanted
+
+
+def test_a_pointer_of_another_commit_than_its_manifest_is_damage() -> None:
+    world = kinds()
+    pointer = Pointer.decode(world.objects[POINTER].body, POINTER)
+    bucket = world.bucket()
+    put(bucket, POINTER, msgspec.structs.replace(pointer, commit_id="0" * 32).encode())
+    with pytest.raises(CorruptionError, match=r"_latest_manifest.*its commit is 000"):
+        opened(bucket, world)
+
+
+def test_an_older_manifest_that_is_not_the_one_history_tells_of_is_damage() -> None:
+    world = kinds()
+    key = next(key for key in world.objects if (parsed := parse_manifest_key(key)) and parsed[0] == 5)
+    other = msgspec.structs.replace(Manifest.decode(world.objects[key].body, key), commit_id="0" * 32)
+    bucket = world.bucket()
+    put(bucket, key, other.encode())
+    db = opened(bucket, world)
+    with pytest.raises(CorruptionError, match=f"{key}.*it is of commit 000"):
+        db.at(5)
+    assert all_rows(db) == rows_of(world)
+
+
+def test_two_processes_that_commit_in_turn_never_take_the_pointer_for_put_back() -> None:
+    place = Place()
+    first, second = place.db, place.open()
+    first.create_table("t", rows(0).schema)
+    for turn in range(10):
+        (first, second)[turn % 2].table("t").append(rows(turn))
+        assert first.refresh() == second.refresh() == turn + 2

@@ -1,0 +1,138 @@
+"""One trial: damage, everything that would touch it, and the verdict."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from corruption.acts import Healthy, acts, all_rows, healthy, opened, rows_of
+from corruption.damages import Damage
+from corruption.worlds import World
+from dolmen.commit.head import Head
+from dolmen.context import Context
+from dolmen.errors import Error
+from dolmen.format.layout import POINTER
+from dolmen.maintenance.verification import verify
+from dolmen.runtime import Runtime
+from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
+
+VERIFY = "verify deep"
+MOST_ACTS = 4
+"""So many of the acts that touch the damage are tried in one trial, unless all are."""
+
+
+UPKEEP = ("resolve", "compact", "merge", "gc")
+"""Acts that are several commits and change no rows."""
+
+
+class DamageError(AssertionError):
+    """Damage that did harm, or that nobody told of."""
+
+
+@dataclass
+class Tally:
+    """What trials have seen."""
+
+    trials: Counter[str] = field(default_factory=Counter)
+    """Damages by how and where."""
+    named: Counter[str] = field(default_factory=Counter)
+    """Acts that ended with an error that names a damaged object, by act."""
+    right: Counter[str] = field(default_factory=Counter)
+    """Acts that gave what they should although they read damaged bytes, by where these were."""
+    verified: Counter[str] = field(default_factory=Counter)
+    """Damages that a deep verification named, by where they were."""
+    meaningless: Counter[str] = field(default_factory=Counter)
+    """Damages of bytes that no act and no verification reads."""
+    wrong: list[str] = field(default_factory=list)
+
+
+def trial(rng: random.Random, world: World, damage: Damage, tally: Tally, most: int | None = MOST_ACTS) -> None:
+    """Damages a copy of a database, and does what touches it.
+
+    Raises:
+        DamageError: a wrong result, an error that names no damaged object, or one that is none of dolmen's.
+    """
+    if not damage.spans:
+        return  # the swap of an object with itself, or of two that are equal
+    tally.trials[f"{damage.how}: {damage.where}"] += 1
+    touching = [(name, known) for name in acts(world) if (known := healthy(world, name)) and _touches(damage, known)]
+    chosen = touching if most is None or len(touching) <= most else rng.sample(touching, most)
+    for name, known in chosen:
+        _act(world, damage, name, known, tally)
+    _verified(world, damage, bool(touching), tally)
+
+
+def _touches(damage: Damage, known: Healthy) -> bool:
+    return any(known.touches(key, *span, resized=damage.resized) for key, span in damage.spans.items())
+
+
+def _damaged(world: World, damage: Damage) -> MemoryBucket:
+    bucket = world.bucket()
+    for key, body in damage.bodies.items():
+        if damage.how == "lost":
+            del bucket.objects[key]
+        else:
+            bucket.objects[key] = MemoryObject(body, f'"{hash(body)}"', world.objects[key].last_modified_us)
+    return bucket
+
+
+def _act(world: World, damage: Damage, name: str, known: Healthy, tally: Tally) -> None:
+    bucket = _damaged(world, damage)
+    before = bucket.objects.get(POINTER)
+    act, writes = acts(world)[name]
+    try:
+        outcome = act(opened(bucket, world), world)
+    except Error as error:
+        if not any(key in str(error) for key in damage.spans):
+            raise DamageError(f"{name}: names no damaged object: {type(error).__name__}: {error}") from error
+        tally.named[name.split(" ")[0]] += 1
+        if bucket.objects.get(POINTER) is not before:
+            if name.split(" ")[0] not in UPKEEP:
+                raise DamageError(f"{name}: committed, and said {error}") from error
+            _check_after(world, damage, bucket, name, rows_of(world))  # some of its commits were made
+        return
+    except Exception as error:
+        raise DamageError(f"{name}: {type(error).__name__}: {error}") from error
+    if name.startswith("verify"):
+        return  # told apart below
+    if outcome != known.outcome:
+        raise DamageError(f"{name}: {str(outcome)[:300]}, not {str(known.outcome)[:300]}")
+    tally.right[damage.where] += 1
+    if writes:
+        _check_after(world, damage, bucket, name, known.after)
+
+
+def _check_after(world: World, damage: Damage, bucket: MemoryBucket, name: str, wanted: object) -> None:
+    """With the damaged objects put right again, what was committed is whole, and as it would have been."""
+    for key, body in damage.bodies.items():
+        there = bucket.objects.get(key)
+        if damage.how == "lost" or (there is not None and there.body == body):
+            bucket.objects[key] = world.objects[key]
+    try:
+        rows = all_rows(opened(bucket, world))
+    except Error as error:
+        raise DamageError(f"{name}: afterwards {type(error).__name__}: {error}") from error
+    if rows != wanted:
+        raise DamageError(f"{name}: carried damage on: {rows}, not {wanted}")
+
+
+def _verified(world: World, damage: Damage, touched: bool, tally: Tally) -> None:
+    """A deep verification names a damaged object, unless nothing ever reads the bytes."""
+    if not _touches(damage, healthy(world, VERIFY)):
+        if touched:
+            raise DamageError("verification does not read what others read")
+        tally.meaningless[damage.where] += 1
+        return
+    runtime = Runtime(clock_us=lambda: world.now_us, threads=1)
+    store = MemoryStore(_damaged(world, damage), runtime)
+    try:
+        report = verify(Context(store, runtime, Head(store, runtime)), deep=True, all_versions=True)
+        told = [str(finding) for finding in report.findings]
+    except Error as error:
+        told = [str(error)]
+    except Exception as error:
+        raise DamageError(f"{VERIFY}: {type(error).__name__}: {error}") from error
+    if not any(key in line for key in damage.spans for line in told):
+        raise DamageError(f"{VERIFY}: does not tell of it, but of {told[:3]}")
+    tally.verified[damage.where] += 1
