@@ -103,7 +103,7 @@ class Actor:
 
 def arrow(rows: tuple[Row, ...]) -> pa.Table:
     """Rows as production code takes them."""
-    return pa.table(list(zip(*rows, strict=True)), schema=SCHEMA)
+    return pa.table(list(zip(*rows, strict=True)), schema=SCHEMA) if rows else SCHEMA.empty_table()
 
 
 class Appender(Actor):

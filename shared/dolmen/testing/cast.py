@@ -11,12 +11,15 @@ from dolmen.testing.declaring import Declarer, Founder
 from dolmen.testing.dropping import Ingester
 from dolmen.testing.erasing import Eraser
 from dolmen.testing.feeding import Feeder
+from dolmen.testing.juggling import Juggler, Rewriter
 from dolmen.testing.readers import Reader
 from dolmen.testing.rounds import Inspector, Maintainer
 
 ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (Founder, 2),
     (Declarer, 1),
+    (Juggler, 1),
+    (Rewriter, 1),
     (actors.Appender, 2),
     (actors.Upserter, 1),
     (actors.Deleter, 1),

@@ -15,7 +15,7 @@ from dolmen.testing.effects import SHAPES, Found
 from dolmen.testing.model import Effect
 from dolmen.testing.never import Never, ViolationError
 from dolmen.testing.process import Process
-from dolmen.transaction import Transaction
+from dolmen.transaction import Transaction, TransactionTable
 
 _CROWDED = 18
 
@@ -120,9 +120,9 @@ class Declarer(Actor):
         process.network.counts["declarations refused"] += 1
 
 
-def found(transaction: Transaction, name: str, shape: int) -> None:
+def found(transaction: Transaction, name: str, shape: int) -> TransactionTable:
     """Creates a table in a transaction."""
-    transaction.create_table(name, SHAPES[shape].schema, primary_key="k", sort_key=SHAPES[shape].sort_key)
+    return transaction.create_table(name, SHAPES[shape].schema, primary_key="k", sort_key=SHAPES[shape].sort_key)
 
 
 def _effects(changes: Sequence[Change], shapes: dict[str, int]) -> list[Effect]:
