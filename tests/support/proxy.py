@@ -35,6 +35,8 @@ FAULTS = {
     "duplicate": "apply it twice, give the second answer",
     "cut": "apply it, then break off in the middle of the answer's body",
     "answer": "answer ``status`` (default 200) with ``body``, not applied",
+    "ignore if-match": "apply it without that condition, as a server does that does not know it",
+    "ignore if-none-match": "the same with the other one",
     "forbid": "answer 403 with the code in ``code`` (default AccessDenied), not applied",
 }
 

@@ -52,8 +52,8 @@ class Head:
     def get(self, name: str) -> str | None:
         return next((value for found, value in self.headers if found.lower() == name), None)
 
-    def encode(self, *, without: str = "") -> bytes:
-        lines = [self.start, *(f"{name}: {value}" for name, value in self.headers if name.lower() != without)]
+    def encode(self, *without: str) -> bytes:
+        lines = [self.start, *(f"{name}: {value}" for name, value in self.headers if name.lower() not in without)]
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
@@ -129,11 +129,12 @@ class Server:
         if (head.get("expect") or "").lower() == "100-continue":
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             await writer.drain()
-        outgoing = head.encode(without="expect")
         body = blocks(reader, head, until_close=False)
         if drawn is not None:
             rule, request.fault = drawn
-        if drawn is None or request.fault == "cut":
+        ignored = (request.fault or "").removeprefix("ignore ")
+        outgoing = head.encode("expect", ignored)
+        if drawn is None or request.fault == "cut" or ignored != (request.fault or ""):
             return await self._pass(request, link, outgoing, body, writer)
         sent = [outgoing]
         async for block, length in body:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
-from dolmen.errors import AccessDeniedError, Error
+from dolmen.errors import AccessDeniedError, Error, ObjectNotFoundError
 from dolmen.runtime import Runtime
 from dolmen.store import LocalStore, MemoryStore, ObjectStore, open_store
 from dolmen.testing.contract import Load, Need, Place, keys, put
@@ -55,7 +55,7 @@ class Site:
         """Each thing that an account may be forbidden: what it is, and how to try it."""
         store = self.open("permissions")
         yield Need.PUT, "Objects may be created (s3:PutObject).", lambda: put(store, "key")
-        yield Need.GET, "Objects may be read (s3:GetObject).", lambda: store.get("key")
+        yield Need.GET, "Objects may be read (s3:GetObject).", lambda: _read(store)
         yield Need.LIST, "Objects may be listed (s3:ListBucket).", lambda: keys(store)
         yield Need.DELETE, "Objects may be deleted (s3:DeleteObject).", lambda: _delete(store)
         upload = getattr(store, "ask", None)
@@ -85,13 +85,13 @@ class Site:
             return []
         with suppress(Error):  # what is no object yet may cost something, but is in nobody's way
             _abort_uploads(store)
-        left: list[str] = []
         try:
             found = keys(store)
-            for start in range(0, len(found), _BATCH):
-                left += [each.key for each in store.delete(found[start : start + _BATCH]) if each.error is not None]
-        except AccessDeniedError as error:
-            return [f"{store.url}: {error}"]
+        except AccessDeniedError:
+            return [store.url]
+        left = [
+            key for start in range(0, len(found), _BATCH) for key in _remaining(store, found[start : start + _BATCH])
+        ]
         return [f"{store.url}/{key}" for key in left]
 
 
@@ -143,10 +143,23 @@ def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def _read(store: ObjectStore) -> None:
+    with suppress(ObjectNotFoundError):  # who is told so may read; who may not write has no object
+        store.get("key")
+
+
 def _delete(store: ObjectStore) -> None:
     for outcome in store.delete(["key"]):
         if outcome.error is not None:
             raise AccessDeniedError(f"{store.url}: {outcome.error}")
+
+
+def _remaining(store: ObjectStore, names: list[str]) -> list[str]:
+    """Deletes objects; returns those that could not be."""
+    try:
+        return [each.key for each in store.delete(names) if each.error is not None]
+    except AccessDeniedError:
+        return names
 
 
 def _begin_and_abort(store: Any) -> None:
