@@ -86,7 +86,13 @@ def _make(runtime: Runtime, session: Any) -> Connection:
 def _observe(clock: ServerClock, response: dict[str, Any] | None) -> None:
     date = (response or {}).get("headers", {}).get("Date")
     if date:
-        clock.observe(int(parsedate_to_datetime(date).timestamp()) * 1_000_000)
+        clock.observe(_seconds(date) * 1_000_000)
+
+
+@lru_cache(maxsize=64)
+def _seconds(date: str) -> int:
+    """Since the epoch; a busy process gets many answers in each second."""
+    return int(parsedate_to_datetime(date).timestamp())
 
 
 def _timeout(kind: str) -> float:

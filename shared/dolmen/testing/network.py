@@ -114,7 +114,7 @@ class Network(Wire):
         self.step_limit = 0
         self.server_off_us = 0
         self.bucket = MemoryBucket(self.server_clock_us, "simulation")
-        self.server = Server(self.bucket, self, page=rng.choice((20, 100, 1_000)), repeated=rng.choice(tuple(Repeated)))
+        self.server = Server(self.bucket, self, page=rng.choice((10, 30, 100)), repeated=rng.choice(tuple(Repeated)))
         self.ledger = Ledger(self.bucket, counts)
         self.lines: dict[str, Line] = {}
         self._belated = ""

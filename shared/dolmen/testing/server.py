@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
+from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from dolmen.store.memory import MemoryBucket, MemoryObject
@@ -33,6 +35,30 @@ class Upload:
     parts: dict[int, tuple[bytes, str]] = field(default_factory=dict)
 
 
+class Shelf(dict[str, MemoryObject]):
+    """Objects by key, and their keys in order: each list would sort them again otherwise."""
+
+    def __init__(self, objects: Mapping[str, MemoryObject]) -> None:
+        super().__init__(objects)
+        self.keys_in_order = sorted(objects)
+
+    def __setitem__(self, key: str, there: MemoryObject) -> None:
+        if key not in self:
+            insort(self.keys_in_order, key)
+        super().__setitem__(key, there)
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        del self.keys_in_order[bisect_left(self.keys_in_order, key)]
+
+    def pop(self, key: str, default: Any = None) -> Any:
+        """Removes an object, if it is there."""
+        there = self.get(key, default)
+        if key in self:
+            del self[key]
+        return there
+
+
 class Server:
     """Objects and the uploads beside them. Each request is atomic.
 
@@ -47,6 +73,9 @@ class Server:
         self, bucket: MemoryBucket, wire: Wire, *, page: int = 1_000, repeated: Repeated = Repeated.ANSWERED
     ) -> None:
         self.bucket, self.wire, self.page, self.repeated = bucket, wire, page, repeated
+        if not isinstance(bucket.objects, Shelf):
+            bucket.objects = Shelf(bucket.objects)
+        self.objects: Shelf = bucket.objects
         self.uploads: dict[str, Upload] = {}
         self._begun = 0
         self._completed: dict[str, str] = {}
@@ -62,7 +91,7 @@ class Server:
     # ---- objects -----------------------------------------------------------------------------------------------------
 
     def _find(self, request: Request) -> MemoryObject:
-        there = self.bucket.objects.get(request.key)
+        there = self.objects.get(request.key)
         if there is None:
             raise Refusal(404, "NoSuchKey" if request.verb is Verb.GET else "404")
         if request.if_match is not None and there.etag != request.if_match:
@@ -82,35 +111,36 @@ class Server:
 
     def _head(self, request: Request) -> Mapping[str, Any]:
         there = self._find(request)
-        return {"ContentLength": len(there.body), "ETag": there.etag, "LastModified": _moment(there.last_modified_us)}
+        return {
+            "ContentLength": len(there.body),
+            "ETag": there.etag,
+            "LastModified": _moment(there.last_modified_us // 1_000_000),
+        }
 
     def _list(self, request: Request) -> Mapping[str, Any]:
-        prefix, objects = request.key, self.bucket.objects
-        keys = sorted(key for key in objects if key.startswith(prefix))
-        first = bisect_right(keys, request.start_after) if request.start_after else 0
-        end = first + min(request.limit, self.page)
-        contents = [
-            {
-                "Key": key,
-                "Size": len(objects[key].body),
-                "ETag": objects[key].etag,
-                "LastModified": _moment(objects[key].last_modified_us),
-            }
-            for key in keys[first:end]
-        ]
-        if end >= len(keys):
+        prefix, objects, keys = request.key, self.objects, self.objects.keys_in_order
+        first = max(bisect_left(keys, prefix), bisect_right(keys, request.start_after))
+        end = min(first + min(request.limit, self.page), len(keys))
+        contents: list[dict[str, Any]] = []
+        for key in islice(keys, first, end):
+            if not key.startswith(prefix):
+                return {"Contents": contents, "IsTruncated": False}
+            there = objects[key]
+            changed = _moment(there.last_modified_us // 1_000_000)
+            contents.append({"Key": key, "Size": len(there.body), "ETag": there.etag, "LastModified": changed})
+        if end == len(keys) or not keys[end].startswith(prefix):
             return {"Contents": contents, "IsTruncated": False}
         return {"Contents": contents, "IsTruncated": True, "NextContinuationToken": keys[end - 1]}
 
     def _put(self, request: Request) -> Mapping[str, Any]:
         self._check(request)
         etag = f'"{hashlib.md5(request.body, usedforsecurity=False).hexdigest()}"'
-        self.bucket.objects[request.key] = MemoryObject(request.body, etag, self.bucket.clock_us())
+        self.objects[request.key] = MemoryObject(request.body, etag, self.bucket.clock_us())
         return {"ETag": etag}
 
     def _check(self, request: Request) -> None:
         """The condition of a put or a completion. Without one, which dolmen never sends, it is done. Raises Refusal."""
-        there = self.bucket.objects.get(request.key)
+        there = self.objects.get(request.key)
         if not request.if_none_match and request.if_match is None:
             return
         if request.if_match is not None and there is None:
@@ -123,7 +153,7 @@ class Server:
         for key in request.keys:
             if key not in spared:
                 self.wire.removing(key)
-                self.bucket.objects.pop(key, None)
+                self.objects.pop(key)
         return {"Errors": [{"Key": key, "Code": "InternalError", "Message": "try again"} for key in spared]}
 
     # ---- uploads -----------------------------------------------------------------------------------------------------
@@ -148,7 +178,7 @@ class Server:
 
     def _complete_upload(self, request: Request) -> Mapping[str, Any]:
         if etag := self._completed.get(request.upload):
-            if self.repeated is Repeated.REFUSED and request.key in self.bucket.objects:
+            if self.repeated is Repeated.REFUSED and request.key in self.objects:
                 raise Refusal(412, "PreconditionFailed")
             if self.repeated is Repeated.ANSWERED:
                 return {"ETag": etag}
@@ -162,7 +192,7 @@ class Server:
         body = b"".join(upload.parts[number][0] for number in numbers)
         digests = b"".join(bytes.fromhex(upload.parts[number][1].strip('"')) for number in numbers)
         etag = f'"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(numbers)}"'
-        self.bucket.objects[request.key] = MemoryObject(body, etag, upload.began_us)
+        self.objects[request.key] = MemoryObject(body, etag, upload.began_us)
         del self.uploads[request.upload]
         self._completed[request.upload] = etag
         return {"ETag": etag}
@@ -186,6 +216,7 @@ _HANDLERS = {
 }
 
 
-def _moment(us: int) -> datetime:
+@lru_cache(maxsize=4_096)
+def _moment(seconds: int) -> datetime:
     """As S3 tells times: in whole seconds."""
-    return datetime.fromtimestamp(us // 1_000_000, UTC)
+    return datetime.fromtimestamp(seconds, UTC)

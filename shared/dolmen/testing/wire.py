@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from email.utils import formatdate
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
@@ -224,11 +225,16 @@ class SimulatedClient:
         raise ClientError(response, _OPERATIONS[request.verb])
 
     def _received(self, status: int, answer: Mapping[str, Any]) -> dict[str, Any]:
-        date = formatdate(self._server.bucket.clock_us() // 1_000_000, usegmt=True)
+        date = _date(self._server.bucket.clock_us() // 1_000_000)
         for handler in self.meta.events.handlers:
             handler(response_dict={"status_code": status, "headers": {"Date": date}})
         metadata = {"HTTPStatusCode": status, "HTTPHeaders": {"date": date, "server": "AmazonS3"}, "RetryAttempts": 0}
         return {**answer, "ResponseMetadata": metadata}
+
+
+@lru_cache(maxsize=64)
+def _date(seconds: int) -> str:
+    return formatdate(seconds, usegmt=True)
 
 
 class SimulatedStore(S3Store):
