@@ -51,6 +51,16 @@ class Shelf(dict[str, MemoryObject]):
         super().__delitem__(key)
         del self.keys_in_order[bisect_left(self.keys_in_order, key)]
 
+    def update(self, *others: Any, **more: Any) -> None:
+        """Adds objects, or replaces them."""
+        super().update(*others, **more)
+        self.keys_in_order = sorted(self)
+
+    def clear(self) -> None:
+        """Removes all."""
+        super().clear()
+        self.keys_in_order.clear()
+
     def pop(self, key: str, default: Any = None) -> Any:
         """Removes an object, if it is there."""
         there = self.get(key, default)
