@@ -25,6 +25,9 @@ class Shrunk:
     finished: bool
 
 
+_PATIENCE = 4
+_LEAST_STEPS = 200
+
 Progress = Callable[[Failure, int], None]
 """Is told of the smallest failure so far, and how many histories were tried."""
 
@@ -85,9 +88,11 @@ class _Shrinker:
     def shrink(self) -> None:
         """Until nothing more can be left out.
 
-        Fewer actors need more time until they meet so unhappily again, so at first they have as many steps as all of
-        them had; only then does the history end earlier.
+        Fewer actors need more time until they meet so unhappily again, so at first they have some times as many steps
+        as all of them had; only then does the history end earlier.
         """
+        steps = min(self.smallest.replay.steps, max(_PATIENCE * self.smallest.step, _LEAST_STEPS))
+        self._holds(replace(self.smallest.replay, steps=steps))
         self._leave_out_faults()
         before = None
         while self.smallest.replay != before:

@@ -209,7 +209,8 @@ class _History:
         reason = str(error) if isinstance(error, ViolationError) else f"{type(error).__name__}: {error}"
         self.trace.violation(self.now_us, reason)
         only = None if self.only is None else tuple(self.actors)
-        replay = Replay(self.seed, self.steps, only, tuple(sorted(self.without)))
+        without = (ALL,) if self.without == {*KINDS} else tuple(sorted(self.without))
+        replay = Replay(self.seed, self.steps, only, without)
         return Failure(
             replay, never, reason, self.network.steps, self.trace.digest, self.trace.events, tuple(self.actors)
         )
