@@ -12,6 +12,7 @@ import pyarrow as pa
 from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
 from dolmen.context import Context
+from dolmen.errors import TableNotFoundError
 from dolmen.format.properties import DATABASE_PROPERTIES, shown
 from dolmen.replay import replay
 from dolmen.results import Commit
@@ -229,7 +230,7 @@ class Database:
         """
         from dolmen.maintenance.resolution import resolve
 
-        return {name: resolve(self._context, name) for name in self._some(table)}
+        return self._each(table, lambda name: resolve(self._context, name))
 
     def compact(self, table: str | None = None, *, dry_run: bool = False) -> dict[str, Compacted]:
         """Rewrites small and mostly deleted files of one table, or of all, into full ones, where that pays.
@@ -242,7 +243,7 @@ class Database:
         """
         from dolmen.maintenance.compaction import compact
 
-        return {name: compact(self._context, name, dry_run=dry_run) for name in self._some(table)}
+        return self._each(table, lambda name: compact(self._context, name, dry_run=dry_run))
 
     def merge(self) -> Merged:
         """Merges segments: what has left the manifest is kept in few objects. See ``compact``."""
@@ -335,12 +336,18 @@ class Database:
 
         return debts(self._context, exact=exact)
 
-    def _some(self, table: str | None) -> list[str]:
-        manifest = self._context.head.refresh().manifest
+    def _each(self, table: str | None, run: Callable[[str], T]) -> dict[str, T]:
+        """Runs a step for one table, or for all; one of all that is dropped before its turn is left out."""
+        manifest, done = self._context.head.refresh().manifest, dict[str, T]()
         if table is not None:
             manifest.table(table)
-            return [table]
-        return sorted(manifest.tables)
+            return {table: run(table)}
+        for name in sorted(manifest.tables):
+            try:
+                done[name] = run(name)
+            except TableNotFoundError:
+                continue
+        return done
 
     def __repr__(self) -> str:
         cached = self._context.head.cached

@@ -12,7 +12,7 @@ from dolmen.errors import TableNotFoundError, UnsettledTimestampError, VersionEx
 from dolmen.maintenance.collection import collect
 from dolmen.maintenance.resolution import resolve
 from dolmen.runtime import Runtime
-from dolmen.store.base import Deleted, Object, ObjectInfo
+from dolmen.store.base import Buffer, Deleted, Object, ObjectInfo, PutOutcome
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.transaction import Transaction
 
@@ -426,3 +426,33 @@ def test_a_point_in_time_is_settled_by_when_the_pointer_was_read_and_not_the_man
     with pytest.raises(UnsettledTimestampError):
         reader.at(timestamp=asked_us)
     assert reader.at(timestamp=asked_us).version == writer.version
+
+
+class Dropping(MemoryStore):
+    """Another process drops a table as soon as the first table's file is opened."""
+
+    drop: Callable[[], object] | None = None
+
+    def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
+        if self.drop and key.startswith("data/a/"):
+            happens, self.drop = self.drop, None
+            happens()
+        return super().put(key, body, if_match=if_match)
+
+
+def test_a_step_over_all_tables_leaves_out_one_that_is_dropped_before_its_turn() -> None:
+    """Seed 205 of 3,000 steps: compaction of all tables failed for one that nobody had asked for by its name."""
+    bucket = MemoryBucket()
+    writer = open_database(bucket)
+    for name in ("a", "b"):
+        writer.create_table(name, SCHEMA)
+        for k in range(12):
+            writer.table(name).append(pa.table({"k": [k]}))
+    runtime = Runtime(clock_us=bucket.clock_us, sleep=lambda seconds: None, threads=1)
+    store = Dropping(bucket, runtime)
+    store.drop = lambda: writer.drop_table("b")
+    assert list(Database(store, runtime).compact()) == ["a"]
+    assert store.drop is None
+    assert writer.table("a").count() == 12
+    with pytest.raises(TableNotFoundError):
+        Database(store, runtime).compact("b")
