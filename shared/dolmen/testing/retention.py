@@ -155,6 +155,8 @@ class Retention:
             )
         if own:
             self._let[manifest.version] = own
+        for key in own:  # of a table that came and went in this commit, too: no version has ever shown it
+            self.last_needed.setdefault(key, manifest.version - 1)
         told = [let.version for let in view.released]
         due = [version for version in self._let if version > manifest.freed]
         if any(a >= b for a, b in pairwise(told)) or not set(due) <= set(told):
