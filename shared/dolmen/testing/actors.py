@@ -198,6 +198,10 @@ class Counter(Actor):
         if self.target(process, TABLES[2:3]) is None:
             return
         k, amount = self.random.randrange(3), self.random.randint(1, 9)
+        if self.random.random() < 0.1:  # nothing but a delete: whoever adds meanwhile starts anew
+            effect = model.Delete("counters", lambda row: row.k == k)
+            process.write(f"counter {k} ends", [effect], lambda: process.db.table("counters").delete({"k": k}))
+            return
 
         def increment(transaction: Transaction, run: Run) -> None:
             u = self.world.unique()
@@ -224,9 +228,11 @@ class Transferrer(Actor):
         if self.target(process, TABLES[2:3]) is None or self.target(process, TABLES[3:]) is None:
             return
         k, amount = self.random.randrange(3), self.random.randint(1, 9)
+        parts = [("counters", -amount), ("ledger", amount)]
+        self.random.shuffle(parts)
 
         def transfer(transaction: Transaction, run: Run) -> None:
-            for name, change in (("counters", -amount), ("ledger", amount)):
+            for name, change in parts:
                 u = self.world.unique()
                 run.effects.append(model.Add(name, k, change, u))
                 add(process, transaction, name, k, change, u)
