@@ -65,6 +65,21 @@ class Reading(Ground):
 
     @precondition(lambda self: self.state.tables)
     @rule(handle=HANDLES, data=st.data())
+    def timestamps(self, handle: int, data: st.DataObject) -> None:
+        """Every row tells the commit that added it, however often it has been rewritten since."""
+        name, table = self.some_table(data)
+        found = self.handles[handle].table(name).scan(with_commit_ts=True).to_arrow()
+        stamps = found["_commit_ts"].to_pylist()
+        shown = zip(*(plain(column) for column in found.drop_columns("_commit_ts").columns), strict=True)
+        told_of = sorted(zip(map(repr, shown), stamps, strict=True))
+        expected = sorted((repr(row.values), *self.stamps[row.number]) for row in table.rows)
+        assert len(told_of) == len(expected)
+        for (row, stamp), (same, least, most) in zip(told_of, expected, strict=True):
+            assert row == same
+            assert least <= stamp <= most
+
+    @precondition(lambda self: self.state.tables)
+    @rule(handle=HANDLES, data=st.data())
     def sql(self, handle: int, data: st.DataObject) -> None:
         """DuckDB over the scans sees the same."""
         name, table = self.some_table(data)

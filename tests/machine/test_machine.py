@@ -48,7 +48,7 @@ def _run(new_place: Callable[[], Place], examples: int, steps: int) -> None:
 
 @pytest.mark.timeout(7_200 if LONG else 600)
 def test_every_kept_version_of_a_directory_is_what_the_model_says() -> None:
-    _run(LocalPlace, *((1_000, 100) if LONG else (40, 30)))
+    _run(LocalPlace, *((600, 100) if LONG else (20, 60)))
 
 
 @pytest.mark.timeout(7_200 if LONG else 600)

@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from dolmen.database import Database
-from machine.base import HANDLES, Ground
+from machine.base import HANDLES, SELDOM, Ground
 from machine.model import Row, Statement, TableState
 
 DAY_US = 86_400_000_000
 AGES = {"1h": 3_600_000_000, "1d": DAY_US, "30d": 30 * DAY_US}
 WORK: dict[str, Callable[[Database], object]] = {
-    "resolve": lambda database: database.resolve(),
-    "compact": lambda database: database.compact(),
     "merge": lambda database: database.merge(),
     "maintain": lambda database: database.maintain(steps=("resolve", "compact", "merge")),
     "plan": lambda database: database.compact(dry_run=True),
@@ -28,15 +26,30 @@ WORK: dict[str, Callable[[Database], object]] = {
 class Upkeep(Ground):
     """Resolution, compaction, merging, collection, expiry, settings, and the checks that come with the database."""
 
+    @rule(handle=HANDLES)
+    def resolve(self, handle: int) -> None:
+        """Deletes become vectors."""
+        resolved = self.handles[handle].resolve()
+        assert resolved.keys() == self.state.tables.keys()
+        self.settle(self.handles[handle])
+
+    @rule(handle=HANDLES)
+    def compact(self, handle: int) -> None:
+        """Small files become large ones."""
+        compacted = self.handles[handle].compact()
+        assert compacted.keys() == self.state.tables.keys()
+        self.settle(self.handles[handle])
+
     @rule(handle=HANDLES, work=st.sampled_from(sorted(WORK)))
     def work(self, handle: int, work: str) -> None:
-        """Background work."""
+        """Other background work, and what it would do."""
         WORK[work](self.handles[handle])
         self.settle(self.handles[handle])
 
-    @rule(handle=HANDLES, is_full=st.booleans())
-    def collect(self, handle: int, is_full: bool) -> None:
-        """Lets versions expire: none that is to be kept."""
+    @rule(handle=HANDLES, is_full=st.booleans(), seconds=st.sampled_from([0, 2, 4_000]))
+    def collect(self, handle: int, is_full: bool, seconds: int) -> None:
+        """Lets versions expire: none that is to be kept. What they alone needed is gone after the next time."""
+        self.place.pass_time(seconds)
         database = self.handles[handle]
         before = self.horizon
         collected = database.gc(full=is_full)
@@ -56,6 +69,7 @@ class Upkeep(Ground):
         report = self.handles[handle].verify(deep=is_deep, all_versions=is_all)
         assert report.ok, report
 
+    @SELDOM
     @precondition(lambda self: self.state.tables)
     @rule(handle=HANDLES, data=st.data(), age=st.sampled_from([None, *AGES]))
     def set(self, handle: int, data: st.DataObject, age: str | None) -> None:

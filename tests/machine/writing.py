@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import multiple, precondition, rule
 
 import dolmen
-from dolmen.errors import AppliedIdError, ConflictError
+from dolmen.errors import AppliedIdError, ConflictError, RowError
 from dolmen.results import Commit
-from machine import model
-from machine.base import HANDLES, Ground, requests
+from machine import columns, model
+from machine.base import HANDLES, SELDOM, Ground, requests
 from machine.conditions import conditions
 from machine.model import TableState
 
@@ -30,6 +30,8 @@ class Request:
     version: int
     send: Callable[[dolmen.Table], Commit]
 
+
+FILES = 6
 
 FORMS: tuple[Callable[[pa.Table], Any], ...] = (
     lambda data: data,
@@ -59,12 +61,13 @@ class Writing(Ground):
     @precondition(lambda self: self.state.tables)
     @rule(data=st.data())
     def load(self, data: st.DataObject) -> None:
-        """Several small files, by both handles in turn."""
+        """Small files, by both handles in turn: what compaction is there for."""
         name, table = self.some_table(data)
-        for handle in (0, 1, 0):
-            rows = self.some_rows(data, table)
-            commit = self.handles[handle].table(name).append(table.data([row.values for row in rows]))
-            self.did(commit, (name, model.append(rows)))
+        rows = self.new_rows(data.draw(columns.rows(table.columns, most=18), label="rows"))
+        for place in range(FILES):
+            part = rows[place::FILES]
+            commit = self.handles[place % 2].table(name).append(table.data([row.values for row in part]))
+            self.did(commit, (name, model.append(part)))
 
     @precondition(lambda self: self.state.tables)
     @rule(target=requests, handle=HANDLES, data=st.data(), is_request=st.booleans())
@@ -81,6 +84,16 @@ class Writing(Ground):
             return target.upsert(arrow, None if on == table.key else list(on), request=request)
 
         return self._sent(handle, name, table, send, model.upsert(rows, on), is_request)
+
+    @precondition(lambda self: any(table.key for table in self.state.tables.values()))
+    @rule(handle=HANDLES, data=st.data())
+    def upsert_null(self, handle: int, data: st.DataObject) -> None:
+        """NULL is no key: nothing is changed."""
+        name = data.draw(st.sampled_from(sorted(n for n, t in self.state.tables.items() if t.key)), label="table")
+        table = self.state.tables[name]
+        with pytest.raises(RowError):
+            self.handles[handle].table(name).upsert(table.data([(None,) * len(table.columns)]))
+        assert self.observer.refresh() == self.version
 
     @precondition(lambda self: self.state.tables)
     @rule(target=requests, handle=HANDLES, data=st.data(), is_request=st.booleans())
@@ -133,6 +146,7 @@ class Writing(Ground):
 
         return self._sent(handle, name, table, send, model.delete_keys(keys, on), is_request)
 
+    @SELDOM
     @precondition(lambda self: self.state.tables)
     @rule(target=requests, handle=HANDLES, data=st.data(), is_request=st.booleans(), force=st.booleans())
     def overwrite(self, handle: int, data: st.DataObject, is_request: bool, force: bool) -> Any:
@@ -172,7 +186,7 @@ class Writing(Ground):
         name, _ = self.some_table(data)
         with pytest.raises(AppliedIdError):
             self.handles[handle].table(name).delete("1 = 1 AND TRUE AND 2 = 2", request=request.id)
-        self.settle(self.handles[handle])
+        assert self.observer.refresh() == self.version
 
     def _some_key(self, data: st.DataObject, table: TableState) -> tuple[str, ...]:
         able = [column.name for column in table.columns if column.kind.is_key]

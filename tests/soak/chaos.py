@@ -52,5 +52,7 @@ def plan(seed: int, actors: Sequence[str], seconds_between: tuple[float, float])
     while True:
         is_due = bool(first)
         how, victim = first.pop() if first else (dice.choice(["kill", "kill", "stop"]), dice.choice([*victims, SERVER]))
+        if victim == SCHEDULE:
+            how = "kill"  # it is the pipeline's to look after
         away = dice.uniform(0, 4) if how == "stop" else dice.choice([0.0, dice.uniform(0, 2)])
         yield Blow(dice.uniform(*seconds_between), "kill" if how == "kill" else "stop", victim, away, is_due)

@@ -102,7 +102,7 @@ class Soak:
             self._land(blow)
             if time.monotonic() - told > 10:
                 told = time.monotonic()
-                self._tell(end - told)
+                self._tell(max(0.0, end - told))
         self._pass(max((when for when, _, _ in self._due), default=0.0) - time.monotonic() + 0.1)
 
     def _pass(self, seconds: float) -> None:
