@@ -77,7 +77,7 @@ class Reader(Actor):
 
     def _by_time(self, process: Process) -> None:
         now_us = process.network.scheduler.now_us
-        long_us = MINUTE_US // 6 if self.random.random() < 0.5 else 45 * MINUTE_US
+        long_us = self.random.choice((MINUTE_US // 60, MINUTE_US // 6, 45 * MINUTE_US))
         timestamp = now_us - self.random.randint(-long_us // 10, long_us)
         try:
             version = process.db.at(timestamp=timestamp).version
@@ -126,3 +126,12 @@ class Reader(Actor):
         oldest = max(process.ledger.horizons[newest], 1)
         if newest < began or told != [(index, chain[index].commit_id) for index in range(newest, oldest - 1, -1)]:
             raise ViolationError(Never.MISREPORTED, f"history() of version {newest} is not the chain of commits")
+
+
+class Dater(Reader):
+    """Asks again and again which version was the newest at some time, mostly just before: an answer must stay right."""
+
+    def turn(self, process: Process) -> None:
+        """One question."""
+        if process.ledger.version:
+            process.read(lambda: self._by_time(process), 0)
