@@ -58,6 +58,11 @@ def program(calls: Sequence[Call]) -> Task:
                     etags[key], answer = found.etag, str(found.body)
                 elif verb == "list":
                     answer = " ".join(info.key for info in peer.store.list(key))
+                elif verb == "time":
+                    answer = str(peer.store.clock.now_us)
+                elif verb == "wait":
+                    peer.wait(1)
+                    answer = ""
                 elif verb == "put":
                     answer = str(peer.store.put(key, body.encode(), if_match=etags.get(key)))
                 else:
@@ -72,7 +77,7 @@ def program(calls: Sequence[Call]) -> Task:
 
 def random_call(rng: random.Random) -> Call:
     key = rng.choice(("a", "b", "c/1", "c/2"))
-    verb = rng.choice(("get", "get", "put", "put", "delete", "list"))
+    verb = rng.choice(("get", "get", "put", "put", "delete", "list", "time", "wait"))
     return verb, "c/" if verb == "list" else key, str(rng.randrange(10**9))
 
 
@@ -81,7 +86,7 @@ def test_random_programs_end_as_they_do_in_all_orders(number: int) -> None:
     seed = int(os.environ.get("DOLMEN_TEST_SEED", random.randrange(10**9)))
     print(f"DOLMEN_TEST_SEED={seed}")
     rng = random.Random(f"{seed} {number}")
-    tasks = tuple(program([random_call(rng) for _ in range(rng.randint(2, 4))]) for _ in range(2))
+    tasks = tuple(program([random_call(rng) for _ in range(rng.randint(2, 5))]) for _ in range(2))
     objects = {"a": MemoryObject(b"", '"first"', 0)} if rng.random() < 0.5 else {}
     task = rng.randrange(2)
     fault = Fault(task, rng.randrange(3), rng.choice((Fate.LATE, Fate.LATE, *Fate))) if rng.random() < 0.7 else None
@@ -89,6 +94,8 @@ def test_random_programs_end_as_they_do_in_all_orders(number: int) -> None:
     for reduced in (False, True):
         ends.append(set[str]())
         for execution in Search(lambda: Execution(objects, tasks, fault=fault), reduced):
-            there = {key: there.body for key, there in sorted(execution.bucket.objects.items())}
+            there = {
+                key: (there.body, there.last_modified_us) for key, there in sorted(execution.bucket.objects.items())
+            }
             ends[-1].add(f"{there} {[str(outcome) for outcome in execution.outcomes]}")
     assert ends[0] == ends[1]

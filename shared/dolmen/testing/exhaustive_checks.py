@@ -16,7 +16,7 @@ import pyarrow as pa
 from dolmen.context import Context
 from dolmen.database import Database
 from dolmen.errors import Error, StoreUnavailableError
-from dolmen.format.layout import memory_name
+from dolmen.format.layout import POINTER, memory_name
 from dolmen.maintenance.compaction import compact
 from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.verification import verify
@@ -97,6 +97,8 @@ class Pair:
         hours: how long after that they begin.
         events: both apply requests with ids.
         stalls: those of the two that may also stand still for hours at each of their requests.
+        quick: those of the two whose requests faults strike in quick mode: of two calls that only differ in their rows
+            one, and one where there are very many interleavings.
     """
 
     name: str
@@ -105,6 +107,7 @@ class Pair:
     hours: float = 0.0
     events: bool = False
     stalls: tuple[int, ...] = ()
+    quick: tuple[int, ...] = (0, 1)
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,8 @@ class Judge:
             digest.update(f"{key} {there.etag} {there.last_modified_us}\n".encode())
         for outcome in execution.outcomes:
             digest.update(f"{outcome}\n".encode())
-        digest.update(f"{execution.struck} {self._done_first(execution)}".encode())
+        hit = [outcome.error is not None and _was_hit(execution, at) for at, outcome in enumerate(execution.outcomes)]
+        digest.update(f"{hit} {self._done_first(execution)}".encode())
         return digest.digest()
 
     def judge(self, execution: Execution) -> None:
@@ -175,7 +179,7 @@ class Judge:
         with readable("after it the database"):
             db = calm(execution.bucket)
             horizon = max(db.context.head.refresh().manifest.horizon, 1)
-            versions = _versions(db) if db.version else {}
+            versions = self._read(db, execution)
         before = self._prepared.versions
         for version, rows in before.items():
             if version >= horizon and versions[version] != rows:
@@ -187,6 +191,15 @@ class Judge:
         self._check_serial(execution, chain, whole=horizon <= base or not base)
         self._check_whole(db.context, execution)
         self._check_later(execution, versions.get(db.version, {}))
+
+    def _read(self, db: Database, execution: Execution) -> dict[int, Rows]:
+        """The rows of every kept version. Old ones are read anew only if any of their objects is not what it was."""
+        if not db.version:
+            return {}
+        before, there = self._prepared, execution.bucket.objects
+        touched = any(there.get(key) is not was for key, was in before.objects.items() if key != POINTER)
+        newest = max(before.versions, default=0)
+        return {**({} if touched else before.versions), **_versions(db, since=0 if touched else newest)}
 
     def _check_errors(self, execution: Execution) -> None:
         """Nobody is left in doubt, or without an answer, for nothing."""
@@ -308,7 +321,8 @@ class Judge:
             for name in rows:
                 resolve(db.context, name)
                 compact(db.context, name)
-            later = _versions(db, newest=True).get(db.version, {})
+            newest = db.refresh()
+            later = _versions(db, newest).get(newest, {})
         if later == rows:
             return
         more = _flat(later) - _flat(rows)
@@ -321,11 +335,11 @@ def _was_hit(execution: Execution, number: int) -> bool:
     return execution.struck and execution.fault is not None and execution.fault.task == number
 
 
-def _versions(db: Database, *, newest: bool = False) -> dict[int, Rows]:
-    """The rows of all kept versions, or of the newest."""
+def _versions(db: Database, since: int = 0) -> dict[int, Rows]:
+    """The rows of all kept versions from ``since`` on."""
     manifest = db.context.head.refresh().manifest
     found: dict[int, Rows] = {}
-    for version in range(manifest.version if newest else max(manifest.horizon, 1), manifest.version + 1):
+    for version in range(max(manifest.horizon, since, 1), manifest.version + 1):
         snapshot = db.at(version=version)
         users = [name for name in snapshot.tables() if not name.endswith(_MEMORY)]
         found[version] = {name: rows_of(snapshot.table(name).to_arrow()) for name in users}

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dolmen.testing.exhaustive_checks import Judge, Pair, Prepared, prepare
-from dolmen.testing.exhaustive_run import Execution, Fault, fates
+from dolmen.testing.exhaustive_run import Execution, Fault, fates, fates_that_differ
 from dolmen.testing.exhaustive_search import Search
-from dolmen.testing.fates import Fate
 from dolmen.testing.never import ViolationError
 from dolmen.testing.scheduler import START_US
 
@@ -73,12 +72,12 @@ class Enumeration:
 
     Args:
         pair: which.
-        tasks: whose requests are struck by faults.
-        quick: leave out the fates of which another one does the same to the bucket and tells the caller as little.
+        quick: leave out faults without which nothing would end otherwise, and those that ``Pair.quick`` leaves out.
     """
 
-    def __init__(self, pair: Pair, *, tasks: tuple[int, ...] = (0, 1), quick: bool = False) -> None:
-        self.pair, self._tasks, self._quick = pair, tasks, quick
+    def __init__(self, pair: Pair, *, quick: bool = False) -> None:
+        self.pair, self._quick = pair, quick
+        self._tasks = pair.quick if quick else (0, 1)
         self.prepared: Prepared = prepare(pair, START_US)
         self.judge = Judge(pair, self.prepared)
 
@@ -127,11 +126,9 @@ class Enumeration:
         """All that may go wrong with the requests of an execution."""
         for task in self._tasks:
             for at, request in enumerate(execution.requests[task]):
-                if task in self.pair.stalls:
+                if task in self.pair.stalls and not self._quick:
                     yield Fault(task, at, None)
-                for fate in fates(request, quick=self._quick):
-                    if fate is Fate.CRASH_BEFORE and at and self._quick:
-                        continue  # it has died right after the request before this one
+                for fate in fates_that_differ(request, at) if self._quick else fates(request):
                     yield Fault(task, at, fate)
 
     def _judge(self, execution: Execution) -> None:

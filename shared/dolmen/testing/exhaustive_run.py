@@ -17,12 +17,13 @@ from dolmen.context import Context
 from dolmen.database import Database
 from dolmen.errors import UnknownOutcomeError
 from dolmen.runtime import Runtime
+from dolmen.store.base import ServerClock
 from dolmen.store.memory import MemoryBucket, MemoryObject
-from dolmen.store.s3 import S3Store
+from dolmen.store.s3_client import Connection
 from dolmen.testing.fates import Answer, Crash, Fate, Refusal, Request, Verb, Wire
 from dolmen.testing.scheduler import START_US
 from dolmen.testing.server import Server
-from dolmen.testing.wire import SimulatedSession
+from dolmen.testing.wire import SimulatedStore
 
 HOUR_US = 3_600_000_000
 SIGNED_US = 15 * 60_000_000
@@ -63,29 +64,33 @@ class Footprint(NamedTuple):
     Args:
         keys: objects.
         prefix: of a listing.
+        after: it tells of greater keys only.
         writes: whether it changes them.
-        everything: it commutes with nothing.
+        timely: whether it makes a difference when it happens.
+        passes: it lets time go by.
     """
 
     keys: frozenset[str] = frozenset()
     prefix: str | None = None
+    after: str = ""
     writes: bool = False
-    everything: bool = False
+    timely: bool = True
+    passes: bool = False
 
     def conflicts(self, other: Footprint) -> bool:
         """Whether it makes a difference which of two comes first."""
-        if self.everything or other.everything:
+        if (self.passes and other.timely) or (other.passes and self.timely):
             return True
         if not (self.writes or other.writes):
             return False
         return not self.keys.isdisjoint(other.keys) or self._lists(other) or other._lists(self)
 
     def _lists(self, other: Footprint) -> bool:
-        return self.prefix is not None and any(key.startswith(self.prefix) for key in other.keys)
+        return self.prefix is not None and any(key.startswith(self.prefix) and key > self.after for key in other.keys)
 
 
-NOTHING = Footprint()
-_EVERYTHING = Footprint(everything=True)
+NOTHING = Footprint(timely=False)
+_TIME = Footprint(passes=True)
 _NEVER_ARRIVES = (Fate.CRASH_BEFORE, Fate.REQUEST_LOST, Fate.LATE, Fate.THROTTLED, Fate.UNREACHABLE)
 
 
@@ -94,7 +99,7 @@ def footprint(request: Request, fate: Fate) -> Footprint:
     if fate in _NEVER_ARRIVES or (fate is Fate.CONFLICT and not request.upload):
         return NOTHING
     if request.verb is Verb.LIST:
-        return Footprint(prefix=request.key)
+        return Footprint(prefix=request.key, after=request.start_after)
     return Footprint(frozenset(request.keys or (request.key,)), writes=not request.verb.reads)
 
 
@@ -120,11 +125,16 @@ class Waiting:
 
 @dataclass
 class Step:
-    """What was chosen, and what came of it."""
+    """What was chosen, and what came of it.
+
+    Args:
+        did: what it looked at and changed; less than it might have, if nobody asked for the time that its answer told.
+    """
 
     who: int
     waiting: Waiting
     at: int
+    did: Footprint
     came: str = ""
 
 
@@ -150,6 +160,13 @@ class Outcome:
         return self.kind if self.error is None else f"{self.kind}: {type(self.error).__name__}: {self.error}"
 
 
+def _baton() -> threading.Lock:
+    """Whoever takes it waits until it is handed to him."""
+    baton = threading.Lock()
+    baton.acquire()
+    return baton
+
+
 class _Stopped(BaseException):
     """This execution is over: unwinds a task's thread."""
 
@@ -161,21 +178,49 @@ class _Steady(random.Random):
         return a
 
 
+class _Watched(ServerClock):
+    """A clock of a client that knows whether it is looked at.
+
+    Args:
+        inner: the clock that answers feed.
+        seen: called whenever somebody looks.
+    """
+
+    def __init__(self, inner: ServerClock, seen: Callable[[], object]) -> None:
+        super().__init__(inner.runtime)
+        self._inner, self._seen = inner, seen
+
+    def reading(self) -> tuple[int, float]:
+        """See ServerClock."""
+        self._seen()
+        return self._inner.reading()
+
+    @property
+    def now_us(self) -> int:
+        """See ServerClock."""
+        return self.reading()[0]
+
+    @property
+    def age_seconds(self) -> float:
+        """See ServerClock."""
+        return self.reading()[1]
+
+
 class Peer:
     """A process that takes part: its own client, and what it opens with it."""
 
     def __init__(self, execution: Execution, number: int) -> None:
         self._execution, self._number = execution, number
         self.runtime = Runtime(
-            clock_us=lambda: execution.now_us,
-            monotonic=lambda: execution.now_us / 1e6,
+            clock_us=lambda: execution.time_us(),
+            monotonic=lambda: execution.time_us() / 1e6,
             sleep=lambda seconds: None,
             random=_Steady(f"task {number}"),
             threads=1,
         )
-        self.store = S3Store(
-            "simulation", runtime=self.runtime, session=SimulatedSession(execution.server, str(number))
-        )
+        self.store = SimulatedStore(execution.server, str(number), self.runtime)
+        client, clock = self.store.connection.client, self.store.connection.clock
+        self.store.connection = Connection(client, _Watched(clock, execution.time_us))
         self._database: Database | None = None
 
     @property
@@ -218,7 +263,7 @@ class Execution(Wire):
         stall_us: int = 3 * HOUR_US,
     ) -> None:
         self.now_us, self.fault, self._stall_us = now_us, fault, stall_us
-        self.bucket = MemoryBucket(lambda: self.now_us, "simulation")
+        self.bucket = MemoryBucket(self._server_time_us, "simulation")
         self.bucket.objects.update(objects)
         self.server = Server(self.bucket, self)
         self.outcomes = [Outcome() for _ in tasks]
@@ -228,10 +273,12 @@ class Execution(Wire):
         self.struck = False
         self._processes = len(tasks)
         self._dead: set[int] = set()
+        self._answering = False
+        self._answered: dict[int, Step] = {}
         self._stopping = False
         self._current = 0
-        self._main = threading.Semaphore(0)
-        self._batons = [threading.Semaphore(0) for _ in tasks]
+        self._main = _baton()
+        self._batons = [_baton() for _ in tasks]
         self._threads = [
             threading.Thread(target=self._live, args=(number, task), daemon=True) for number, task in enumerate(tasks)
         ]
@@ -245,7 +292,7 @@ class Execution(Wire):
     def advance(self, who: int) -> Step:
         """Lets one of those waiting do what it waits for, up to its next request."""
         waiting = self.waiting.pop(who)
-        step = Step(who, waiting, len(self.steps))
+        step = Step(who, waiting, len(self.steps), waiting.does)
         self.steps.append(step)
         if len(self.steps) > _MOST:
             raise AssertionError(f"after {_MOST} steps it is not over")
@@ -255,6 +302,9 @@ class Execution(Wire):
             waiting.arrive()
         else:
             self._current = who
+            self._answering = False
+            if not (step.did.writes or step.did.passes):
+                step.did = step.did._replace(timely=False)
             self._batons[who].release()
             self._main.acquire()
         return step
@@ -282,7 +332,7 @@ class Execution(Wire):
                     continue
                 earlier = self.steps[index]
                 caused = earlier.who == step.who or step.waiting.sent_by == index
-                if caused or earlier.waiting.does.conflicts(step.waiting.does):
+                if caused or earlier.did.conflicts(step.did):
                     mask |= before[index] | 1 << index
             before.append(mask)
         others = sum(1 << step.at for step in self.steps if step.who == other)
@@ -315,8 +365,24 @@ class Execution(Wire):
 
     def wait(self, number: int, duration_us: int) -> None:
         """See Peer.wait."""
-        self._await(number, Waiting(_EVERYTHING, f"{WAITING} {duration_us / HOUR_US:g} h"))
+        self._await(number, Waiting(_TIME, f"{WAITING} {duration_us / HOUR_US:g} h"))
         self.now_us += duration_us
+
+    def time_us(self) -> int:
+        """The time, for a task. A client notes when each answer came; that alone makes no difference to anybody."""
+        own = [step for step in (self._answered.get(self._current), *self.steps[-1:]) if step is not None]
+        if self._answering:
+            self._answering = False
+            self._answered[self._current] = own[-1]
+        else:
+            for step in own:
+                step.did = step.did._replace(timely=True)
+        return self.now_us
+
+    def _server_time_us(self) -> int:
+        """The time, for the server, which last puts it into its answer."""
+        self._answering = True
+        return self.now_us
 
     # ---- the wire ----------------------------------------------------------------------------------------------------
 
@@ -363,24 +429,36 @@ class Execution(Wire):
         step.came = came
 
 
-_OF_READS = (Fate.CRASH_BEFORE, Fate.REQUEST_LOST)
 _OF_WRITES = (Fate.CRASH_BEFORE, Fate.CRASH_AFTER, Fate.REQUEST_LOST, Fate.RESPONSE_LOST)
 _OF_CONDITIONAL = (Fate.CONFLICT, Fate.THROTTLED_AFTER, Fate.DOUBLED)
 
 
-def fates(request: Request, *, quick: bool = False) -> tuple[Fate, ...]:
+def fates(request: Request) -> tuple[Fate, ...]:
     """What may go wrong with a request.
 
     What makes no difference is left out: whether a read that nobody hears of took place, and whether nothing landed
     because the request was lost, refused with 503 or found no connection, all of which are tried again.
-
-    Args:
-        quick: of an object that only its writer knows leave out also what he does not tell from a lost response.
     """
     if request.verb.reads:
-        return _OF_READS
+        return (Fate.CRASH_BEFORE, Fate.REQUEST_LOST)
     if not request.verb.conditional:
         return _OF_WRITES
-    if request.if_match:
-        return (*_OF_WRITES, *_OF_CONDITIONAL, Fate.LATE)
-    return (*_OF_WRITES, Fate.CONFLICT) if quick else (*_OF_WRITES, *_OF_CONDITIONAL)
+    return (*_OF_WRITES, *_OF_CONDITIONAL, *((Fate.LATE,) if request.if_match else ()))
+
+
+def fates_that_differ(request: Request, at: int) -> tuple[Fate, ...]:
+    """Those without which nothing would end otherwise.
+
+    A crash comes to the same as one right after the last write before it. A read, or the put of an object of which only
+    its writer knows the name, that has not happened and is tried again, might as well have come later. Of the ways in
+    which such a put may land unheard of, one will do.
+
+    Args:
+        at: which of its task's requests it is.
+    """
+    first = () if at else (Fate.CRASH_BEFORE,)
+    if request.verb.reads:
+        return first
+    if request.verb.conditional and not request.if_match:
+        return (*first, Fate.CRASH_AFTER, Fate.RESPONSE_LOST)
+    return (*first, *(fate for fate in fates(request) if fate is not Fate.CRASH_BEFORE))

@@ -25,6 +25,7 @@ class _Node:
         sleep: who need not go on from here: that was looked at before.
         backtrack: who is to go on from here some time.
         chosen: who does in this execution.
+        did: what that was in the end.
         before: steps that must have been before the chosen one, as bits.
     """
 
@@ -33,12 +34,8 @@ class _Node:
     sleep: set[int]
     backtrack: set[int]
     chosen: int
+    did: Footprint
     before: int = 0
-
-    @property
-    def does(self) -> Footprint:
-        """What the chosen one does."""
-        return self.enabled[self.chosen]
 
     @property
     def sent_by(self) -> int | None:
@@ -66,12 +63,13 @@ class Search:
         while True:
             execution = self.start()
             try:
-                fresh = max(0, len(self._stack) - 1)
                 for node in self._stack:
                     execution.advance(node.chosen)
                 whole = self._extend(execution)
+                for node, step in zip(self._stack, execution.steps, strict=True):
+                    node.did = step.did
                 if self.reduced:
-                    for at in range(fresh, len(self._stack)):
+                    for at in range(len(self._stack)):
                         self._race(at)
                 if whole:
                     self.executions += 1
@@ -90,14 +88,14 @@ class Search:
             enabled = {who: waiting.does for who, waiting in execution.waiting.items()}
             sleep: set[int] = set()
             if last is not None and self.reduced:
-                sleep = {who for who in last.sleep if not last.enabled[who].conflicts(last.does)}
+                sleep = {who for who in last.sleep if not last.enabled[who].conflicts(last.enabled[last.chosen])}
             awake = sorted(enabled.keys() - sleep)
             if not awake:
                 return False
             chosen = last.chosen if last is not None and last.chosen in awake else awake[0]
             backtrack = {chosen} if self.reduced else set(enabled)
             sent = {who: waiting.sent_by for who, waiting in execution.waiting.items()}
-            self._stack.append(_Node(enabled, sent, sleep, backtrack, chosen))
+            self._stack.append(_Node(enabled, sent, sleep, backtrack, chosen, enabled[chosen]))
             execution.advance(chosen)
         return True
 
@@ -121,7 +119,7 @@ class Search:
             if before >> index & 1:
                 continue
             own = other.chosen == node.chosen or node.sent_by == index
-            if own or other.does.conflicts(node.does):
+            if own or other.did.conflicts(node.did):
                 before |= other.before | 1 << index
                 if not own:
                     self._reverse(index, at)
@@ -149,6 +147,6 @@ class Search:
         node = stack[at]
         for k in after:
             other = stack[k]
-            if other.chosen == node.chosen or node.sent_by == k or other.does.conflicts(node.does):
+            if other.chosen == node.chosen or node.sent_by == k or other.did.conflicts(node.did):
                 before |= other.before | 1 << k
         return before
