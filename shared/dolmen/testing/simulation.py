@@ -15,7 +15,7 @@ from dolmen.maintenance.gc_mark import needed
 from dolmen.store.memory import MemoryStore
 from dolmen.testing.actors import Actor
 from dolmen.testing.aftermath import runtime_without_faults, tidy
-from dolmen.testing.cast import ACTORS, SETTINGS
+from dolmen.testing.cast import ACTORS, SETTINGS, crowd
 from dolmen.testing.fates import Crash
 from dolmen.testing.model import users_own
 from dolmen.testing.network import MINUTE_US, SECOND_US, Faults, Network
@@ -140,7 +140,8 @@ class _History:
         faults: Faults | None,
     ) -> None:
         self.seed, self.steps, self.cast = seed, steps, cast
-        self.actors = {name: kind for name, kind in members(cast) if only is None or name in only}
+        kinds = crowd(self._rng("crowd")) if cast is ACTORS else {kind for kind, _ in cast}
+        self.actors = {name: kind for name, kind in members(cast) if (kind in kinds if only is None else name in only)}
         chosen(only, [name for name, _ in members(cast)], "actors")
         chosen(without, (*KINDS, ALL), "kinds of faults")
         self.only, self.without = only, frozenset(KINDS if ALL in without else without)
