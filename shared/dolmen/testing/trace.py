@@ -75,6 +75,8 @@ class Trace:
         return tuple(self._events)
 
 
+_WIDEST_KEY = 60
+
 _UUID = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 _HOUR = re.compile(r"/\d{4}/\d\d/\d\d/\d\d/")
 _VERSION = re.compile(r"\bv0{5,}(\d+)")
@@ -95,19 +97,16 @@ def lines(events: Iterable[Event], actors: Collection[str] = ()) -> list[tuple[E
         actors: leave all others' lines out; empty shows everybody's.
     """
     shown = [event for event in events if not actors or event.who in actors or event.kind == "violation"]
-    wide = max((len(event.who) for event in shown), default=0)
-    long = min(max((len(shortened(event.key)) for event in shown), default=0), 60)
-    return [(event, f"{event.at_us / 1e6:12.6f}  {event.who:<{wide}}  {told(event, long)}") for event in shown]
+    who = max((len(event.who) for event in shown), default=0)
+    verb = max((len(event.verb) for event in shown), default=0)
+    key = min(max((len(shortened(event.key)) for event in shown), default=0), _WIDEST_KEY)
+    return [(event, f"{event.at_us / 1e6:12.6f}  {event.who:<{who}}  {_told(event, verb, key)}") for event in shown]
 
 
-def told(event: Event, long: int = 0) -> str:
-    """What an event says: of a request its verb, key and fate in columns.
-
-    Args:
-        long: the width of the keys' column.
-    """
+def _told(event: Event, verb: int, key: int) -> str:
+    """What an event says: of a request its verb, key and fate in columns of these widths."""
     if event.kind == "request":
-        return f"{event.verb:<8} {shortened(event.key):<{long}}  {event.told}"
+        return f"{event.verb:<{verb}} {shortened(event.key):<{key}}  {event.told}"
     if event.kind == "commit":
         return f"=> {shortened(event.told)}"
     return f"{'!! ' if event.kind == 'violation' else '-- '}{shortened(event.told)}"
