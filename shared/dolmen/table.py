@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from dolmen.commit.applied import digest_of
+from dolmen.errors import ConflictError, InputError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import TABLE_PROPERTIES, shown
 from dolmen.mutation import Mode
@@ -138,8 +139,26 @@ class Table(ReadableTable):
         digest: str | None = None,
     ) -> Commit:
         with Transaction(self._context, operation) as transaction:
-            self._run(transaction, request, digest, statement)
+            try:
+                self._run(transaction, request, digest, statement)
+            except InputError as error:
+                self._check_same(transaction.base, error)
+                raise
             return transaction.commit()
+
+    def _check_same(self, base: Manifest, error: InputError) -> None:
+        """The input does not fit the table, as this handle knows it. Whether that is the table that there is now.
+
+        Raises:
+            ConflictError, TableNotFoundError: it is not.
+        """
+        known = base.tables.get(self.name)
+        now = self._context.head.refresh().manifest.table(self.name)
+        if known is not None and known.uuid != now.uuid:
+            raise ConflictError(
+                f"table {self.name!r} was dropped and created again since version {base.version}, which this handle "
+                "knows and the input does not fit: open it anew and repeat"
+            ) from error
 
     def _run(
         self,
