@@ -32,7 +32,9 @@ class Ingester(Actor):
     """Drops files for tables that others write to, and handles batches of their events."""
 
     def turn(self, process: Process) -> None:
-        """One invocation."""
+        """One invocation, now and then."""
+        if self.random.random() < 0.3:
+            return
         drops = self.world.shared(Drops)
         if drops.wants_more and self.random.random() < 0.7:
             for _ in range(self.random.randint(1, 3)):

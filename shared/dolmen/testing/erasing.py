@@ -48,7 +48,9 @@ class Eraser(Actor):
     """Sends delete requests, and handles batches of them as the delete function does."""
 
     def turn(self, process: Process) -> None:
-        """One invocation."""
+        """One invocation, now and then."""
+        if self.random.random() < 0.4:
+            return
         queue = self.world.shared(Demands)
         if queue.wants_more and self.random.random() < 0.8:
             for _ in range(self.random.randint(1, 3)):
