@@ -176,7 +176,7 @@ class Loader(Actor):
         if name is None or self.random.random() < 0.4:
             return
         rows = tuple(row for _ in range(self.random.randint(8, 16)) for row in self.rows())
-        longest_us = self.random.choice((0, 0, MINUTE_US, 40 * MINUTE_US, 150 * MINUTE_US))
+        longest_us = self.random.choice((0, 0, MINUTE_US, 40 * MINUTE_US, 150 * MINUTE_US, 300 * MINUTE_US))
         process.write("load", [model.Append(name, rows)], lambda: self._load(process, name, rows, longest_us))
 
     def _load(self, process: Process, name: str, rows: tuple[Row, ...], longest_us: int) -> Commit:
@@ -187,7 +187,7 @@ class Loader(Actor):
             for first in range(0, data.num_rows, 24):
                 yield from data.slice(first, 24).to_batches()
                 if longest_us and first <= pause < first + 24:
-                    process.network.scheduler.pause(self.random.randint(0, longest_us))
+                    process.network.scheduler.pause(self.random.randint(longest_us // 2, longest_us))
 
         with process.db.transaction("load") as transaction:
             entry = transaction.entry(name)
