@@ -77,7 +77,7 @@ class Enumeration:
 
     def __init__(self, pair: Pair, *, quick: bool = False) -> None:
         self.pair, self._quick = pair, quick
-        self._tasks = pair.quick if quick else (0, 1)
+        self.struck_tasks = pair.quick if quick else (0, 1)
         self.prepared: Prepared = prepare(pair, START_US)
         self.judge = Judge(pair, self.prepared)
 
@@ -86,25 +86,33 @@ class Enumeration:
         tasks = tuple(part.task for part in self.pair.parts)
         return Execution(self.prepared.objects, tasks, self.prepared.now_us, fault)
 
-    def run(self, *, reduced: bool = True) -> Count:
-        """Runs and judges them. Raises ExecutionError at the first that must never be."""
-        began, points = time.perf_counter(), dict[Fault, None]()
-        search = Search(self.start, reduced)
-        for execution in search:
+    def run(self) -> Count:
+        """Runs and judges all. Raises ExecutionError at the first that must never be."""
+        began = time.perf_counter()
+        for execution in self.executions():
             self._judge(execution)
-            points.update(dict.fromkeys(self._faults(execution)))
-        executions, cut, same = search.executions, search.cut, 0
-        for fault in points:
-            search = Search(self._starting(fault), reduced)
+        seconds = time.perf_counter() - began
+        return Count(self.pair.name, self._number, self._cut, self._same, self.judge.alike, len(self._points), seconds)
+
+    def executions(self) -> Iterator[Execution]:
+        """All that differ, at their ends."""
+        self._number = self._cut = self._same = 0
+        self._points: dict[Fault, None] = {}
+        search = Search(self.start)
+        for execution in search:
+            self._number += 1
+            self._points.update(dict.fromkeys(self._faults(execution)))
+            yield execution
+        self._cut += search.cut
+        for fault in self._points:
+            search = Search(self._starting(fault))
             for execution in search:
                 if execution.struck:
-                    executions += 1
-                    self._judge(execution)
+                    self._number += 1
+                    yield execution
                 else:
-                    same += 1
-            cut += search.cut
-        seconds = time.perf_counter() - began
-        return Count(self.pair.name, executions, cut, same, self.judge.alike, len(points), seconds)
+                    self._same += 1
+            self._cut += search.cut
 
     def replay(self, choices: tuple[int, ...], fault: Fault | None) -> Execution:
         """One execution; what the choices leave open, the first who can go on does. Judges it."""
@@ -124,7 +132,7 @@ class Enumeration:
 
     def _faults(self, execution: Execution) -> Iterator[Fault]:
         """All that may go wrong with the requests of an execution."""
-        for task in self._tasks:
+        for task in self.struck_tasks:
             for at, request in enumerate(execution.requests[task]):
                 if task in self.pair.stalls and not self._quick:
                     yield Fault(task, at, None)

@@ -255,7 +255,7 @@ UPKEEP: tuple[Pair, ...] = (
     Pair("resolve/compact", with_deletes, (resolving(), compacting())),
     Pair("compact/delete", with_deletes, (compacting(), delete("v >= 30", lambda row: row[1] >= 30))),
     Pair("compact/upsert", with_deletes, (compacting(), upsert((2, 21, None), (4, 41, None)))),
-    Pair("merge segments/append", with_segments, (merging(), append((7, 70, None)))),
+    Pair("merge segments/append", with_segments, (merging(), append((7, 70, None))), quick=(0,)),
     Pair(
         "commit/GC",
         with_old_versions,

@@ -1,0 +1,99 @@
+"""Two calls at once, in every order of their requests, with every single fault at every point."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from dolmen.testing.exhaustive import PAIRS
+from dolmen.testing.exhaustive_enumeration import Count, Enumeration
+from dolmen.testing.exhaustive_run import Fault
+from dolmen.testing.fates import Fate
+
+LONG = bool(os.environ.get("DOLMEN_LONG"))
+
+#: Executions that differ, at least: about half of what there are. Fewer mean that the two no longer do what they did.
+AT_LEAST = {
+    "append/append": 50,
+    "append/delete": 100,
+    "upsert/upsert": 50,
+    "positions/positions": 70,
+    "create/create": 25,
+    "create/drop": 40,
+    "first create/first create": 8,
+    "read-modify-write/read-modify-write": 80,
+    "redelivery/redelivery": 40,
+    "redelivery/other batch": 80,
+    "transaction/reader": 25,
+    "positions/compact": 220,
+    "resolve/compact": 150,
+    "compact/delete": 150,
+    "compact/upsert": 170,
+    "merge segments/append": 60,
+    "commit/GC": 1_000,
+    "paused job/GC": 1_500,
+    "snapshot reader/GC": 700,
+    "expire/append": 120,
+    "changes/changes": 90,
+}
+_LONGEST_FIRST = sorted(PAIRS, key=lambda name: -AT_LEAST[name])
+
+
+def run(name: str) -> Count:
+    return Enumeration(PAIRS[name], quick=not LONG).run()
+
+
+@pytest.mark.timeout(14_400 if LONG else 1_200)
+def test_no_order_and_no_fault_shows_what_must_never_happen(capsys: pytest.CaptureFixture[str]) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    counts = []
+    with capsys.disabled(), ProcessPoolExecutor(min(8, os.cpu_count() or 1), mp_context=spawn) as pool:
+        print()
+        for count in pool.map(run, _LONGEST_FIRST, chunksize=1):
+            counts.append(count)
+            print(f"  {count}")
+    assert not {count.pair: count.executions for count in counts if count.executions < AT_LEAST[count.pair]}
+
+
+@pytest.mark.parametrize("name", ["create/create", "append/append"])
+def test_the_faults_left_out_in_quick_mode_come_to_no_other_end(name: str) -> None:
+    ends = []
+    for quick in (False, True):
+        enumeration = Enumeration(PAIRS[name], quick=quick)
+        enumeration.struck_tasks = (0,)
+        ends.append({enumeration.judge.end(execution) for execution in enumeration.executions()})
+    assert ends[0] == ends[1]
+
+
+def test_each_of_the_two_does_something() -> None:
+    """Otherwise there would be nothing to be interleaved."""
+    for name, pair in PAIRS.items():
+        if name in ("create/create", "create/drop", "first create/first create", "transaction/reader"):
+            continue  # the second is refused, or only reads
+        execution = Enumeration(pair).replay((), None)
+        swung = [step.who for step in execution.steps if step.came == "ok" and "put _latest" in step.waiting.told]
+        assert set(swung) >= {"snapshot reader/GC": {1}, "redelivery/redelivery": {0}, "paused job/GC": {0}}.get(
+            name, {0, 1}
+        ), name
+
+
+def test_an_execution_is_run_again_by_its_choices() -> None:
+    enumeration = Enumeration(PAIRS["append/delete"])
+    fault = Fault(1, 3, Fate.LATE)
+    first = enumeration.replay((0, 1, 1, 0), fault)
+    again = enumeration.replay(first.choices, fault)
+    assert again.choices == first.choices
+    assert again.choices[:4] == (0, 1, 1, 0)
+    assert enumeration.judge.end(again) == enumeration.judge.end(first)
+
+
+def test_the_command_tells_an_execution_step_by_step() -> None:
+    command = [sys.executable, "-m", "dolmen.testing.exhaustive", "create/drop", "--choices", "0,0,1,1", "--fault"]
+    told = subprocess.run([*command, "0:2:response_lost"], capture_output=True, text=True, check=True).stdout
+    assert "put _latest_manifest" in told
+    assert told.endswith("nothing is wrong\n")
