@@ -317,7 +317,7 @@ class Database:
         Args:
             version: check what this version holds; the newest by default.
             deep: read all data, and compare it with what is said of it.
-            all_versions: look whether all that any kept version needs is there.
+            all_versions: look whether all that any kept version needs is there; with ``deep`` read it too.
             progress: called with what is being checked, how many are done, and how many there are.
         """
         from dolmen.maintenance import verification

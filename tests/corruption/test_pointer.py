@@ -7,12 +7,14 @@ from functools import partial
 import msgspec
 import pytest
 
-from corruption.acts import all_rows, opened, rows_of
-from corruption.worlds import World, kinds, spilled
-from dolmen.errors import CorruptionError
+from corruption.acts import all_rows, healthy, opened, rows_of
+from corruption.damages import by_kind
+from corruption.worlds import World, kept, kinds, spilled
+from dolmen.errors import CorruptionError, DatabaseNotFoundError, TableNotFoundError
 from dolmen.format.layout import POINTER, parse_manifest_key
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Pointer
+from dolmen.maintenance.verification import verify
 from dolmen.store.memory import MemoryBucket, MemoryObject
 from support.aging import Place, rows
 
@@ -84,3 +86,55 @@ def test_two_processes_that_commit_in_turn_never_take_the_pointer_for_put_back()
     for turn in range(10):
         (first, second)[turn % 2].table("t").append(rows(turn))
         assert first.refresh() == second.refresh() == turn + 2
+
+
+def test_verification_tells_that_a_pointer_was_put_back_by_two_versions_or_more() -> None:
+    """One version back looks like a commit that crashed before it landed: nobody could tell them apart."""
+    world = kinds()
+    for body in earlier(world):
+        bucket = world.bucket()
+        put(bucket, POINTER, body)
+        report = verify(opened(bucket, world).context)
+        assert Pointer.decode(body, POINTER).version < world.newest - 1
+        assert [(found.kind, found.object) for found in report.errors] == [("pointer-back", POINTER)]
+    assert verify(opened(world.bucket(), world).context).findings == ()
+
+
+def test_a_lost_pointer_is_no_empty_database_to_those_who_write_verify_or_have_seen_it() -> None:
+    world = kinds()
+    bucket = world.bucket()
+    known = opened(bucket, world)
+    del bucket.objects[POINTER]
+    with pytest.raises(CorruptionError, match="_latest_manifest"):
+        known.table("t").to_arrow()
+    db = opened(bucket, world)
+    with pytest.raises(CorruptionError, match="_latest_manifest"):
+        db.create_table("t", rows(0).schema)
+    with pytest.raises(DatabaseNotFoundError):
+        verify(db.context)
+    with pytest.raises(TableNotFoundError, match="in version 0"):
+        db.table("t")
+
+
+def test_verification_tells_of_heartbeats_that_can_not_be_read() -> None:
+    world = spilled()
+    for key in by_kind(world)["heartbeat"]:
+        bucket = world.bucket()
+        put(bucket, key, world.objects[key].body[:-3])
+        report = verify(opened(bucket, world).context, deep=True)
+        assert [(found.kind, found.object) for found in report.findings] == [("intent-damaged", key)]
+
+
+def test_deep_verification_of_all_versions_reads_what_older_ones_alone_need() -> None:
+    world = kept()
+    newest = set(healthy(world, "scan t").read) | set(healthy(world, "scan over").read)
+    older = [key for key in by_kind(world)["data"] if key not in newest and key in healthy(world, "verify deep").read]
+    assert older
+    for key in older[:4]:
+        bucket = world.bucket()
+        body = bytearray(world.objects[key].body)
+        body[60] ^= 4
+        put(bucket, key, bytes(body))
+        context = opened(bucket, world).context
+        assert [found.object for found in verify(context, deep=True, all_versions=True).errors] == [key]
+        assert verify(context, deep=True).ok, "the newest version does not need it"

@@ -24,6 +24,8 @@ from dolmen.database import Database
 from dolmen.format.layout import POINTER
 from dolmen.format.schema import Field
 from dolmen.intent import Intent
+from dolmen.maintenance.compaction import compact
+from dolmen.maintenance.compaction_plan import CompactionOptions
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from support.aging import Place
 from support.damaged import copy_of
@@ -92,20 +94,20 @@ def kinds() -> World:
     place, rng = Place(7), random.Random(7)
     db, earlier = place.db, list[bytes]()
     for name in ("t", "twin"):
-        data = rows_of_many_types(rng, range(160))
+        data = rows_of_many_types(rng, range(100))
         db.create_table(name, data.schema, primary_key=["id", "kind"], sort_key=["at"])
-        for start in (0, 80):
-            _append(db, name, data.slice(start, 80), group_rows=30)
+        for start in (0, 60):
+            _append(db, name, data.slice(start, 60), group_rows=30)
             earlier.append(_pointer(place))
             place.pass_hours(1)
         t = db.table(name)
         t.delete("id < 12 AND small > 10")
         t.delete(" OR ".join(f"(id = {n} AND small > {n})" for n in range(20, 29)))  # too long to stand inline
-        t.delete(keys=[(n, "view") for n in range(60, 70)])
-        t.delete(keys=[(n, "click") for n in range(100, 2000)])
-        t.delete("id BETWEEN 70 AND 90", mode="positions")
-        t.delete("id BETWEEN 150 AND 155", mode="positions")
-        t.upsert(rows_of_many_types(rng, range(150, 170)))
+        t.delete(keys=[(n, "view") for n in range(40, 50)])
+        t.delete(keys=[(n, "click") for n in range(70, 1000)])
+        t.delete("id BETWEEN 55 AND 80", mode="positions")
+        t.delete("id BETWEEN 93 AND 95", mode="positions")
+        t.upsert(rows_of_many_types(rng, range(92, 105)))
         earlier.append(_pointer(place))
         place.pass_hours(1)
     return _world("kinds", place, earlier)
@@ -116,10 +118,10 @@ def spilled() -> World:
     """See above."""
     place, rng = Place(11), random.Random(11)
     db, earlier, requests = place.db, list[bytes](), list[tuple[str, str, pa.Table]]()
-    db.set(root_bytes="4KB", keep_versions=10, retention="1h", reader_grace="1h")
+    db.set(root_bytes="4KB", keep_versions=3, retention="1h", reader_grace="1h")
     for name in ("idle", "still"):
         table = db.create_table(name, _FEW, primary_key=["k"], properties={"target_file_bytes": "16MB"})
-        for start in range(0, 30, 10):
+        for start in (0, 10):
             table.append(_few(rng, range(start, start + 10)))
         table.delete("k = 3 OR v > 90")
         table.delete("k = 4", mode="positions")
@@ -154,11 +156,18 @@ def spilled() -> World:
     db.gc()
     place.pass_hours(3)
     db.gc()
+    compact(place.context(), "t", options=CompactionOptions(growth=1))
+    for turn in range(12):
+        t.append(_few(rng, range(1000 + turn, 1003 + turn)))
+    t.delete("s = 'x' OR v < 20", mode="positions")
+    place.pass_hours(2)
+    db.gc()
     done = Intent.begin(place.context().store, place.runtime(), "a job that is done", ["t"])
     done.done()
     Intent.begin(place.context().store, place.runtime(), "a job under way", ["t"])
-    for turn in range(6):
-        t.append(_few(rng, range(1000 + turn, 1003 + turn)))
+    for turn in range(2):
+        t.append(_few(rng, range(1100 + turn, 1103 + turn)))
+    place.pass_hours(2)  # what expired may go now
     return _world("spilled", place, earlier, requests)
 
 

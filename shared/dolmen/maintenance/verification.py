@@ -22,7 +22,13 @@ import msgspec
 
 from dolmen.commit.head import Head
 from dolmen.context import Context
-from dolmen.errors import DatabaseNotFoundError, ObjectNotFoundError, VersionExpiredError, VersionNotFoundError
+from dolmen.errors import (
+    CorruptionError,
+    DatabaseNotFoundError,
+    ObjectNotFoundError,
+    VersionExpiredError,
+    VersionNotFoundError,
+)
 from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry
@@ -30,6 +36,7 @@ from dolmen.maintenance.verification_chain import check_chain, newest_manifest, 
 from dolmen.maintenance.verification_data import DataCheck
 from dolmen.maintenance.verification_deletes import DeleteObjects, check_deletes
 from dolmen.maintenance.verification_entries import TableCheck, check_applied, check_manifest
+from dolmen.maintenance.verification_kept import KeptContents, check_intents
 from dolmen.maintenance.verification_objects import Missing, Need, References, check_objects, check_repeated
 from dolmen.maintenance.verification_report import Ledger, Progress, Report, Unreferenced
 from dolmen.maintenance.verification_segments import TableView, check_dated, read_segment
@@ -58,9 +65,10 @@ def verify(
 
     Args:
         version: the version whose contents are checked; the newest by default.
-        deep: read every data file whole: page checksums, row counts, statistics against the values, order of rows.
+        deep: read every data file whole: checksums, row counts, statistics against the values, order of rows.
         all_versions: read the manifest of every kept version, and look whether every object that one of them needs is
-            there. Without it the newest version's list of released objects answers for the older ones.
+            there; with ``deep`` read these objects too. Without it the newest version's list of released objects
+            answers for the older ones.
         progress: is called with what is being checked, how many are done, and how many there are.
 
     Returns:
@@ -81,6 +89,7 @@ class _Verification:
     def __init__(self, context: Context, ledger: Ledger, deep: bool, all_versions: bool) -> None:
         self._context, self._ledger, self._deep, self._all = context, ledger, deep, all_versions
         self._references, self._deletes = References(), DeleteObjects()
+        self._kept = KeptContents()
         self._seen: set[str | bytes] = set()
 
     def run(self, version: int | None) -> Report:
@@ -92,6 +101,9 @@ class _Verification:
         newest = newest_manifest(context, ledger)
         if newest is None:
             return self._report(version or 0, [], {})
+        if self._deep and self._all and version in (None, newest.version):
+            for name, root in newest.tables.items():
+                self._kept.leave(TableView(context, name, root, newest, Ledger()))
         told = check_chain(context, newest, ledger, self._references, every=self._all, each=self._older)
         manifest = newest if version in (None, newest.version) else self._chosen(newest, told, version or 0)
         if manifest is None:
@@ -107,7 +119,13 @@ class _Verification:
         missing, orphans = check_objects(context.store, context.runtime, self._references, ledger, newest)
         skip = {one.key for one in missing} | {found.object for found in ledger.findings if found.kind in _TOLD}
         self._check_contents(tables, skip)
-        horizon = context.head.refresh().manifest.horizon
+        if self._deep:
+            self._kept.check(context, ledger, skip)
+            check_intents(context, ledger)
+        try:
+            horizon = context.head.refresh().manifest.horizon
+        except CorruptionError:  # of the pointer, and told
+            horizon = newest.horizon
         if manifest.version < horizon:
             raise VersionExpiredError(f"version {manifest.version} expired while it was checked: verify a newer one")
         return self._report(manifest.version, [one for one in missing if one.versions[1] >= horizon], orphans)
@@ -216,6 +234,8 @@ class _Verification:
         if not self._all:
             return
         self._reference_segments(manifest, "kept")
+        if self._deep:
+            self._kept.take_segments(self._context, manifest, self._ledger)
         for name, root in manifest.tables.items():
             # One digest instead of the entry: a table is the same in most of the versions.
             if self._unseen(hashlib.blake2b(msgspec.msgpack.encode(root), digest_size=16).digest()):
@@ -223,6 +243,8 @@ class _Verification:
                 # Files of a segment only become fewer: the first version that has it needs the most of them.
                 new = {segment.object for segment in view.segments if self._unseen(segment.object)}
                 self._reference_table(view, "kept", new=new)
+                if self._deep:
+                    self._kept.take(view, new)
 
     def _unseen(self, what: str | bytes) -> bool:
         """Whether this is the first version, oldest first, that has it."""

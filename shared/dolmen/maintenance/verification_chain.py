@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from dolmen.context import Context
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, UnsupportedFormatError
-from dolmen.format.layout import POINTER, parse_manifest_key
+from dolmen.format.layout import POINTER, manifest_key, parse_manifest_key
 from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.format.pointer import Pointer
 from dolmen.maintenance.verification_objects import References
@@ -37,7 +37,18 @@ def newest_manifest(context: Context, ledger: Ledger) -> Manifest | None:
             POINTER,
             f"commit {pointer.commit_id!r}, and in {manifest.key} version {manifest.version}, {manifest.commit_id!r}",
         )
+    _check_forward(context, pointer, ledger)
     return manifest
+
+
+def _check_forward(context: Context, pointer: Pointer, ledger: Ledger) -> None:
+    """An attempt at a version is begun when the one before is committed: so the pointer was there once."""
+    following = manifest_key(pointer.version + 2, "").removesuffix("-.json")
+    last = max((info.key for info in context.store.list("manifest/", start_after=following)), default=None)
+    parsed = parse_manifest_key(last) if last else None
+    if parsed and Pointer.decode(context.store.get(POINTER).body, POINTER).version < parsed[0] - 1:
+        reason = f"it names version {pointer.version}, though {last} was begun: an older copy was put back"
+        ledger.found("pointer-back", POINTER, reason)
 
 
 def read_manifest(context: Context, key: str, version: int, ledger: Ledger, *, hint: bool = False) -> Manifest | None:
@@ -52,7 +63,9 @@ def read_manifest(context: Context, key: str, version: int, ledger: Ledger, *, h
         reason, kind = error.reason, "manifest-damaged"
     except Error as error:  # what it holds is no table name, no schema, ...
         reason, kind = str(error), "manifest-damaged"
-    ledger.found(kind, key, f"{reason}; {_last_listed(context)}" if hint else reason, versions=(version, version))
+    if hint:
+        reason = f"{reason}, and {POINTER} names it; {_last_listed(context)}"
+    ledger.found(kind, key, reason, versions=(version, version))
     return None
 
 

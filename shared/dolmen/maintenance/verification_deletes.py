@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from dolmen.context import Context
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, UnsupportedFormatError
 from dolmen.format import vectors
+from dolmen.format.checksum import crc32
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector
 from dolmen.format.keys import Keys, decode_keys, inline_keys
 from dolmen.format.tombstone_object import BlobInfo, Footer, check_blob, read_footer
@@ -64,7 +65,11 @@ class DeleteObjects:
     def add_vector(self, file: DataFile, table: str, uuid: str) -> None:
         """Takes a data file's vector, if it has one that its entry does not contradict already."""
         if file.vector and file.vector.cardinality <= file.rows:
-            self._of(file.vector.object, table, uuid).vectors.append((file.vector, file.uuid, file.rows))
+            self.add_vector_of(file.vector, file.uuid, file.rows, table, uuid)
+
+    def add_vector_of(self, vector: Vector, file: str, rows: int, table: str, uuid: str) -> None:
+        """Takes the vector of a file with so many rows."""
+        self._of(vector.object, table, uuid).vectors.append((vector, file, rows))
 
 
 def check_deletes(context: Context, objects: Iterable[DeleteObject], total: int, ledger: Ledger) -> None:
@@ -111,6 +116,11 @@ def _check_object(body: bytes, one: DeleteObject, ledger: Ledger) -> None:
             ledger.found("vector-damaged", one.key, reason, table=one.table, rows=rows)
         else:
             _check_info(info, vector, "vector", one, footer, ledger)
+    needed = {t.blob.offset for t in one.tombstones} | {vector.offset for vector, _, _ in one.vectors}
+    for info in footer.blobs if footer else ():
+        if info.offset not in needed and crc32(body[info.offset : info.offset + info.length]) != info.crc32:
+            reason = f"the {info.kind} at byte {info.offset}, which this version does not need: checksum differs"
+            ledger.found("delete-footer", one.key, reason, table=one.table)
 
 
 def _footer(body: bytes, one: DeleteObject, ledger: Ledger) -> Footer | None:
@@ -122,6 +132,11 @@ def _footer(body: bytes, one: DeleteObject, ledger: Ledger) -> Footer | None:
     except UnsupportedFormatError as error:
         ledger.found("newer-format", one.key, str(error), table=one.table)
         return None
+    end = max((info.offset + info.length for info in footer.blobs), default=4)
+    start = len(body) - 8 - int.from_bytes(body[-8:-4], "little")
+    if end != start:
+        reason = f"its blobs end at byte {end}, and the footer begins at {start}"
+        ledger.found("delete-footer", one.key, reason, table=one.table)
     if footer.table != one.uuid:
         reason = f"it is of table {footer.table}, not of {one.uuid}"
         ledger.found("delete-footer", one.key, reason, table=one.table)

@@ -59,6 +59,13 @@ _ALL: tuple[Kind, ...] = (
         "Write the pointer anew from the manifest it names; then look who writes to this prefix without dolmen.",
     ),
     Kind(
+        "pointer-back",
+        "error",
+        "no later version than the pointer's was ever committed",
+        "Stop all writers: each commit from here on makes the lost versions harder to get back. Write the pointer "
+        "anew for the newest manifest whose commit landed (docs/operations.md), then verify again.",
+    ),
+    Kind(
         "newer-format", "error", "every object is of a format that this dolmen reads", "Upgrade dolmen, verify again."
     ),
     Kind(
@@ -162,6 +169,12 @@ _ALL: tuple[Kind, ...] = (
         "warning",
         "the footer of a .del object tells of its blobs as the manifest does",
         _KEEP.format("readers go by the manifest; resolving and compacting the table leaves the object behind."),
+    ),
+    Kind(
+        "intent-damaged",
+        "warning",
+        "what a job says of itself can be read",
+        _KEEP.format("gc looks for the job's objects everywhere if it dies, and removes the heartbeat in time."),
     ),
     # ---- data files
     Kind("footer-damaged", "error", "a data file's footer can be read, and is what its entry says", _COPY_OR_LOSE_ROWS),

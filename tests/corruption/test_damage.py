@@ -1,0 +1,87 @@
+"""Any damage of any object is told of by whoever reads it, or harms nobody: never a wrong row, never another error.
+
+Half of the seeds are always the same, the other half begin at one that is new each time, and printed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from corruption.acts import acts, healthy
+from corruption.damages import HOW, Damage, by_kind, draw, flip, kind_of, regions
+from corruption.trial import DamageError, Tally, trial
+from corruption.worlds import WORLDS, World, kept, kinds, spilled
+
+LONG = bool(os.environ.get("DOLMEN_LONG"))
+FIXED_SEED = 20_260_101
+TRIALS = {"kinds": 600, "spilled": 700, "kept": 800}
+"""By database, how many damages are tried; 25 times as many in the long mode."""
+MOST_MEMORY = 256 << 20
+"""Bytes of Arrow memory that nothing exceeds, whatever a damaged length says."""
+
+
+@pytest.mark.timeout(14_400 if LONG else 1_200)
+@pytest.mark.parametrize("build", WORLDS, ids=lambda build: build.__name__)
+def test_damage_is_told_of_or_harms_nobody(build: object, capsys: pytest.CaptureFixture[str]) -> None:
+    world: World = build()  # type: ignore[operator]
+    fresh = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(10**9)))
+    there = sorted(by_kind(world))
+    tally, count = Tally(), TRIALS[world.name] * (25 if LONG else 1)
+    for turn in range(count):
+        seed = f"{FIXED_SEED if turn < count // 2 else fresh} {turn}"
+        rng = random.Random(seed)
+        damage = draw(rng, world, there[turn % len(there)])
+        try:
+            trial(rng, world, damage, tally)
+        except DamageError as error:
+            tally.wrong.append(f"{world.name}, seed {seed!r}: {damage}: {error}")
+    with capsys.disabled():
+        print(f"\nDOLMEN_TEST_SEED={fresh} {world.name}: {tally}")
+    assert not tally.wrong, "\n".join(tally.wrong[:20])
+    assert pa.default_memory_pool().max_memory() < MOST_MEMORY
+    assert {kind_of(key) for key in world.objects if "orphan" not in key} == set(there)
+    assert set(tally.hows()) == {how.__name__ for how in HOW}
+
+
+def test_the_databases_hold_every_kind_of_object_and_all_of_them_are_read() -> None:
+    found = Counter(kind for build in WORLDS for kind in by_kind(build()))
+    assert found.keys() == {
+        "pointer", "manifest", "data", "tombstone", "heartbeat", "done",
+        *(f"{kind} segment" for kind in (
+            "files", "overlays", "removed", "tombstones", "table", "applied", "released", "history",
+        )),
+    }  # fmt: skip
+    for build in WORLDS:
+        world = build()
+        read = {kind_of(key) for name in acts(world) for key in healthy(world, name).read}
+        assert read >= set(by_kind(world)), f"{world.name}: nobody reads {set(by_kind(world)) - read}"
+
+
+def test_acts_are_the_same_each_time() -> None:
+    """Else an act that reads no damaged byte could not be left out."""
+    for build in (kinds, kept, spilled):
+        world = build()
+        for name in list(acts(world))[::7]:
+            first = healthy(world, name)
+            again = healthy.__wrapped__(world, name)
+            assert (first.outcome, first.after, first.read) == (again.outcome, again.after, again.read)
+
+
+@pytest.mark.parametrize("build", WORLDS, ids=lambda build: build.__name__)
+def test_each_region_of_each_kind_of_object_is_told_of_by_a_deep_verification(build: object) -> None:
+    """One flipped bit in every region of the newest object of each kind that the database needs now."""
+    world: World = build()  # type: ignore[operator]
+    tally, rng = Tally(), random.Random(5)
+    needed = healthy(world, "verify deep").read
+    for keys in by_kind(world).values():
+        key = next((key for key in reversed(keys) if key in needed), keys[-1])
+        for name in {name for name, first, end in regions(world, key) if end > first}:
+            damage: Damage = flip(rng, world, key, name)
+            trial(rng, world, damage, tally, most=1)
+    assert sum(tally.verified.values()) == sum(tally.trials.values()) - sum(tally.meaningless.values())
+    assert not tally.meaningless, tally.meaningless
