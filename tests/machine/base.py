@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dolmen.database import Database
-from dolmen.errors import TableExistsError, TableNotFoundError, VersionExpiredError
+from dolmen.errors import ConflictError, TableExistsError, TableNotFoundError, VersionExpiredError
 from dolmen.results import Commit
+from dolmen.table import Table
 from machine import columns
 from machine.model import Landed, Row, State, Statement, TableState, told
 from machine.places import LocalPlace, Place
 
+T = TypeVar("T")
 HANDLES = st.sampled_from([0, 1])
 NAMES = ("a", "b")
 
@@ -119,6 +121,23 @@ class Ground(RuleBasedStateMachine):
         for commit in reversed(database.history(database.refresh() - self.version)):
             self.landed(commit, self.state)
 
+    def knows(self, handle: int, name: str) -> bool:
+        """Whether a handle has not last seen another table of this name."""
+        version = self.handles[handle].version
+        seen = self.at(version).tables.get(name) if version else None
+        now = self.state.tables.get(name)
+        return seen is None or now is None or seen.uid == now.uid
+
+    def unless_new(self, handle: int, name: str, write: Callable[[Table], T]) -> T:
+        """What writing to a table gives; a handle that knew another one is told so once, and then knows better."""
+        is_known = self.knows(handle, name)
+        try:
+            return write(self.handles[handle].table(name))
+        except ConflictError:
+            if is_known:
+                raise
+        return write(self.handles[handle].table(name))
+
     def new_rows(self, rows: Iterable[tuple[Any, ...]]) -> list[Row]:
         """Rows with numbers of their own."""
         made = [Row(self.numbers + place, values) for place, values in enumerate(rows)]
@@ -151,12 +170,25 @@ class Ground(RuleBasedStateMachine):
     @rule(handle=HANDLES, name=st.sampled_from(NAMES))
     def drop(self, handle: int, name: str) -> None:
         """Drops a table, or finds none."""
+        is_known = self.knows(handle, name)
         try:
             commit = self.handles[handle].drop_table(name)
         except TableNotFoundError:
             assert name not in self.state.tables
             return
+        except ConflictError:
+            assert not is_known
+            return
         self.landed(commit, self.state.without(name))
+
+    @SELDOM
+    @rule(handle=HANDLES, name=st.sampled_from(NAMES), shape=columns.tables())
+    def create_again(self, handle: int, name: str, shape: tuple[tuple[columns.Column, ...], tuple[str, ...]]) -> None:
+        """Another table takes a name, and only one handle knows it so far."""
+        if name in self.state.tables:
+            self.drop(handle, name)
+        if name not in self.state.tables:
+            self.create(handle, name, shape, False)
 
     @rule(handle=HANDLES)
     def reopen(self, handle: int) -> None:

@@ -79,7 +79,7 @@ class Upkeep(Ground):
         ttl = (data.draw(st.sampled_from(timed), label="column"), AGES[age]) if age and timed else None
         said = f"{ttl[0]} {age}" if ttl else None
         size = data.draw(st.sampled_from(["4KB", "256MB", None]), label="target_file_bytes")
-        commit = self.handles[handle].table(name).set(ttl=said, target_file_bytes=size)
+        commit = self.unless_new(handle, name, lambda there: there.set(ttl=said, target_file_bytes=size))
         self.landed(commit, self.state.with_table(name, replace(table, ttl=ttl)))
         assert self.observer.table(name).settings()["ttl"] == said
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -66,7 +67,8 @@ class Writing(Ground):
         rows = self.new_rows(data.draw(columns.rows(table.columns, most=18), label="rows"))
         for place in range(FILES):
             part = rows[place::FILES]
-            commit = self.handles[place % 2].table(name).append(table.data([row.values for row in part]))
+            arrow = table.data([row.values for row in part])
+            commit = self.unless_new(place % 2, name, partial(dolmen.Table.append, data=arrow))
             self.did(commit, (name, model.append(part)))
 
     @precondition(lambda self: self.state.tables)
@@ -92,7 +94,7 @@ class Writing(Ground):
         name = data.draw(st.sampled_from(sorted(n for n, t in self.state.tables.items() if t.key)), label="table")
         table = self.state.tables[name]
         with pytest.raises(RowError):
-            self.handles[handle].table(name).upsert(table.data([(None,) * len(table.columns)]))
+            self.unless_new(handle, name, lambda there: there.upsert(table.data([(None,) * len(table.columns)])))
         assert self.observer.refresh() == self.version
 
     @precondition(lambda self: self.state.tables)
@@ -175,7 +177,7 @@ class Writing(Ground):
         table = self.state.tables.get(request.name)
         if table is None or table.uid != request.uid:
             return
-        commit = request.send(self.handles[handle].table(request.name))
+        commit = self.unless_new(handle, request.name, request.send)
         assert commit.already == {request.id: request.version}
         self.landed(commit, self.state)
 
@@ -185,7 +187,7 @@ class Writing(Ground):
         """Another request under the same id is an error, and does nothing."""
         name, _ = self.some_table(data)
         with pytest.raises(AppliedIdError):
-            self.handles[handle].table(name).delete("1 = 1 AND TRUE AND 2 = 2", request=request.id)
+            self.unless_new(handle, name, lambda table: table.delete("1 = 1 AND TRUE AND 2 = 2", request=request.id))
         assert self.observer.refresh() == self.version
 
     def _some_key(self, data: st.DataObject, table: TableState) -> tuple[str, ...]:
@@ -205,7 +207,7 @@ class Writing(Ground):
         is_request: bool,
     ) -> Any:
         id_ = f"r{self.version}" if is_request else None
-        commit = send(self.handles[handle].table(name), request=id_)
+        commit = self.unless_new(handle, name, lambda there: send(there, request=id_))
         assert not commit.already
         self.did(commit, (name, statement))
         if id_ is None:

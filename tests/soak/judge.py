@@ -91,8 +91,10 @@ def _in_turn(name: str, steps: Steps, rows: dict[int, int], version: int) -> Ite
         return
     if None in landed[sure : sure + 1] and rows == after_steps(steps.intents[: sure + 1]):
         return
-    missing, more = _some(expected, rows), _some(rows, expected)
-    yield f"lost: {name} after {sure} steps: missing or other {missing}, too many or other {more}"
+    if expected.items() - rows.items():
+        yield f"lost: {name} after {sure} steps: missing or other {_some(expected, rows)}"
+    if more := {id_: value for id_, value in rows.items() if id_ not in expected}:
+        yield f"revived: {name} after {sure} steps: too many {_some(more, expected)}"
 
 
 def _some(these: dict[int, int], those: dict[int, int]) -> str:
