@@ -197,12 +197,10 @@ class Ledger:
     def _expiries(self, view: View) -> list[Effect]:
         """What a commit of expiry did, by what it remembers of itself; judged by the tables' time to live."""
         effects: list[Effect] = []
-        old = self.retention.newest
         for name, table in view.tables.items():
-            last = old.tables.get(name) if old else None
             said = table.properties.get(EXPIRED)
-            if said is None or (last and last.properties.get(EXPIRED) == said):
-                continue
+            if said is None or all(tombstone.ts <= self.chain[-1].commit_ts for tombstone in table.tombstones):
+                continue  # two that look at the same version say the same, and each leaves a tombstone
             before = self.states[-1].get(name)
             ttl = before.settings.get("ttl") if before else None
             age_us = setting({"retention": ttl.rpartition(" ")[2]}, "retention") if ttl else None
