@@ -124,6 +124,7 @@ class Rewriter(Actor):
             process.write(f"overwrite {name} since", [], lambda: self._since(process, name), reads=True)
 
     def _rewrite(self, process: Process, transaction: Transaction, run: Run, name: str) -> None:
+        run.operation.about = (name,)
         read = rows_from(transaction.table(name).scan().to_arrow())
         process.saw.rows(name, [row.u for row in read])
         rows = self._changed(read)

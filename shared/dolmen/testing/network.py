@@ -18,7 +18,7 @@ from dolmen.store.memory import MemoryBucket
 from dolmen.testing.fates import Answer, Crash, Fate, Refusal, Request, Verb, Wire
 from dolmen.testing.ledger import Ledger
 from dolmen.testing.model import Operation, Run
-from dolmen.testing.scheduler import Scheduler
+from dolmen.testing.scheduler import Scheduler, Stopped
 from dolmen.testing.server import Repeated, Server
 from dolmen.testing.trace import Trace
 
@@ -154,6 +154,8 @@ class Network(Wire):
         line = self.lines[request.who]
         if line.dead:
             raise Crash
+        if self.steps >= self.step_limit:
+            raise Stopped  # what gives up on its way out may still want to clean up
         self._count()
         self.scheduler.pause(_travel_us(line.random))
         fate = line.fate = self._fate(line, request)
