@@ -63,4 +63,16 @@ HARMLESS: tuple[Harmless, ...] = (
         ),
         "the name of a data file is a fresh uuid, and an upload id can be completed only once.",
     ),
+    Harmless(
+        mutation(
+            "an error of a cached base reaches the caller",
+            "a cached base proves nothing: an error is raised only after the pointer was read afresh",
+            "commit/loop.py",
+            "            if fresh and not gone:\n                raise\n",
+            "            if not gone:\n                raise\n",
+        ),
+        "each statement was applied to its transaction's own base when it was added, after a fresh look where a name "
+        "is there or is not; what fails on a cached base fails on one that came after that, and is true during the "
+        "call. It is one more attempt for the caller.",
+    ),
 )

@@ -77,11 +77,11 @@ COMMITS: tuple[Mutation, ...] = (
         "    if found is None:\n        return Verdict.THEIRS\n",
     ),
     mutation(
-        "an error of a cached base reaches the caller",
+        "a name that a cached version has is called taken",
         "a cached base proves nothing: an error is raised only after the pointer was read afresh",
-        "commit/loop.py",
-        "            if fresh and not gone:\n                raise\n",
-        "            if not gone:\n                raise\n",
+        "database.py",
+        "            if name in transaction.base.tables:\n",
+        "            if not name:\n",
     ),
     mutation(
         "a pointer is sent however old its date is",

@@ -74,8 +74,8 @@ DELETES: tuple[Mutation, ...] = (
         "resolution marks segments of which it has read a part",
         "a segment's resolved_through covers every live file in it",
         "maintenance/resolution.py",
-        "            self.done += [own for own in dict.fromkeys(own for _, own in files) if own not in (None, following)]\n",
-        '            self.done += [segment.object for segment in self.entry.segments_of("files")]\n',
+        "        if not self.stopped:\n            self.done += [own",
+        "        if self.commits >= 0:\n            self.done += [own",
     ),
     mutation(
         "resolution puts its vector in the place of another's",
