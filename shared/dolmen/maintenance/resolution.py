@@ -33,7 +33,7 @@ from dolmen.segments.live import LiveFiles, tombstones_of
 BUDGET_BYTES = 64 << 30
 """A call reads no more than about this much, whatever its deadline says."""
 
-_BATCH_FILES = 1_000
+BATCH_FILES = 1_000
 _BATCH_ROWS = 1 << 28
 """Files and physical rows of one commit at most: positions take 32 MB then, if every other row goes."""
 
@@ -88,7 +88,12 @@ class Resolved:
 
 
 def resolve(
-    context: Context, name: str, *, deadline: Callable[[], bool] = never, budget_bytes: int = BUDGET_BYTES
+    context: Context,
+    name: str,
+    *,
+    deadline: Callable[[], bool] = never,
+    budget_bytes: int = BUDGET_BYTES,
+    batch_files: int = BATCH_FILES,
 ) -> Resolved:
     """Brings the files of a table up to its newest version's deletes, in several commits if there are many.
 
@@ -98,6 +103,7 @@ def resolve(
     Args:
         deadline: asked before each file; when it says True, what is done is committed and the rest left for later.
         budget_bytes: stop after reading about this much.
+        batch_files: how many files a commit is about at most.
 
     Raises:
         TableNotFoundError: no such table.
@@ -111,7 +117,7 @@ def resolve(
         if not tombstones:
             return Resolved(name, gathered=gather_vectors(context, name, deadline=deadline))
         unresolved = Unresolved(context, entry, tombstones)
-        run = _Run(context, name, manifest, entry, unresolved, deadline, budget_bytes)
+        run = _Run(context, name, manifest, entry, unresolved, deadline, budget_bytes, batch_files)
         run.all_files()
         gathered = 0 if run.stopped else gather_vectors(context, name, deadline=deadline)
     return Resolved(
@@ -140,6 +146,7 @@ class _Run:
     unresolved: Unresolved
     deadline: Callable[[], bool]
     budget_bytes: int
+    batch_files: int
     looked_at: int = 0
     read: int = 0
     changed: int = 0
@@ -158,8 +165,8 @@ class _Run:
         rows = 0
         segment: str | None = None
         for file, own in self._files():
-            full = len(waiting) >= _BATCH_FILES or rows + file.rows > _BATCH_ROWS
-            if waiting and (full or (own != segment and len(waiting) >= _BATCH_FILES // 2)):
+            full = len(waiting) >= self.batch_files or rows + file.rows > _BATCH_ROWS
+            if waiting and (full or (own != segment and len(waiting) >= self.batch_files // 2)):
                 self._batch(waiting, own)
                 waiting, rows = [], 0
                 if self.stopped:

@@ -12,12 +12,14 @@ from dolmen.maintenance.resolution import resolve
 from dolmen.results import Commit
 from dolmen.testing import model
 from dolmen.testing.actors import KEYS, arrow
-from dolmen.testing.model import SCHEMA, Effect, Row
+from dolmen.testing.model import SCHEMA, Effect, Row, Run
 from dolmen.testing.process import Process
 from dolmen.testing.upkeep import Upkeep
+from dolmen.transaction import Transaction
 
 _TABLE = "hoard"
-_PLENTY = 120
+_PLENTY = 160
+_WIDTH = 8
 _FEW_FILES = CompactionOptions(target_file_bytes=6_000, group_bytes=6_000, deleted_share=0.1)
 
 
@@ -65,18 +67,33 @@ class Hoarder(Upkeep):
     def _delete(self, process: Process) -> None:
         k, v = self.random.randrange(KEYS), self.random.randrange(100)
         if self.random.random() < 0.5:
+            self._delete_positions(process, v)
+        elif self.random.random() < 0.5:
             keys = [k, (k + 5) % KEYS]
             effect = model.Delete(_TABLE, lambda row: row.k in keys and row.v is not None and row.v < v)
             where = f"k IN ({keys[0]}, {keys[1]}) AND v < {v}"
+            process.write(f"delete {where}", [effect], lambda: process.db.table(_TABLE).delete(where))
         else:
             effect = model.Delete(_TABLE, lambda row: _between(row, v))
-            where = f"v BETWEEN {v} AND {v + 8}"
-        process.write(f"delete {where}", [effect], lambda: process.db.table(_TABLE).delete(where))
+            where = f"v BETWEEN {v} AND {v + _WIDTH}"
+            process.write(f"delete {where}", [effect], lambda: process.db.table(_TABLE).delete(where))
+
+    def _delete_positions(self, process: Process, v: int) -> None:
+        where = f"v BETWEEN {v} AND {v + _WIDTH}"
+
+        def by_position(transaction: Transaction, run: Run) -> None:
+            run.effects.append(model.DeletePositions(_TABLE, lambda row: _between(row, v)))
+            transaction.table(_TABLE).delete(where, mode="positions")
+
+        process.replayed(f"delete positions {where}", by_position)
 
     def _resolve(self, process: Process) -> None:
-        """Mostly in part: it has time for a few files only."""
-        process.upkeep("resolve", lambda: resolve(process.context, _TABLE, deadline=self.deadline()), (_TABLE,))
+        """A few files with each commit, and often in part: segments come to know of different deletes."""
+        deadline, files = self.deadline(), self.random.choice((4, 8, 16))
+        process.upkeep(
+            "resolve", lambda: resolve(process.context, _TABLE, deadline=deadline, batch_files=files), (_TABLE,)
+        )
 
 
 def _between(row: Row, v: int) -> bool:
-    return row.v is not None and v <= row.v <= v + 8
+    return row.v is not None and v <= row.v <= v + _WIDTH
