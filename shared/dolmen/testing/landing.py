@@ -9,6 +9,7 @@ from urllib.parse import quote_plus
 
 import msgspec
 
+from dolmen.ingest.backfill import packets
 from dolmen.ingest.events import Drop
 from dolmen.ingest.landing import REJECTED, Landing
 from dolmen.store.base import ObjectStore
@@ -56,11 +57,13 @@ class Dropped:
 
     @property
     def message(self) -> str:
-        """The notification that S3 sends of it."""
+        """The notification that S3 sends of it; of one without a sequencer, that of a backfill."""
         drop = self.drop
+        if drop.sequencer is None:
+            [packet] = packets([drop])
+            return packet.body
         described: dict[str, object] = {"key": quote_plus(drop.key, safe="/"), "size": drop.size, "eTag": drop.etag}
-        if drop.sequencer is not None:
-            described["sequencer"] = drop.sequencer
+        described["sequencer"] = drop.sequencer
         record = {
             "eventSource": "aws:s3",
             "eventName": "ObjectCreated:Put",
