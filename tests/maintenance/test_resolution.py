@@ -256,12 +256,11 @@ def test_a_budget_bounds_what_a_call_reads() -> None:
     assert rounds == 7
 
 
-def test_many_files_are_several_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolution, "_BATCH_FILES", 4)
+def test_many_files_are_several_commits() -> None:
     found = world(400, files=10)
     found.db.table("t").delete("user = 3")
     expected = ids(found)
-    done = run(found)
+    done = run(found, batch_files=4)
     assert (done.commits, done.dropped, done.changed) == (3, 1, 10)
     assert len({file.vector.object for file in found.entry().files if file.vector}) == 3, "one object a commit"
     assert ids(found) == expected
