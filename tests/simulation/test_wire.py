@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
+from dolmen.database import Database
+from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError, UnknownOutcomeError
 from dolmen.runtime import Runtime
 from dolmen.store.base import Deleted, PreconditionFailed, Stored, Unknown
 from dolmen.store.memory import MemoryBucket
@@ -72,10 +75,20 @@ class World:
         self.wire = Script()
         self.bucket = MemoryBucket(lambda: NOW_US)
         self.server = Server(self.bucket, self.wire, page=page, repeated=repeated)
-        runtime = Runtime(
-            clock_us=lambda: 0, monotonic=lambda: 0.0, sleep=lambda seconds: None, random=random.Random(1), threads=1
+        self.now_us, self.frozen_us = NOW_US, 0
+        self.bucket.clock_us = lambda: self.now_us
+        self.runtime = Runtime(
+            clock_us=lambda: self.now_us,
+            monotonic=lambda: self.now_us / 1e6,
+            sleep=self.sleep,
+            random=random.Random(1),
+            threads=1,
         )
-        self.store = SimulatedStore(self.server, "tester", runtime, threshold_bytes=10, part_bytes=8)
+        self.store = SimulatedStore(self.server, "tester", self.runtime, threshold_bytes=10, part_bytes=8)
+
+    def sleep(self, seconds: float) -> None:
+        """Takes no time, but for a process that is frozen in it."""
+        self.now_us += self.frozen_us
 
     def given(self, verb: Verb, *fates: Fate) -> None:
         self.wire.fates[verb] = list(fates)
@@ -152,6 +165,42 @@ def test_409_to_the_end_of_patience_is_no_failed_precondition() -> None:
     assert world.holds() == {}
     assert world.wire.truth == []
     assert isinstance(world.store.put("key", BODY), Stored)
+
+
+def test_a_process_that_was_frozen_does_not_send_an_old_put_again() -> None:
+    world = World()
+    first = world.store.put("key", b"first")
+    assert isinstance(first, Stored)
+    world.frozen_us = 31_000_000
+    world.given(Verb.PUT, Fate.CONFLICT)
+    with pytest.raises(StoreUnavailableError, match="409"):
+        world.store.put("key", BODY, if_match=first.etag)
+    assert world.holds() == {"key": b"first"}
+    world.given(Verb.PUT, Fate.CONFLICT)
+    assert isinstance(world.store.put("new", BODY), Stored), "what only creates bears no time"
+
+
+@pytest.mark.parametrize("fate", [Fate.CONFLICT, Fate.UNREACHABLE, Fate.REQUEST_LOST, Fate.THROTTLED])
+def test_no_commit_lands_long_after_it_was_dated_though_its_process_was_frozen(fate: Fate) -> None:
+    """A pointer's put was refused, and the process stood still for half an hour before it was sent again: answers to
+    at(timestamp) that were settled would have changed."""
+    world = World()
+    db = Database(world.store, world.runtime)
+    db.create_table("t", pa.schema([("k", pa.int64())]))
+    landed: list[int] = []
+
+    def arrived(request: Request, answer: Answer) -> None:
+        if request.key == "_latest_manifest" and request.verb is Verb.PUT and not isinstance(answer, Refusal):
+            landed.append(world.now_us)
+
+    world.wire.arrived = arrived  # type: ignore[method-assign]
+    world.given(Verb.PUT, Fate.OK, fate)  # manifest, pointer
+    world.frozen_us = 30 * 60 * 1_000_000
+    with suppress(StoreUnavailableError, UnknownOutcomeError):
+        db.table("t").append(pa.table({"k": [1]}))
+    assert world.wire.fates[Verb.PUT] == []
+    dated = [round(commit.created_at.timestamp() * 1e6) for commit in db.history()]
+    assert all(at_us - dated[0] < 60_000_000 for at_us in landed)
 
 
 def test_404_for_a_condition_on_an_absent_object_is_a_failed_precondition() -> None:
@@ -321,14 +370,13 @@ def test_an_upload_in_parts_never_replaces_another_object() -> None:
 
 
 def test_the_object_of_an_upload_in_parts_is_as_old_as_its_beginning() -> None:
-    world, now = World(), [NOW_US]
-    world.bucket.clock_us = lambda: now[0]
+    world = World()
     output = world.store.open_output("key")
     output.write(BODY)
-    now[0] += 3_600_000_000
+    world.now_us += 3_600_000_000
     output.commit()
     assert world.store.head("key").last_modified_us == NOW_US
-    assert world.store.clock.now_us == now[0]
+    assert world.store.clock.now_us == world.now_us
 
 
 @pytest.mark.parametrize("fate", [Fate.OK, Fate.CONFLICT, Fate.THROTTLED_AFTER, Fate.REQUEST_LOST])

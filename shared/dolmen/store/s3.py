@@ -38,6 +38,11 @@ LIST_PAGE = 1000
 READ_ATTEMPTS = 8
 
 
+#: For so many seconds is a put that replaces an object sent again when nothing has landed. It may bear a time, as the
+#: pointer does: a process that was frozen between two attempts has to ask its caller whether it still holds.
+RESEND_SECONDS = 30.0
+
+
 class S3Store:
     """Objects under one prefix of a bucket.
 
@@ -119,8 +124,10 @@ class S3Store:
             request["IfNoneMatch"] = "*"
         else:
             request["IfMatch"] = if_match
-        reason = ""
+        reason, began = "", self.runtime.monotonic()
         for attempt in attempts(self.runtime, CREATE_ATTEMPTS):
+            if attempt and if_match is not None and self.runtime.monotonic() - began > RESEND_SECONDS:
+                break
             try:
                 return Stored(self.connection.client.put_object(**request)["ETag"])
             except (BotoCoreError, ClientError) as error:
