@@ -63,13 +63,14 @@ def _document(report: Report) -> dict[str, object]:
 
 
 def _print(report: Report) -> None:
-    table = RichTable("check", "result", "seconds", "what it means", show_lines=False)
+    told = any(result.found for result in report.results)
+    table = RichTable("check", "result", "seconds", *(["what that means, and what was found"] if told else []))
     for result in report.results:
         table.add_row(
             Text(result.name),
             Text(result.outcome.value, _COLOURS.get(result.outcome.value, "dim")),
             Text(f"{result.seconds:.2f}", justify="right"),
-            _told(result),
+            *([_told(result)] if told else []),
         )
     console.print(table)
     bad = [result for result in report.results if not result.good]
@@ -83,8 +84,6 @@ def _print(report: Report) -> None:
 
 
 def _told(result: Result) -> Text:
-    if not result.found:
-        return Text(result.holds, "dim")
     return Text(f"{result.means}\n" if result.means else "", "bold").append(result.found, "not bold")
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from dolmen.errors import Error
 from dolmen.runtime import Runtime
-from dolmen.store.base import ObjectStore, Stored
+from dolmen.store.base import ObjectStore, PreconditionFailed, Stored, Unknown
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -147,7 +147,7 @@ def put(store: ObjectStore, key: str, body: bytes = b"x", if_match: str | None =
     """Creates or replaces an object, which must succeed; returns its ETag."""
     outcome = store.put(key, body, if_match=if_match)
     if not isinstance(outcome, Stored):
-        raise BrokenError(f"{'creating' if if_match is None else 'replacing'} {key!r}: {outcome}")
+        raise BrokenError(f"{'creating' if if_match is None else 'replacing'} {key!r}: {_short(outcome)}")
     return outcome.etag
 
 
@@ -162,5 +162,12 @@ def errors(outcomes: Iterable[Any]) -> list[str | None]:
 
 
 def _short(value: object) -> str:
+    match value:
+        case Stored():
+            return "done"
+        case PreconditionFailed():
+            return "refused"
+        case Unknown():
+            return f"an unclear answer ({value.reason})"
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:120]} ... ({len(text)} characters)"
