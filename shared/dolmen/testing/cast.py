@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from dolmen.testing import actors, upkeep
 from dolmen.testing.actors import Actor
 from dolmen.testing.asking import Asker
+from dolmen.testing.dawdling import Dawdler
 from dolmen.testing.declaring import Declarer, Founder
 from dolmen.testing.dropping import Ingester
 from dolmen.testing.erasing import Eraser
 from dolmen.testing.feeding import Feeder
+from dolmen.testing.hoarding import Hoarder
 from dolmen.testing.juggling import Juggler, Rewriter
-from dolmen.testing.readers import Reader
+from dolmen.testing.readers import Dater, Reader
 from dolmen.testing.rounds import Inspector, Maintainer
 
 ACTORS: tuple[tuple[type[Actor], int], ...] = (
@@ -35,6 +38,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (upkeep.Settler, 1),
     (upkeep.Overwriter, 1),
     (upkeep.Loader, 2),
+    (Hoarder, 4),
     (upkeep.Resolver, 2),
     (upkeep.Compactor, 2),
     (upkeep.Merger, 1),
@@ -43,9 +47,23 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (Maintainer, 1),
     (Inspector, 1),
     (Reader, 2),
+    (Dater, 1),
+    (Dawdler, 1),
     (Asker, 1),
 )
 """Every kind of actor, and how many of it take part."""
+
+HOARDERS: frozenset[type[Actor]] = frozenset({Hoarder, upkeep.Merger, upkeep.Collector, upkeep.Settler, Reader})
+"""Who takes part in those few histories that are about one table with much in its segments; everybody but hoarders in
+all others."""
+
+_HOARDING = 0.12
+
+
+def crowd(rng: random.Random) -> frozenset[type[Actor]]:
+    """Which kinds of actors meet in a history."""
+    return HOARDERS if rng.random() < _HOARDING else frozenset(kind for kind, _ in ACTORS) - {Hoarder}
+
 
 SETTINGS: dict[str, tuple[Any, ...]] = {
     "root_bytes": (6_000, 14_000, 16_000, 20_000, 40_000),
