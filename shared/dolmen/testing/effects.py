@@ -68,19 +68,16 @@ class UpsertOn:
 
 
 @dataclass(frozen=True)
-class Rewrite:
+class Rewrite(Overwrite):
     """Read-modify-write of a whole table: puts ``rows`` in the place of those that it ``read``."""
 
-    table: str
-    read: tuple[Row, ...]
-    rows: tuple[Row, ...]
-    request: str | None = None
+    read: tuple[Row, ...] = ()
 
     def apply(self, state: State, seen: State, version: int) -> None:
         """See Effect."""
         if wrong := set(self.read) ^ set(rows_of(seen, self.table).rows):
             raise ViolationError(Never.HALF, f"version {version} was made of {self.table!r} with {sorted(wrong)} wrong")
-        Overwrite(self.table, self.rows, False).apply(state, seen, version)
+        super().apply(state, seen, version)
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ class Rewriter(Actor):
         read = rows_from(transaction.table(name).scan().to_arrow())
         process.saw.rows(name, [row.u for row in read])
         rows = self._changed(read)
-        run.effects.append(Rewrite(name, tuple(read), rows))
+        run.effects.append(Rewrite(name, rows, force=False, read=tuple(read)))
         transaction.table(name).overwrite(arrow(rows))
 
     def _since(self, process: Process, name: str) -> Commit:
@@ -139,7 +139,7 @@ class Rewriter(Actor):
         seen = process.db.at(version=known if name in process.ledger.states[known] else process.db.refresh())
         read = rows_from(seen.table(name).scan().to_arrow())
         rows = self._changed(read)
-        run.effects.append(Rewrite(name, tuple(read), rows))
+        run.effects.append(Rewrite(name, rows, force=False, read=tuple(read)))
         run.base = seen.version
         process.network.scheduler.pause(self.random.choice((0, 0, 2_000_000)))
         with process.db.transaction("overwrite") as transaction:
