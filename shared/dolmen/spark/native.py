@@ -45,6 +45,9 @@ MOST_KEYS = 1_000_000
 MOST_BITS = 1 << 30
 """Nor are more positions than this, 128 MB of them, with one scan."""
 
+_CHECKED = "parquet.page.verify-checksum.enabled", "true"
+"""Off by default: Spark would take damaged pages that still decode for rows."""
+
 _NOTHING = "__nothing"
 """A column that no file has and no row shows. Only where there is a column to leave out does Spark also leave out what
 nobody asks of ``_metadata``, which it puts together row by row."""
@@ -184,7 +187,8 @@ class _Native:
             told = [*told, f"_metadata.row_index AS {self._row.name}"]
         if told:
             schema.add(_NOTHING, "long")
-        frame = self._spark.read.schema(schema).parquet(*(f"{self._root}/{file.file.path}" for file in files))
+        reader = self._spark.read.schema(schema).option(*_CHECKED)
+        frame = reader.parquet(*(f"{self._root}/{file.file.path}" for file in files))
         return frame.selectExpr("*", *told) if told else frame
 
     def _column(self, id_: int) -> Column:
