@@ -27,7 +27,7 @@ MINUTE_US = 60 * SECOND_US
 _INTERESTING = 2.0  # so much more often does something happen to a put of the pointer
 _LATEST_US = 13 * MINUTE_US  # S3 refuses what was signed 15 minutes ago, and the way here may take one
 
-_LASTS = 0.1  # so often does what cuts an answer off go on for a while
+_LASTS = 0.2  # so often does what cuts an answer off go on for a while
 
 _OUTAGES = (Fate.REQUEST_LOST, Fate.UNREACHABLE, Fate.THROTTLED)
 _SILENT = (Fate.REQUEST_LOST, Fate.RESPONSE_LOST, Fate.LATE)
@@ -304,7 +304,7 @@ class Network(Wire):
         if request.verb is Verb.PUT and fate in _UNKNOWN:
             self.counts["unknown outcomes"] += 1
             self.counts["unknown outcomes of a pointer"] += request.key == POINTER
-        elif request.verb is Verb.DELETE:
+        elif request.verb is Verb.DELETE and fate in _UNKNOWN:
             self.counts["deletes without answer"] += 1
 
 

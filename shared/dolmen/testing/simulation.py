@@ -31,9 +31,9 @@ T = TypeVar("T")
 WEATHER: dict[str, Faults] = {
     "calm": Faults(),
     "ordinary": Faults(
-        crash=0.004,
+        crash=0.006,
         lost=0.01,
-        late=0.01,
+        late=0.02,
         double=0.006,
         throttled=0.004,
         conflict=0.01,
@@ -51,9 +51,9 @@ WEATHER: dict[str, Faults] = {
         crash=0.004, lost=0.01, late=0.02, throttled=0.06, conflict=0.10, unreachable=0.02, outage=0.003
     ),
     "stormy": Faults(
-        crash=0.01,
+        crash=0.015,
         lost=0.06,
-        late=0.06,
+        late=0.08,
         double=0.03,
         throttled=0.02,
         conflict=0.03,
