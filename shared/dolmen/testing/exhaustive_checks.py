@@ -23,6 +23,7 @@ from dolmen.maintenance.verification import verify
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from dolmen.testing.exhaustive_run import Execution, Outcome, Task
+from dolmen.testing.fates import Fate
 from dolmen.testing.never import Never, ViolationError, readable, unexpected
 
 Row: TypeAlias = tuple[Any, ...]
@@ -99,6 +100,8 @@ class Pair:
         stalls: those of the two that may also stand still for hours at each of their requests.
         quick: those of the two whose requests faults strike in quick mode: of two calls that only differ in their rows
             one, and one where there are very many interleavings.
+        quick_fates: what becomes of puts of the pointer in quick mode, where interleavings are so many that no other
+            faults are tried there; None: all faults.
     """
 
     name: str
@@ -108,6 +111,7 @@ class Pair:
     events: bool = False
     stalls: tuple[int, ...] = ()
     quick: tuple[int, ...] = (0, 1)
+    quick_fates: tuple[Fate, ...] | None = None
 
 
 @dataclass(frozen=True)

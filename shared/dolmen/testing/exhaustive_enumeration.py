@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dolmen.testing.exhaustive_checks import Judge, Pair, Prepared, prepare
 from dolmen.testing.exhaustive_run import Execution, Fault, fates, fates_that_differ
 from dolmen.testing.exhaustive_search import Search
+from dolmen.testing.fates import Fate, Request, Verb
 from dolmen.testing.never import ViolationError
 from dolmen.testing.scheduler import START_US
 
@@ -136,8 +137,15 @@ class Enumeration:
             for at, request in enumerate(execution.requests[task]):
                 if task in self.pair.stalls and not self._quick:
                     yield Fault(task, at, None)
-                for fate in fates_that_differ(request, at) if self._quick else fates(request):
+                for fate in self._fates(request, at):
                     yield Fault(task, at, fate)
+
+    def _fates(self, request: Request, at: int) -> tuple[Fate, ...]:
+        if not self._quick:
+            return fates(request)
+        if self.pair.quick_fates is None:
+            return fates_that_differ(request, at)
+        return self.pair.quick_fates if request.if_match and request.verb is Verb.PUT else ()
 
     def _judge(self, execution: Execution) -> None:
         try:

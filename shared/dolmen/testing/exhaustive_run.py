@@ -128,6 +128,7 @@ class Step:
     """What was chosen, and what came of it.
 
     Args:
+        landed: whether the store did what was asked, once at least.
         did: what it looked at and changed; less than it might have, if nobody asked for the time that its answer told.
     """
 
@@ -136,6 +137,7 @@ class Step:
     at: int
     did: Footprint
     came: str = ""
+    landed: bool = False
 
 
 @dataclass
@@ -426,7 +428,7 @@ class Execution(Wire):
         came = str(answer) if isinstance(answer, Refusal) else "ok"
         if step.waiting.fate not in (Fate.OK, None):
             came = f"{came}; {step.waiting.fate.value}"
-        step.came = came
+        step.came, step.landed = came, step.landed or not isinstance(answer, Refusal)
 
 
 _OF_WRITES = (Fate.CRASH_BEFORE, Fate.CRASH_AFTER, Fate.REQUEST_LOST, Fate.RESPONSE_LOST)

@@ -35,7 +35,7 @@ from dolmen.testing.exhaustive_pairs import (
     upsert,
 )
 from dolmen.testing.exhaustive_run import HOUR_US, WAITING, Execution, Outcome, Peer
-from dolmen.testing.fates import Verb
+from dolmen.testing.fates import Fate, Verb
 from dolmen.testing.scheduler import START_US
 from dolmen.transaction import Transaction
 from dolmen.write.data_file import write_data_files
@@ -98,7 +98,7 @@ def slow_append(*rows: Row) -> Part:
 
 
 def paused_job(*rows: Row) -> Part:
-    """Adds rows in two files under an intent, and stands still in between."""
+    """Adds rows under an intent, each in a file of its own, and stands still before it has the last one."""
 
     def effect(truth: Truth) -> None:
         truth.tables["t"].extend(rows)
@@ -107,9 +107,10 @@ def paused_job(*rows: Row) -> Part:
         context = peer.context
 
         def batches() -> Any:
-            yield from arrow(rows[:1]).to_batches()
+            for row in rows[:-1]:
+                yield from arrow([row]).to_batches()
             peer.wait(3)
-            yield from arrow(rows[1:]).to_batches()
+            yield from arrow(rows[-1:]).to_batches()
 
         with peer.db.transaction("load") as transaction:
             entry = transaction.entry("t")
@@ -206,7 +207,7 @@ def _swings(execution: Execution, by: int) -> list[int]:
     for step in execution.steps:
         request = step.waiting.request
         if request is not None and request.if_match and request.verb is Verb.PUT and request.who == str(by):
-            found += [step.at] if step.came.startswith("ok") else []
+            found += [step.at] if step.landed else []
     return found
 
 
@@ -221,6 +222,12 @@ def with_old_versions(db: Database) -> None:
     two_files(db)
     compact(db.context, "t", options=_OPTIONS)
     db.set(**_SHORT)
+
+
+def with_short_orphans(db: Database) -> None:
+    """Objects that no version names are soon removed, all else is kept for long."""
+    one_table(db)
+    db.set(orphan_age="20m")
 
 
 def with_intents(db: Database) -> None:
@@ -258,19 +265,21 @@ UPKEEP: tuple[Pair, ...] = (
     Pair("merge segments/append", with_segments, (merging(), append((7, 70, None))), quick=(0,)),
     Pair(
         "commit/GC",
-        with_old_versions,
+        with_short_orphans,
         (slow_append((7, 70, None)), collecting_once()),
         hours=5,
         stalls=(0,),
         quick=(0,),
+        quick_fates=(Fate.LATE,),
     ),
     Pair(
         "paused job/GC",
         with_intents,
-        (paused_job((7, 70, None), (8, 80, None)), collecting_once()),
+        (paused_job((7, 70, None), (8, 80, None), (9, 90, None)), collecting_once()),
         hours=5,
         stalls=(0,),
         quick=(0,),
+        quick_fates=(Fate.RESPONSE_LOST,),
     ),
     Pair("snapshot reader/GC", with_old_versions, (reading(3, _OLD), collecting()), hours=5, stalls=(0,)),
     Pair("expire/append", with_times, (expiring(), append((3, 30, START_US - 3 * HOUR_US)))),
