@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.database import Database
-from dolmen.errors import TableNotFoundError, UnsettledTimestampError, VersionExpiredError
+from dolmen.errors import StoreUnavailableError, TableNotFoundError, UnsettledTimestampError, VersionExpiredError
 from dolmen.maintenance.collection import collect
 from dolmen.maintenance.resolution import resolve
 from dolmen.runtime import Runtime
@@ -456,3 +456,26 @@ def test_a_step_over_all_tables_leaves_out_one_that_is_dropped_before_its_turn()
     assert writer.table("a").count() == 12
     with pytest.raises(TableNotFoundError):
         Database(store, runtime).compact("b")
+
+
+@pytest.mark.parametrize("what", ["manifest/", "segment/"])
+def test_verification_calls_nothing_damaged_that_it_could_not_read_for_the_moment(what: str) -> None:
+    """Seeds 2021 and 2022: the store answered 503 for a while, and manifests of kept versions were found damaged, with
+    the advice to restore them from a copy."""
+    bucket = MemoryBucket()
+    db = open_database(bucket)
+    db.set(root_bytes="4KB")
+    db.create_table("t", SCHEMA)
+    for k in range(40):
+        db.table("t").append(pa.table({"k": [k]}))
+    store = Interrupted(bucket, Runtime(sleep=lambda seconds: None, threads=1))
+    other = Database(store, Runtime(sleep=lambda seconds: None, threads=1))
+    assert not other.verify(all_versions=True).errors
+
+    def unavailable() -> None:
+        raise StoreUnavailableError("503 SlowDown")
+
+    fresh = Database(store, Runtime(sleep=lambda seconds: None, threads=1))
+    store.before, store.meanwhile = what, unavailable
+    with pytest.raises(StoreUnavailableError):
+        fresh.verify(all_versions=True)

@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from dolmen.context import Context
-from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, UnsupportedFormatError
+from dolmen.errors import (
+    AccessDeniedError,
+    CorruptionError,
+    Error,
+    ObjectNotFoundError,
+    RetryableError,
+    UnsupportedFormatError,
+)
 from dolmen.format.layout import POINTER, manifest_key, parse_manifest_key
 from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.format.pointer import Pointer
@@ -61,6 +68,8 @@ def read_manifest(context: Context, key: str, version: int, ledger: Ledger, *, h
         reason, kind = str(error), "newer-format"
     except CorruptionError as error:
         reason, kind = error.reason, "manifest-damaged"
+    except (RetryableError, AccessDeniedError):  # which says nothing of what it holds
+        raise
     except Error as error:  # what it holds is no table name, no schema, ...
         reason, kind = str(error), "manifest-damaged"
     if hint:

@@ -9,7 +9,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from dolmen.context import Context
-from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, SchemaError, UnsupportedFormatError
+from dolmen.errors import (
+    AccessDeniedError,
+    CorruptionError,
+    Error,
+    ObjectNotFoundError,
+    RetryableError,
+    SchemaError,
+    UnsupportedFormatError,
+)
 from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone, Vector
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import is_nested
@@ -43,6 +51,8 @@ def readable(context: Context, segment: Segment, read: Callable[[], T], ledger: 
     except UnsupportedFormatError as error:
         ledger.found("newer-format", segment.object, str(error), table=table, rows=segment.rows)
         return None
+    except (RetryableError, AccessDeniedError):  # which says nothing of what it holds
+        raise
     except Error as error:
         reason = error.reason if isinstance(error, CorruptionError) else str(error)
     try:
