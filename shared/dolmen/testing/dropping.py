@@ -25,6 +25,9 @@ from dolmen.testing.model import Row
 from dolmen.testing.never import Never, ViolationError
 from dolmen.testing.process import Process
 
+_UNFOUNDED = "unfounded"
+"""A table that nobody else creates: the first file that is dropped for it says which columns it has."""
+
 _BAD_ROW = {"k": 1, "v": "not a number", "u": 0, "t": None}
 
 
@@ -43,17 +46,20 @@ class Ingester(Actor):
         by_id = {dropped.id: dropped for dropped in batch}
         messages = [Message(dropped.id, dropped.message, drops.tries(dropped)) for dropped in batch]
         for group in isolate(messages):
-            here = [by_id[message.id] for message in group if message.id is not None]
-            done = self._handle(process, drops, group, here)
-            drops.answered([dropped for dropped in here if dropped.id in done], acknowledged=True)
-            drops.answered([dropped for dropped in here if dropped.id not in done], acknowledged=False)
+            for unfounded in (False, True):  # the others find no table, or one with a key
+                here = [by_id[str(message.id)] for message in group]
+                here = [dropped for dropped in here if (dropped.table == _UNFOUNDED) is unfounded]
+                done = self._handle(process, drops, here, create=unfounded) if here else set()
+                drops.answered([dropped for dropped in here if dropped.id in done], acknowledged=True)
+                drops.answered([dropped for dropped in here if dropped.id not in done], acknowledged=False)
 
-    def _handle(self, process: Process, drops: Drops, group: Sequence[Message], batch: Sequence[Dropped]) -> set[str]:
-        announced = [drop for message in group for drop in drops_of(message)[0]]
+    def _handle(self, process: Process, drops: Drops, batch: Sequence[Dropped], *, create: bool) -> set[str]:
+        messages = [Message(dropped.id, dropped.message) for dropped in batch]
+        announced = [drop for message in messages for drop in drops_of(message)[0]]
         by_id = {dropped.id: dropped for dropped in batch}
 
         def call(database: Database) -> tuple[list[Answer], Commit | None]:
-            done = ingest_drops(database, drops.landing(process), announced)
+            done = ingest_drops(database, drops.landing(process), announced, auto_create=create)
             for outcome in done.outcomes:
                 process.network.counts[f"files {outcome.status}"] += 1
                 self._check(process, drops, by_id[outcome.drop.id], outcome)
@@ -97,8 +103,7 @@ class Ingester(Actor):
     def _drop(self, process: Process, drops: Drops) -> None:
         """A file is dropped, and its event is on its way. Now and then it is overwritten before anybody looks."""
         table = self.target(process, PLAIN) or PLAIN[0]
-        number = self.world.unique()
-        rows = tuple(row for row in self.rows())
+        number, rows = self.world.unique(), self.rows()
         kind, chance = self.random.choice(("jsonl", "csv", "parquet")), self.random.random()
         bad = chance < 0.12
         if chance < 0.04:  # nothing of it can be read
@@ -107,9 +112,13 @@ class Ingester(Actor):
             kind, body = "jsonl", _lines(rows, bad=True)
         else:
             body = {"jsonl": _lines, "csv": _csv, "parquet": _parquet}[kind](rows)
+        if not bad and self.random.random() < 0.15:
+            table = _UNFOUNDED
+            rows = tuple(Row(row.k, row.v or 0, row.u, row.t or process.network.scheduler.now_us) for row in rows)
+            body = {"jsonl": _lines, "csv": _csv, "parquet": _parquet}[kind](rows)
         key = f"{PREFIX}{table}/{number}.{kind}"
         self._send(process, drops, key, body, rows, bad)
-        if self.random.random() < 0.05 and kind == "jsonl":
+        if self.random.random() < 0.05 and kind == "jsonl" and table != _UNFOUNDED:
             rows = self.rows()
             self._send(process, drops, key, _lines(rows), rows, bad=False)
 
