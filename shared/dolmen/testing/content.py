@@ -69,13 +69,17 @@ class Content:
             rows += self._of_file(file, newer)
         return rows
 
+    def positions(self, vector: Vector) -> set[int]:
+        """Deleted positions. KeyError names an object that is missing."""
+        return set(BitMap.deserialize(self._bytes(vector)))
+
     def _of_file(self, file: File, newer: tuple[Tombstone, ...]) -> tuple[StoredRow, ...]:
         key = file.row_ts, file.vector, tuple(tombstone.blob for tombstone in newer)
         known = self._shown.get(file.path)
         if known is not None and known[0] == key:
             return known[1]
         data = self._read(file.path)
-        gone = set(BitMap.deserialize(self._bytes(file.vector))) if file.vector else set()
+        gone = self.positions(file.vector) if file.vector else set()
         gone = gone.union(*(self._matches(tombstone, file.path) for tombstone in newer))
         timestamps = data.timestamps or [file.row_ts or 0] * len(data.rows)
         shown = tuple(StoredRow(row, timestamps[index]) for index, row in enumerate(data.rows) if index not in gone)

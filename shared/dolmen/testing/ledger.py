@@ -29,6 +29,7 @@ from dolmen.testing.model import (
     users_own,
 )
 from dolmen.testing.never import Never, ViolationError, readable
+from dolmen.testing.promises import check_promises
 from dolmen.testing.recording import Recording
 from dolmen.testing.retention import JITTER_US, Retention, setting
 from dolmen.testing.seen import check_remembered, check_rows
@@ -134,7 +135,10 @@ class Ledger:
         count_merges(self, run, version)
         count_upkeep(self, view, run)
         check_size(self, view)
-        self._check_rows(view, version)
+        self.retention.check_there(view)
+        changed = self._check_rows(view, version)
+        if self.retention.newest:
+            check_promises(self.content, self.retention.newest, view, run, changed)
         self.retention.landed(view)
 
     def _fold(self, view: View, run: Run, version: int) -> None:
@@ -174,9 +178,13 @@ class Ledger:
             raise ViolationError(Never.LOST, f"version {version} has settings {manifest.properties}, not {settings}")
         self.settings.append(settings)
 
-    def _check_rows(self, view: View, version: int) -> None:
-        """What has just landed holds the rows that it should, by its objects: whoever reads it later, and however."""
+    def _check_rows(self, view: View, version: int) -> set[str]:
+        """What has just landed holds the rows that it should, by its objects: whoever reads it later, and however.
+
+        Returns the tables of which rows are gone.
+        """
         before, state = self.retention.newest, self.states[version]
+        changed: set[str] = set()
         for name, expected in state.items():
             table, memory = view.tables[name], view.tables.get(memory_name(name))
             if before and before.tables.get(name) is table and self.states[version - 1].get(name) is expected:
@@ -186,13 +194,15 @@ class Ledger:
                 stored = self.content.rows(table)
                 remembered = self.content.rows(memory) if memory else ()
             rows = [Row(*row.values) for row in stored]
-            self.recording.holds(name, rows)
+            if self.recording.holds(name, rows):
+                changed.add(name)
             check_rows(self, rows, version, name, what)
             self.check_timestamps(name, {row.u: one.ts for row, one in zip(rows, stored, strict=True)})
             check_remembered((row.values[:2] for row in remembered), expected, what)
             self.counts["tables decoded"] += 1
         for name in self.states[version - 1].keys() - state.keys():
             self.recording.holds(name, ())
+        return changed
 
     def _expiries(self, view: View) -> list[Effect]:
         """What a commit of expiry did, by what it remembers of itself; judged by the tables' time to live."""

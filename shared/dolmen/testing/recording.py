@@ -64,14 +64,19 @@ class Recording:
         """A version has landed."""
         self._landings.append((now_us, what))
 
-    def holds(self, table: str, rows: Sequence[Row]) -> None:
-        """The version that has landed last changed a table, which has these rows now; none once it is dropped."""
+    def holds(self, table: str, rows: Sequence[Row]) -> bool:
+        """The version that has landed last changed a table, which has these rows now; none once it is dropped.
+
+        Returns whether any are gone.
+        """
         version, before = len(self._landings), self._there.get(table, {})
         now = self._there[table] = {row.u: row.k for row in rows}
-        for u in before.keys() - now.keys():
+        gone = before.keys() - now.keys()
+        for u in gone:
             self._lives[u] = self._lives[u]._replace(died=version)
         for u in now.keys() - before.keys():
             self._lives[u] = Life(table, now[u], version)
+        return bool(gone)
 
     def begins(self, operation: Operation, session: str, now_us: int) -> Witness:
         """A process begins a call."""

@@ -49,6 +49,7 @@ class Retention:
         self.revoked: dict[str, int] = {}
         self._bucket, self._stored = bucket, stored
         self._manifests: dict[str, int] = {}
+        self._deleted: set[str] = set()
         self._let: dict[int, frozenset[str]] = {}
         self._moves: list[tuple[int, int, int]] = []  # (horizon, version that moved it, when)
         self._created: list[int] = [0]
@@ -60,13 +61,30 @@ class Retention:
         """The newest version."""
         return self._view
 
+    def check_there(self, view: View) -> None:
+        """Raises ViolationError unless all that a version needs is there, and nobody was free to remove it."""
+        before, manifest = self._view, view.manifest
+        for key in sorted(view.needs - (before.needs if before else frozenset())):
+            there = self._bucket.objects.get(key)
+            told = f"version {manifest.version} landed and names {key}, which"
+            if there is None:
+                gone = key in self._deleted
+                raise ViolationError(
+                    Never.COLLECTED if gone else Never.UNREADABLE,
+                    f"{told} {'was deleted before' if gone else 'is not there'}",
+                )
+            if before is None or key in self.last_needed:
+                continue
+            if there.last_modified_us + JITTER_US < before.manifest.orphan_cutoff:
+                raise ViolationError(Never.COLLECTED, f"{told} is behind the fence: any collection may remove it")
+            if key.rpartition("/")[2].partition("-")[0] in before.manifest.revoked_intents:
+                raise ViolationError(Never.COLLECTED, f"{told} is of a revoked job: any collection may remove it")
+
     def landed(self, view: View) -> None:
         """Takes note of a version that has just landed. Raises ViolationError."""
         before, manifest = self._view, view.manifest
         version = manifest.version
         old = before.needs if before else frozenset()
-        if missing := [key for key in view.needs - old if key not in self._bucket.objects]:
-            raise ViolationError(Never.UNREADABLE, f"version {version} landed and names {missing}, which are not there")
         self._check_released(view, old - view.needs)
         if before:
             self._check_work(view, before)
@@ -94,6 +112,7 @@ class Retention:
             raise ViolationError(Never.COLLECTED, f"{key} was deleted")
         version = self._manifests.get(key, self.last_needed.get(key))
         self.counts["objects deleted"] += 1
+        self._deleted.add(key)
         if version is not None:
             self._check_expired(key, version, now_us)
             return

@@ -149,6 +149,8 @@ class _Table(msgspec.Struct):
     overlays: tuple[_Overlay, ...] = ()
     removed: tuple[str, ...] = ()
     section: Part | None = None
+    last_delete_ts: int = 0
+    unseen_delete_ts: int = 0
 
 
 _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
@@ -190,6 +192,7 @@ class TableView(NamedTuple):
         segments: those of them that are segments.
         files: live files, with the pair that counts.
         tombstones: those that are not resolved, by time.
+        last_delete_ts, unseen_delete_ts: when rows were deleted last: at all, and in a way that no tombstone shows.
     """
 
     uuid: str
@@ -199,6 +202,8 @@ class TableView(NamedTuple):
     segments: frozenset[str]
     files: tuple[File, ...]
     tombstones: tuple[Tombstone, ...]
+    last_delete_ts: int
+    unseen_delete_ts: int
 
 
 @dataclass(frozen=True)
@@ -288,7 +293,12 @@ class Stored:
                 self._tables[raw] = self._view(entry, frozenset())
             else:
                 whole = next(each for each in self.entries(section) if each.uuid == entry.uuid)
-                self._tables[raw] = self._view(whole, frozenset([section.object]))
+                view = self._view(whole, frozenset([section.object]))
+                self._tables[raw] = view._replace(
+                    epoch=entry.epoch,
+                    last_delete_ts=entry.last_delete_ts,
+                    unseen_delete_ts=entry.unseen_delete_ts,
+                )
         return self._tables[raw]
 
     def _view(self, entry: _Table, section: frozenset[str]) -> TableView:
@@ -310,7 +320,17 @@ class Stored:
         segments = section.union(part.object for part in entry.segments)
         needs.update(segments, (tombstone.blob.object for tombstone in tombstones))
         by_time = tuple(sorted(tombstones, key=lambda tombstone: tombstone.ts))
-        return TableView(entry.uuid, entry.epoch, entry.properties, frozenset(needs), segments, tuple(files), by_time)
+        return TableView(
+            entry.uuid,
+            entry.epoch,
+            entry.properties,
+            frozenset(needs),
+            segments,
+            tuple(files),
+            by_time,
+            entry.last_delete_ts,
+            entry.unseen_delete_ts,
+        )
 
     def _under(self, part: Part) -> set[str]:
         named = {part.object}
