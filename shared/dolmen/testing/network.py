@@ -31,6 +31,7 @@ _LASTS = 0.2  # so often does what cuts an answer off go on for a while
 
 _OUTAGES = (Fate.REQUEST_LOST, Fate.UNREACHABLE, Fate.THROTTLED)
 _SILENT = (Fate.REQUEST_LOST, Fate.RESPONSE_LOST, Fate.LATE)
+_LASTING = {**dict.fromkeys(_SILENT, Fate.REQUEST_LOST), Fate.THROTTLED_AFTER: Fate.UNREACHABLE}
 _CHANGED_UNHEARD = (Fate.RESPONSE_LOST, Fate.CRASH_AFTER, Fate.THROTTLED_AFTER, Fate.LATE)
 _UNKNOWN = (Fate.REQUEST_LOST, Fate.RESPONSE_LOST, Fate.LATE, Fate.THROTTLED, Fate.THROTTLED_AFTER)
 
@@ -279,8 +280,8 @@ class Network(Wire):
         table = self._rates
         for limit, fate in table.reads if verb.reads else table.conditional if verb.conditional else table.writes:
             if chance < limit:
-                if faults.outage and fate in _SILENT and not verb.reads and rng.random() < _LASTS:
-                    self._cut(line, Fate.REQUEST_LOST)
+                if faults.outage and fate in _LASTING and not verb.reads and rng.random() < _LASTS:
+                    self._cut(line, _LASTING[fate])
                 return fate
         return Fate.OK
 
