@@ -53,8 +53,15 @@ STORES: tuple[Mutation, ...] = (
         "the pointer is put without If-Match",
         "the pointer is replaced only by compare-and-swap on its ETag",
         "store/s3.py",
-        '            request["IfMatch"] = if_match\n        reason = ""\n',
-        '            request.pop("IfMatch", None)\n        reason = ""\n',
+        '            request["IfMatch"] = if_match\n        reason, began',
+        '            request.pop("IfMatch", None)\n        reason, began',
+    ),
+    mutation(
+        "a refused pointer PUT is sent again however long that took",
+        "a pointer PUT is signed within 4 minutes of the Date it is stamped with, each time it is sent",
+        "store/s3.py",
+        "            if attempt and if_match is not None and self.runtime.monotonic() - began > RESEND_SECONDS:\n",
+        "            if attempt and if_match is not None and self.runtime.monotonic() < began:\n",
     ),
     Mutation(
         "manifests are named by their version and put over each other",

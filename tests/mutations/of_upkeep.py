@@ -15,13 +15,6 @@ UPKEEP: tuple[Mutation, ...] = (
         "    if len(entries) < len(taken):\n        return None\n",
     ),
     mutation(
-        "a spill holds the commit's own entries",
-        "a spill takes only entries of the base, never this commit's own, whose timestamps change with a rebase",
-        "commit/spill.py",
-        "            shared = _shared(getattr(before, kind), getattr(entry, kind))\n",
-        "            shared = getattr(entry, kind)\n",
-    ),
-    mutation(
         "a spill of long ago is named without a look at the fence",
         "a spill uploaded before the fence may have been collected: it is made anew",
         "commit/workbench.py",
