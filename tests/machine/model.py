@@ -47,6 +47,10 @@ class TableState:
         named = self.named(row)
         return tuple(named[name] for name in on)
 
+    def numbers(self) -> set[int]:
+        """Which rows there are."""
+        return {row.number for row in self.rows}
+
     def matching(self, condition: Condition | None) -> list[Row]:
         """The rows for which it is TRUE."""
         return [row for row in self.rows if condition is None or condition.holds(self.named(row))]

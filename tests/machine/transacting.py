@@ -37,6 +37,7 @@ class Open:
     statements: list[tuple[str, Statement]] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     involved: set[str] = field(default_factory=set)
+    overwritten: set[str] = field(default_factory=set)
     is_over: bool = False
 
     def sees(self, machine: Ground) -> State:
@@ -77,6 +78,7 @@ class Transacting(Ground):
                 arrow = table.data([row.values for row in rows])
                 if kind == "overwrite":
                     target.overwrite(arrow)
+                    opened.overwritten.add(name)
                     opened.statements.append((name, model.overwrite(rows)))
                 else:
                     target.append(arrow)
@@ -114,7 +116,9 @@ class Transacting(Ground):
         else:
             for name, _ in opened.statements:
                 assert base.tables[name].uid == now.tables[name].uid, "that table is another one now"
-            for read in opened.reads:
+            for name in opened.overwritten:
+                assert base.tables[name].numbers() == now.tables[name].numbers(), "rows are gone that it had not seen"
+            for read in opened.reads if commit.operation != "nothing" else ():  # who only read saw one version: fine
                 seen = now.after(opened.statements[: read.after], 0).tables[read.name]
                 assert read.found == seen.shown(seen.matching(read.condition)), "it was told what no longer held"
             self.landed(commit, now.after(opened.statements, self.version + 1))

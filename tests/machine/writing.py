@@ -16,7 +16,7 @@ import dolmen
 from dolmen.errors import AppliedIdError, ConflictError, RowError
 from dolmen.results import Commit
 from machine import columns, model
-from machine.base import HANDLES, SELDOM, Ground, requests
+from machine.base import HANDLES, Ground, requests
 from machine.conditions import conditions
 from machine.model import TableState
 
@@ -148,7 +148,6 @@ class Writing(Ground):
 
         return self._sent(handle, name, table, send, model.delete_keys(keys, on), is_request)
 
-    @SELDOM
     @precondition(lambda self: self.state.tables)
     @rule(target=requests, handle=HANDLES, data=st.data(), is_request=st.booleans(), force=st.booleans())
     def overwrite(self, handle: int, data: st.DataObject, is_request: bool, force: bool) -> Any:
@@ -163,12 +162,15 @@ class Writing(Ground):
             return target.overwrite(arrow, force=force, request=request)
 
         try:
-            return self._sent(handle, name, table, send, model.overwrite(rows), is_request)
+            sent = self._sent(handle, name, table, send, model.overwrite(rows), is_request)
         except ConflictError:
             assert seen is not None
             assert seen.touched < table.touched, "nobody changed it"
             database.refresh()
             return multiple()
+        if seen is not None and seen.uid == table.uid and not force:
+            assert seen.numbers() == table.numbers(), "rows are gone that this handle had not seen"
+        return sent
 
     @precondition(lambda self: self.state.tables)
     @rule(data=st.data(), handle=HANDLES, request=requests)
