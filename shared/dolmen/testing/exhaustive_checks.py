@@ -6,6 +6,7 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import groupby, permutations
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from dolmen.context import Context
 from dolmen.database import Database
-from dolmen.errors import Error, StoreUnavailableError
+from dolmen.errors import CorruptionError, Error, StoreUnavailableError
 from dolmen.format.layout import POINTER, memory_name
 from dolmen.maintenance.compaction import compact
 from dolmen.maintenance.resolution import resolve
@@ -23,7 +24,7 @@ from dolmen.maintenance.verification import verify
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from dolmen.testing.exhaustive_run import Execution, Outcome, Task
-from dolmen.testing.fates import Fate
+from dolmen.testing.fates import Fate, Verb
 from dolmen.testing.never import Never, ViolationError, readable, unexpected
 
 Row: TypeAlias = tuple[Any, ...]
@@ -35,6 +36,9 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("t", pa.timestamp("us
 
 
 _MEMORY = memory_name("")
+
+_Order: TypeAlias = tuple[tuple[int, ...], list[Rows]]
+"""Which of the two, in which order, and the rows before, between and after."""
 
 
 def arrow(rows: Sequence[Row]) -> pa.Table:
@@ -182,7 +186,7 @@ class Judge:
 
     def _check(self, execution: Execution) -> None:
         self._check_errors(execution)
-        with readable("after it the database"):
+        with _readable(execution, "after it the database"):
             db = calm(execution.bucket)
             horizon = max(db.context.head.refresh().manifest.horizon, 1)
             versions = self._read(db, execution)
@@ -223,13 +227,13 @@ class Judge:
         """The rows of the versions are those of some order of what was done."""
         seen = [rows for rows, _ in groupby(chain)]
         orders = list(self._orders(execution, honest=True))
-        for order in orders:
+        for _, order in orders:
             expected = [rows for rows, _ in groupby(order)]
             if seen == expected or (not whole and seen == expected[-len(seen) :]):
                 return
         raise self._named(execution, seen, orders)
 
-    def _orders(self, execution: Execution, *, honest: bool) -> Iterator[list[Rows]]:
+    def _orders(self, execution: Execution, *, honest: bool) -> Iterator[_Order]:
         """Rows after each step, for each order of the two that fits what they were told.
 
         Args:
@@ -250,7 +254,7 @@ class Judge:
                     break
                 chain.append(truth.rows)
             else:
-                yield chain
+                yield order, chain
 
     def _follows(self, execution: Execution, number: int, truth: Truth, *, honest: bool) -> bool:
         """Whether what one was told is what it is to be told here."""
@@ -285,24 +289,34 @@ class Judge:
             if outcome.kind == "done" and execution.could_be_first(number, 1 - number)
         ]
 
-    def _named(self, execution: Execution, seen: list[Rows], orders: list[list[Rows]]) -> ViolationError:
+    def _named(self, execution: Execution, seen: list[Rows], orders: list[_Order]) -> ViolationError:
         """Which of the seven it is that no order fits."""
         told = "; ".join(
             f"{part.name} {outcome}" for part, outcome in zip(self.pair.parts, execution.outcomes, strict=True)
         )
         what = f"{told}; the versions hold {seen}, which is no order of that"
-        for outcome in execution.outcomes:
-            if isinstance(outcome.error, Exception) and not orders:
-                return unexpected(told, outcome.error)
         final = _flat(seen[-1]) if seen else Counter()
-        ends = [_flat(order[-1]) for order in orders]
+        ends = [_flat(chain[-1]) for _, chain in orders]
         if any(count > max((end[row] for end in ends), default=1) > 0 for row, count in final.items()):
             return ViolationError(Never.TWICE if self.pair.events else Never.LOST, what)
-        if any(seen == [rows for rows, _ in groupby(order)] for order in self._orders(execution, honest=False)):
+        kinds = [outcome.kind for outcome in execution.outcomes]
+        fitting = [
+            order
+            for order, chain in self._orders(execution, honest=False)
+            if seen == [rows for rows, _ in groupby(chain)]
+        ]
+        as_told = [order for order in fitting if all((kinds[at] != "failed") == (at in order) for at in (0, 1))]
+        if fitting and not as_told:
             return ViolationError(Never.MISREPORTED, what)
-        if any(all(not end[row] for end in ends) for row in final):
+        for outcome in execution.outcomes:
+            if isinstance(outcome.error, Exception) and outcome.kind == "failed" and not orders:
+                return unexpected(told, outcome.error)
+        if as_told:  # what was written is right, so what was read is not
+            return ViolationError(Never.HALF, what)
+        before = sum((_flat(rows) for rows in (*self._prepared.versions.values(), *seen[:-1])), Counter())
+        if ends and any(not any(end[row] for end in ends) and before[row] for row in final):
             return ViolationError(Never.REVIVED, what)
-        if any(all(end[row] for end in ends) and not final[row] for end in ends[:1] for row in end):
+        if ends and any(all(end[row] for end in ends) and before[row] and not final[row] for row in ends[0]):
             return ViolationError(Never.LOST, what)
         return ViolationError(Never.HALF, what)
 
@@ -322,7 +336,7 @@ class Judge:
         """Whatever resolution and compaction do later, the rows stay what they are."""
         bucket = MemoryBucket(execution.bucket.clock_us, "simulation")
         bucket.objects.update(execution.bucket.objects)
-        with readable("resolved and compacted later, the database"):
+        with _readable(execution, "resolved and compacted later, the database"):
             db = calm(bucket, "later")
             for name in rows:
                 resolve(db.context, name)
@@ -335,6 +349,20 @@ class Judge:
         raise ViolationError(
             Never.REVIVED if more else Never.LOST, f"resolved and compacted later, {rows} became {later}"
         )
+
+
+@contextmanager
+def _readable(execution: Execution, what: str) -> Iterator[None]:
+    """See ``readable``; what is missing because somebody has deleted it is told apart."""
+    try:
+        with readable(what):
+            yield
+    except ViolationError as error:
+        cause = error.__cause__
+        deletes = any(step.waiting.request and step.waiting.request.verb is Verb.DELETE for step in execution.steps)
+        if deletes and isinstance(cause, CorruptionError) and cause.is_missing:
+            raise ViolationError(Never.COLLECTED, error.what) from cause
+        raise
 
 
 def _was_hit(execution: Execution, number: int) -> bool:

@@ -279,7 +279,7 @@ UPKEEP: tuple[Pair, ...] = (
         hours=5,
         stalls=(0,),
         quick=(0,),
-        quick_fates=(Fate.RESPONSE_LOST,),
+        quick_fates=(Fate.LATE,),
     ),
     Pair("snapshot reader/GC", with_old_versions, (reading(3, _OLD), collecting()), hours=5, stalls=(0,)),
     Pair("expire/append", with_times, (expiring(), append((3, 30, START_US - 3 * HOUR_US)))),
