@@ -88,6 +88,7 @@ def _violation(error: BaseException) -> ViolationError | None:
     """The violation that ended a run. None if it was something else: a mutation must not be caught by crashing.
 
     A violation may say that users get an error: then it must be one that they may get, and no bug of the mutated line.
+    It may also say that what is stored can't be read: by the checks themselves, that is, and not by mutated code.
     """
     from dolmen.errors import Error
     from dolmen.testing.never import ViolationError
@@ -97,8 +98,17 @@ def _violation(error: BaseException) -> ViolationError | None:
         cause = cause.__cause__
     if cause is None:
         return None
-    missing = isinstance(cause.__cause__, KeyError) and _place(cause).startswith("stored.py")  # in the bucket itself
-    return cause if missing or isinstance(cause.__cause__, (Error, type(None))) else None
+    origin = cause.__cause__
+    return cause if origin is None or isinstance(origin, Error) or not _in_production(origin) else None
+
+
+def _in_production(error: BaseException) -> bool:
+    """Whether an exception came through the code under test."""
+    import dolmen
+
+    package = Path(dolmen.__file__).parent
+    files = (Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__))
+    return any(file.is_relative_to(package) and not file.is_relative_to(package / "testing") for file in files)
 
 
 def _place(error: BaseException) -> str:
