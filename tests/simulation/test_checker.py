@@ -506,6 +506,16 @@ def test_an_outcome_that_is_unknown_though_nothing_was_lost_is_misreported() -> 
     assert unexpected("a read", KeyError("k")).never is Never.UNREADABLE
 
 
+def test_a_caller_that_is_told_to_look_for_another_commit_than_its_own_is_misled(world: World) -> None:
+    rows = world.rows(8)
+    world.begin("append", model.Append("left", rows))
+    commit = world.db.table("left").append(arrow(rows))
+    world.ledger.unknown(world.operation, commit.commit_id)
+    world.ledger.check_unknown()
+    world.ledger.unknown(world.operation, "another")
+    misreported(world.ledger.check_unknown, "commit another may have landed")
+
+
 def test_a_reader_that_crashes_is_told_as_a_version_that_cannot_be_read() -> None:
     with pytest.raises(ViolationError, match="version 3: KeyError") as caught, readable("version 3"):
         raise KeyError("x")

@@ -75,6 +75,7 @@ class Ledger:
         self.named: set[str] = set()
         self._runs: dict[str, Run] = {}
         self._timestamps: dict[int, int] = {}
+        self._unknown: list[tuple[Operation, str]] = []
 
     @property
     def version(self) -> int:
@@ -335,6 +336,21 @@ class Ledger:
         self.counts[f"{type(error).__name__}"] += 1
         if not self.justified(operation, run, error):
             raise ViolationError(Never.MISREPORTED, f"{operation} failed without a reason: {error!r}") from error
+
+    def unknown(self, operation: Operation, commit_id: str) -> None:
+        """The call told its caller that this commit may have landed, or may do so."""
+        self._unknown.append((operation, commit_id))
+
+    def check_unknown(self) -> None:
+        """At the end: what callers were told to look for is what they find if it has landed. Raises ViolationError."""
+        for operation, commit_id in self._unknown:
+            landed = operation.landed
+            if not operation.upkeep and landed is not None and self.chain[landed].commit_id != commit_id:
+                raise ViolationError(
+                    Never.MISREPORTED,
+                    f"the caller of {operation} was told that commit {commit_id} may have landed; version {landed}, "
+                    f"which is that call, is commit {self.chain[landed].commit_id}",
+                )
 
     def may_be_unknown(self, run: Run) -> bool:
         """Whether a run's attempt was for a version that no history tells of any more."""

@@ -154,7 +154,9 @@ class Process:
             self.network.counts["unsettled timestamps"] += 1
         except (RetryableError, VersionExpiredError) as error:
             self.ledger.refused(operation, None, error)
-        except Error as error:
+        except ViolationError:
+            raise
+        except Exception as error:  # whatever it is, it is what users would get instead of rows
             raise unexpected(f"a read by {self.who}", error) from error
         finally:
             self.saw.ended_us = self.network.scheduler.now_us
@@ -186,6 +188,7 @@ class Process:
             run = self.line.run
             if not operation.faults and not (run and self.ledger.may_be_unknown(run)):
                 raise unexpected(f"{operation}, of which nothing was lost", error) from error
+            self.ledger.unknown(operation, error.commit_id)
             counts["unknown commits"] += 1
             counts["unknown commits that had landed"] += operation.landed is not None
         except EXPECTED as error:

@@ -190,6 +190,7 @@ class _History:
         self.scheduler.drain(20 * MINUTE_US)
         ledger = self.network.ledger
         ledger.check_dates()
+        ledger.check_unknown()
         ledger.check_isolation()
         if ledger.version:
             rng, oldest = self._rng("audit"), max(ledger.retention.horizon, 1)
