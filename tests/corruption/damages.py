@@ -11,7 +11,7 @@ from functools import cache
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from corruption.worlds import World
+from corruption.worlds import WORLDS, World
 from dolmen.format.layout import POINTER
 
 Region = tuple[str, int, int]
@@ -75,6 +75,8 @@ def regions(world: World, key: str) -> list[Region]:
         bloom = [("bloom", frame, len(body))] if frame < len(body) else []
         return [("magic", 0, 4), ("lengths", 4, 20), ("frame", 20, frame), *bloom]
     seal = body.rfind(b',"crc32":')
+    if seal < 0:  # what a job that died has left of its upload
+        return [("bytes", 0, len(body))]
     return [("document", 0, seal), ("checksum", seal, len(body))]
 
 
@@ -160,8 +162,6 @@ def exchange(rng: random.Random, world: World, key: str) -> Damage:
 
 def replace(rng: random.Random, world: World, key: str) -> Damage:
     """It holds what an object of its kind holds in another database."""
-    from corruption.worlds import WORLDS  # all of them
-
     others = [other for build in WORLDS if (other := build()) is not world and kind_of(key) in by_kind(other)]
     if not others:
         return swap(rng, world, key)
@@ -176,7 +176,7 @@ def lose(rng: random.Random, world: World, key: str) -> Damage:
     return Damage("lose", kind_of(key), {key: b""}, {key: (0, size + 1)}, resized=True)
 
 
-HOW = {flip: 60, cut: 10, append: 5, blank: 10, swap: 6, exchange: 3, replace: 3, lose: 3}
+HOW = {flip: 85, cut: 4, append: 2, blank: 3, swap: 2, exchange: 1, replace: 1, lose: 2}
 """How often each is drawn."""
 
 

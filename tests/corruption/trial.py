@@ -18,10 +18,6 @@ from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 
 VERIFY = "verify deep"
-MOST_ACTS = 2
-"""So many of the acts that touch the damage are tried in one trial, unless all are."""
-
-
 UPKEEP = ("resolve", "compact", "merge", "gc")
 """Acts that are several commits and change no rows."""
 
@@ -62,8 +58,11 @@ class Tally:
         )
 
 
-def trial(rng: random.Random, world: World, damage: Damage, tally: Tally, most: int | None = MOST_ACTS) -> None:
-    """Damages a copy of a database, and does what touches it.
+def trial(rng: random.Random, world: World, damage: Damage, tally: Tally, most: int) -> None:
+    """Damages a copy of a database, does things that touch the damage, and verifies it.
+
+    Args:
+        most: so many of the acts that touch the damage are tried.
 
     Raises:
         DamageError: a wrong result, an error that names no damaged object, or one that is none of dolmen's.
@@ -71,8 +70,9 @@ def trial(rng: random.Random, world: World, damage: Damage, tally: Tally, most: 
     if not damage.spans:
         return  # the swap of an object with itself, or of two that are equal
     tally.trials[f"{damage.how}: {damage.where}"] += 1
-    touching = [(name, known) for name in acts(world) if (known := healthy(world, name)) and _touches(damage, known)]
-    chosen = touching if most is None or len(touching) <= most else rng.sample(touching, most)
+    reading = [(name, healthy(world, name)) for name in acts(world) if name != VERIFY]
+    touching = [(name, known) for name, known in reading if _touches(damage, known)]
+    chosen = touching if len(touching) <= most else rng.sample(touching, most)
     for name, known in chosen:
         _act(world, damage, name, known, tally)
     _verified(world, damage, bool(touching), tally)
