@@ -32,7 +32,12 @@ def main() -> int:
     parser.add_argument("pairs", nargs="*", metavar="PAIR", help="such as append/delete; see --list")
     parser.add_argument("--all", action="store_true", help="all pairs")
     parser.add_argument("--list", action="store_true", help="names of the pairs")
-    parser.add_argument("--quick", action="store_true", help="leave out fates of which another one does the same")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="leave out faults that come to no other end, and those of a second call of the same kind; beside a "
+        "collection strike only puts of the pointer, which arrive later (what is left out is told)",
+    )
     parser.add_argument("--choices", help="run one execution: who goes on at each step")
     parser.add_argument("--fault", type=Fault.parse, help="what goes wrong in it: TASK:REQUEST:FATE")
     arguments = parser.parse_args()

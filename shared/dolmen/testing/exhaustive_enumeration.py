@@ -51,6 +51,7 @@ class Count:
         alike: of the executions, those that ended exactly like another, and were judged with it.
         faults: single faults, each with all its interleavings.
         seconds: it took.
+        bounds: which faults were left out though they might come to something new; "" if none.
     """
 
     pair: str
@@ -60,11 +61,13 @@ class Count:
     alike: int
     faults: int
     seconds: float
+    bounds: str = ""
 
     def __str__(self) -> str:
+        bounds = f" ({self.bounds})" if self.bounds else ""
         return (
-            f"{self.pair}: {self.executions} executions with {self.faults} faults and none, {self.cut + self.same} cut "
-            f"as equivalent, {self.alike} ended like another, {self.seconds:.1f} s"
+            f"{self.pair}: {self.executions} executions with {self.faults} faults{bounds} and none, "
+            f"{self.cut + self.same} cut as equivalent, {self.alike} ended like another, {self.seconds:.1f} s"
         )
 
 
@@ -93,7 +96,17 @@ class Enumeration:
         for execution in self.executions():
             self._judge(execution)
         seconds = time.perf_counter() - began
-        return Count(self.pair.name, self._number, self._cut, self._same, self.judge.alike, len(self._points), seconds)
+        alike, points = self.judge.alike, len(self._points)
+        return Count(self.pair.name, self._number, self._cut, self._same, alike, points, seconds, self._bounds)
+
+    @property
+    def _bounds(self) -> str:
+        if not self._quick:
+            return ""
+        struck = "of the first of the two" if self.pair.quick == (0,) else ""
+        if self.pair.quick_fates is None:
+            return struck
+        return f"{' and '.join(fate.name.lower() for fate in self.pair.quick_fates)} of pointers {struck}".strip()
 
     def executions(self) -> Iterator[Execution]:
         """All that differ, at their ends."""
