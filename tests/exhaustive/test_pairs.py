@@ -12,7 +12,7 @@ import pytest
 
 from dolmen.testing.exhaustive import PAIRS
 from dolmen.testing.exhaustive_enumeration import Count, Enumeration
-from dolmen.testing.exhaustive_run import Fault
+from dolmen.testing.exhaustive_steps import Fault
 from dolmen.testing.fates import Fate
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))

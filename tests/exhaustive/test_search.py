@@ -12,8 +12,9 @@ from dolmen.errors import ObjectNotFoundError
 from dolmen.store.memory import MemoryObject
 from dolmen.testing.exhaustive import PAIRS
 from dolmen.testing.exhaustive_enumeration import Enumeration
-from dolmen.testing.exhaustive_run import Execution, Fault, Peer, Task
+from dolmen.testing.exhaustive_run import Execution, Peer, Task
 from dolmen.testing.exhaustive_search import Search
+from dolmen.testing.exhaustive_steps import Fault
 from dolmen.testing.fates import Fate
 
 

@@ -16,7 +16,7 @@ import sys
 from dolmen.testing.exhaustive_checks import Pair
 from dolmen.testing.exhaustive_enumeration import Enumeration, ExecutionError, story
 from dolmen.testing.exhaustive_pairs import WRITERS
-from dolmen.testing.exhaustive_run import Fault
+from dolmen.testing.exhaustive_steps import Fault
 from dolmen.testing.exhaustive_upkeep import UPKEEP
 
 PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*WRITERS, *UPKEEP)}

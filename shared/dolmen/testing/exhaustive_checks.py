@@ -23,7 +23,8 @@ from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.verification import verify
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
-from dolmen.testing.exhaustive_run import Execution, Outcome, Task
+from dolmen.testing.exhaustive_run import Execution, Task
+from dolmen.testing.exhaustive_steps import Outcome
 from dolmen.testing.fates import Fate, Verb
 from dolmen.testing.never import Never, ViolationError, readable, unexpected
 

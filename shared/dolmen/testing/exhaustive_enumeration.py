@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dolmen.testing.exhaustive_checks import Judge, Pair, Prepared, prepare
-from dolmen.testing.exhaustive_run import Execution, Fault, fates, fates_that_differ
+from dolmen.testing.exhaustive_run import Execution
 from dolmen.testing.exhaustive_search import Search
+from dolmen.testing.exhaustive_steps import Fault, fates, fates_that_differ
 from dolmen.testing.fates import Fate, Request, Verb
 from dolmen.testing.never import ViolationError
 from dolmen.testing.scheduler import START_US

@@ -50,7 +50,7 @@ def upsert(*rows: Row) -> Part:
     return Part(f"upsert {list(rows)}", lambda peer: peer.db.table("t").upsert(arrow(rows)), effect, _nothing)
 
 
-def delete(where: str, gone: Callable[[Row], bool], mode: Any = "tombstone") -> Part:
+def delete(where: str, gone: Callable[[Row], bool]) -> Part:
     """Deletes rows, those that are there by then."""
 
     def effect(truth: Truth) -> None:

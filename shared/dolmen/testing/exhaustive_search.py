@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from dolmen.testing.exhaustive_run import Execution, Footprint
+from dolmen.testing.exhaustive_run import Execution
+from dolmen.testing.exhaustive_steps import Footprint
 
 
 @dataclass

@@ -34,7 +34,8 @@ from dolmen.testing.exhaustive_pairs import (
     two_files,
     upsert,
 )
-from dolmen.testing.exhaustive_run import HOUR_US, WAITING, Execution, Outcome, Peer
+from dolmen.testing.exhaustive_run import HOUR_US, WAITING, Execution, Peer
+from dolmen.testing.exhaustive_steps import Outcome
 from dolmen.testing.fates import Fate, Verb
 from dolmen.testing.scheduler import START_US
 from dolmen.transaction import Transaction
