@@ -84,6 +84,7 @@ AT_LEAST = {
     "files ingested": 200,
     "files duplicate": 80,
     "files rejected": 120,
+    "tables created for files": 16,
     "declarations planned": 110,
     "declarations planned in vain": 22,
     "declarations applied": 60,
