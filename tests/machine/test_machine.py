@@ -48,7 +48,7 @@ def _run(new_place: Callable[[], Place], examples: int, steps: int) -> None:
 
 @pytest.mark.timeout(7_200 if LONG else 600)
 def test_every_kept_version_of_a_directory_is_what_the_model_says() -> None:
-    _run(LocalPlace, *((600, 100) if LONG else (20, 60)))
+    _run(LocalPlace, *((600, 100) if LONG else (16, 50)))
 
 
 @pytest.mark.timeout(7_200 if LONG else 600)
@@ -56,4 +56,4 @@ def test_every_kept_version_of_a_directory_is_what_the_model_says() -> None:
 def test_every_kept_version_on_s3_is_what_the_model_says(server: str, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue(server)
     numbers = itertools.count()
-    _run(lambda: S3Place(f"{url}/{next(numbers)}"), *((100, 60) if LONG else (3, 15)))
+    _run(lambda: S3Place(f"{url}/{next(numbers)}"), *((100, 60) if LONG else (2, 15)))
