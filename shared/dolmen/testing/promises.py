@@ -24,7 +24,7 @@ def check_promises(content: Content, before: View, view: View, run: Run, changed
         if old is None or old.uuid != table.uuid:
             continue
         _check_epoch(where, old, table, view, run, name)
-        _check_pairs(where, content, before, old, table)
+        _check_pairs(where, content, before, old, table, view.manifest.operation == "merge")
         _check_marks(where, before, old, table, name in changed)
 
 
@@ -66,12 +66,18 @@ def _check_epoch(where: str, old: TableView, table: TableView, view: View, run: 
         raise ViolationError(Never.REVIVED, f"{where} has epoch {table.epoch}; it was {old.epoch}")
 
 
-def _check_pairs(where: str, content: Content, before: View, old: TableView, table: TableView) -> None:
-    """A file's pair is only ever replaced by a greater one, and deleted positions stay deleted."""
+def _check_pairs(where: str, content: Content, before: View, old: TableView, table: TableView, merge: bool) -> None:
+    """A file's pair is only ever replaced by a greater one, and deleted positions stay deleted.
+
+    Only a merge may say less of files whose segment was resolved while it was planned: where that found anything, the
+    file has a pair of its own.
+    """
     known = {file.path: file for file in old.files}
     for file in table.files:
         was = known.get(file.path)
         if was is None or (was.applied_through, was.vector) == (file.applied_through, file.vector):
+            continue
+        if merge and file.vector == was.vector and file.applied_through < was.applied_through:
             continue
         if _pair(file) < _pair(was) or (file.applied_through > max(was.applied_through, before.manifest.commit_ts)):
             raise ViolationError(
