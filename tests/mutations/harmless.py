@@ -75,4 +75,15 @@ HARMLESS: tuple[Harmless, ...] = (
         "is there or is not; what fails on a cached base fails on one that came after that, and is true during the "
         "call. It is one more attempt for the caller.",
     ),
+    Harmless(
+        mutation(
+            "a listing ends with its first page",
+            "a listing is read to its end",
+            "store/s3.py",
+            '            if not page.get("IsTruncated"):\n',
+            "            if page:\n",
+        ),
+        "nothing but collection lists, to find what it may delete; what it does not see it leaves: that costs "
+        "storage, and breaks no promise.",
+    ),
 )

@@ -97,13 +97,6 @@ STORES: tuple[Mutation, ...] = (
         "",
     ),
     mutation(
-        "a listing ends with its first page",
-        "a listing is read to its end",
-        "store/s3.py",
-        '            if not page.get("IsTruncated"):\n',
-        "            if page:\n",
-    ),
-    mutation(
         "keys that could not be deleted count as deleted",
         "of a bulk delete each key's own outcome is read",
         "store/s3.py",
