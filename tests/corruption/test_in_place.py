@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import dolmen
@@ -99,3 +100,24 @@ def _verify(url: str) -> list[str]:
         return [str(finding) for finding in dolmen.verify(url, deep=True, all_versions=True).findings]
     except Error as error:
         return [str(error)]
+
+
+@pytest.mark.parametrize("read", ["to_polars", "to_duckdb", "to_pandas", "sql"])
+def test_engines_that_read_through_dolmen_meet_its_checks(read: str, tmp_path: Path) -> None:
+    """By themselves DuckDB and Polars take what a flipped bit makes of a value."""
+    rng = random.Random(1)
+    db = dolmen.open(str(tmp_path))
+    table = db.create_table("t", pa.schema([("v", pa.float64())]))
+    table.append(pa.table({"v": [rng.random() for _ in range(5_000)]}))
+    (file,) = db.context.head.refresh().manifest.table("t").files
+    body = bytearray((tmp_path / file.path).read_bytes())
+    body[10_000] ^= 4
+    in_directory(str(tmp_path))(file.path, bytes(body))
+    reads = {
+        "sql": lambda: db.sql("SELECT sum(v) AS s FROM t").to_arrow(),
+        "to_duckdb": lambda: table.scan().to_duckdb().fetchall(),
+        "to_pandas": lambda: table.scan().to_pandas(),
+        "to_polars": lambda: table.scan().to_polars(),
+    }
+    with pytest.raises(Exception, match=file.path):  # DuckDB wraps the error that its scan met
+        reads[read]()
