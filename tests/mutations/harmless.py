@@ -86,4 +86,18 @@ HARMLESS: tuple[Harmless, ...] = (
         "nothing but collection lists, to find what it may delete; what it does not see it leaves: that costs "
         "storage, and breaks no promise.",
     ),
+    Harmless(
+        mutation(
+            "a released segment takes along what it names",
+            "a merged-away segment is released alone, a dropped one with all that it reaches",
+            "commit/upkeep.py",
+            "        draft.release(self.inputs)\n        draft.tables[self.name]",
+            "        for segment in entry.segments:\n"
+            "            if segment.object in self.inputs:\n"
+            "                draft.release_tree(segment)\n"
+            "        draft.tables[self.name]",
+        ),
+        "what a merged segment names and the newest version does not was released by an earlier commit, so that it may "
+        "go as well; what is named still, or was released by a kept version, is held back by the mark. It costs a GET.",
+    ),
 )

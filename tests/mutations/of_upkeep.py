@@ -178,16 +178,6 @@ UPKEEP: tuple[Mutation, ...] = (
         "        for entry in released(manifest, reader, manifest.version):\n            yield from entry.objects\n",
     ),
     mutation(
-        "a released segment takes along what it names",
-        "a merged-away segment is released alone, a dropped one with all that it reaches",
-        "commit/upkeep.py",
-        "        draft.release(self.inputs)\n        draft.tables[self.name]",
-        "        for segment in entry.segments:\n"
-        "            if segment.object in self.inputs:\n"
-        "                draft.release_tree(segment)\n"
-        "        draft.tables[self.name]",
-    ),
-    mutation(
         "the mark forgets deletion vectors",
         "one registry of all fields that hold references",
         "format/references.py",
