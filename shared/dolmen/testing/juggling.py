@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dolmen import mutation
 from dolmen.commit.statements import Overwrite
-from dolmen.errors import ConflictError
+from dolmen.errors import ConflictError, TableNotFoundError
 from dolmen.results import Commit
 from dolmen.testing import model
 from dolmen.testing.actors import PLAIN, TABLES, Actor, add, arrow
@@ -136,7 +136,10 @@ class Rewriter(Actor):
         run, context = process.begin_run(), process.context
         run.operation.about = (name,)
         known = process.db.version
-        seen = process.db.at(version=known if name in process.ledger.states[known] else process.db.refresh())
+        version = known if name in process.ledger.states[known] else process.db.refresh()
+        if not version:
+            raise TableNotFoundError(f"no table {name!r}: there is no database yet")
+        seen = process.db.at(version=version)
         read = rows_from(seen.table(name).scan().to_arrow())
         rows = self._changed(read)
         run.effects.append(Rewrite(name, rows, force=False, read=tuple(read)))
