@@ -9,11 +9,14 @@ wire; ``batches`` judges what is said of each request), and those who look after
 Their store is S3Store as it is, over a client of which every request is a scheduling point (``wire``) and has a fate
 (``fates``; those of a history are dealt by ``network``): it is lost, late, doubled or refused, or its sender dies.
 
-What was really committed is read from the store as it lands (``ledger``; ``stored`` decodes it apart from the code
-under test), the rows of every version come from a model that knows nothing of files or tombstones (``model``,
-``effects``), and every answer is held against both. What kept versions need must be there, and whatever is deleted is
-judged as it goes (``retention``). At the end verification finds nothing wrong, and collection leaves nothing over
-(``aftermath``). One seed decides all::
+What was really committed is read from the store as it lands (``ledger``; ``stored`` and ``content`` decode manifests,
+files, vectors and tombstones apart from the code under test). The rows of every version come from a model that knows
+nothing of files or tombstones (``model``, ``effects``); what a version holds, and every answer, is held against them
+(``seen``), and what it promises to later commits against the version before it (``promises``). What kept versions need
+must be there, and whatever is deleted is judged as it goes (``retention``). Errors need reasons (``answers``). At the
+end what transactions saw of each other (``recording``) must be snapshots (``isolation``), verification finds nothing
+wrong, and collection leaves nothing over (``aftermath``). Whatever is found has a name (``never``). One seed decides
+all::
 
     python -m dolmen.testing --seed 7 --steps 2000
 """
