@@ -196,7 +196,9 @@ def _collected(execution: Execution, outcome: Outcome) -> bool:
 
 def _grace_is_over(execution: Execution, outcome: Outcome) -> bool:
     """Whether the version had expired before the reader opened it, or his grace was over."""
-    looks = [step.at for step in execution.steps if step.who == 0 and step.waiting.told.endswith(POINTER)]
+    looks = [
+        step.at for step in execution.steps if step.who == 0 and step.landed and step.waiting.told.endswith(POINTER)
+    ]
     opened = looks[1] if len(looks) > 1 else outcome.last  # the first look opens the database
     waited = [step.at for step in execution.steps if step.waiting.told.startswith(WAITING)]
     return any(at < opened for at in _swings(execution, by=1)) or any(at < outcome.last for at in waited)
