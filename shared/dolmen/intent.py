@@ -15,6 +15,7 @@ import msgspec
 
 from dolmen.errors import CorruptionError, Error
 from dolmen.format.checksum import seal, unseal
+from dolmen.format.decoding import prepare
 from dolmen.format.pointer import FORMAT_VERSION, check_format_version
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore
@@ -153,3 +154,6 @@ class LateIntent:
         """Keeps the intent alive, once there is one."""
         if self._intent:
             self._intent.beat()
+
+
+prepare(Heartbeat)

@@ -8,6 +8,7 @@ import msgspec
 
 from dolmen.errors import CorruptionError, TableNotFoundError
 from dolmen.format.checksum import seal, unseal
+from dolmen.format.decoding import prepare
 from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone
 from dolmen.format.layout import check_reference, check_table_name, manifest_key, parse_manifest_key
 from dolmen.format.pointer import FORMAT_VERSION, check_format_version
@@ -322,3 +323,6 @@ EMPTY = Manifest(
     operation="empty",
 )
 """What a prefix without a pointer holds: the base of the first commit."""
+
+
+prepare(Manifest)

@@ -6,6 +6,7 @@ import msgspec
 
 from dolmen.errors import CorruptionError, UnsupportedFormatError
 from dolmen.format.checksum import seal, unseal
+from dolmen.format.decoding import prepare
 from dolmen.format.layout import parse_manifest_key
 
 FORMAT_VERSION = 1
@@ -65,3 +66,6 @@ def check_format_version(document: bytes, key: str, features: frozenset[str] = f
         )
     if unknown := sorted(set(stated.features) - features):
         raise UnsupportedFormatError(f"{key} needs {', '.join(unknown)}, which this dolmen does not know: upgrade it")
+
+
+prepare(Pointer, _Versioned)

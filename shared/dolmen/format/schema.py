@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.errors import SchemaError
+from dolmen.format.decoding import prepare
 
 TypeJson: TypeAlias = str | dict[str, Any]
 
@@ -198,3 +199,6 @@ def _child(json: Any) -> Field:
 def is_nested(arrow_type: pa.DataType) -> bool:
     """Whether the type has children: such columns are stored, but not used in predicates or keys."""
     return bool(pa.types.is_nested(arrow_type))
+
+
+prepare(Field)

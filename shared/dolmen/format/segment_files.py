@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.errors import SchemaError
+from dolmen.format.decoding import prepare
 from dolmen.format.entries import ColumnStats, DataFile, Vector
 from dolmen.format.schema import Schema, is_nested
 from dolmen.format.values import from_json, to_array, to_json, to_plain
@@ -231,3 +232,6 @@ def _json(column: pa.Array) -> list[Any]:
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+prepare(_Odd)

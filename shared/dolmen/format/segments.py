@@ -25,6 +25,7 @@ import pyarrow as pa
 from dolmen.errors import CorruptionError
 from dolmen.format import bloom
 from dolmen.format.checksum import crc32, seal, unseal
+from dolmen.format.decoding import prepare
 from dolmen.format.entries import DataFile, Overlay, Tombstone
 from dolmen.format.layout import check_reference, parse_manifest_key
 from dolmen.format.manifest import AppliedId, HistoryEntry, Released, Segment, SegmentKind, TableEntry
@@ -163,3 +164,6 @@ def _of_files(entries: Sequence[DataFile], key: str, body: bytes, schema: Schema
         deleted=sum(entry.vector.cardinality for entry in entries if entry.vector),
         stats=bounds_of_all(entries, schema) if schema else {},
     )
+
+
+prepare(*_DOCUMENTS.values())

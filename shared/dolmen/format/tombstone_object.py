@@ -21,6 +21,7 @@ from pyroaring import BitMap
 from dolmen.errors import CorruptionError
 from dolmen.format import vectors
 from dolmen.format.checksum import crc32, seal, unseal
+from dolmen.format.decoding import prepare
 from dolmen.format.entries import Blob, Vector
 from dolmen.format.pointer import FORMAT_VERSION, check_format_version
 
@@ -108,3 +109,6 @@ def check_blob(body: bytes, blob: Blob | Vector) -> bytes:
     if len(body) != blob.length or crc32(body) != blob.crc32:
         raise CorruptionError(blob.object, f"blob at byte {blob.offset}: checksum differs")
     return body
+
+
+prepare(Footer)

@@ -17,6 +17,7 @@ from dolmen.commit.expect import Expect
 from dolmen.commit.upkeep import SetProperties
 from dolmen.context import Context
 from dolmen.errors import ConflictError, Error, NotFoundError
+from dolmen.format.decoding import prepare
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
@@ -172,3 +173,6 @@ def _may_match(file: DataFile, predicate: Predicate, entry: TableEntry) -> bool:
         id_: stored_bounds(file.stats.get(id_), entry.schema.by_id[id_].arrow_type) for id_ in columns(predicate)
     }
     return judge(predicate, known, file.rows) is not Verdict.NEVER
+
+
+prepare(LastExpiry)

@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.errors import PredicateError, SchemaError
+from dolmen.format.decoding import prepare
 from dolmen.format.schema import type_from_json
 from dolmen.format.values import Json, Plain
 from dolmen.format.values import from_json as value_from_json
@@ -213,3 +214,6 @@ def _check(p: Predicate) -> None:
         raise SchemaError("IN over nothing or over a literal NULL")
     for child in children(p):
         _check(child)
+
+
+prepare(Predicate)
