@@ -78,6 +78,8 @@ class Juggler(Actor):
         left = tuple(row for row in rows if not matches(row))
 
         def call() -> Commit:
+            run = process.begin_run(*([model.Append(name, left)] if left else []))  # nothing is no statement
+            run.operation.about = (name,)
             with process.db.transaction() as transaction:
                 table = found(transaction, _PASSING, self.random.randrange(len(SHAPES)))
                 table.append(arrow(rows))
@@ -86,7 +88,7 @@ class Juggler(Actor):
                 transaction.drop_table(_PASSING)
                 return transaction.commit()
 
-        process.write("transaction with a table of its own", [model.Append(name, left)], call)
+        process.write("transaction with a table of its own", [], call)
 
     def _anew(self, process: Process) -> None:
         """A table is dropped and created again with rows in it, and another one written to, in one commit."""
