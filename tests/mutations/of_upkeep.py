@@ -205,12 +205,21 @@ UPKEEP: tuple[Mutation, ...] = (
         "        if self.settings is not None and self.settings != DatabaseSettings.of(base):\n",
         "        if self.settings is not None and not self.settings:\n",
     ),
-    mutation(
+    Mutation(
         "a fence moves back",
         "neither orphan_cutoff nor the horizon ever moves back",
-        "maintenance/gc_plan.py",
-        "    orphan_cutoff = max(manifest.orphan_cutoff, now_us - settings.orphan_age_us)\n",
-        "    orphan_cutoff = now_us - settings.orphan_age_us\n",
+        (
+            Edit(
+                "maintenance/gc_plan.py",
+                "    orphan_cutoff = max(manifest.orphan_cutoff, now_us - settings.orphan_age_us)\n",
+                "    orphan_cutoff = now_us - settings.orphan_age_us\n",
+            ),
+            Edit(
+                "commit/upkeep.py",
+                "        draft.orphan_cutoff = max(base.orphan_cutoff, self.orphan_cutoff)\n",
+                "        draft.orphan_cutoff = self.orphan_cutoff\n",
+            ),
+        ),
     ),
     mutation(
         "manifests go before their readers",
