@@ -149,9 +149,10 @@ def _verified(world: World, damage: Damage, touched: bool, tally: Tally) -> None
         told = [str(error)]
     except Exception as error:
         raise DamageError(f"{VERIFY}: {type(error).__name__}: {error}") from error
-    if not any(key in line for key in damage.spans for line in told) and not _of_no_account(damage):
-        if not any(healthy(world, name).reads(key) for name in acts(world) for key in damage.spans):
-            tally.meaningless[damage.where] += 1  # listed, and needed by no kept version
+    if not any(key in line for key in damage.spans for line in told):
+        listed_alone = not any(healthy(world, name).reads(key) for name in acts(world) for key in damage.spans)
+        if listed_alone or _of_no_account(damage):
+            tally.meaningless[damage.where] += 1
             return
         raise DamageError(f"{VERIFY}: does not tell of it, but of {told[:3]}")
     tally.verified[damage.where] += 1
