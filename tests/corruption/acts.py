@@ -122,7 +122,7 @@ def rows_after(name: str, db: Database) -> object:
         return all_rows(db)
     manifest = db.context.head.refresh().manifest
     versions = {}
-    for version in range(manifest.horizon, manifest.version + 1):
+    for version in range(max(manifest.horizon, 1), manifest.version + 1):
         snapshot = db.at(version)
         versions[version] = {table: _rows(snapshot.table(table)) for table in snapshot.tables()}
     return versions

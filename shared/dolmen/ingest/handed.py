@@ -27,6 +27,7 @@ from dolmen.errors import (
     StoreUnavailableError,
     UnsupportedFormatError,
 )
+from dolmen.format.decoding import prepare
 from dolmen.ingest.events import Drop
 from dolmen.store.base import ObjectInfo, ObjectStore
 from dolmen.store.create import create
@@ -153,6 +154,9 @@ class HandedDrops:
 
 class _AnyRecord(msgspec.Struct):
     format: int
+
+
+prepare(_Record, _AnyRecord)
 
 
 def _refuse(key: str, body: bytes, error: Exception | None) -> NoReturn:
