@@ -8,12 +8,11 @@ import os
 import random
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 
 import pyarrow as pa
 import pytest
 
-from dolmen.testing.simulation import WEATHER, simulate
+from dolmen.testing.simulation import WEATHER, Summary, simulate
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 STEPS = 4_000
@@ -102,9 +101,17 @@ def _shown(counts: Counter[str]) -> str:
 
 
 def _begin_worker() -> None:
-    """Histories make much that lives until their end, and compute on a handful of rows at a time."""
-    gc.set_threshold(50_000, 20, 20)
+    """Histories compute on a handful of rows at a time, and make much that lives until their end: it goes then."""
+    gc.freeze()
+    gc.disable()
     pa.set_cpu_count(1)
+
+
+def _history(seed: int) -> Summary:
+    try:
+        return simulate(seed, STEPS)
+    finally:
+        gc.collect()
 
 
 @pytest.mark.timeout(28_800 if LONG else 1_800)
@@ -119,7 +126,7 @@ def test_no_history_ever_shows_what_must_never_happen(capsys: pytest.CaptureFixt
     total, fixed, weather = Counter[str](), Counter[str](), Counter[str]()
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(8, os.cpu_count() or 1), mp_context=spawn, initializer=_begin_worker) as pool:
-        for summary in pool.map(partial(simulate, steps=STEPS), seeds, chunksize=1):
+        for summary in pool.map(_history, seeds, chunksize=1):
             counts = summary.counts + Counter(steps=summary.steps)
             total += counts
             if FIXED_SEED <= summary.seed < FIXED_SEED + half:
