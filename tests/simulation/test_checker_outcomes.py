@@ -100,6 +100,11 @@ def test_nothing_to_do_for_what_had_something_to_do_is_misreported(world: World)
     misreported(lambda: world.ledger.acknowledged(world.operation, run, None), "though it had something to do")
 
 
+def test_nothing_to_do_without_a_look_at_any_version_is_misreported(world: World) -> None:
+    run = world.begin("append", model.Append("left", world.rows(8)))
+    misreported(lambda: world.ledger.acknowledged(world.operation, run, None), "had looked at no version")
+
+
 def test_an_error_that_hides_a_commit_is_misreported(world: World) -> None:
     rows = world.rows(8)
     run = world.begin("append", model.Append("left", rows))

@@ -316,7 +316,8 @@ class Ledger:
                 raise ViolationError(Never.MISREPORTED, f"{operation}: {commit.already} is not what applied its ids")
             return
         base = run.base if commit is None else commit.version
-        assert base is not None
+        if base is None:
+            raise ViolationError(Never.MISREPORTED, f"{operation} made no commit, and had looked at no version")
         after = fold(self.states[: base + 1], run, self.applied, base + 1)
         if {name: rows.rows for name, rows in after.items()} != {
             name: rows.rows for name, rows in self.states[base].items()
