@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
+import pytest
 from hypothesis import strategies as st
+from hypothesis.errors import HypothesisException
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dolmen.database import Database
@@ -34,11 +37,20 @@ def microseconds(moment: datetime) -> int:
     return round(moment.timestamp() * 1e6)
 
 
+def _is_failure(error: BaseException | None) -> bool:
+    """Whether an example failed, rather than was given up by Hypothesis itself or interrupted."""
+    return isinstance(error, (Exception, pytest.fail.Exception)) and not isinstance(error, HypothesisException)
+
+
 class Ground(RuleBasedStateMachine):
     """Two handles of one database, used in turn, so that each is often behind; and what every version should hold."""
 
     new_place: ClassVar[Callable[[], Place]] = LocalPlace
     readers, transactions, requests = readers, transactions, requests
+
+    @staticmethod
+    def failed(failure: BaseException) -> None:
+        """Hears of each example that fails, before Hypothesis looks for a shorter one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,12 +66,21 @@ class Ground(RuleBasedStateMachine):
         self.steps = 0
 
     def teardown(self) -> None:
-        """What must hold in the end: every kept version, and the history, as the model says."""
+        """What must hold in the end: every kept version, and the history, as the model says.
+
+        After a step that failed nothing is looked at: what is told is that step's failure, not what follows from it.
+        """
+        failure = sys.exc_info()[1]
         try:
-            if self.versions:
+            if self.versions and not _is_failure(failure):
                 self._check_all()
+        except BaseException as error:
+            failure = error
+            raise
         finally:
             self.place.close()
+            if failure is not None and _is_failure(failure):
+                type(self).failed(failure)
 
     @initialize(
         settings=st.fixed_dictionaries(
