@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 from support.functions import World
 from support.proxy import Proxy
@@ -20,7 +21,8 @@ def kinds(proxy: Proxy) -> Counter[str]:
 def test_a_warm_batch_of_files_is_one_put_each_and_two_for_the_commit(s3_world: World, proxy: Proxy) -> None:
     s3_world.create()
     assert s3_world.ingest(s3_world.drop("events/warm.csv", f"{HEAD}0,0,x\n")) == []
-    records = [s3_world.drop(f"events/{n}.csv", f"{HEAD}{n},1,x\n") for n in (1, 2, 3)]
+    later = {"eventTime": (datetime.now(UTC) + timedelta(hours=1)).isoformat()}  # than the table was created
+    records = [{**s3_world.drop(f"events/{n}.csv", f"{HEAD}{n},1,x\n"), **later} for n in (1, 2, 3)]
     proxy.forget_requests()
     assert s3_world.ingest(*records) == []
     assert kinds(proxy) == {
@@ -48,3 +50,12 @@ def test_a_warm_batch_of_deletes_is_three_puts(s3_world: World, proxy: Proxy) ->
         "PUT manifest": 1,
         "PUT _latest_manifest": 1,
     }
+
+
+def test_a_batch_for_a_new_table_looks_once_more_for_a_report_of_each_file(s3_world: World, proxy: Proxy) -> None:
+    """Another delivery may have found no table."""
+    s3_world.create()
+    records = [s3_world.drop(f"events/{n}.csv", f"{HEAD}{n},1,x\n") for n in (1, 2, 3)]
+    assert s3_world.ingest(*records) == []
+    asked = kinds(proxy)
+    assert (asked["HEAD rejected"], asked["GET rejected"]) == (3, 3)

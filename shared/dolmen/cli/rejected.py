@@ -22,6 +22,7 @@ from dolmen.ingest.files.formats import detect
 from dolmen.ingest.quarantine import ROWS_SUFFIX
 from dolmen.ingest.rejected import BadRows, Rejected, find_rejected, list_rejected, read_report, read_reports
 from dolmen.ingest.rejected import retried as retries
+from dolmen.ingest.rejects import WITHDRAWN
 from dolmen.ingest.retrying import retry as put_back
 from dolmen.runtime import shared_runtime
 from dolmen.store.base import ObjectStore
@@ -112,7 +113,9 @@ def retry(
     if table is None:
         chosen = [find_rejected(store, key) for key in keys or ()]
     else:
-        chosen = [one.key for one in list_rejected(store, table, retried=force)]
+        found = [one.key for one in list_rejected(store, table, retried=force)]
+        reports = read_reports(store, found, runtime)
+        chosen = [key for key, report in zip(found, reports, strict=True) if force or WITHDRAWN not in report]
     for key in chosen:
         done = put_back(store, key, runtime, landing=landing, table=to_table, force=force)
         if as_json:
@@ -142,7 +145,7 @@ def _line(one: Rejected, report: dict[str, Any]) -> str:
     place = ", ".join(f"{name} {report[name]}" for name in ("line", "column") if report.get(name) is not None)
     reason = str(report.get("reason", "its report cannot be read")).partition("\n")[0]
     what = f"{report.get('rows'):,} rows of a file" if isinstance(report.get("rows"), int) else f"{one.size:,} bytes"
-    mark = ", put back" if one.retried else ""
+    mark = (", put back" if one.retried else "") + (f", {WITHDRAWN}: it is ingested" if WITHDRAWN in report else "")
     told = _plain(f"{place}: {reason}" if place else reason)[:_SHOWN]
     return f"{at:%Y-%m-%d %H:%M:%S}  {_plain(one.key)}  ({what}{mark})\n    {told}\n"
 

@@ -17,6 +17,7 @@ from dolmen.ingest.folding import Request, apply_together
 from dolmen.ingest.ingestion import Ingestion
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.outcomes import DropOutcome, Ingested
+from dolmen.ingest.refuted import look_for_commits, look_for_reports
 from dolmen.transaction import Transaction
 
 
@@ -50,10 +51,12 @@ def ingest_drops(
             ingestions[index] = Ingestion(database, landing, drop, place, max_bytes)
     if auto_create and ingestions:
         _create_tables(database, list(ingestions.values()))
-    requests = [Request(each.drop.id, each.drop.etag or each.drop.id, each.state) for each in ingestions.values()]
+    requests = [Request(each.drop.id, each.drop.digest, each.state) for each in ingestions.values()]
     folded = apply_together(database, "ingest", requests, out_of_time=out_of_time)
     told = [each.outcome(outcome) for each, outcome in zip(ingestions.values(), folded.outcomes, strict=True)]
+    told = look_for_commits(database, landing, told)
     if folded.seen is not None:
+        told = look_for_reports(folded.seen.base, landing, told)
         _dispose(folded.seen, list(ingestions.values()), told)
     outcomes |= zip(ingestions, told, strict=True)
     return Ingested([outcomes[index] for index in range(len(drops))], folded.commit)

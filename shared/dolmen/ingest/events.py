@@ -75,6 +75,11 @@ class Drop:
         versions, and the same one in a bucket without."""
         return f"{self.source}#{self.version or self.etag}"
 
+    @property
+    def digest(self) -> str:
+        """What its content is known by, where it is applied."""
+        return self.etag or self.id
+
 
 @dataclass(frozen=True, slots=True)
 class Message:

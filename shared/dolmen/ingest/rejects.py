@@ -7,6 +7,7 @@ A drop ``landing/<table>/<path>/<name>.csv`` becomes, under the place for reject
 
 The digest is of the drop, so that the same event delivered again meets its own reject, and another file of the same
 name does not. A reject is final for its event: to try again, drop the file again, as ``dolmen rejected retry`` does.
+Should another delivery of the event have ingested the file at the same moment, the report is withdrawn (``refuted``).
 
 What is kept of a file whose other rows are ingested is described in ``quarantine``.
 """
@@ -30,6 +31,8 @@ from dolmen.store.base import ObjectStore, Unknown
 from dolmen.store.keys import MAX_KEY_BYTES
 
 ERROR_SUFFIX = ".error.json"
+WITHDRAWN = "withdrawn"
+"""Stands in a report that is void: when it was withdrawn, and which version has the file's rows."""
 _COPY_BYTES = 1 << 20
 _ROOM_BYTES = 200
 """Left for the prefix that rejects go under, and for what is put behind a key."""

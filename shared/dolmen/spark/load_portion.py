@@ -29,6 +29,7 @@ from dolmen.ingest.events import Drop
 from dolmen.ingest.files.options import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.outcomes import DropOutcome, RowCounts
+from dolmen.ingest.refuted import look_for_reports
 from dolmen.ingest.rejects import was_rejected
 from dolmen.results import Commit
 from dolmen.spark.failures import FAILURES, dolmen_error, telling
@@ -166,7 +167,7 @@ class PortionLoader:
             ids = frozenset(drop.id for drop in drops)
             transaction.add(Write(table, transaction.entry(table).uuid, files, requests=ids))
         for drop in drops:
-            transaction.bind(drop.id, _digest(drop))
+            transaction.bind(drop.id, drop.digest)
         return transaction.commit()
 
     def _rejected_before(self, drop: Drop) -> DropOutcome | None:
@@ -176,8 +177,10 @@ class PortionLoader:
 
     def _disposed(self, table: str, outcomes: list[DropOutcome]) -> list[DropOutcome]:
         """Does with each file whose rows are committed what its table asks for."""
+        transaction = self._database.transaction()
+        outcomes = look_for_reports(transaction.base, self._landing, outcomes)
         try:
-            policy = IngestSettings.of(self._database.transaction().entry(table)).landing
+            policy = IngestSettings.of(transaction.entry(table)).landing
         except (InputError, NotFoundError) as error:  # the table was dropped, say
             return [replace(outcome, disposal_error=error) for outcome in outcomes]
         if policy == "keep":
@@ -328,12 +331,8 @@ def _files(rows: Sequence[Row]) -> tuple[DataFile, ...]:
     return tuple(msgspec.json.decode(row.entry, type=DataFile) for row in rows if row.entry is not None)
 
 
-def _digest(drop: Drop) -> str:
-    return drop.etag or drop.id  # as of ``ingest_drops``: what one has applied the other has, too
-
-
 def _applied_before(drop: Drop, applied: AppliedId) -> DropOutcome:
-    if applied.digest == _digest(drop):
+    if applied.digest == drop.digest:
         return DropOutcome(drop, "duplicate", version=applied.version)
     reason = f"id {drop.id!r} was applied by version {applied.version} with other content: use a new id"
     return DropOutcome(drop, "failed", error=AppliedIdError(reason))

@@ -1,0 +1,194 @@
+"""One event delivered twice at the same moment, while its table is being created: it is not both in and rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from dolmen.commit.versions import SETTLED_AFTER_US
+from dolmen.database import Database
+from dolmen.errors import InputError, StoreUnavailableError
+from dolmen.ingest import drops, ingestion
+from dolmen.ingest.events import Drop
+from dolmen.ingest.refuted import table_was_there
+from dolmen.ingest.retrying import retry
+from dolmen.runtime import Runtime
+from dolmen.store.base import Object
+from dolmen.store.local import LocalStore
+from dolmen.store.url import open_store
+from support.event_builders import notification, sqs_event
+from support.functions import SCHEMA, World, load
+
+BODY = "id,user_id,kind\n1,1,x\n"
+
+
+@contextmanager
+def before(module: Any, name: str, event: Callable[[], Any]) -> Iterator[None]:
+    """Something happens once, before a function is called."""
+    original, pending = getattr(module, name), [event]
+
+    def called(*args: Any, **options: Any) -> Any:
+        while pending:
+            pending.pop()()
+        return original(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, name, called)
+        yield
+
+
+def deliver(world: World, record: dict[str, Any]) -> dict[str, Any]:
+    """The event, handled by another container."""
+    other = load("ingest")
+    other.logger.addHandler(world.listener)
+    answer: dict[str, Any] = other.lambda_handler(sqs_event([notification(record)]), world.context)
+    return answer
+
+
+def the_other_rejects(world: World, record: dict[str, Any]) -> None:
+    """Another delivery, which has looked when there was no table."""
+    with before(ingestion, "reject", world.create):
+        deliver(world, record)
+
+
+def test_who_rejects_sees_that_another_has_ingested_it_meanwhile(world: World) -> None:
+    """The report is written after the other's commit."""
+    record = world.drop("events/a.csv", BODY)
+
+    def created_and_ingested() -> None:
+        world.create()
+        assert deliver(world, record) == {"batchItemFailures": []}
+
+    with before(ingestion, "reject", created_and_ingested):
+        assert world.ingest(record) == []
+    assert world.ids() == [1]
+    [report] = world.rejects().values()
+    assert report["withdrawn"]["version"] == 2
+    assert "nothing: another delivery" in report["then"]
+    assert world.heard("drop rejected") == []
+    assert [facts["version"] for facts in world.heard("drop duplicate")] == [2]
+
+
+def test_who_ingests_sees_that_another_has_rejected_it_meanwhile(world: World) -> None:
+    """The report is written, and looked at, after this one's look for it and before its commit."""
+    world.create("other")
+    record = world.drop("events/a.csv", BODY)
+
+    def created_and_rejected() -> None:
+        with before(ingestion, "reject", world.create):
+            deliver(world, record)
+
+    with before(ingestion.Ingestion, "_ingest", created_and_rejected):
+        assert world.ingest(record) == []
+    assert world.ids() == [1]
+    [report] = world.rejects().values()
+    assert report["withdrawn"]["version"] == 3
+    assert len(world.heard("drop rejected")) == 1
+
+
+def test_an_event_that_comes_again_withdraws_what_whoever_ingested_it_did_not_live_to(world: World) -> None:
+    world.create("other")
+    record = world.drop("events/a.csv", BODY)
+
+    def dies(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+
+        def rejected_and_soon_dead() -> None:
+            the_other_rejects(world, record)
+            patch.setattr(drops, "look_for_reports", dies)
+
+        with before(ingestion.Ingestion, "_ingest", rejected_and_soon_dead), pytest.raises(KeyboardInterrupt):
+            world.ingest(record)
+    assert ["withdrawn" in report for report in world.rejects().values()] == [False]
+    world.restart()
+    assert world.ingest(record) == []
+    assert ["withdrawn" in report for report in world.rejects().values()] == [True]
+    assert world.ids() == [1]
+
+
+def test_a_report_that_cannot_be_withdrawn_fails_the_event_which_comes_again(world: World) -> None:
+    world.create("other")
+    record = world.drop("events/a.csv", BODY)
+    original = LocalStore.get
+
+    def unreachable(store: LocalStore, key: str, *args: Any, **options: Any) -> Object:
+        if key.endswith(".error.json"):
+            raise StoreUnavailableError("not now")
+        return original(store, key, *args, **options)
+
+    def rejected_and_unreachable() -> None:
+        the_other_rejects(world, record)
+        patch.setattr(LocalStore, "get", unreachable)
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        before(ingestion.Ingestion, "_ingest", rejected_and_unreachable),
+    ):
+        assert world.ingest(record) == ["message-0"]
+    assert world.ids() == [1]
+    assert world.ingest(record) == []
+    assert ["withdrawn" in report for report in world.rejects().values()] == [True]
+
+
+def test_a_reject_whose_file_is_in_no_table_stands(world: World) -> None:
+    """Also that of an event which stands in a batch twice."""
+    record = world.drop("events/a.csv", BODY)
+    assert world.ingest(record, record) == []
+    world.create()
+    assert world.ingest(record, record) == []
+    assert ["withdrawn" in report for report in world.rejects().values()] == [False]
+
+
+def test_a_file_that_is_ingested_is_not_put_back(world: World) -> None:
+    test_who_rejects_sees_that_another_has_ingested_it_meanwhile(world)
+    [key] = world.rejects()
+    store = open_store(f"{world.landing.url}/rejected")
+    with pytest.raises(InputError, match="was ingested"):
+        retry(store, key, Runtime())
+    assert retry(store, key, Runtime(), force=True).key == key
+
+
+def test_files_that_were_dropped_long_after_their_table_was_created_are_not_looked_up() -> None:
+    """By what versions tell of their times: also when the table's own has left the root for a segment."""
+    database = Database(open_store("memory://looked_up"), Runtime())
+    database.create_table("events", SCHEMA)
+    first = database.transaction().base.created_at
+    for number in range(150):
+        database.set(root_bytes=4096 + number)
+    seen = database.transaction().base
+    assert seen.segments_of("history")
+    newest = seen.created_at
+
+    def was_there(created_us: int | None, table: str = "events") -> bool:
+        return table_was_there(seen, table, Drop("drops", "landing/events/a.csv", 1, "e", created_us=created_us))
+
+    assert not was_there(None)
+    assert not was_there(first + SETTLED_AFTER_US - 1)
+    assert was_there(newest + SETTLED_AFTER_US + 1)
+    assert not was_there(newest + SETTLED_AFTER_US + 1, "events_2")
+
+
+def test_the_look_costs_nothing_where_the_table_was_there(world: World) -> None:
+    world.create()
+    asked: list[str] = []
+    original = LocalStore.get
+
+    def noted(store: LocalStore, key: str, *args: Any, **options: Any) -> Object:
+        asked.append(key)
+        return original(store, key, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStore, "get", noted)
+        for name, later in (("young", timedelta(0)), ("old", timedelta(hours=1))):
+            at = datetime.now(UTC) + later
+            record = world.drop(f"events/{name}.csv", f"id,user_id,kind\n{later.seconds},1,x\n")
+            assert world.ingest({**record, "eventTime": at.isoformat()}) == []
+    reports = [key for key in asked if key.endswith(".error.json")]
+    assert len(reports) == 1
+    assert "young" in reports[0]
