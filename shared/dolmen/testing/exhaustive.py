@@ -14,12 +14,13 @@ import argparse
 import sys
 
 from dolmen.testing.exhaustive_checks import Pair
+from dolmen.testing.exhaustive_doubt import DOUBT
 from dolmen.testing.exhaustive_enumeration import Enumeration, ExecutionError, story
 from dolmen.testing.exhaustive_pairs import WRITERS
 from dolmen.testing.exhaustive_steps import Fault
 from dolmen.testing.exhaustive_upkeep import UPKEEP
 
-PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*WRITERS, *UPKEEP)}
+PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*WRITERS, *UPKEEP, *DOUBT)}
 """Every pair by its name."""
 
 

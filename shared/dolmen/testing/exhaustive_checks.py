@@ -107,6 +107,7 @@ class Pair:
             one, and one where there are very many interleavings.
         quick_fates: what becomes of puts of the pointer in quick mode, where interleavings are so many that no other
             faults are tried there; None: all faults.
+        outages: if given, what goes wrong are outages of the store that refuse so many requests of one of the two.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Pair:
     stalls: tuple[int, ...] = ()
     quick: tuple[int, ...] = (0, 1)
     quick_fates: tuple[Fate, ...] | None = None
+    outages: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -175,8 +177,8 @@ class Judge:
     def judge(self, execution: Execution) -> None:
         """Raises ViolationError."""
         excused = [
-            (self._may_be_left_out(execution, number), outcome.kind == "unknown" and _was_hit(execution, number))
-            for number, outcome in enumerate(execution.outcomes)
+            (self._may_be_left_out(execution, number), self._may_be_in_doubt(execution, number))
+            for number in range(len(execution.outcomes))
         ]
         end = self.end(execution), str(excused), str(self._done_first(execution))
         if end in self._right:
@@ -216,7 +218,7 @@ class Judge:
         """Nobody is left in doubt, or without an answer, for nothing."""
         for number, (part, outcome) in enumerate(zip(self.pair.parts, execution.outcomes, strict=True)):
             error = outcome.error
-            if outcome.kind == "unknown" and not _was_hit(execution, number):
+            if outcome.kind == "unknown" and not self._may_be_in_doubt(execution, number):
                 raise ViolationError(Never.MISREPORTED, f"{part.name} is told {error}, though nothing went wrong")
             if outcome.kind == "failed" and not isinstance(error, Error):
                 assert error is not None
@@ -278,8 +280,13 @@ class Judge:
             return False
         if isinstance(outcome.error, StoreUnavailableError):
             return _was_hit(execution, number)
-        reasons = [reason for kind, reason in part.may.items() if isinstance(outcome.error, kind)]
-        return any(reason(execution, outcome) for reason in reasons)
+        return _has_reason(execution, outcome, part)
+
+    def _may_be_in_doubt(self, execution: Execution, number: int) -> bool:
+        outcome = execution.outcomes[number]
+        if outcome.kind != "unknown":
+            return False
+        return _was_hit(execution, number) or _has_reason(execution, outcome, self.pair.parts[number])
 
     @staticmethod
     def _done_first(execution: Execution) -> list[int]:
@@ -364,6 +371,11 @@ def _readable(execution: Execution, what: str) -> Iterator[None]:
         if deletes and isinstance(cause, CorruptionError) and cause.is_missing:
             raise ViolationError(Never.COLLECTED, error.what) from cause
         raise
+
+
+def _has_reason(execution: Execution, outcome: Outcome, part: Part) -> bool:
+    reasons = [reason for kind, reason in part.may.items() if isinstance(outcome.error, kind)]
+    return any(reason(execution, outcome) for reason in reasons)
 
 
 def _was_hit(execution: Execution, number: int) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dolmen.testing.exhaustive_checks import Judge, Pair, Prepared, prepare
 from dolmen.testing.exhaustive_run import Execution
 from dolmen.testing.exhaustive_search import Search
-from dolmen.testing.exhaustive_steps import Fault, fates, fates_that_differ
+from dolmen.testing.exhaustive_steps import Fault, fates, fates_in_outages, fates_that_differ
 from dolmen.testing.fates import Fate, Request, Verb
 from dolmen.testing.never import ViolationError
 from dolmen.testing.scheduler import START_US
@@ -149,6 +149,10 @@ class Enumeration:
         """All that may go wrong with the requests of an execution."""
         for task in self.struck_tasks:
             for at, request in enumerate(execution.requests[task]):
+                if self.pair.outages:
+                    for lasts in self.pair.outages:
+                        yield from (Fault(task, at, fate, lasts) for fate in fates_in_outages(request))
+                    continue
                 if task in self.pair.stalls and not self._quick:
                     yield Fault(task, at, None)
                 for fate in self._fates(request, at):

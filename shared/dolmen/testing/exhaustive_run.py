@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dolmen.context import Context
@@ -19,7 +19,18 @@ from dolmen.runtime import Runtime
 from dolmen.store.base import ServerClock
 from dolmen.store.memory import MemoryBucket, MemoryObject
 from dolmen.store.s3_client import Connection
-from dolmen.testing.exhaustive_steps import NOTHING, TIME, Fault, Outcome, Step, Waiting, fates, footprint
+from dolmen.testing.exhaustive_steps import (
+    MUCH,
+    NOTHING,
+    TIME,
+    Fault,
+    Outcome,
+    Step,
+    Waiting,
+    fates,
+    fates_in_outages,
+    footprint,
+)
 from dolmen.testing.fates import Answer, Crash, Fate, Refusal, Request, Wire
 from dolmen.testing.scheduler import START_US
 from dolmen.testing.server import Server
@@ -33,6 +44,7 @@ _MOST = 2_000
 """Steps of one execution: more mean that it never ends."""
 
 WAITING = "waits"
+MEANWHILE = "meanwhile"
 
 
 def _baton() -> threading.Lock:
@@ -82,14 +94,19 @@ class _Watched(ServerClock):
 
 
 class Peer:
-    """A process that takes part: its own client, and what it opens with it."""
+    """A process that takes part: its own client, and what it opens with it.
+
+    Args:
+        back_off_hours: how long it sleeps between two attempts: no time at all, unless it is one that gets frozen.
+    """
 
     def __init__(self, execution: Execution, number: int) -> None:
         self._execution, self._number = execution, number
+        self.back_off_hours = 0.0
         self.runtime = Runtime(
             clock_us=lambda: execution.time_us(),
             monotonic=lambda: execution.time_us() / 1e6,
-            sleep=lambda seconds: None,
+            sleep=lambda seconds: self._back_off(),
             random=_Steady(f"task {number}"),
             threads=1,
         )
@@ -113,6 +130,19 @@ class Peer:
     def wait(self, hours: float) -> None:
         """Lets time go by for everybody; a step like any other."""
         self._execution.wait(self._number, round(hours * HOUR_US))
+
+    def meanwhile(self, what: str, hours: float, *calls: Callable[[MemoryBucket], object]) -> None:
+        """Others do a lot, one after the other, in which nobody comes in between: one step.
+
+        Args:
+            what: in words.
+            hours: that go by after each call.
+        """
+        self._execution.meanwhile(self._number, what, round(hours * HOUR_US), calls)
+
+    def _back_off(self) -> None:
+        if self.back_off_hours:
+            self.wait(self.back_off_hours)
 
 
 Task = Callable[[Peer], Any]
@@ -243,6 +273,14 @@ class Execution(Wire):
         self._await(number, Waiting(TIME, f"{WAITING} {duration_us / HOUR_US:g} h"))
         self.now_us += duration_us
 
+    def meanwhile(self, number: int, what: str, after_us: int, calls: Sequence[Callable[[MemoryBucket], Any]]) -> None:
+        """See Peer.meanwhile."""
+        self._await(number, Waiting(MUCH, f"{MEANWHILE} {what}"))
+        for call in calls:
+            call(self.bucket)
+            self.now_us += after_us
+        self._answering = False
+
     def time_us(self) -> int:
         """The time, for a task. A client notes when each answer came; that alone makes no difference to anybody."""
         own = [step for step in (self._answered.get(self._current), *self.steps[-1:]) if step is not None]
@@ -273,8 +311,10 @@ class Execution(Wire):
             if fault.fate is None:
                 self.struck = True
                 self.wait(number, self._stall_us)
-            elif fault.fate in fates(request):
+            elif fault.fate in (fates_in_outages(request) if fault.lasts else fates(request)):
                 self.struck, fate = True, fault.fate
+        elif self.struck and fault is not None and fault.task == number and fault.at < at <= fault.at + fault.lasts:
+            fate = Fate.THROTTLED
         self._await(number, Waiting(footprint(request, fate), f"{request.verb} {request.told}", request, fate))
         if fate in (Fate.CRASH_BEFORE, Fate.CRASH_AFTER):
             self._dead.add(number)

@@ -16,20 +16,24 @@ class Fault(NamedTuple):
         task: 0 or 1.
         at: which of its requests, from 0.
         fate: what becomes of that; None: before it, the task stands still for hours.
+        lasts: so many of the task's requests that follow are refused with 503.
     """
 
     task: int
     at: int
     fate: Fate | None
+    lasts: int = 0
 
     def __str__(self) -> str:
-        return f"{self.task}:{self.at}:{self.fate.name.lower() if self.fate else 'stall'}"
+        lasts = f"+{self.lasts}" if self.lasts else ""
+        return f"{self.task}:{self.at}:{self.fate.name.lower() if self.fate else 'stall'}{lasts}"
 
     @classmethod
     def parse(cls, text: str) -> Fault:
         """Reads what ``str`` says."""
-        task, at, name = text.split(":")
-        return cls(int(task), int(at), None if name == "stall" else Fate[name.upper()])
+        task, at, what = text.split(":")
+        name, _, lasts = what.partition("+")
+        return cls(int(task), int(at), None if name == "stall" else Fate[name.upper()], int(lasts or 0))
 
 
 class Footprint(NamedTuple):
@@ -65,6 +69,7 @@ class Footprint(NamedTuple):
 
 NOTHING = Footprint(timely=False)
 TIME = Footprint(passes=True)
+MUCH = Footprint(prefix="", writes=True, passes=True)
 _NEVER_ARRIVES = (Fate.CRASH_BEFORE, Fate.REQUEST_LOST, Fate.LATE, Fate.THROTTLED, Fate.UNREACHABLE)
 
 
@@ -151,6 +156,13 @@ def fates(request: Request) -> tuple[Fate, ...]:
     if not request.verb.conditional:
         return _OF_WRITES
     return (*_OF_WRITES, *_OF_CONDITIONAL, *((Fate.LATE,) if request.if_match else ()))
+
+
+def fates_in_outages(request: Request) -> tuple[Fate, ...]:
+    """What may become of the first request of many that get no other answer than an error of the server."""
+    if request.verb.reads:
+        return (Fate.THROTTLED,)
+    return (Fate.THROTTLED, Fate.THROTTLED_AFTER)
 
 
 def fates_that_differ(request: Request, at: int) -> tuple[Fate, ...]:
