@@ -22,7 +22,7 @@ from typing import Any
 
 from dolmen.commit.versions import SETTLED_AFTER_US
 from dolmen.database import Database
-from dolmen.errors import Error, ObjectNotFoundError, RetryableError, StoreUnavailableError
+from dolmen.errors import Error, ObjectNotFoundError, StoreUnavailableError
 from dolmen.format.manifest import Manifest
 from dolmen.ingest.events import Drop
 from dolmen.ingest.landing import Landing
@@ -43,7 +43,10 @@ def look_for_commits(database: Database, landing: Landing, outcomes: Sequence[Dr
     try:
         applied = database.transaction().applied_before(rejected)
     except Error as error:
-        return [_again(outcome, error) if outcome.status == "rejected" else outcome for outcome in outcomes]
+        return [
+            replace(outcome, status="failed", error=error) if outcome.status == "rejected" else outcome
+            for outcome in outcomes
+        ]
 
     def settled(outcome: DropOutcome) -> DropOutcome:
         there = applied.get(outcome.drop.id)
@@ -96,14 +99,8 @@ def _without_report(landing: Landing, outcome: DropOutcome) -> DropOutcome:
     try:
         _withdraw(landing, outcome)
     except Error as error:
-        return _again(outcome, error)
+        return replace(outcome, status="failed", error=error)
     return outcome
-
-
-def _again(outcome: DropOutcome, error: Error) -> DropOutcome:
-    reason = RetryableError(f"whether {outcome.drop.source} was both ingested and rejected is not known: {error}")
-    reason.__cause__ = error
-    return replace(outcome, status="failed", error=reason)
 
 
 def _withdraw(landing: Landing, outcome: DropOutcome) -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ from dolmen.ingest.drops import ingest_drops
 from dolmen.ingest.events import Drop, Message, drops_of, isolate
 from dolmen.ingest.landing import PREFIX, REJECTED
 from dolmen.ingest.outcomes import DropOutcome
-from dolmen.ingest.rejects import ERROR_SUFFIX
+from dolmen.ingest.rejects import ERROR_SUFFIX, WITHDRAWN, reject_key
 from dolmen.results import Commit
 from dolmen.testing.actors import PLAIN, Actor, arrow
 from dolmen.testing.batches import Answer, serve
@@ -58,20 +59,33 @@ class Ingester(Actor):
         announced = [drop for message in messages for drop in drops_of(message)[0]]
         by_id = {dropped.id: dropped for dropped in batch}
 
+        unsettled: set[str] = set()
+
         def call(database: Database) -> tuple[list[Answer], Commit | None]:
             done = ingest_drops(database, drops.landing(process), announced, auto_create=create)
+            answers = []
             for outcome in done.outcomes:
                 process.network.counts[f"files {outcome.status}"] += 1
                 self._check(process, drops, by_id[outcome.drop.id], outcome)
-            return [
-                Answer(outcome.drop.id, outcome.drop.etag, outcome.version, outcome.error)
-                if outcome.status in ("ingested", "duplicate", "failed")
-                else Answer(outcome.drop.id, outcome.drop.etag)
-                for outcome in done.outcomes
-            ], done.commit
+                answer = Answer(outcome.drop.id, outcome.drop.etag)
+                if outcome.status in ("ingested", "duplicate", "failed"):
+                    answer = replace(answer, version=outcome.version, error=outcome.error)
+                if outcome.version is not None and outcome.error is not None:  # in, though it is to come again
+                    unsettled.add(answer.id)
+                    answer = replace(answer, error=None)
+                answers.append(answer)
+            return answers, done.commit
 
-        kind = f"ingest of {len(batch)} files"
-        return serve(process, kind, lambda id_: by_id[id_].effects, {dropped.table for dropped in batch}, call)
+        kind, ended = f"ingest of {len(batch)} files", set[str]()
+        drops.begins(by_id)
+        try:
+            tables = {dropped.table for dropped in batch}
+            ended = serve(process, kind, lambda id_: by_id[id_].effects, tables, call) - unsettled
+        finally:
+            drops.ends(by_id, ended)
+        for id_ in ended:
+            self._check_report(process, drops, by_id[id_].drop)
+        return ended
 
     def _check(self, process: Process, drops: Drops, dropped: Dropped, outcome: DropOutcome) -> None:
         """Holds what is said of a file against what is in it, and what was in the way."""
@@ -82,8 +96,6 @@ class Ingester(Actor):
                 assert isinstance(effect, Ingest)
                 if outcome.counts.ingested != len(effect.rows) or outcome.counts.quarantined != dropped.bad:
                     raise ViolationError(Never.MISREPORTED, f"{drop.source} is told to be {outcome.counts}")
-                if drop.id in drops.rejected and drop.sequencer is not None:
-                    process.network.counts["files ingested though rejected"] += 1
             case "rejected":
                 assert outcome.reject is not None
                 since = ledger.states[dropped.since :]  # whoever rejected it first may not have lived to say so
@@ -93,12 +105,23 @@ class Ingester(Actor):
                 report = drops.body(process.network, f"{REJECTED}/{outcome.reject.key}{ERROR_SUFFIX}")
                 if kept != dropped.body or report is None:
                     raise ViolationError(Never.LOST, f"{drop.source} was rejected, and is not among the rejects")
-                drops.rejected.add(drop.id)
             case "superseded":
                 if drops.body(process.network, drop.key) == dropped.body:
                     raise ViolationError(Never.LOST, f"{drop.source} was taken for overwritten")
             case "ignored":
                 raise ViolationError(Never.LOST, f"{drop.source} was ignored")
+
+    def _check_report(self, process: Process, drops: Drops, drop: Drop) -> None:
+        """No file is both ingested and rejected, once all that was done about its event has ended."""
+        place = drops.landing(process).place(drop)
+        if place is None or drop.sequencer is None or not drops.is_settled(drop.id):
+            return
+        report = drops.body(process.network, f"{REJECTED}/{reject_key(drop, place)}{ERROR_SUFFIX}")
+        if report is None or drop.id not in process.ledger.applied:
+            return
+        if WITHDRAWN not in json.loads(report):
+            raise ViolationError(Never.MISREPORTED, f"{drop.source} is ingested, and a report says it was rejected")
+        process.network.counts["reports withdrawn"] += 1
 
     def _drop(self, process: Process, drops: Drops) -> None:
         """A file is dropped, and its event is on its way. Now and then it is overwritten before anybody looks."""
@@ -127,7 +150,8 @@ class Ingester(Actor):
         sequencer = f"{self.world.unique():016X}" if self.random.random() < 0.8 else None
         drop = Drop(BUCKET, key, len(body), etag, None, sequencer)
         effects = (Ingest(key.split("/")[1], rows, drop.id),) if rows else ()
-        drops.send(Dropped(drop, body, effects, bad, process.ledger.version))
+        now_us = None if self.random.random() < 0.1 else process.network.server_clock_us()
+        drops.send(Dropped(drop, body, effects, bad, process.ledger.version, now_us))
 
 
 def _time(us: int | None) -> str | None:

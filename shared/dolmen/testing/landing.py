@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from urllib.parse import quote_plus
 
 import msgspec
@@ -37,6 +39,7 @@ class Dropped:
         effects: what it does once it is ingested; none if nothing of it can be.
         bad: whether it holds what cannot be read.
         since: the newest version when it was dropped.
+        dropped_us: when that was; None if its event does not say so.
     """
 
     drop: Drop
@@ -44,6 +47,7 @@ class Dropped:
     effects: tuple[Effect, ...]
     bad: bool
     since: int
+    dropped_us: int | None = None
 
     @property
     def id(self) -> str:
@@ -64,11 +68,13 @@ class Dropped:
             return packet.body
         described: dict[str, object] = {"key": quote_plus(drop.key, safe="/"), "size": drop.size, "eTag": drop.etag}
         described["sequencer"] = drop.sequencer
-        record = {
+        record: dict[str, object] = {
             "eventSource": "aws:s3",
             "eventName": "ObjectCreated:Put",
             "s3": {"bucket": {"name": drop.bucket}, "object": described},
         }
+        if self.dropped_us is not None:
+            record["eventTime"] = datetime.fromtimestamp(self.dropped_us / 1e6, UTC).isoformat()
         return msgspec.json.encode({"Records": [record]}).decode()
 
     def altered(self) -> None:
@@ -79,12 +85,14 @@ class Drops(Queue[Dropped]):
     """The ingest queue, and the bucket that its events are of.
 
     Args:
-        rejected: ids of drops that were said to be rejected.
+        under_way: by id of a drop, how many deliveries of it are being handled.
+        died: ids of drops of which a delivery that was under way beside others ended without an answer.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.rejected: set[str] = set()
+        self.under_way = Counter[str]()
+        self.died: set[str] = set()
         self._server: Server | None = None
 
     def put(self, network: Network, key: str, body: bytes) -> str:
@@ -97,6 +105,24 @@ class Drops(Queue[Dropped]):
         """What is there under a key."""
         there = self._at(network).bucket.objects.get(key)
         return there.body if there else None
+
+    def begins(self, ids: Iterable[str]) -> None:
+        """A batch with these drops is being handled."""
+        for id_ in ids:
+            if not self.under_way[id_]:
+                self.died.discard(id_)
+            self.under_way[id_] += 1
+
+    def ends(self, ids: Iterable[str], answered: set[str]) -> None:
+        """It no longer is: some of them were answered, the others are to come again."""
+        for id_ in ids:
+            self.under_way[id_] -= 1
+            if id_ not in answered:
+                self.died.add(id_)
+
+    def is_settled(self, id_: str) -> bool:
+        """Whether nothing is being done about a drop, nor left undone by a delivery beside the last one."""
+        return not self.under_way[id_] and id_ not in self.died
 
     def landing(self, process: Process) -> Landing:
         """The landing place as a process opens it."""
