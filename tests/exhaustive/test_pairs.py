@@ -43,6 +43,12 @@ AT_LEAST = {
     "append in an outage/append": 40,
     "frozen append/rows at a time": 50,
     "append/many commits": 70,
+    "commit/GC by other settings": 60,
+    "longer retention/GC": 20,
+    "frozen spill/append and GC": 270,
+    "positions/merge segments": 12,
+    "merge segments/compact": 4,
+    "merge segments/add and merge segments": 33,
 }
 _LONGEST_FIRST = sorted(PAIRS, key=lambda name: -AT_LEAST[name])
 
@@ -53,6 +59,7 @@ _ONE_SWINGS = {
     "paused job/GC": {0},
     "frozen append/rows at a time": {0},
     "append/many commits": {0},
+    "commit/GC by other settings": {0},
 }
 
 

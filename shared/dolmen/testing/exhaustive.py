@@ -16,11 +16,13 @@ import sys
 from dolmen.testing.exhaustive_checks import Pair
 from dolmen.testing.exhaustive_doubt import DOUBT
 from dolmen.testing.exhaustive_enumeration import Enumeration, ExecutionError, story
+from dolmen.testing.exhaustive_fences import FENCES
 from dolmen.testing.exhaustive_pairs import WRITERS
+from dolmen.testing.exhaustive_segments import SEGMENTS
 from dolmen.testing.exhaustive_steps import Fault
 from dolmen.testing.exhaustive_upkeep import UPKEEP
 
-PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*WRITERS, *UPKEEP, *DOUBT)}
+PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*WRITERS, *UPKEEP, *DOUBT, *FENCES, *SEGMENTS)}
 """Every pair by its name."""
 
 
@@ -36,8 +38,8 @@ def main() -> int:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="leave out faults that come to no other end, and those of a second call of the same kind; beside a "
-        "collection strike only puts of the pointer, which arrive later (what is left out is told)",
+        help="leave out faults that come to no other end, and those of a second call of the same kind; beside "
+        "collections and merges strike only puts of the pointer, or none (what is left out is told)",
     )
     parser.add_argument("--choices", help="run one execution: who goes on at each step")
     parser.add_argument("--fault", type=Fault.parse, help="what goes wrong in it: TASK:REQUEST:FATE")

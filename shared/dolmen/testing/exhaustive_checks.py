@@ -106,7 +106,7 @@ class Pair:
         quick: those of the two whose requests faults strike in quick mode: of two calls that only differ in their rows
             one, and one where there are very many interleavings.
         quick_fates: what becomes of puts of the pointer in quick mode, where interleavings are so many that no other
-            faults are tried there; None: all faults.
+            faults are tried there, or none at all; None: all faults.
         outages: if given, what goes wrong are outages of the store that refuse so many requests of one of the two.
     """
 

@@ -36,7 +36,7 @@ def frozen(part: Part, hours: float) -> Part:
 
 def left_behind(part: Part) -> Part:
     """The same, which may be told that it can't be known any more what became of it."""
-    return replace(part, may={UnknownOutcomeError: _others_went_on})
+    return replace(part, may={UnknownOutcomeError: others_went_on})
 
 
 def asking_twice() -> Part:
@@ -76,7 +76,8 @@ def _collect(bucket: MemoryBucket) -> None:
     collect(calm(bucket, "collector").context)
 
 
-def _others_went_on(execution: Execution, outcome: Outcome) -> bool:
+def others_went_on(execution: Execution, outcome: Outcome) -> bool:
+    """Whether others did a lot before the last that this one did."""
     return any(step.at < outcome.last for step in execution.steps if step.waiting.told.startswith(MEANWHILE))
 
 

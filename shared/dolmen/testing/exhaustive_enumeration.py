@@ -107,6 +107,8 @@ class Enumeration:
         struck = "of the first of the two" if self.pair.quick == (0,) else ""
         if self.pair.quick_fates is None:
             return struck
+        if not self.pair.quick_fates:
+            return "all left out"
         return f"{' and '.join(fate.name.lower() for fate in self.pair.quick_fates)} of pointers {struck}".strip()
 
     def executions(self) -> Iterator[Execution]:

@@ -19,7 +19,6 @@ from dolmen.ingest.files.formats import detect
 from dolmen.ingest.folding import Request
 from dolmen.maintenance.collection import collect
 from dolmen.maintenance.compaction import CompactionOptions, compact
-from dolmen.maintenance.merging import merge_segments
 from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.ttl import expire_rows
 from dolmen.testing.exhaustive_checks import SCHEMA, Pair, Part, Row, Truth, arrow, rows_of
@@ -60,11 +59,6 @@ def compacting() -> Part:
 def resolving() -> Part:
     """Turns tombstones into vectors."""
     return upkeep("resolve", lambda peer: resolve(peer.context, "t"))
-
-
-def merging() -> Part:
-    """Merges segments."""
-    return upkeep("merge segments", lambda peer: merge_segments(peer.context))
 
 
 def collecting() -> Part:
@@ -191,7 +185,7 @@ def changing(name: str, *changes: tuple[str, Row]) -> Part:
 
 def _collected(execution: Execution, outcome: Outcome) -> bool:
     """Whether a collection has moved the fence: the other has committed something."""
-    return bool(_swings(execution, by=1))
+    return bool(swings(execution, by=1))
 
 
 def _grace_is_over(execution: Execution, outcome: Outcome) -> bool:
@@ -201,10 +195,10 @@ def _grace_is_over(execution: Execution, outcome: Outcome) -> bool:
     ]
     opened = looks[1] if len(looks) > 1 else outcome.last  # the first look opens the database
     waited = [step.at for step in execution.steps if step.waiting.told.startswith(WAITING)]
-    return any(at < opened for at in _swings(execution, by=1)) or any(at < outcome.last for at in waited)
+    return any(at < opened for at in swings(execution, by=1)) or any(at < outcome.last for at in waited)
 
 
-def _swings(execution: Execution, by: int) -> list[int]:
+def swings(execution: Execution, by: int) -> list[int]:
     """The steps at which commits of one of the two landed."""
     found = []
     for step in execution.steps:
@@ -239,14 +233,6 @@ def with_intents(db: Database) -> None:
     db.set(intent_timeout="1h")
 
 
-def with_segments(db: Database) -> None:
-    """So many commits that entries have left the root for several segments."""
-    one_table(db)
-    db.set(root_bytes=4096)
-    for number in range(24):
-        db.table("t").append(arrow([(100 + number, number, None)]))
-
-
 def with_times(db: Database) -> None:
     """Rows of which some have lived for too long."""
     old, young = START_US - 2 * HOUR_US, START_US
@@ -254,7 +240,8 @@ def with_times(db: Database) -> None:
     db.table("t").set(ttl="t 1h")
 
 
-_OLD: list[Row] = [*FIRST, (4, 40, None), (5, 50, None), (6, 60, None)]
+OLD: list[Row] = [*FIRST, (4, 40, None), (5, 50, None), (6, 60, None)]
+"""Rows of version 3 of a database with old versions."""
 
 UPKEEP: tuple[Pair, ...] = (
     Pair(
@@ -265,7 +252,6 @@ UPKEEP: tuple[Pair, ...] = (
     Pair("resolve/compact", with_deletes, (resolving(), compacting())),
     Pair("compact/delete", with_deletes, (compacting(), delete("v >= 30", lambda row: row[1] >= 30))),
     Pair("compact/upsert", with_deletes, (compacting(), upsert((2, 21, None), (4, 41, None)))),
-    Pair("merge segments/append", with_segments, (merging(), append((7, 70, None))), quick=(0,)),
     Pair(
         "commit/GC",
         with_short_orphans,
@@ -284,7 +270,7 @@ UPKEEP: tuple[Pair, ...] = (
         quick=(0,),
         quick_fates=(Fate.LATE,),
     ),
-    Pair("snapshot reader/GC", with_old_versions, (reading(3, _OLD), collecting()), hours=5, stalls=(0,)),
+    Pair("snapshot reader/GC", with_old_versions, (reading(3, OLD), collecting()), hours=5, stalls=(0,)),
     Pair("expire/append", with_times, (expiring(), append((3, 30, START_US - 3 * HOUR_US)))),
     Pair(
         "changes/changes",
