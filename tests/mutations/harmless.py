@@ -100,4 +100,17 @@ HARMLESS: tuple[Harmless, ...] = (
         "what a merged segment names and the newest version does not was released by an earlier commit, so that it may "
         "go as well; what is named still, or was released by a kept version, is held back by the mark. It costs a GET.",
     ),
+    Harmless(
+        mutation(
+            "an overlay counts though its file's own pair is greater",
+            "of two pairs of a file the one with the greater (applied_through, cardinality) is newer",
+            "format/entries.py",
+            "        return (applied_through, cardinality) > (self.applied_through, own)\n",
+            "        return (applied_through, cardinality) != (self.applied_through, own)\n",
+        ),
+        "a merge takes out all overlays that it folds into entries, but for one that a spill has moved meanwhile: "
+        "nothing had replaced that, so it holds the very vector of the entry. Its applied_through may be less, since "
+        "the entry also has what its segment was resolved through: then tombstones are asked again, for rows that are "
+        "in the vector. Elsewhere pairs only grow: they are made of the one that counts, on the base they land on.",
+    ),
 )

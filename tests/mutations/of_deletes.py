@@ -178,10 +178,10 @@ DELETES: tuple[Mutation, ...] = (
     ),
     mutation(
         "a pair is replaced by a smaller one",
-        "a pair is replaced only by a strictly greater one",
-        "format/entries.py",
-        "        return (applied_through, cardinality) > (self.applied_through, own)\n",
-        "        return (applied_through, cardinality) != (self.applied_through, own)\n",
+        "a pair is replaced only by a greater one: a file's applied_through never falls",
+        "commit/pairs.py",
+        "            through = max(file.applied_through, newer.applied_through)\n",
+        "            through = newer.applied_through\n",
     ),
     mutation(
         "rows expire by a time to live that holds no more",
