@@ -201,7 +201,7 @@ class Ledger:
             self.check_timestamps(name, {row.u: one.ts for row, one in zip(rows, stored, strict=True)})
             check_remembered((row.values[:2] for row in remembered), expected, what)
             self.counts["tables decoded"] += 1
-        for name in self.states[version - 1].keys() - state.keys():
+        for name in sorted(self.states[version - 1].keys() - state.keys()):
             self.recording.holds(name, ())
         return changed
 

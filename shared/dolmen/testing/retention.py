@@ -217,7 +217,7 @@ class Retention:
         done = [(version, self._let.pop(version)) for version in list(self._let) if version <= new.freed]
         again = frozenset[str]().union(*self._let.values())
         for version, keys in done:
-            for key in keys - again:
+            for key in sorted(keys - again):
                 there = self._bucket.objects.get(key)
                 needed = self.last_needed.get(key, 0) >= horizon or key in view.needs
                 if there and not needed and there.last_modified_us <= self._created[version] + JITTER_US:
