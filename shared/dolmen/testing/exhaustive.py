@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from dolmen.testing.exhaustive_changes import CHANGES
 from dolmen.testing.exhaustive_checks import Pair
 from dolmen.testing.exhaustive_doubt import DOUBT
 from dolmen.testing.exhaustive_enumeration import Enumeration, ExecutionError, story
@@ -22,7 +23,7 @@ from dolmen.testing.exhaustive_segments import SEGMENTS
 from dolmen.testing.exhaustive_steps import Fault
 from dolmen.testing.exhaustive_upkeep import UPKEEP
 
-PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*WRITERS, *UPKEEP, *DOUBT, *FENCES, *SEGMENTS)}
+PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*WRITERS, *UPKEEP, *DOUBT, *FENCES, *SEGMENTS, *CHANGES)}
 """Every pair by its name."""
 
 
