@@ -92,14 +92,15 @@ class Merger(Upkeep):
 
 
 class Collector(Upkeep):
-    """Removes what nobody needs any more."""
+    """Removes what nobody needs any more; now and then it looks at all that there is."""
 
     restless = True
 
     def turn(self, process: Process) -> None:
         """One run."""
         if process.ledger.version:
-            process.upkeep("gc", lambda: collect(process.context, deadline=self.deadline()))
+            full = self.random.random() < 0.1
+            process.upkeep("gc", lambda: collect(process.context, deadline=self.deadline(), full=full))
 
 
 class Expirer(Upkeep):
