@@ -15,7 +15,8 @@ from dolmen.reading import ReadableTable, Where
 from dolmen.replay import replay
 from dolmen.results import Commit
 from dolmen.snapshot import PinnedTable, pin
-from dolmen.transaction import Transaction, TransactionTable
+from dolmen.transaction import Transaction
+from dolmen.transaction_table import TransactionTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -76,7 +76,7 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "a transaction reads each table as it is by now",
         "a transaction sees one version and its own statements",
-        "transaction.py",
+        "transaction_table.py",
         "        return self._transaction.manifest\n",
         "        newest = self._transaction.context.head.refresh().manifest\n"
         "        own = self._transaction.changes(self.name) or self.name not in newest.tables\n"

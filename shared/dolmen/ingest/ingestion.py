@@ -22,7 +22,8 @@ from dolmen.ingest.outcomes import NO_ROWS, DropOutcome, RowCounts
 from dolmen.ingest.quarantine import Quarantine, header_of
 from dolmen.ingest.rejects import Reject, reject, was_rejected
 from dolmen.runtime import Runtime
-from dolmen.transaction import Transaction, TransactionTable
+from dolmen.transaction import Transaction
+from dolmen.transaction_table import TransactionTable
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from dolmen.transaction import TransactionTable
+from dolmen.transaction_table import TransactionTable
 
 UPSERT_ROWS = 1_000_000
 UPSERT_BYTES = 128 << 20

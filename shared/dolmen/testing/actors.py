@@ -17,7 +17,8 @@ from dolmen.testing import model
 from dolmen.testing.model import SCHEMA, Effect, Matches, Row, Run
 from dolmen.testing.process import Process
 from dolmen.testing.requests import Queue, Request
-from dolmen.transaction import Transaction, TransactionTable
+from dolmen.transaction import Transaction
+from dolmen.transaction_table import TransactionTable
 
 TABLES = ("left", "right", "counters", "ledger")
 PLAIN = TABLES[:2]

@@ -15,7 +15,8 @@ from dolmen.testing.effects import SHAPES, Found
 from dolmen.testing.model import Effect
 from dolmen.testing.never import Never, ViolationError
 from dolmen.testing.process import Process
-from dolmen.transaction import Transaction, TransactionTable
+from dolmen.transaction import Transaction
+from dolmen.transaction_table import TransactionTable
 
 _CROWDED = 18
 

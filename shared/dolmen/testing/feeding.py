@@ -18,7 +18,7 @@ from dolmen.testing.actors import KEYS, Worker, World
 from dolmen.testing.model import Row
 from dolmen.testing.process import Process
 from dolmen.testing.requests import Request
-from dolmen.transaction import TransactionTable
+from dolmen.transaction_table import TransactionTable
 
 _SETTINGS = IngestSettings(mode="cdc", cdc=CdcSettings("flat", "v", (), "Op", 10**15))
 """Nothing is forgotten within a history."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, Protocol, Self, TypeVar
 
 from dolmen.testing.model import Effect
-from dolmen.transaction import TransactionTable
+from dolmen.transaction_table import TransactionTable
 
 _PENDING = 8
 _DELIVERIES = 8

@@ -21,7 +21,8 @@ from dolmen.format.values import Json, from_json
 from dolmen.predicate.bind import compare
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domain import domain_of
-from dolmen.transaction import Transaction, TransactionTable
+from dolmen.transaction import Transaction
+from dolmen.transaction_table import TransactionTable
 
 
 @dataclass(frozen=True, slots=True)
