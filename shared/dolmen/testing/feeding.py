@@ -27,7 +27,17 @@ _LATE = 200
 _TICK = 2
 """Sequences are times by the history's own clock, of which some fall together; they soon pass what others write."""
 
+_TIES = 0.15
+"""So many changes have key and sequence of one before: two ticks of a source's clock that were one."""
+
 _NAME = "changes.jsonl"
+
+
+class Sent:
+    """Key and sequence of the newest changes that were sent."""
+
+    def __init__(self) -> None:
+        self.newest: list[tuple[int, int]] = []
 
 
 class Feeder(Worker):
@@ -47,11 +57,16 @@ class Feeder(Worker):
         id_ = f"r{self.world.unique()}"
         late = 0 if self.random.random() < 0.5 else _LATE
         changes = tuple(self._change(self.random.randint(0, late)) for _ in range(self.random.randint(1, 6)))
+        sent = self.world.shared(Sent)
+        sent.newest = [*sent.newest, *((row.k, row.v or 0) for row, _ in changes)][-8:]
         body = "".join(json.dumps(_line(row, gone)) + "\n" for row, gone in changes).encode()
         return Request(model.Changes(name, changes, id_), lambda table: self._ingest(table, id_, body), repr(changes))
 
     def _change(self, late: int) -> tuple[Row, bool]:
         k, v = self.random.randrange(KEYS), max(0, self.world.unique() - late) // _TICK
+        newest = self.world.shared(Sent).newest
+        if newest and self.random.random() < _TIES:
+            k, v = self.random.choice(newest)
         time = None if self.random.random() < 0.5 else self.world.now_us
         return Row(k, v, self.world.unique(), time), self.random.random() < 0.4
 
