@@ -8,6 +8,7 @@ each history and each pair in a line of JSON.
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import traceback
 from collections.abc import Iterator
@@ -54,10 +55,14 @@ def history(seed: int, steps: int = STEPS) -> Ran:
     """Runs one history."""
     from dolmen.testing.simulation import HistoryError, simulate
 
+    gc.disable()  # what a history makes lives until its end
     try:
         summary = simulate(seed, steps, keep=1)
     except HistoryError as error:
         return _judged(str(seed), error.failure.step, error, error.failure.reason)
+    finally:
+        gc.collect()
+        gc.enable()
     return Ran(str(seed), summary.steps, True)
 
 
