@@ -40,6 +40,7 @@ AT_LEAST = {
     "snapshot reader/GC": 700,
     "expire/append": 120,
     "changes/changes": 90,
+    "changes/changes of equal sequences": 3,
     "append in an outage/append": 40,
     "frozen append/rows at a time": 50,
     "append/many commits": 70,
