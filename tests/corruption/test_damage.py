@@ -5,9 +5,12 @@ Half of the seeds are always the same, the other half begin at one that is new e
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -19,19 +22,19 @@ from corruption.worlds import WORLDS, World, kept, kinds, spilled
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 FIXED_SEED = 20_260_101
+FRESH_SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(10**9)))
 TRIALS = {"kinds": 800, "spilled": 600, "kept": 1_100}
 """By database, how many damages are tried; 20 times as many, and more acts with each, in the long mode."""
 MOST_MEMORY = 256 << 20
 """Bytes of Arrow memory that nothing exceeds, whatever a damaged length says."""
+LONGEST_FIRST = (spilled, kept, kinds)
 
 
-@pytest.mark.timeout(14_400 if LONG else 1_200)
-@pytest.mark.parametrize("build", WORLDS, ids=lambda build: build.__name__)
-def test_damage_is_told_of_or_harms_nobody(build: object, capsys: pytest.CaptureFixture[str]) -> None:
-    world: World = build()  # type: ignore[operator]
-    fresh = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(10**9)))
+def _trials(build: Callable[[], World], fresh: int) -> tuple[Tally, int]:
+    """What the damages of one database come to, in a process of their own; and its most bytes of Arrow memory."""
+    world = build()
     there = sorted(by_kind(world))
-    tally, count = Tally(), TRIALS[world.name] * (20 if LONG else 1)
+    tally, count = Tally(), _count(world)
     for turn in range(count):
         seed = f"{FIXED_SEED if turn < count // 2 else fresh} {turn}"
         rng = random.Random(seed)
@@ -40,13 +43,36 @@ def test_damage_is_told_of_or_harms_nobody(build: object, capsys: pytest.Capture
             trial(rng, world, damage, tally, most=3 if LONG else 1)
         except DamageError as error:
             tally.wrong.append(f"{world.name}, seed {seed!r}: {damage}: {error}")
+    return tally, pa.default_memory_pool().max_memory()
+
+
+def _count(world: World) -> int:
+    return TRIALS[world.name] * (20 if LONG else 1)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[dict[object, Future[tuple[Tally, int]]]]:
+    """The trials of all databases, one of them on each core at a time."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(len(WORLDS), os.cpu_count() or 1), mp_context=spawn) as pool:
+        yield {build: pool.submit(_trials, build, FRESH_SEED) for build in LONGEST_FIRST}
+
+
+@pytest.mark.timeout(14_400 if LONG else 1_200)
+@pytest.mark.parametrize("build", LONGEST_FIRST, ids=lambda build: build.__name__)
+def test_damage_is_told_of_or_harms_nobody(
+    build: Callable[[], World], running: dict[object, Future[tuple[Tally, int]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = build()
     with capsys.disabled():
-        print(f"\nDOLMEN_TEST_SEED={fresh} {world.name}: {tally}")
+        print(f"\nDOLMEN_TEST_SEED={FRESH_SEED} {world.name}: ", end="", flush=True)
+        tally, memory = running[build].result()
+        print(tally)
     assert not tally.wrong, "\n".join(tally.wrong[:20])
-    assert pa.default_memory_pool().max_memory() < MOST_MEMORY
-    assert {kind_of(key) for key in world.objects if "orphan" not in key} == set(there)
+    assert memory < MOST_MEMORY
+    assert {kind_of(key) for key in world.objects if "orphan" not in key} == set(by_kind(world))
     assert set(tally.hows()) == {how.__name__ for how in HOW}
-    assert tally.hows()["flip"] > count * 0.75
+    assert tally.hows()["flip"] > _count(world) * 0.75
 
 
 def test_the_databases_hold_every_kind_of_object_and_all_of_them_are_read() -> None:
