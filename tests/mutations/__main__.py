@@ -1,7 +1,7 @@
 """``python -m mutations``: breaks the code on purpose, in many ways, and shows that the suite notices each of them.
 
-First the code as it is has to pass all that the mutated code will be put through. ``--write`` notes the outcome in
-docs/reliability.md.
+First the code as it is has to pass all that the mutated code will be put through. Then each mutation begins with what
+docs/reliability.md says it was caught by before. ``--write`` notes the outcome there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import time
 
 from mutations.catalogue import MUTATIONS
-from mutations.page import section, written
+from mutations.page import section, seen_before, written
 from mutations.runner import ROOT, Outcome, Plan, all_tried
 
 PAGE = ROOT / "docs" / "reliability.md"
@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=Plan.seconds, help="for one mutation at most")
     parser.add_argument("--write", action="store_true", help="write docs/reliability.md")
     options = parser.parse_args()
-    plan = Plan(options.histories, not options.without_pairs, options.seconds)
+    plan = Plan(options.histories, not options.without_pairs, options.seconds, seen_before(PAGE.read_text()))
     wanted = options.only or [""]
     chosen = [mutation for mutation in MUTATIONS if any(part in mutation.name for part in wanted)]
     began, outcomes = time.monotonic(), list[Outcome]()
@@ -57,7 +57,7 @@ def _told(outcome: Outcome) -> str:
     if caught is None:
         return "\n".join([f"MISSED  {outcome.mutation.name}: {outcome.steps:,} steps", *others, *trouble])
     line = (
-        f"caught  {outcome.mutation.name}: {caught.never} in {caught.what} after {outcome.steps:,}: {caught.said[:200]}"
+        f"caught  {outcome.mutation.name}: {caught.never} in {caught.what}, step {caught.steps:,}: {caught.said[:200]}"
     )
     return "\n".join([line, *others, *trouble])
 

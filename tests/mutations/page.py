@@ -24,8 +24,8 @@ def section(unmutated: Outcome, outcomes: Sequence[Outcome]) -> str:
         + (f", and {sum(run.steps for run in pairs):,} executions of {len(pairs)} pairs" if pairs else "")
         + f". Of {len(outcomes)} mutations {caught} are caught, each by one of the seven points:",
         "",
-        "| what the code does | which rule it breaks | what is seen | where | after |",
-        "| --- | --- | --- | --- | ---: |",
+        "| what the code does | which rule it breaks | what is seen | where |",
+        "| --- | --- | --- | --- |",
         *(_row(outcome) for outcome in outcomes),
         "",
         "Changes that look like mutations, and break no promise:",
@@ -43,16 +43,24 @@ def written(page: str, text: str) -> str:
     return page[: start + len(START)] + "\n" + text + "\n" + page[end:]
 
 
+def seen_before(page: str) -> dict[str, str]:
+    """Where the page says that mutations were caught: seeds and names of pairs, by the names of mutations."""
+    table = page[page.find(START) : page.find(END)]
+    rows = (row.split(" | ") for row in re.findall(r"^\| (.+) \|$", table, re.MULTILINE))
+    return {
+        row[0]: row[3].removeprefix("seed ").split(",")[0]
+        for row in rows
+        if len(row) == 4 and row[3] not in ("", "---", "where")
+    }
+
+
 def _row(outcome: Outcome) -> str:
     mutation, caught = outcome.mutation, outcome.caught
     assert mutation is not None
     if caught is None:
-        return f"| {mutation.name} | {mutation.rule} | **nothing** | | {outcome.steps:,} steps |"
-    where = f"seed {caught.what}" if caught.is_history else caught.what
-    return (
-        f"| {mutation.name} | {mutation.rule} | {caught.never}: {_short(caught.said)} | {where} "
-        f"| {outcome.steps:,} {'steps' if caught.is_history else 'steps, then pairs'} |"
-    )
+        return f"| {mutation.name} | {mutation.rule} | **nothing** in {outcome.steps:,} steps and all pairs | |"
+    where = f"seed {caught.what}, step {caught.steps:,}" if caught.is_history else caught.what
+    return f"| {mutation.name} | {mutation.rule} | {caught.never}: {_short(caught.said)} | {where} |"
 
 
 def _short(said: str) -> str:

@@ -7,10 +7,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -31,11 +31,13 @@ class Plan:
         histories: so many, up to the first that shows what must never happen.
         pairs: then, if none has, the exhaustive mode.
         seconds: after these it is ended: a mutation may make code run for ever.
+        first: the seed or the pair to begin with, by the names of mutations: where they were caught before.
     """
 
     histories: int = HISTORIES
     pairs: bool = True
     seconds: float = 3_600
+    first: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ def tried(mutation: Mutation | None, plan: Plan, package: Path = PACKAGE) -> Out
         environment = {**os.environ, "PYTHONPATH": f"{copy.parent}{os.pathsep}{TESTS}", "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-m", "mutations.trial", str(copy), f"--histories={plan.histories}"]
         command += ["--pairs"] if plan.pairs else []
+        command += ["--first", plan.first.get(mutation.name, "")] if mutation else []
         trouble = ""
         with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
             try:

@@ -11,7 +11,7 @@ import pytest
 from mutations.catalogue import MUTATIONS
 from mutations.harmless import HARMLESS
 from mutations.mutation import Edit, Mutation
-from mutations.page import END, START, section, written
+from mutations.page import END, START, section, seen_before, written
 from mutations.runner import PACKAGE, Outcome, Plan, copied, tried
 from mutations.trial import FIRST_SEED, Ran
 
@@ -44,6 +44,13 @@ def test_there_are_enough_mutations_each_with_a_name_of_its_own() -> None:
     assert len(MUTATIONS) >= 36
     assert not [name for name, times in Counter(mutation.name for mutation in ALL).items() if times > 1]
     assert not [mutation.name for mutation in ALL if any(edit.old == edit.new for edit in mutation.edits)]
+
+
+def test_a_mutation_begins_with_what_it_was_caught_by_before() -> None:
+    last = str(FIRST_SEED + 7)
+    (mutation,) = (each for each in MUTATIONS if each.name == QUICK[0])
+    outcome = tried(mutation, Plan(8, pairs=False, seconds=240, first={mutation.name: last}))
+    assert outcome.runs[0].what == last
 
 
 @pytest.mark.timeout(300)
@@ -88,7 +95,8 @@ def test_the_page_keeps_what_stands_around_the_table() -> None:
     assert page.startswith(f"before\n{START}\n")
     assert page.endswith(f"\n{END}after\n")
     assert "Of 2 mutations 1 are caught" in page
-    assert f"| LOST: `row / of 'left'` | seed {seed} | 71 steps |" in page
+    assert f"| LOST: `row / of 'left'` | seed {seed}, step 71 |" in page
+    assert seen_before(page) == {MUTATIONS[0].name: seed}
     assert "**nothing**" in page
     with pytest.raises(ValueError, match="no place"):
         written("a page without markers", "")

@@ -13,7 +13,6 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,20 +65,27 @@ def history(seed: int, steps: int = STEPS) -> Ran:
     return Ran(str(seed), summary.steps, True)
 
 
-def pairs() -> Iterator[Ran]:
-    """Runs all interleavings of pair after pair."""
+def pair(name: str) -> Ran:
+    """Runs all interleavings of one pair."""
     from dolmen.testing.exhaustive import PAIRS
     from dolmen.testing.exhaustive_enumeration import Enumeration, ExecutionError
 
-    for name, pair in PAIRS.items():
-        try:
-            count = Enumeration(pair, quick=True).run()
-        except ExecutionError as error:
-            yield _judged(name, 0, error.violation, str(error.violation))
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is not what counts
-            yield Ran(name, 0, False, "", f"{type(error).__name__}: {error} ({_place(error)})")
-        else:
-            yield Ran(name, count.executions, True)
+    try:
+        count = Enumeration(PAIRS[name], quick=True).run()
+    except ExecutionError as error:
+        return _judged(name, 0, error.violation, str(error.violation))
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is not what counts
+        return Ran(name, 0, False, "", f"{type(error).__name__}: {error} ({_place(error)})")
+    return Ran(name, count.executions, True)
+
+
+def _all(first: str, histories: int, and_pairs: bool) -> Iterator[Ran]:
+    from dolmen.testing.exhaustive import PAIRS
+
+    seeds = [str(seed) for seed in range(FIRST_SEED, FIRST_SEED + histories)]
+    every = [*seeds, *(PAIRS if and_pairs else ())]
+    for what in [first] * (first in every) + [each for each in every if each != first]:
+        yield history(int(what)) if what.isdigit() else pair(what)
 
 
 def _judged(what: str, steps: int, error: BaseException, reason: str) -> Ran:
@@ -130,12 +136,12 @@ def main() -> None:
     parser.add_argument("package", type=Path, help="the copy of shared/dolmen that has to be run")
     parser.add_argument("--histories", type=int, default=HISTORIES)
     parser.add_argument("--pairs", action="store_true", help="then the exhaustive mode's")
+    parser.add_argument("--first", default="", help="the seed or the pair to begin with")
     arguments = parser.parse_args()
     import dolmen
 
     assert Path(dolmen.__file__).parent == arguments.package.resolve(), f"{dolmen.__file__} is run instead"
-    seeds = range(FIRST_SEED, FIRST_SEED + arguments.histories)
-    for found in chain(map(history, seeds), pairs() if arguments.pairs else ()):
+    for found in _all(arguments.first, arguments.histories, arguments.pairs):
         sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
         sys.stdout.flush()
         if found.never:
