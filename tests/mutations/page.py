@@ -46,12 +46,9 @@ def written(page: str, text: str) -> str:
 def seen_before(page: str) -> dict[str, str]:
     """Where the page says that mutations were caught: seeds and names of pairs, by the names of mutations."""
     table = page[page.find(START) : page.find(END)]
-    rows = (row.split(" | ") for row in re.findall(r"^\| (.+) \|$", table, re.MULTILINE))
-    return {
-        row[0]: row[3].removeprefix("seed ").split(",")[0]
-        for row in rows
-        if len(row) == 4 and row[3] not in ("", "---", "where")
-    }
+    rows = [row.split(" | ") for row in re.findall(r"^\| (.+) \|$", table, re.MULTILINE)]
+    caught = [row for row in rows[2:] if len(row) == 4 and row[3]]
+    return {name: where.removeprefix("seed ").split(",")[0] for name, _, _, where in caught}
 
 
 def _row(outcome: Outcome) -> str:
