@@ -66,6 +66,7 @@ AT_LEAST = {
     "orphans deleted": 10_000,
     "objects of revoked jobs deleted": 200,
     "keys not deleted": 240,
+    "keys not deleted in the aftermath": 800,
     "deletes without answer": 130,
     "late deletes": 90,
     "intents revoked": 170,
