@@ -44,6 +44,7 @@ AT_LEAST = {
     "append in an outage/append": 40,
     "frozen append/rows at a time": 50,
     "append/many commits": 70,
+    "create when told/drop": 60,
     "commit/GC by other settings": 60,
     "longer retention/GC": 20,
     "frozen spill/append and GC": 270,
@@ -60,6 +61,7 @@ _ONE_SWINGS = {
     "paused job/GC": {0},
     "frozen append/rows at a time": {0},
     "append/many commits": {0},
+    "create when told/drop": {1},
     "commit/GC by other settings": {0},
 }
 

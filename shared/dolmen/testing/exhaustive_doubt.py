@@ -1,4 +1,4 @@
-"""Pairs in which a commit is in doubt for long: the store is out, its process is frozen, or others go on without it."""
+"""Pairs in which a process is behind: the store is out, it is frozen, others go on, or what it knows is old."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dolmen.database import Database
 from dolmen.errors import UnknownOutcomeError, UnsettledTimestampError
 from dolmen.maintenance.collection import collect
 from dolmen.store.memory import MemoryBucket
-from dolmen.testing.exhaustive_checks import Pair, Part, Row, calm, rows_of
-from dolmen.testing.exhaustive_pairs import append, one_table
+from dolmen.testing.exhaustive_checks import SCHEMA, Pair, Part, Row, Truth, calm, rows_of
+from dolmen.testing.exhaustive_pairs import append, drop, one_table
 from dolmen.testing.exhaustive_run import MEANWHILE, Execution, Peer
 from dolmen.testing.exhaustive_steps import Outcome
 from dolmen.testing.exhaustive_upkeep import upkeep
@@ -57,6 +57,25 @@ def _rows_at(db: Database, timestamp_us: int) -> list[Row] | None:
         return None
 
 
+def create_when_told() -> Part:
+    """Creates a table by a handle that knew it, as soon as another one sees none; says what it did."""
+
+    def effect(truth: Truth) -> str:
+        if "new" in truth.tables:
+            return "it is there"
+        truth.tables["new"] = []
+        return "created"
+
+    def task(peer: Peer) -> str:
+        behind = peer.db
+        if "new" in Database(peer.store, peer.runtime).tables():
+            return "it is there"
+        behind.create_table("new", SCHEMA, primary_key="k")
+        return "created"
+
+    return Part("create a table once it is gone", task, effect)
+
+
 def going_on() -> Part:
     """Others commit until nobody is told of the versions before, and collect those."""
 
@@ -87,6 +106,12 @@ def with_short_memory(db: Database) -> None:
     db.set(retention="1m", keep_versions=1)
 
 
+def with_new(db: Database) -> None:
+    """Two tables."""
+    one_table(db)
+    db.create_table("new", SCHEMA, primary_key="k")
+
+
 DOUBT: tuple[Pair, ...] = (
     Pair(
         "append in an outage/append",
@@ -109,4 +134,5 @@ DOUBT: tuple[Pair, ...] = (
         hours=5,
         quick=(0,),
     ),
+    Pair("create when told/drop", with_new, (create_when_told(), drop())),
 )
