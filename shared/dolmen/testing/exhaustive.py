@@ -43,7 +43,9 @@ def main() -> int:
         "collections and merges strike only puts of the pointer, or none (what is left out is told)",
     )
     parser.add_argument("--choices", help="run one execution: who goes on at each step")
-    parser.add_argument("--fault", type=Fault.parse, help="what goes wrong in it: TASK:REQUEST:FATE[+REQUESTS THAT GET 503]")
+    parser.add_argument(
+        "--fault", type=Fault.parse, help="what goes wrong in it: TASK:REQUEST:FATE[+REQUESTS THAT GET 503]"
+    )
     arguments = parser.parse_args()
     if arguments.list:
         print("\n".join(PAIRS))
