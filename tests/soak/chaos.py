@@ -5,11 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Literal
 
 SERVER = "minio"
 SCHEDULE = "schedule"
 """The process of the pipeline's own that calls the scheduled functions."""
+
+STORM = 30
+"""So many blows, then a calm, in which longer work comes to its end too: collection, verification, compaction."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ def kind_of(victim: str) -> str:
 
 
 def plan(seed: int, actors: Sequence[str], seconds_between: tuple[float, float]) -> Iterator[Blow]:
-    """Endless; each kind of process is killed once, and each kind but one stopped, before anything comes twice."""
+    """Endless: storms, and calms between them. At first each kind of process is killed once, and some are stopped."""
     dice = random.Random(seed)
     victims = [SERVER, SCHEDULE, *actors]
     by_kind = {kind_of(victim): victim for victim in dice.sample(victims, len(victims))}
@@ -49,10 +53,11 @@ def plan(seed: int, actors: Sequence[str], seconds_between: tuple[float, float])
         ("stop", victim) for kind, victim in by_kind.items() if kind in (SERVER, "transactor", "keeper")
     ]
     dice.shuffle(first)
-    while True:
+    for number in count(1):
         is_due = bool(first)
         how, victim = first.pop() if first else (dice.choice(["kill", "kill", "stop"]), dice.choice([*victims, SERVER]))
         if victim == SCHEDULE:
             how = "kill"  # it is the pipeline's to look after
         away = dice.uniform(0, 4) if how == "stop" else dice.choice([0.0, dice.uniform(0, 2)])
-        yield Blow(dice.uniform(*seconds_between), "kill" if how == "kill" else "stop", victim, away, is_due)
+        after = dice.uniform(*seconds_between) + (dice.uniform(4, 8) * seconds_between[1] if number % STORM == 0 else 0)
+        yield Blow(after, "kill" if how == "kill" else "stop", victim, away, is_due)

@@ -25,7 +25,7 @@ ACTORS = (
     "appender-1", "appender-2", "upserter-3", "transactor-4", "transactor-5", "dropper-6",
     "pipeline-1", "keeper-1", "reader-1", "reader-2",
 )  # fmt: skip
-REST_SECONDS = 120
+REST_SECONDS = 600
 """How long an actor that was asked to stop may take to end its step."""
 DRAINS = 10
 
