@@ -14,11 +14,17 @@ from support.minio import Minio, find_minio
 from support.ministack import Ministack, boto3_client, endpoint_environment
 from support.proxy import Proxy
 from support.spark_jars import find_jars
+from support.spark_jvm import SHORT_LIVED_JVM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _buckets = itertools.count()
+
+# The JVMs of tests live for seconds or minutes, on few rows: what makes code fast in the long run takes them longer
+# than all that they do. Every way of starting one reads these, spark-submit too.
+for _options in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(_options, SHORT_LIVED_JVM)
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import pyspark
 import pytest
 
 from support.spark import SparkProcess, require_java
+from support.spark_jvm import SHORT_LIVED_JVM
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +21,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
     home.mkdir()
     for path in Path(pyspark.__file__).parent.iterdir():
         (home / path.name).symlink_to(path)
-    memory = {"spark__executor__memory": "1024m", "spark__driver__memory": "1g"}
-    with SparkProcess.start(scratch, {"SPARK_HOME": str(home)}, "local-cluster[2,1,1024]", **memory) as process:
+    settings = {
+        "spark__executor__memory": "1024m",
+        "spark__driver__memory": "1g",
+        "spark__executor__extraJavaOptions": SHORT_LIVED_JVM,
+    }
+    with SparkProcess.start(scratch, {"SPARK_HOME": str(home)}, "local-cluster[2,1,1024]", **settings) as process:
         yield process
