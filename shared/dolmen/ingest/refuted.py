@@ -20,6 +20,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from dolmen.commit.applied import find_applied
 from dolmen.commit.versions import SETTLED_AFTER_US
 from dolmen.database import Database
 from dolmen.errors import Error, ObjectNotFoundError, StoreUnavailableError
@@ -41,7 +42,8 @@ def look_for_commits(database: Database, landing: Landing, outcomes: Sequence[Dr
     if not rejected:
         return list(outcomes)
     try:
-        applied = database.transaction().applied_before(rejected)
+        newest = database.context.head.refresh().manifest
+        applied = find_applied(newest, rejected, database.context.segments)
     except Error as error:
         return [
             replace(outcome, status="failed", error=error) if outcome.status == "rejected" else outcome
