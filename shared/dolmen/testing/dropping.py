@@ -83,7 +83,7 @@ class Ingester(Actor):
             ended = serve(process, kind, lambda id_: by_id[id_].effects, tables, call) - unsettled
         finally:
             drops.ends(by_id, ended)
-        for id_ in ended:
+        for id_ in sorted(ended):
             self._check_report(process, drops, by_id[id_].drop)
         return ended
 
