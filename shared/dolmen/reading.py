@@ -85,7 +85,8 @@ class ReadableTable:
             columns: names, in the order wanted; all by default.
             where: only rows for which this is TRUE; or a predicate that is bound to this schema already.
             limit: at most so many rows, whichever come first (see ``order_by``).
-            order_by: columns to sort by, descending with a leading ``-``; sorts in memory.
+            order_by: columns to sort by, descending with a leading ``-``; NaN and then NULLs come last either way.
+                Sorts in memory.
             with_commit_ts: add the column ``_commit_ts``, each row's commit timestamp.
 
         Raises:

@@ -54,13 +54,16 @@ class Reading(Ground):
     @precondition(lambda self: self.state.tables)
     @rule(handle=HANDLES, data=st.data(), is_descending=st.booleans())
     def ordered(self, handle: int, data: st.DataObject, is_descending: bool) -> None:
-        """Rows in order are the same rows, in order."""
+        """Rows in order are the same rows, in order: NaN after all others and NULL after NaN, descending too."""
         name, table = self.some_table(data)
         column = data.draw(st.sampled_from(table.columns), label="by")
         order = f"{'-' if is_descending else ''}{column.name}"
         found = self.handles[handle].table(name).scan(order_by=order).to_arrow()
         assert told(found) == table.shown()
-        values = [column.kind.order(value) for value in plain(found[column.name]) if value is not None]
+        shown = plain(found[column.name])
+        places = [2 if value is None else int(value != value) for value in shown]  # so is NaN alone
+        assert places == sorted(places)
+        values = [column.kind.order(value) for value, place in zip(shown, places, strict=True) if place == 0]
         assert values == sorted(values, reverse=is_descending)
 
     @precondition(lambda self: self.state.tables)
