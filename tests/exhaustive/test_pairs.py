@@ -51,6 +51,7 @@ AT_LEAST = {
     "positions/merge segments": 12,
     "merge segments/compact": 4,
     "merge segments/add and merge segments": 33,
+    "read-modify-write/read-modify-write, and segments": 13,
 }
 _LONGEST_FIRST = sorted(PAIRS, key=lambda name: -AT_LEAST[name])
 

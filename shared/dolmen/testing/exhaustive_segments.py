@@ -9,8 +9,10 @@ from dolmen.testing.exhaustive_pairs import append, one_table, positions
 from dolmen.testing.exhaustive_run import Peer
 from dolmen.testing.exhaustive_upkeep import compacting, upkeep
 from dolmen.testing.fates import Fate
+from dolmen.transaction import Transaction
 
 _LOST = (Fate.RESPONSE_LOST,)
+_VALUE = 999
 _ROWS = 3
 """Of each file: the one with the number n has the keys and values from 10 n on."""
 
@@ -56,6 +58,33 @@ def adding_before_merging(number: int) -> Part:
     return Part(f"add file {number}, merge segments", task, effect, lambda value: None)
 
 
+def inserting(key: int) -> Part:
+    """Inserts a row unless one with its value is there, in one transaction, and commits once more; says what it did.
+
+    By the second commit, which changes no row, what was inserted leaves the root.
+    """
+
+    def effect(truth: Truth) -> bool:
+        rows = truth.tables["t"]
+        is_new = all(v != _VALUE for _, v, _ in rows)
+        rows.extend([(key, _VALUE, None)] * is_new)
+        return is_new
+
+    def run(transaction: Transaction) -> bool:
+        table = transaction.table("t")
+        is_new = not table.count(where={"v": _VALUE})
+        if is_new:
+            table.append(arrow([(key, _VALUE, None)]))
+        return is_new
+
+    def task(peer: Peer) -> bool:
+        is_new = peer.db.run(run)
+        peer.db.table("t").set(target_file_bytes=1_000_000 + key)
+        return is_new
+
+    return Part(f"insert {key} unless it is there, set something", task, effect)
+
+
 def with_segments(db: Database) -> None:
     """So many commits that entries have left the root for several segments."""
     one_table(db)
@@ -91,6 +120,12 @@ SEGMENTS: tuple[Pair, ...] = (
         "merge segments/add and merge segments",
         with_many_segments,
         (merging(), adding_before_merging(30)),
+        quick_fates=(),
+    ),
+    Pair(
+        "read-modify-write/read-modify-write, and segments",
+        with_segments,
+        (inserting(1), inserting(2)),
         quick_fates=(),
     ),
 )
