@@ -105,9 +105,10 @@ def tried(mutation: Mutation | None, plan: Plan, package: Path = PACKAGE) -> Out
 
 def all_tried(mutations: Sequence[Mutation], plan: Plan, jobs: int) -> Iterator[Outcome]:
     """The outcomes in order, the first of the code as it is; all of one state of it, which is copied once."""
-    with copied(None) as package:
-        unmutated = tried(None, plan, package)
-        yield unmutated
-        if unmutated.sound:
-            with ThreadPoolExecutor(jobs) as pool:
-                yield from pool.map(lambda mutation: tried(mutation, plan, package), mutations)
+    with copied(None) as package, ThreadPoolExecutor(jobs) as pool:
+        outcomes = pool.map(lambda mutation: tried(mutation, plan, package), [None, *mutations])
+        for outcome in outcomes:
+            yield outcome
+            if outcome.mutation is None and not outcome.sound:
+                pool.shutdown(cancel_futures=True)
+                return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -145,7 +146,8 @@ def main() -> None:
         sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
         sys.stdout.flush()
         if found.never:
-            return
+            break
+    os._exit(0)  # what libraries do when an interpreter ends is not what is tried
 
 
 if __name__ == "__main__":
