@@ -132,7 +132,9 @@ def test_ingested_files_are_tagged_and_that_costs_no_other_table_a_request(
     proxy.forget_requests()
     assert world.ingest(*records) == []
     assert [request.key for request in proxy.requests() if request.method == "PUT"] == []
-    assert not [request.key for request in proxy.requests() if "events/" in request.key]
+    others = [request.key for request in proxy.requests() if "events/" in request.key]
+    # A table is this young: whether another delivery has rejected the file is looked for.
+    assert [key for key in others if not key.startswith("rejected/")] == []
 
 
 def test_a_tag_that_cannot_be_set_fails_nobody(s3_world: World, proxy: Proxy) -> None:
