@@ -27,6 +27,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=Plan.seconds, help="for one mutation at most")
     parser.add_argument("--write", action="store_true", help="write docs/reliability.md")
     options = parser.parse_args()
+    if options.write and (options.only or options.without_pairs):
+        parser.error("the page tells of all mutations and of all that they go through: --write goes without the others")
     plan = Plan(options.histories, not options.without_pairs, options.seconds, seen_before(PAGE.read_text()))
     wanted = options.only or [""]
     chosen = [mutation for mutation in MUTATIONS if any(part in mutation.name for part in wanted)]

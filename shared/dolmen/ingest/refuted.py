@@ -71,7 +71,7 @@ def look_for_reports(seen: Manifest, landing: Landing, outcomes: Sequence[DropOu
 
     def settled(outcome: DropOutcome) -> DropOutcome:
         drop = outcome.drop
-        if outcome.status not in ("ingested", "duplicate") or not drop.sequencer:
+        if outcome.status not in ("ingested", "duplicate") or not drop.sequencer:  # without: a new try, not a delivery
             return outcome
         if outcome.version is None:
             return outcome  # stands in this batch twice, and is rejected
