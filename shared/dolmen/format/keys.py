@@ -113,7 +113,8 @@ def decode_keys(body: bytes, tombstone: KeysTombstone) -> Keys:
     """The keys of a fetched blob. Raises CorruptionError."""
     check_blob(body, tombstone.blob)
     try:
-        table = pq.ParquetFile(pa.BufferReader(body)).read()
+        # without threads of Arrow's, which may let go of the body late: that needs an interpreter that may be gone
+        table = pq.ParquetFile(pa.BufferReader(body)).read(use_threads=False)
     except (pa.ArrowInvalid, OSError) as error:
         raise CorruptionError(tombstone.blob.object, f"keys at byte {tombstone.blob.offset}: {error}") from error
     names = [str(column) for column in tombstone.columns]

@@ -199,7 +199,7 @@ class _File:
             names = [f"\0{place}" if column is None else column for place, column in enumerate(self.names)]
             included = list(types)
         table = csv.read_csv(
-            pa.BufferReader(data),
+            pa.BufferReader(_copied(data)),
             csv.ReadOptions(column_names=names, block_size=len(data) + 1),
             csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=b'"' in data, ignore_empty_lines=several),
             csv.ConvertOptions(
@@ -391,3 +391,10 @@ def _not_infinite(values: pa.Array) -> pa.Array:
     if pc.any(pc.is_inf(values)).as_py():
         raise Misfit("infinite, or too large a number: its text tells")
     return values
+
+
+def _copied(data: bytes) -> pa.Buffer:
+    """In Arrow's memory: its threads may let go of a block late, which needs the interpreter if it is Python's."""
+    copy = pa.allocate_buffer(len(data))
+    pa.FixedSizeBufferWriter(copy).write(data)
+    return copy

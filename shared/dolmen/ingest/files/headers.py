@@ -48,7 +48,7 @@ def columns_by_name(header: Block, delimiter: str, name: str, wanted: list[str] 
     places = [str(place) for place in range(count)]
     cells = csv.read_csv(
         pa.BufferReader(header.data),
-        csv.ReadOptions(column_names=places, block_size=len(header.data) + 1),
+        csv.ReadOptions(column_names=places, block_size=len(header.data) + 1, use_threads=False),
         csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         csv.ConvertOptions(column_types=dict.fromkeys(places, pa.string()), strings_can_be_null=False),
     )
