@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen.database import Database
-from dolmen.errors import StoreUnavailableError, TableNotFoundError, UnsettledTimestampError, VersionExpiredError
+from dolmen.errors import TableNotFoundError, UnsettledTimestampError
 from dolmen.maintenance.collection import collect
-from dolmen.maintenance.resolution import resolve
 from dolmen.runtime import Runtime
 from dolmen.store.base import Buffer, Deleted, Object, ObjectInfo, PutOutcome
 from dolmen.store.memory import MemoryBucket, MemoryStore
@@ -96,85 +95,6 @@ def test_an_idle_table_is_read_and_deleted_from_by_position_like_any_other() -> 
     assert db.table("idle").count() == 41
 
 
-def test_background_work_whose_snapshot_has_expired_says_so_and_does_not_call_it_damage() -> None:
-    """Seed 405: a compaction stalled until collection had removed what it was about to read."""
-    now = [1_800_000_000_000_000]
-    bucket = MemoryBucket(lambda: now[0])
-    runtime = Runtime(clock_us=lambda: now[0], monotonic=lambda: now[0] / 1e6, sleep=lambda seconds: None, threads=1)
-    db = Database(MemoryStore(bucket, runtime), runtime)
-    db.create_table("t", SCHEMA)
-    for first in range(3):
-        db.table("t").append(pa.table({"k": [first, first + 10]}))
-    db.table("t").delete("k < 10 AND k > -1")
-    other = Database(MemoryStore(bucket, runtime), runtime)
-
-    def meanwhile() -> bool:
-        other.set(retention="1h", keep_versions=1)
-        other.table("t").overwrite(pa.table({"k": [5]}))
-        for _ in range(3):
-            now[0] += 10 * 86_400_000_000
-            collect(other._context)
-        return False
-
-    with pytest.raises(VersionExpiredError):
-        resolve(db._context, "t", deadline=meanwhile)
-    assert db.table("t").to_arrow()["k"].to_pylist() == [5]
-
-
-class Interrupted(MemoryStore):
-    """Something happens just before it reads an object of one kind."""
-
-    meanwhile: Callable[[], None] | None = None
-    before = "segment/history/"
-
-    def get(
-        self,
-        key: str,
-        byte_range: tuple[int, int] | None = None,
-        *,
-        etag: str | None = None,
-        version: str | None = None,
-    ) -> Object:
-        if key.startswith(self.before) and self.meanwhile:
-            happens, self.meanwhile = self.meanwhile, None
-            happens()
-        return super().get(key, byte_range, etag=etag, version=version)
-
-
-def test_history_that_expires_while_it_is_read_is_no_damage() -> None:
-    """Seed 7029: a collection stood still between a manifest and its history, and others collected meanwhile."""
-    now = [1_800_000_000_000_000]
-    bucket = MemoryBucket(lambda: now[0])
-    runtime = Runtime(clock_us=lambda: now[0], monotonic=lambda: now[0] / 1e6, sleep=lambda seconds: None, threads=1)
-    other = Database(MemoryStore(bucket, runtime), runtime)
-    other.set(root_bytes="4KB", retention="1h", keep_versions=1)
-    for _ in range(90):
-        other.set(reader_grace="1h")
-
-    def collected() -> None:
-        for _ in range(5):
-            now[0] += 10 * 86_400_000_000
-            other.set(reader_grace="1h")
-            collect(other._context)
-
-    def interrupted() -> Database:
-        store = Interrupted(bucket, runtime)
-        store.meanwhile = collected
-        return Database(store, runtime)
-
-    with pytest.raises(VersionExpiredError):
-        interrupted().history()
-    for _ in range(90):
-        other.set(reader_grace="1h")
-    version = other.version - 80
-    with pytest.raises(VersionExpiredError):
-        interrupted().at(version=version)
-    for _ in range(90):
-        other.set(reader_grace="1h")
-    with pytest.raises(VersionExpiredError):
-        interrupted().at(timestamp=now[0] - 86_400_000_000)
-
-
 class Refusing(MemoryStore):
     """Deletes no data files and no tombstones."""
 
@@ -238,34 +158,6 @@ def test_a_dropped_segment_is_no_orphan_while_something_that_it_names_is_there()
     assert not [key for key in bucket.objects if key.startswith(("data/", "segment/files/"))]
 
 
-def test_a_transaction_whose_version_expires_under_it_is_run_again_on_the_newest() -> None:
-    """History 5000036: a deletion vector of the old version was gone, and the caller was told of a missing object."""
-    now_us = 1_767_225_600_000_000
-    bucket = MemoryBucket(lambda: now_us, "expiring")
-    db, other = open_database(bucket), open_database(bucket)
-    db.set(retention="1m", keep_versions=1, reader_grace="1s", orphan_age="1h")
-    db.create_table("t", SCHEMA).append(pa.table({"k": [1, 2, 3]}))
-    db.table("t").delete("k = 1", mode="positions")
-    runs = []
-
-    def delete(transaction: Transaction) -> None:
-        nonlocal now_us
-        table = transaction.table("t")
-        runs.append(transaction.base.version)
-        if len(runs) == 1:
-            other.table("t").delete("k = 2", mode="positions")
-            for _ in range(3):
-                now_us += 10 * 60 * 1_000_000
-                other.refresh()
-                collect(other._context)
-            assert other._context.head.refresh().manifest.horizon > transaction.base.version
-        table.delete("k = 3", mode="positions")
-
-    open_database(bucket).run(delete)
-    assert len(runs) == 2
-    assert db.table("t").count() == 0
-
-
 def test_a_delete_by_position_is_planned_again_without_the_requests_that_others_have_applied() -> None:
     """History 5000230: of a batch another worker had applied the first delete, to older rows; the rows that this one
     would have taken were left out of the second delete, which matches them too, and so stayed."""
@@ -325,37 +217,6 @@ def test_a_delete_by_position_that_found_nothing_is_planned_again_too() -> None:
     db.run(batch)
     assert len(runs) == 2
     assert db.table("t").to_arrow()["k"].to_pylist() == [7]
-
-
-def test_a_base_that_expires_while_a_change_is_fitted_to_it_is_no_damage() -> None:
-    """History 7000240: a commit had just read the newest version, and merged its vector with one of that, when others
-    replaced it and a collection removed it."""
-    now = [1_800_000_000_000_000]
-    bucket = MemoryBucket(lambda: now[0])
-    runtime = Runtime(clock_us=lambda: now[0], monotonic=lambda: now[0] / 1e6, sleep=lambda seconds: None, threads=1)
-    db = Database(MemoryStore(bucket, runtime), runtime)
-    db.set(retention="1m", keep_versions=1, reader_grace="1s", orphan_age="1h")
-    db.create_table("t", SCHEMA).append(pa.table({"k": [1, 2, 3, 4]}))
-    store = Interrupted(bucket, runtime)
-    store.before = "tombstone/"
-    slow = Database(store, runtime).transaction()
-    slow.table("t").delete("k = 1", mode="positions")
-    db.table("t").delete("k = 2", mode="positions")
-    happened = []
-
-    def meanwhile() -> None:
-        happened.append(db.version)
-        db.table("t").delete("k = 3", mode="positions")
-        for _ in range(3):
-            now[0] += 10 * 60 * 1_000_000
-            db.refresh()
-            collect(db._context)
-        assert db._context.head.refresh().manifest.horizon > happened[0]
-
-    store.meanwhile = meanwhile
-    slow.commit()
-    assert happened
-    assert db.table("t").to_arrow()["k"].to_pylist() == [4]
 
 
 class Listed(MemoryStore):
@@ -456,26 +317,3 @@ def test_a_step_over_all_tables_leaves_out_one_that_is_dropped_before_its_turn()
     assert writer.table("a").count() == 12
     with pytest.raises(TableNotFoundError):
         Database(store, runtime).compact("b")
-
-
-@pytest.mark.parametrize("what", ["manifest/", "segment/"])
-def test_verification_calls_nothing_damaged_that_it_could_not_read_for_the_moment(what: str) -> None:
-    """Seeds 2021 and 2022: the store answered 503 for a while, and manifests of kept versions were found damaged, with
-    the advice to restore them from a copy."""
-    bucket = MemoryBucket()
-    db = open_database(bucket)
-    db.set(root_bytes="4KB")
-    db.create_table("t", SCHEMA)
-    for k in range(40):
-        db.table("t").append(pa.table({"k": [k]}))
-    store = Interrupted(bucket, Runtime(sleep=lambda seconds: None, threads=1))
-    other = Database(store, Runtime(sleep=lambda seconds: None, threads=1))
-    assert not other.verify(all_versions=True).errors
-
-    def unavailable() -> None:
-        raise StoreUnavailableError("503 SlowDown")
-
-    fresh = Database(store, Runtime(sleep=lambda seconds: None, threads=1))
-    store.before, store.meanwhile = what, unavailable
-    with pytest.raises(StoreUnavailableError):
-        fresh.verify(all_versions=True)

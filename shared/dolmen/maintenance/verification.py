@@ -107,6 +107,7 @@ class _Verification:
         told = check_chain(context, newest, ledger, self._references, every=self._all, each=self._older)
         manifest = newest if version in (None, newest.version) else self._chosen(newest, told, version or 0)
         if manifest is None:
+            self._horizon(version or 0, newest)
             return self._report(version or 0, [], {})
         ledger.oldest = ledger.newest = manifest.version
         tables = self._check_entries(manifest)
@@ -122,13 +123,18 @@ class _Verification:
         if self._deep:
             self._kept.check(context, ledger, skip)
             check_intents(context, ledger)
+        horizon = self._horizon(manifest.version, newest)
+        return self._report(manifest.version, [one for one in missing if one.versions[1] >= horizon], orphans)
+
+    def _horizon(self, version: int, newest: Manifest) -> int:
+        """The oldest version that is kept by now. Raises VersionExpiredError if ``version`` is older."""
         try:
-            horizon = context.head.refresh().manifest.horizon
+            horizon = self._context.head.refresh().manifest.horizon
         except CorruptionError:  # of the pointer, and told
             horizon = newest.horizon
-        if manifest.version < horizon:
-            raise VersionExpiredError(f"version {manifest.version} expired while it was checked: verify a newer one")
-        return self._report(manifest.version, [one for one in missing if one.versions[1] >= horizon], orphans)
+        if version < horizon:
+            raise VersionExpiredError(f"version {version} expired while it was checked: verify a newer one")
+        return horizon
 
     def _report(self, version: int, missing: Iterable[Missing], orphans: dict[str, Unreferenced]) -> Report:
         ledger = self._ledger

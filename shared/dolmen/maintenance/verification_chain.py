@@ -27,17 +27,18 @@ SAMPLED_VERSIONS = 64
 
 def newest_manifest(context: Context, ledger: Ledger) -> Manifest | None:
     """The manifest that the pointer names; None, and a finding, if it can't be had."""
-    store = context.store
-    try:
-        pointer = Pointer.decode(store.get(POINTER).body, POINTER)
-    except UnsupportedFormatError as error:
-        ledger.found("newer-format", POINTER, str(error))
-        return None
-    except CorruptionError as error:
-        ledger.found("pointer-damaged", POINTER, f"{error.reason}; {_last_listed(context)}")
-        return None
+    missed: Pointer | None = None
+    while True:
+        pointer = _pointer(context, ledger)
+        if pointer is None:
+            return None
+        own = Ledger()
+        manifest = read_manifest(context, pointer.manifest, pointer.version, own, hint=True)
+        if manifest is not None or pointer == missed:
+            break
+        missed = pointer  # unless the pointer has moved: then that version may have expired between the two requests
     ledger.looked("manifests")
-    manifest = read_manifest(context, pointer.manifest, pointer.version, ledger, hint=True)
+    ledger.take(own)
     if manifest and (manifest.version, manifest.commit_id) != (pointer.version, pointer.commit_id):
         ledger.found(
             "pointer-differs",
@@ -46,6 +47,16 @@ def newest_manifest(context: Context, ledger: Ledger) -> Manifest | None:
         )
     _check_forward(context, pointer, ledger)
     return manifest
+
+
+def _pointer(context: Context, ledger: Ledger) -> Pointer | None:
+    try:
+        return Pointer.decode(context.store.get(POINTER).body, POINTER)
+    except UnsupportedFormatError as error:
+        ledger.found("newer-format", POINTER, str(error))
+    except CorruptionError as error:
+        ledger.found("pointer-damaged", POINTER, f"{error.reason}; {_last_listed(context)}")
+    return None
 
 
 def _check_forward(context: Context, pointer: Pointer, ledger: Ledger) -> None:
