@@ -17,6 +17,13 @@ from soak.journal import journals
 from soak.world import FUNCTIONS, World
 
 
+DONE = (
+    "drop ingested", "drop duplicate", "delete applied", "delete duplicate", "given up",
+    "resolve", "compact", "merge", "collected",
+)  # fmt: skip
+"""What functions log that is told in the report."""
+
+
 class Pipeline(Actor):
     """The local pipeline as ``dolmen local`` runs it, functions and schedules included."""
 
@@ -38,7 +45,7 @@ class Pipeline(Actor):
         )
 
     def _note(self, event: LocalEvent) -> None:
-        if event.text in ("drop ingested", "drop duplicate", "delete applied", "delete duplicate", "given up"):
+        if event.text in DONE:
             self.journal.write("told", what=event.text)
         elif event.level >= logging.ERROR:
             self.journal.write("trouble", what=f"{event.function}: {event.text}", facts=repr(event.facts)[:2_000])
@@ -51,7 +58,7 @@ class Drain(Pipeline):
 
 
 class Keeper(Actor):
-    """Background work without a pause, and collection with it."""
+    """Background work without a pause, of a table or of all, and collection with it."""
 
     def step(self) -> None:
         dice = random.Random(f"{self.world.seed}/{self.name}/{time.monotonic()}")
@@ -62,6 +69,8 @@ class Keeper(Actor):
                 report = self.db.verify(deep=True)
                 if not report.ok:
                     self.journal.write("violation", what=f"unreadable: {report}")
+            elif kind in ("resolve", "compact"):
+                getattr(self.db, kind)(dice.choice([None, *self.db.tables()]))
             else:
                 getattr(self.db, kind)()
         except (RetryableError, UnknownOutcomeError, VersionExpiredError) as error:
