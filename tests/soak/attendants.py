@@ -16,7 +16,6 @@ from soak.actor import Actor
 from soak.journal import journals
 from soak.world import FUNCTIONS, World
 
-
 DONE = (
     "drop ingested", "drop duplicate", "delete applied", "delete duplicate", "given up",
     "resolve", "compact", "merge", "collected",
