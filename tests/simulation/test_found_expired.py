@@ -9,6 +9,7 @@ import pytest
 
 from dolmen.database import Database
 from dolmen.errors import StoreUnavailableError, VersionExpiredError
+from dolmen.ingest.modes import upsert_in_portions
 from dolmen.maintenance.collection import collect
 from dolmen.maintenance.resolution import resolve
 from dolmen.runtime import Runtime
@@ -122,6 +123,28 @@ def test_background_work_whose_snapshot_has_expired_says_so_and_does_not_call_it
     with pytest.raises(VersionExpiredError):
         resolve(db._context, "t", deadline=meanwhile)
     assert db.table("t").to_arrow()["k"].to_pylist() == [5]
+
+
+@pytest.mark.timeout(60)
+def test_an_upserted_file_ends_if_another_delivery_has_applied_it_meanwhile() -> None:
+    """Seed 20260847: an idle table's section had expired, so that the transaction moved to the newest version, in which
+    the same file was there already: the ingestion offered its rows again and again, for ever."""
+    bucket = MemoryBucket()
+    db = open_database(bucket)
+    db.create_table("t", pa.schema([pa.field("k", pa.int64(), nullable=False)]), primary_key="k")
+    rows = pa.table({"k": [1, 2, 3]}, db.table("t").schema)
+
+    def delivered(transaction: Transaction) -> None:
+        transaction.bind("file", "digest")
+        upsert_in_portions(transaction.table("t"), rows.to_reader(max_chunksize=1), "file", max_rows=1)
+
+    late = open_database(bucket).transaction()
+    assert not late.applied_before(["file"])
+    db.run(delivered)
+    late.refresh()
+    delivered(late)
+    assert late.commit().already == {"file": db.version}
+    assert db.table("t").count() == 3
 
 
 def test_history_that_expires_while_it_is_read_is_no_damage() -> None:

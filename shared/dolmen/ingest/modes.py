@@ -25,7 +25,10 @@ def upsert_in_portions(
     """Upserts a stream of any length, in bounded memory. Raises as ``Table.upsert`` does."""
     portions = _Portions(rows, max_rows, max_bytes)
     while portions.more():
+        taken = portions.taken
         table.upsert(pa.RecordBatchReader.from_batches(rows.schema, portions.take()), request=request)
+        if portions.taken == taken:
+            return  # the transaction has moved to a version in which another delivery has applied the request
 
 
 def keys_required(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
@@ -40,6 +43,7 @@ class _Portions:
         self._max_rows, self._max_bytes = max_rows, max_bytes
         self._batches = self._cut(rows)
         self._next: pa.RecordBatch | None = None
+        self.taken = 0
 
     def more(self) -> bool:
         """Whether there are rows left."""
@@ -56,6 +60,7 @@ class _Portions:
             if rows > self._max_rows or (size > self._max_bytes and rows > self._next.num_rows):
                 return
             batch, self._next = self._next, None
+            self.taken += 1
             yield batch
 
     def _cut(self, rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
