@@ -6,12 +6,25 @@ end, hence by whoever chooses their lengths. So one seed decides the whole sched
 
 from __future__ import annotations
 
+import ctypes
 import heapq
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 
 START_US = 1_767_225_600_000_000
 """2026-01-01T00:00:00Z: when every history begins."""
+
+
+LOOK_SECONDS = 10.0
+LOOKS = 18
+"""Real time: so often in turn it is looked whether anything has happened before an actor is said to hang. Counted,
+because a machine that stood still itself is looked at but once."""
+
+
+class HangError(Exception):
+    """An actor computes without end: it neither asks for anything nor returns."""
 
 
 class Stopped(BaseException):
@@ -76,9 +89,9 @@ class Scheduler:
         self._stopping = True
 
     def run(self) -> None:
-        """Runs until an actor stops the history or fails, then unwinds all of them."""
+        """Runs until an actor stops the history, fails, or hangs, then unwinds all of them."""
         self._hand_on(None)
-        self._main.acquire()
+        self._wait()
         self._unwinding = True
         for task in self._tasks:
             if task.thread is not None and task.thread.is_alive():
@@ -97,6 +110,27 @@ class Scheduler:
                 return
             if not isinstance(event, Task):
                 event()
+
+    def _wait(self) -> None:
+        """Until the history has ended."""
+        looks, events = 0, -1
+        while not self._main.acquire(timeout=LOOK_SECONDS):
+            looks, events = (looks + 1 if self._events_ever == events else 0), self._events_ever
+            if looks == LOOKS:
+                self._interrupt()
+            if looks == 2 * LOOKS and self.failure:
+                raise self.failure  # not even Python code: its thread is left behind
+
+    def _interrupt(self) -> None:
+        """Ends what the current actor is at."""
+        task = self._current
+        if task is None or task.thread is None or task.thread.ident is None:
+            return
+        frame = sys._current_frames().get(task.thread.ident)
+        calls = traceback.extract_stack(frame)[:-9:-1] if frame else []
+        where = " < ".join(f"{call.name} ({call.filename.rpartition('/')[2]}:{call.lineno})" for call in calls)
+        self.fail(HangError(f"{task.name} has asked for nothing for {LOOKS * LOOK_SECONDS:.0f} s; it is in {where}"))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(task.thread.ident), ctypes.py_object(Stopped))
 
     def _schedule(self, delay_us: int, event: Task | Callable[[], None]) -> None:
         self._events_ever += 1
