@@ -20,6 +20,7 @@ from dolmen.runtime import Runtime
 from dolmen.store.base import Object
 from dolmen.store.local import LocalStore
 from dolmen.store.url import open_store
+from dolmen.transaction import Transaction
 from support.event_builders import notification, sqs_event
 from support.functions import SCHEMA, World, load
 
@@ -143,6 +144,24 @@ def test_a_reject_whose_file_is_in_no_table_stands(world: World) -> None:
     world.create()
     assert world.ingest(record, record) == []
     assert ["withdrawn" in report for report in world.rejects().values()] == [False]
+
+
+def test_what_was_read_by_settings_that_have_changed_since_is_read_anew(world: World) -> None:
+    """History 20280658: between reading and commit another delivery read the file by new settings, and rejected it."""
+    world.create()
+    world.database.table("events").set(ingest_on_bad_row="quarantine")
+    record = world.drop("events/a.csv", BODY + "two,1,x\n")
+
+    def changed_and_rejected() -> None:
+        world.database.table("events").set(ingest_on_bad_row="reject_file")
+        assert deliver(world, record) == {"batchItemFailures": []}
+        assert len(world.heard("drop rejected")) == 1
+
+    with before(Transaction, "commit", changed_and_rejected):
+        assert world.ingest(record) == []
+    assert world.ids() == []
+    assert len(world.heard("drop rejected")) == 2
+    assert [report for report in world.rejects().values() if "withdrawn" in report] == []
 
 
 def test_a_file_that_is_ingested_is_not_put_back(world: World) -> None:

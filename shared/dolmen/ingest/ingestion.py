@@ -8,9 +8,10 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from dolmen.commit.expect import Expect
 from dolmen.database import Database
 from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError, TableNotFoundError
-from dolmen.format.ingest_properties import IngestSettings
+from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
 from dolmen.ingest.events import Drop
 from dolmen.ingest.files.compression import OpenFile
 from dolmen.ingest.files.formats import Format, detect, read
@@ -106,6 +107,8 @@ class Ingestion:
         entry = transaction.entry(self.place.table)
         settings = IngestSettings.of(entry)
         settings.check(entry.schema, entry.primary_key)
+        # Deliveries of one event come to one end: none adds by old settings what another has rejected by new ones.
+        transaction.add(Expect(self.place.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id))
         self.settings = settings
         file = _File.of(self, settings)
         with Quarantine(self.place.path, settings.max_bad_rows) as quarantine:

@@ -17,11 +17,12 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
+from dolmen.commit.expect import Expect
 from dolmen.commit.statements import Write
 from dolmen.database import Database
 from dolmen.errors import AppliedIdError, ConflictError, InputError, NotFoundError, StaleWriterError
 from dolmen.format.entries import DataFile
-from dolmen.format.ingest_properties import IngestSettings
+from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
 from dolmen.format.manifest import AppliedId
 from dolmen.format.properties import TableSettings
 from dolmen.ingest.disposal import dispose
@@ -163,9 +164,11 @@ class PortionLoader:
         return Settled(outcomes, left, commit if commit.commit_id else None)
 
     def _commit(self, transaction: Transaction, table: str, drops: list[Drop], files: tuple[DataFile, ...]) -> Commit:
+        entry = transaction.entry(table)
+        transaction.add(Expect(table, entry.uuid, entry.properties, INGEST_PROPERTIES, drops[0].id))
         if files:
             ids = frozenset(drop.id for drop in drops)
-            transaction.add(Write(table, transaction.entry(table).uuid, files, requests=ids))
+            transaction.add(Write(table, entry.uuid, files, requests=ids))
         for drop in drops:
             transaction.bind(drop.id, drop.digest)
         return transaction.commit()
