@@ -14,29 +14,27 @@ from dolmen.testing.scheduler import HangError, Scheduler
 from dolmen.testing.simulation import simulate
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "LOOK_SECONDS", 0.3)
-    monkeypatch.setattr(scheduler, "LOOKS", 5)
-
-
 @pytest.mark.timeout(120)
 def test_a_hanging_history_ends_and_tells_its_seed_and_where_it_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     def for_ever(*_: Any) -> None:
         while True:
             pass
 
+    monkeypatch.setattr(scheduler, "LOOK_SECONDS", 0.5)  # 10 s in all: nothing else takes so long, imports neither
+    monkeypatch.setattr(scheduler, "LOOKS", 20)
     monkeypatch.setattr(Compact, "apply", for_ever)
     with pytest.raises(HistoryError) as caught:
         simulate(3, 2_000)
     failure = caught.value.failure
     assert failure.kind == "HangError"
-    assert "has asked for nothing for 2 s; it is in for_ever (test_hanging.py:" in failure.reason
+    assert "has asked for nothing for 10 s; it is in for_ever (test_hanging.py:" in failure.reason
     assert failure.replay.command == "dolmen simulate --seed 3 --steps 2000"
 
 
 @pytest.mark.timeout(120)
-def test_who_cannot_be_interrupted_is_left_behind() -> None:
+def test_who_cannot_be_interrupted_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "LOOK_SECONDS", 0.3)
+    monkeypatch.setattr(scheduler, "LOOKS", 5)
     history = Scheduler()
     history.spawn("sleeper", lambda: time.sleep(20))
     with pytest.raises(HangError, match="sleeper has asked for nothing"):
