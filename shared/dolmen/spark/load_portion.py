@@ -154,7 +154,7 @@ class PortionLoader:
         if not read:
             return Settled(outcomes, left, None)
         self._notify(f"{table}: committing {len(read):,} files")
-        commit = self._commit(transaction, table, read, written.files)
+        commit = self._commit(transaction, work.expected(read[0]), read, written.files)
         outcomes += [
             DropOutcome(drop, "ingested", RowCounts(appended=counts[drop.id]), commit.version)
             if drop.id not in commit.already
@@ -163,12 +163,13 @@ class PortionLoader:
         ]
         return Settled(outcomes, left, commit if commit.commit_id else None)
 
-    def _commit(self, transaction: Transaction, table: str, drops: list[Drop], files: tuple[DataFile, ...]) -> Commit:
-        entry = transaction.entry(table)
-        transaction.add(Expect(table, entry.uuid, entry.properties, INGEST_PROPERTIES, drops[0].id))
+    def _commit(
+        self, transaction: Transaction, expected: Expect, drops: list[Drop], files: tuple[DataFile, ...]
+    ) -> Commit:
+        transaction.add(expected)
         if files:
             ids = frozenset(drop.id for drop in drops)
-            transaction.add(Write(table, entry.uuid, files, requests=ids))
+            transaction.add(Write(str(expected.name), expected.uuid, files, requests=ids))
         for drop in drops:
             transaction.bind(drop.id, drop.digest)
         return transaction.commit()
@@ -225,12 +226,17 @@ class _Work:
             raise ConflictError(f"table {table!r}: how its files are ingested was changed meanwhile")
         self._is_sorted = bool(entry.sort_key)
         self._file_bytes = TableSettings.of(entry).target_file_bytes
+        self._uuid, self._properties = entry.uuid, entry.properties
         self._entry = msgspec.json.encode(bare(entry))
         options = ReadOptions.of(self._settings)
         if max_bytes is not None:
             temporary = min(max_bytes, options.max_temporary_bytes)
             options = replace(options, max_bytes=max_bytes, max_temporary_bytes=temporary)
         self._options = options
+
+    def expected(self, drop: Drop) -> Expect:
+        """That the table's files are still to be read as they were; bound to one of them."""
+        return Expect(self._table, self._uuid, self._properties, INGEST_PROPERTIES, drop.id)
 
     def write(self, drops: Sequence[Drop]) -> _Written:
         """Reads files, and writes their rows into data files under the transaction's intent."""
