@@ -304,6 +304,22 @@ def test_a_table_that_is_dropped_while_it_is_loaded_makes_its_files_rejects(
     assert done.outcomes == {"rejected": 1}
 
 
+def test_files_are_read_anew_if_how_is_changed_before_their_commit(
+    spark: SparkSession, db: Database, landing: Path, tmp_path: Path
+) -> None:
+    table = db.create_table("events", SCHEMA)
+    put(landing, "events/1.csv", rows_of(0, 10))
+
+    def changed(done: Loaded, doing: str) -> None:
+        if "committing" in doing and not table.settings()["ingest_delimiter"]:
+            dolmen.open(db.url).table("events").set(ingest_delimiter=";")
+
+    done = load(spark, db, source_of(db, landing), on_progress=changed)
+    assert done.outcomes == {"rejected": 1}
+    assert ids(table) == []
+    assert list(reports(tmp_path, "events")) == ["1"]
+
+
 def test_a_database_in_memory_is_refused(spark: SparkSession, landing: Path) -> None:
     db = dolmen.open("memory://load")
     db.create_table("events", SCHEMA)
