@@ -11,9 +11,10 @@ from dolmen.database import Database
 from dolmen.errors import TableNotFoundError, UnsettledTimestampError
 from dolmen.maintenance.collection import collect
 from dolmen.runtime import Runtime
-from dolmen.store.base import Buffer, Deleted, Object, ObjectInfo, PutOutcome
+from dolmen.store.base import Buffer, Deleted, ObjectInfo, PutOutcome
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.transaction import Transaction
+from simulation.interrupted import Interrupted
 
 SCHEMA = pa.schema([("k", pa.int64())])
 
@@ -262,28 +263,15 @@ def test_a_point_in_time_is_settled_by_when_the_pointer_was_read_and_not_the_man
     runtime = Runtime(clock_us=bucket.clock_us, monotonic=lambda: now[0] / 1e6, sleep=lambda seconds: None, threads=1)
     asked_us = now[0] + 60_000_000
 
-    class Stalling(MemoryStore):
-        stalls = False
+    def stalls() -> None:
+        now[0] = asked_us - 1_000_000
+        writer.table("t").append(pa.table({"k": [1]}))
+        now[0] = asked_us + 30 * 60_000_000
 
-        def get(
-            self,
-            key: str,
-            byte_range: tuple[int, int] | None = None,
-            *,
-            etag: str | None = None,
-            version: str | None = None,
-        ) -> Object:
-            if self.stalls and key.startswith("manifest/"):
-                self.stalls = False
-                now[0] = asked_us - 1_000_000
-                writer.table("t").append(pa.table({"k": [1]}))
-                now[0] = asked_us + 30 * 60_000_000
-            return super().get(key, byte_range, etag=etag, version=version)
-
-    store = Stalling(bucket, runtime)
+    store = Interrupted(bucket, runtime)
     reader = Database(store, runtime)
     writer.table("t").append(pa.table({"k": [2]}))
-    store.stalls = True
+    store.before, store.meanwhile = "manifest/", stalls
     with pytest.raises(UnsettledTimestampError):
         reader.at(timestamp=asked_us)
     assert reader.at(timestamp=asked_us).version == writer.version

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pyarrow as pa
 import pytest
 
@@ -13,9 +11,9 @@ from dolmen.ingest.modes import upsert_in_portions
 from dolmen.maintenance.collection import collect
 from dolmen.maintenance.resolution import resolve
 from dolmen.runtime import Runtime
-from dolmen.store.base import Object
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.transaction import Transaction
+from simulation.interrupted import Interrupted
 
 SCHEMA = pa.schema([("k", pa.int64())])
 
@@ -23,26 +21,6 @@ SCHEMA = pa.schema([("k", pa.int64())])
 def open_database(bucket: MemoryBucket) -> Database:
     runtime = Runtime(clock_us=bucket.clock_us, sleep=lambda seconds: None, threads=1)
     return Database(MemoryStore(bucket, runtime), runtime)
-
-
-class Interrupted(MemoryStore):
-    """Something happens just before it reads an object of one kind."""
-
-    meanwhile: Callable[[], None] | None = None
-    before = "segment/history/"
-
-    def get(
-        self,
-        key: str,
-        byte_range: tuple[int, int] | None = None,
-        *,
-        etag: str | None = None,
-        version: str | None = None,
-    ) -> Object:
-        if key.startswith(self.before) and self.meanwhile:
-            happens, self.meanwhile = self.meanwhile, None
-            happens()
-        return super().get(key, byte_range, etag=etag, version=version)
 
 
 class Expiring:
