@@ -19,6 +19,7 @@ class Expect:
         uuid: of the table.
         properties: as they were seen.
         names: of the settings that are compared; all by default.
+        request: the one that this is a part of; nothing is compared if that was applied before.
     """
 
     name: str | None

@@ -154,7 +154,7 @@ class PortionLoader:
         if not read:
             return Settled(outcomes, left, None)
         self._notify(f"{table}: committing {len(read):,} files")
-        commit = self._commit(transaction, work.expected(read[0]), read, written.files)
+        commit = work.commit(read, written.files)
         outcomes += [
             DropOutcome(drop, "ingested", RowCounts(appended=counts[drop.id]), commit.version)
             if drop.id not in commit.already
@@ -162,17 +162,6 @@ class PortionLoader:
             for drop in read
         ]
         return Settled(outcomes, left, commit if commit.commit_id else None)
-
-    def _commit(
-        self, transaction: Transaction, expected: Expect, drops: list[Drop], files: tuple[DataFile, ...]
-    ) -> Commit:
-        transaction.add(expected)
-        if files:
-            ids = frozenset(drop.id for drop in drops)
-            transaction.add(Write(str(expected.name), expected.uuid, files, requests=ids))
-        for drop in drops:
-            transaction.bind(drop.id, drop.digest)
-        return transaction.commit()
 
     def _rejected_before(self, drop: Drop) -> DropOutcome | None:
         place = self._landing.place(drop) if drop.sequencer else None
@@ -234,16 +223,22 @@ class _Work:
             options = replace(options, max_bytes=max_bytes, max_temporary_bytes=temporary)
         self._options = options
 
-    def expected(self, drop: Drop) -> Expect:
-        """That the table's files are still to be read as they were; bound to one of them."""
-        return Expect(self._table, self._uuid, self._properties, INGEST_PROPERTIES, drop.id)
-
     def write(self, drops: Sequence[Drop]) -> _Written:
         """Reads files, and writes their rows into data files under the transaction's intent."""
         groups = _groups(drops, self._spark.sparkContext.defaultParallelism)
         format = self._settings.format
         read = ReadDrops(self._landing, self._entry, format, self._options, tuple(drops), groups, HELD_BYTES)
         return self._in_order(read) if self._is_sorted else self._as_they_come(read)
+
+    def commit(self, drops: Sequence[Drop], files: tuple[DataFile, ...]) -> Commit:
+        """Commits what was read of these files, if the table's files are still to be read as they were."""
+        self._transaction.add(Expect(self._table, self._uuid, self._properties, INGEST_PROPERTIES, drops[0].id))
+        if files:
+            ids = frozenset(drop.id for drop in drops)
+            self._transaction.add(Write(self._table, self._uuid, files, requests=ids))
+        for drop in drops:
+            self._transaction.bind(drop.id, drop.digest)
+        return self._transaction.commit()
 
     def _as_they_come(self, read: ReadDrops) -> _Written:
         target = self._target(self._file_bytes)
