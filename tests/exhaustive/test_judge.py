@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import StoreUnavailableError
-from dolmen.testing.exhaustive import PAIRS
 from dolmen.testing.exhaustive_checks import Pair, arrow, rows_of
 from dolmen.testing.exhaustive_enumeration import Enumeration, ExecutionError
+from dolmen.testing.exhaustive_registry import PAIRS
 from dolmen.testing.exhaustive_run import Peer
 from dolmen.testing.never import Never
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from dolmen.testing.exhaustive import PAIRS
-from dolmen.testing.exhaustive_enumeration import Count, Enumeration
+from dolmen.testing.exhaustive_enumeration import Enumeration
+from dolmen.testing.exhaustive_registry import PAIRS
 from dolmen.testing.exhaustive_steps import Fault
+from dolmen.testing.exhaustive_workers import run_pairs
 from dolmen.testing.fates import Fate
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
@@ -67,20 +66,16 @@ _ONE_SWINGS = {
 }
 
 
-def run(name: str) -> Count:
-    return Enumeration(PAIRS[name], quick=not LONG).run()
-
-
 @pytest.mark.timeout(14_400 if LONG else 1_200)
 def test_no_order_and_no_fault_shows_what_must_never_happen(capsys: pytest.CaptureFixture[str]) -> None:
-    spawn = multiprocessing.get_context("spawn")
     counts = []
-    with capsys.disabled(), ProcessPoolExecutor(min(8, os.cpu_count() or 1), mp_context=spawn) as pool:
+    with capsys.disabled():
         print()
-        for count in pool.map(run, _LONGEST_FIRST, chunksize=1):
+        for count in run_pairs(_LONGEST_FIRST, quick=not LONG, jobs=min(8, os.cpu_count() or 1)):
             counts.append(count)
             print(f"  {count}")
     assert not {count.pair: count.executions for count in counts if count.executions < AT_LEAST[count.pair]}
+    assert {count.pair for count in counts} == set(PAIRS)
 
 
 @pytest.mark.parametrize("name", ["create/create", "append/append"])
@@ -89,7 +84,8 @@ def test_the_faults_left_out_in_quick_mode_come_to_no_other_end(name: str) -> No
     for quick in (False, True):
         enumeration = Enumeration(PAIRS[name], quick=quick)
         enumeration.struck_tasks = (0,)
-        ends.append({enumeration.judge.end(execution) for execution in enumeration.executions()})
+        undisturbed = enumeration.tally(None)
+        ends.append(undisturbed.ends.union(*(enumeration.tally(fault).ends for fault in undisturbed.faults)))
     assert ends[0] == ends[1]
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from dolmen.errors import ObjectNotFoundError
 from dolmen.store.memory import MemoryObject
-from dolmen.testing.exhaustive import PAIRS
 from dolmen.testing.exhaustive_enumeration import Enumeration
+from dolmen.testing.exhaustive_registry import PAIRS
 from dolmen.testing.exhaustive_run import Execution, Peer, Task
 from dolmen.testing.exhaustive_search import Search
 from dolmen.testing.exhaustive_steps import Fault

@@ -68,8 +68,8 @@ def history(seed: int, steps: int = STEPS) -> Ran:
 
 def pair(name: str) -> Ran:
     """Runs all interleavings of one pair."""
-    from dolmen.testing.exhaustive import PAIRS
     from dolmen.testing.exhaustive_enumeration import Enumeration, ExecutionError
+    from dolmen.testing.exhaustive_registry import PAIRS
 
     try:
         count = Enumeration(PAIRS[name], quick=True).run()
@@ -81,7 +81,7 @@ def pair(name: str) -> Ran:
 
 
 def _all(first: str, histories: int, and_pairs: bool) -> Iterator[Ran]:
-    from dolmen.testing.exhaustive import PAIRS
+    from dolmen.testing.exhaustive_registry import PAIRS
 
     seeds = [str(seed) for seed in range(FIRST_SEED, FIRST_SEED + histories)]
     every = [*seeds, *(PAIRS if and_pairs else ())]

@@ -4,6 +4,7 @@
 
     python -m dolmen.testing.exhaustive --list
     python -m dolmen.testing.exhaustive --all --quick
+    python -m dolmen.testing.exhaustive --all --jobs 8 --journal done.jsonl
     python -m dolmen.testing.exhaustive append/delete
     python -m dolmen.testing.exhaustive append/delete --choices 0,0,1,1,0 --fault 0:3:response_lost
 """
@@ -11,20 +12,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from pathlib import Path
 
-from dolmen.testing.exhaustive_changes import CHANGES
-from dolmen.testing.exhaustive_checks import Pair
-from dolmen.testing.exhaustive_doubt import DOUBT
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
 from dolmen.testing.exhaustive_enumeration import Enumeration, ExecutionError, story
-from dolmen.testing.exhaustive_fences import FENCES
-from dolmen.testing.exhaustive_pairs import WRITERS
-from dolmen.testing.exhaustive_segments import SEGMENTS
+from dolmen.testing.exhaustive_registry import PAIRS
 from dolmen.testing.exhaustive_steps import Fault
-from dolmen.testing.exhaustive_upkeep import UPKEEP
-
-PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*WRITERS, *UPKEEP, *DOUBT, *FENCES, *SEGMENTS, *CHANGES)}
-"""Every pair by its name."""
+from dolmen.testing.exhaustive_workers import run_pairs
 
 
 def main() -> int:
@@ -42,6 +40,10 @@ def main() -> int:
         help="leave out faults that come to no other end, and those of a second call of the same kind; beside "
         "collections and merges strike only puts of the pointer, or none (what is left out is told)",
     )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many processes run them")
+    parser.add_argument(
+        "--journal", type=Path, metavar="FILE", help="write down what is done, and leave out what was done before"
+    )
     parser.add_argument("--choices", help="run one execution: who goes on at each step")
     parser.add_argument(
         "--fault", type=Fault.parse, help="what goes wrong in it: TASK:REQUEST:FATE[+REQUESTS THAT GET 503]"
@@ -54,18 +56,33 @@ def main() -> int:
     if unknown := [name for name in names if name not in PAIRS]:
         parser.error(f"there is no pair {', '.join(unknown)}: see --list")
     try:
+        if arguments.choices is None and arguments.fault is None:
+            _run(names, arguments.quick, arguments.jobs, arguments.journal)
+            return 0
+        choices = tuple(int(choice) for choice in (arguments.choices or "").split(",") if choice)
         for name in names:
-            enumeration = Enumeration(PAIRS[name], quick=arguments.quick)
-            if arguments.choices is None and arguments.fault is None:
-                print(enumeration.run(), flush=True)
-                continue
-            choices = tuple(int(choice) for choice in (arguments.choices or "").split(",") if choice)
-            execution = enumeration.replay(choices, arguments.fault)
+            execution = Enumeration(PAIRS[name]).replay(choices, arguments.fault)
             print("\n".join([*story(PAIRS[name], execution), "nothing is wrong"]))
     except ExecutionError as error:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _run(names: list[str], quick: bool, jobs: int, journal: Path | None) -> None:
+    columns = SpinnerColumn(), TextColumn("faults"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("")
+        counts = run_pairs(
+            names,
+            quick=quick,
+            jobs=jobs,
+            journal=journal,
+            told=lambda done, of: bar.update(task, completed=done, total=of),
+        )
+        for count in counts:
+            print(count, flush=True)
 
 
 if __name__ == "__main__":

@@ -153,15 +153,10 @@ def prepare(pair: Pair, now_us: int) -> Prepared:
 
 
 class Judge:
-    """Judges executions of one pair. Those that ended alike are judged once.
-
-    Args:
-        alike: how many were not looked at again.
-    """
+    """Judges executions of one pair. Those that ended alike are judged once."""
 
     def __init__(self, pair: Pair, prepared: Prepared) -> None:
         self.pair, self._prepared = pair, prepared
-        self.alike = 0
         self._right: set[tuple[bytes, str, str]] = set()
 
     @staticmethod
@@ -174,18 +169,18 @@ class Judge:
             digest.update(f"{outcome}\n".encode())
         return digest.digest()
 
-    def judge(self, execution: Execution) -> None:
-        """Raises ViolationError."""
+    def judge(self, execution: Execution) -> bytes:
+        """Returns its ``end``. Raises ViolationError."""
         excused = [
             (self._may_be_left_out(execution, number), self._may_be_in_doubt(execution, number))
             for number in range(len(execution.outcomes))
         ]
-        end = self.end(execution), str(excused), str(self._done_first(execution))
-        if end in self._right:
-            self.alike += 1
-            return
-        self._check(execution)
-        self._right.add(end)
+        end = self.end(execution)
+        judged = end, str(excused), str(self._done_first(execution))
+        if judged not in self._right:
+            self._check(execution)
+            self._right.add(judged)
+        return end
 
     def _check(self, execution: Execution) -> None:
         self._check_errors(execution)

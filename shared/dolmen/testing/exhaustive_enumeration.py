@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+import msgspec
 
 from dolmen.testing.exhaustive_checks import Judge, Pair, Prepared, prepare
 from dolmen.testing.exhaustive_run import Execution
@@ -41,34 +43,71 @@ class ExecutionError(AssertionError):
         return "\n".join([f"violation: {self.violation}", f"pair: {self.pair}", *self.story, f"replay: {self.command}"])
 
 
+class Tally(msgspec.Struct, frozen=True):
+    """What came of every interleaving of a pair with one single fault, or without any.
+
+    Args:
+        pair: its name.
+        fault: which; None: without any.
+        executions: that differ, in which the fault struck, each run to its end and judged.
+        cut: runs that turned out to be equivalent to others before their end.
+        same: runs in which the fault had nothing to strike, which are those without it.
+        ends: what the executions came to, see ``Judge.end``.
+        faults: that may strike requests of these executions, for the tally without any.
+        seconds: it took.
+    """
+
+    pair: str
+    fault: Fault | None
+    executions: int
+    cut: int
+    same: int
+    ends: frozenset[bytes]
+    faults: tuple[Fault, ...]
+    seconds: float
+
+
 @dataclass(frozen=True)
 class Count:
     """What the enumeration of a pair came to.
 
     Args:
         executions: that differ, each run to its end and judged.
-        cut: runs that turned out to be equivalent to others before their end.
-        same: runs in which the fault had nothing to strike, which are those without it.
-        alike: of the executions, those that ended exactly like another, and were judged with it.
+        cut: runs that turned out to be equivalent to others, before their end or because their fault struck nothing.
+        alike: of the executions, those that ended exactly like another.
         faults: single faults, each with all its interleavings.
-        seconds: it took.
+        seconds: it took, of all processes together.
         bounds: which faults were left out though they might come to something new; "" if none.
     """
 
     pair: str
     executions: int
     cut: int
-    same: int
     alike: int
     faults: int
     seconds: float
     bounds: str = ""
 
+    @classmethod
+    def of(cls, pair: Pair, tallies: Iterable[Tally], *, quick: bool) -> Count:
+        """Sums up all tallies of a pair."""
+        every = list(tallies)
+        executions = sum(tally.executions for tally in every)
+        return cls(
+            pair.name,
+            executions,
+            sum(tally.cut + tally.same for tally in every),
+            executions - len(frozenset[bytes]().union(*(tally.ends for tally in every))),
+            sum(tally.fault is not None for tally in every),
+            sum(tally.seconds for tally in every),
+            _left_out(pair) if quick else "",
+        )
+
     def __str__(self) -> str:
         bounds = f" ({self.bounds})" if self.bounds else ""
         return (
             f"{self.pair}: {self.executions} executions with {self.faults} faults{bounds} and none, "
-            f"{self.cut + self.same} cut as equivalent, {self.alike} ended like another, {self.seconds:.1f} s"
+            f"{self.cut} cut as equivalent, {self.alike} ended like another, {self.seconds:.1f} s"
         )
 
 
@@ -93,43 +132,25 @@ class Enumeration:
 
     def run(self) -> Count:
         """Runs and judges all. Raises ExecutionError at the first that must never be."""
-        began = time.perf_counter()
-        for execution in self.executions():
-            self._judge(execution)
-        seconds = time.perf_counter() - began
-        alike, points = self.judge.alike, len(self._points)
-        return Count(self.pair.name, self._number, self._cut, self._same, alike, points, seconds, self._bounds)
+        undisturbed = self.tally(None)
+        return Count.of(self.pair, [undisturbed, *map(self.tally, undisturbed.faults)], quick=self._quick)
 
-    @property
-    def _bounds(self) -> str:
-        if not self._quick:
-            return ""
-        struck = "of the first of the two" if self.pair.quick == (0,) else ""
-        if self.pair.quick_fates is None:
-            return struck
-        if not self.pair.quick_fates:
-            return "all left out"
-        return f"{' and '.join(fate.name.lower() for fate in self.pair.quick_fates)} of pointers {struck}".strip()
-
-    def executions(self) -> Iterator[Execution]:
-        """All that differ, at their ends."""
-        self._number = self._cut = self._same = 0
-        self._points: dict[Fault, None] = {}
-        search = Search(self.start)
+    def tally(self, fault: Fault | None) -> Tally:
+        """Runs and judges all with one fault, or without any. Raises ExecutionError at the first that must never be."""
+        began, executions, same = time.perf_counter(), 0, 0
+        ends: set[bytes] = set()
+        faults: dict[Fault, None] = {}
+        search = Search(lambda: self.start(fault))
         for execution in search:
-            self._number += 1
-            self._points.update(dict.fromkeys(self._faults(execution)))
-            yield execution
-        self._cut += search.cut
-        for fault in self._points:
-            search = Search(self._starting(fault))
-            for execution in search:
-                if execution.struck:
-                    self._number += 1
-                    yield execution
-                else:
-                    self._same += 1
-            self._cut += search.cut
+            if fault is not None and not execution.struck:
+                same += 1
+                continue
+            executions += 1
+            ends.add(self._judge(execution))
+            if fault is None:
+                faults.update(dict.fromkeys(self._faults(execution)))
+        seconds = time.perf_counter() - began
+        return Tally(self.pair.name, fault, executions, search.cut, same, frozenset(ends), tuple(faults), seconds)
 
     def replay(self, choices: tuple[int, ...], fault: Fault | None) -> Execution:
         """One execution; what the choices leave open, the first who can go on does. Judges it."""
@@ -143,9 +164,6 @@ class Enumeration:
         finally:
             execution.stop()
         return execution
-
-    def _starting(self, fault: Fault) -> Callable[[], Execution]:
-        return lambda: self.start(fault)
 
     def _faults(self, execution: Execution) -> Iterator[Fault]:
         """All that may go wrong with the requests of an execution."""
@@ -167,13 +185,23 @@ class Enumeration:
             return fates_that_differ(request, at)
         return self.pair.quick_fates if request.if_match and request.verb is Verb.PUT else ()
 
-    def _judge(self, execution: Execution) -> None:
+    def _judge(self, execution: Execution) -> bytes:
         try:
-            self.judge.judge(execution)
+            return self.judge.judge(execution)
         except ViolationError as error:
             raise ExecutionError(
                 self.pair.name, execution.choices, execution.fault, error, story(self.pair, execution)
             ) from error
+
+
+def _left_out(pair: Pair) -> str:
+    """Of which faults alone the quick mode makes a pair's executions; "" if nothing else would come of the others."""
+    struck = "of the first of the two" if pair.quick == (0,) else ""
+    if pair.quick_fates is None:
+        return struck
+    if not pair.quick_fates:
+        return "all left out"
+    return f"{' and '.join(fate.name.lower() for fate in pair.quick_fates)} of pointers {struck}".strip()
 
 
 def story(pair: Pair, execution: Execution) -> list[str]:
