@@ -1,4 +1,4 @@
-"""Every command of docs/reliability.md that a reader can run is run here, as it stands there."""
+"""Every command of docs/reliability.md that a reader can run is run here, and says what stands there."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
-COMMANDS = re.findall(r"<!-- run -->\n```shell\n(.*?)\n```", PAGE, re.DOTALL)
+COMMANDS = dict(re.findall(r"<!-- run -->\n```shell\n(.*?)\n```(?:\n\n```\n(.*?\n)```)?", PAGE, re.DOTALL))
+"""What each prints, as the page has it: "" where it shows nothing."""
 
 
 def test_the_page_has_commands_to_run() -> None:
     assert [command.split()[1] for command in COMMANDS].count("simulate") >= 3
     assert [command.split()[1] for command in COMMANDS].count("check-store") >= 1
+    assert sum(shown != "" for shown in COMMANDS.values()) >= 2
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -25,7 +27,7 @@ def test_a_command_of_the_page_runs(command: str, tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", command],
         cwd=tmp_path,
-        env=os.environ | {"PATH": path},
+        env=os.environ | {"PATH": path, "COLUMNS": "100"},
         capture_output=True,
         text=True,
         check=False,
@@ -33,3 +35,15 @@ def test_a_command_of_the_page_runs(command: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(tmp_path.iterdir()) == []
+    assert leaves_out(untimed(COMMANDS[command]), untimed(done.stdout))
+
+
+def leaves_out(shown: str, printed: str) -> bool:
+    """Whether all is there that the page shows, and nothing between but where it has a line of three dots."""
+    parts = [re.escape(part) for part in shown.split("...\n")]
+    return re.fullmatch("(?:.*\n)*".join(parts), printed) is not None if shown else True
+
+
+def untimed(printed: str) -> str:
+    """Without what a command took, in seconds, and without spaces at the ends of lines."""
+    return re.sub(r" +\d+\.\d\d ", " 0.00 ", re.sub(r" +$", "", printed, flags=re.MULTILINE))
