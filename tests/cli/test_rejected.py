@@ -138,6 +138,18 @@ def test_putting_back_twice_takes_force_and_another_name(world: World, cli: Cli)
     assert len(json.loads(world.landing.get(f"rejected/{key}.retried.json").body)) == 2
 
 
+@pytest.mark.parametrize("body", [b'[{"at": ', b"7", b"[[]]", b"\xff"])
+def test_what_was_noted_of_a_retry_and_is_damaged_is_named(world: World, cli: Cli, body: bytes) -> None:
+    world.ingest(world.drop("events/a.csv", f"{HEAD}x,1,x\n"))
+    [key] = keys(cli)
+    world.landing.put(f"rejected/{key}.retried.json", body)
+    for command in (("show",), ("retry", "--force")):
+        outcome = cli("rejected", *command, key)
+        assert outcome.code == 7
+        assert f"{key}.retried.json" in outcome.err
+    assert not [info.key for info in world.landing.list("landing/") if "retry" in info.key]
+
+
 def test_a_retry_that_died_before_it_was_noted_makes_no_second_file(world: World, cli: Cli) -> None:
     world.ingest(world.drop("events/a.csv", f"{HEAD}x,1,x\n"))
     world.database.table("events").set(ingest_on_bad_row="quarantine")

@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from io import BufferedReader
 from typing import Any, cast
 
+import msgspec
+
 from dolmen.errors import CorruptionError, InputError, NotFoundError, ObjectNotFoundError, StoreUnavailableError
 from dolmen.ingest.quarantine import ROWS_SUFFIX
 from dolmen.ingest.rejects import ERROR_SUFFIX
@@ -166,16 +168,19 @@ class Retry:
     left: int
 
 
-def retried(store: ObjectStore, key: str) -> list[dict[str, Any]]:
-    """When it was put back, and under which URLs; empty if never."""
+def retried(store: ObjectStore, key: str) -> list[dict[str, str]]:
+    """When it was put back, and under which URLs; empty if never. Raises CorruptionError: nobody can say."""
     try:
-        found: list[dict[str, Any]] = json.loads(store.get(key + RETRIED_SUFFIX).body)
+        body = store.get(key + RETRIED_SUFFIX).body
     except ObjectNotFoundError:
         return []
-    return found
+    try:
+        return msgspec.json.decode(body, type=list[dict[str, str]])
+    except msgspec.DecodeError as error:
+        raise CorruptionError(key + RETRIED_SUFFIX, f"not a list of retries: {error}") from error
 
 
-def note_retry(store: ObjectStore, retry: Retry, before: list[dict[str, Any]], runtime: Runtime) -> None:
+def note_retry(store: ObjectStore, retry: Retry, before: list[dict[str, str]], runtime: Runtime) -> None:
     """Writes down that it was put back. Raises StoreUnavailableError: it is, but that could not be noted."""
     at = datetime.fromtimestamp(runtime.clock_us() / 1e6, UTC).isoformat()
     body = json.dumps([*before, {"at": at, "as": retry.url}], indent=2).encode() + b"\n"

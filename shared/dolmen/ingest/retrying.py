@@ -37,6 +37,7 @@ def retry(
         InputError: it was put back before; or it was withdrawn, as its rows are there; or it was dropped for no table;
             or nothing of it can be.
         NotFoundError: there is no such reject.
+        CorruptionError: its report is none, or its rows, or what was noted when it was put back before.
     """
     report, before = read_report(store, key), retried(store, key)
     if before and not force:
