@@ -66,6 +66,10 @@ def main() -> int:
     except ExecutionError as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        kept = f": {arguments.journal} has what is done" if arguments.journal else ""
+        print(f"stopped{kept}", file=sys.stderr)
+        return 130
     return 0
 
 

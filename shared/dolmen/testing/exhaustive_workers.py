@@ -86,19 +86,19 @@ def run_pairs(
         ExecutionError: the first that must never be.
     """
     kept = Journal(journal, quick=quick)
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        try:
-            undisturbed: list[Share] = [(name, None) for name in names]
-            for done in _run(pool, undisturbed, kept, quick):
-                told(done, len(undisturbed))
-            left = {name: [(name, None), *((name, fault) for fault in kept.done[name, None].faults)] for name in names}
-            every = [share for shares in left.values() for share in shares]
-            for done in _run(pool, every, kept, quick):
-                told(done, len(every))
-                for name in [name for name, shares in left.items() if all(share in kept.done for share in shares)]:
-                    yield Count.of(PAIRS[name], [kept.done[share] for share in left.pop(name)], quick=quick)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        undisturbed: list[Share] = [(name, None) for name in names]
+        for done in _run(pool, undisturbed, kept, quick):
+            told(done, len(undisturbed))
+        left = {name: [(name, None), *((name, fault) for fault in kept.done[name, None].faults)] for name in names}
+        every = [share for shares in left.values() for share in shares]
+        for done in _run(pool, every, kept, quick):
+            told(done, len(every))
+            for name in [name for name, shares in left.items() if all(share in kept.done for share in shares)]:
+                yield Count.of(PAIRS[name], [kept.done[share] for share in left.pop(name)], quick=quick)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # who is told of an error need not wait for what still runs
 
 
 def _run(pool: ProcessPoolExecutor, shares: Sequence[Share], kept: Journal, quick: bool) -> Iterator[int]:
