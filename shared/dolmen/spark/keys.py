@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +21,6 @@ from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.keys import Keys, add_keys, keys_from_arrow
 from dolmen.format.layout import tombstone_key
-from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema
 from dolmen.format.tombstone_object import TombstoneObject
 from dolmen.mutation import MAX_KEYS
@@ -34,7 +32,6 @@ from dolmen.spark.types import quoted, spark_type
 from dolmen.store.base import ObjectStore
 from dolmen.store.create import create
 from dolmen.write.conform import conform
-from dolmen.write.data_file import write_data_files
 
 FEW_KEYS = 2_000
 """Up to so many keys of a partition, and so many bytes, are left to the driver: they need no object of their own."""
@@ -153,15 +150,33 @@ def tombstones(
 
 
 @dataclass(frozen=True)
-class KeyedTask(WriteTask):
-    """A task that writes rows and their keys, or keys alone.
+class KeysTask(WriteTask):
+    """A task that may hide rows by their keys.
 
     Args:
         key: ids of the key's columns.
-        rows: whether the batches are rows of the table, in the order of their keys; else they are keys.
     """
 
     key: tuple[int, ...]
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The key's columns."""
+        return tuple(self.decoded.schema.by_id[id_] for id_ in self.key)
+
+    def sink(self, store: ObjectStore) -> KeySink:
+        """Takes the keys of one partition."""
+        return KeySink(store, shared_runtime(), self.table, self.decoded.uuid, self.fields, self.txid)
+
+
+@dataclass(frozen=True)
+class KeyedTask(KeysTask):
+    """A task that writes rows and their keys, or keys alone.
+
+    Args:
+        rows: whether the batches are rows of the table, in the order of their keys; else they are keys.
+    """
+
     rows: bool
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Reported:
@@ -175,25 +190,19 @@ class KeyedTask(WriteTask):
         first = next(batches, None)
         if first is None:
             return report
-        runtime = shared_runtime()
-        store = open_to_write(self.url, runtime)
-        entry = msgspec.json.decode(self.entry, type=TableEntry)
-        fields = tuple(entry.schema.by_id[id_] for id_ in self.key)
-        sink = KeySink(store, runtime, self.table, entry.uuid, fields, self.txid)
+        store = open_to_write(self.url, shared_runtime())
+        sink = self.sink(store)
         source = pa.RecordBatchReader.from_batches(first.schema, chained(first, batches))
         if self.rows:
-            rows = self._keyed(conform(source, entry.schema), fields, sink)
-            report.files += write_data_files(store, self.table, entry, rows, runtime, name=self.name)
+            report.files += self.put(store, self._keyed(conform(source, self.decoded.schema), sink))
         else:
-            for batch in conform(source, only(fields)):
+            for batch in conform(source, only(self.fields)):
                 sink.add(batch)
         sink.finish(report)
         return report
 
-    def _keyed(
-        self, batches: Iterator[pa.RecordBatch], fields: tuple[Field, ...], sink: KeySink
-    ) -> Iterator[pa.RecordBatch]:
-        for batch in once_each(batches, [field.name for field in fields]):
+    def _keyed(self, batches: Iterator[pa.RecordBatch], sink: KeySink) -> Iterator[pa.RecordBatch]:
+        for batch in once_each(batches, [field.name for field in self.fields]):
             sink.add(batch)
             yield batch
 

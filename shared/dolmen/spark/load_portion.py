@@ -41,8 +41,8 @@ from dolmen.spark.load_tasks import (
     RANGE_BYTES,
     RUNS,
     WRITTEN,
+    LoadTask,
     Sample,
-    Target,
     cut_runs,
     read_runs,
     write_ranges,
@@ -241,8 +241,8 @@ class _Work:
         return self._transaction.commit()
 
     def _as_they_come(self, read: ReadDrops) -> _Written:
-        target = self._target(self._file_bytes)
-        rows = self._attended(self._groups(read).mapInArrow(telling(write_read(read, target)), WRITTEN))
+        task = self._task(self._file_bytes)
+        rows = self._attended(self._groups(read).mapInArrow(telling(write_read(read, task)), WRITTEN))
         told = _told(rows)
         return _Written(_files(rows), told, all(each.whole or not each.rows for each in told.values()))
 
@@ -260,8 +260,8 @@ class _Work:
             parts = ranges.parts[-1] + 1
             cut = good.select("run").mapInArrow(telling(cut_runs(self._entry, ranges, self._lanes(parts))), PIECES)
             lanes = cut.repartition(parts, "lane").sortWithinPartitions("lane", "range")
-            target = self._target(2 * self._file_bytes)  # a range is a file, if it is somewhat larger too
-            files = _files(self._attended(lanes.mapInArrow(telling(write_ranges(target)), WRITTEN)))
+            task = self._task(2 * self._file_bytes)  # a range is a file, if it is somewhat larger too
+            files = _files(self._attended(lanes.mapInArrow(telling(write_ranges(task)), WRITTEN)))
         finally:
             runs.unpersist()
         rows, expected = sum(file.rows for file in files), sum(each.rows for each in told.values() if each.whole)
@@ -289,11 +289,11 @@ class _Work:
             lanes.setdefault(row.to, row.lane)
         return tuple(lanes.get(part, part) for part in range(parts))  # two of one partition: right as well, but slower
 
-    def _target(self, file_bytes: int) -> Target:
+    def _task(self, file_bytes: int) -> LoadTask:
         transaction = self._transaction
         url = worker_url(transaction.context.store)
         transaction.begin_upload()
-        return Target(url, self._table, self._entry, transaction.intent().txid, file_bytes)
+        return LoadTask(url, self._table, self._entry, transaction.intent().txid, file_bytes)
 
     def _attended(self, job: DataFrame) -> list[Row]:
         return attended(self._transaction, job)

@@ -24,8 +24,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.runtime import shared_runtime
 from dolmen.spark.load_order import Keys, Ranges
 from dolmen.spark.load_reading import FileRead, ReadDrops
-from dolmen.spark.tasks import open_to_write
-from dolmen.write.data_file import write_data_files
+from dolmen.spark.tasks import WriteTask, open_to_write
 from dolmen.write.options import WriteOptions
 from dolmen.write.runs import cut, sort_columns
 
@@ -39,34 +38,19 @@ _RUN_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Target:
-    """Where data files are written.
+class LoadTask(WriteTask):
+    """A task that writes rows in the table's types.
 
     Args:
-        url: of the database.
-        table: its name.
-        entry: the table without its files and deletes, encoded.
-        txid: of the job's intent, which begins the names of all files.
         file_bytes: at which a file is finished.
     """
 
-    url: str
-    table: str
-    entry: bytes
-    txid: str
     file_bytes: int
 
-    def write(self, batches: Batches) -> list[bytes]:
+    def load(self, rows: Batches) -> list[bytes]:
         """Writes rows into as many data files as they need; their entries, encoded."""
-        runtime = shared_runtime()
-        files = write_data_files(
-            open_to_write(self.url, runtime),
-            self.table,
-            msgspec.json.decode(self.entry, type=TableEntry),
-            batches,
-            runtime,
-            WriteOptions(target_file_bytes=self.file_bytes),
-            name=lambda: f"{self.txid}-{runtime.uuid()}",
+        files = self.put(
+            open_to_write(self.url, shared_runtime()), rows, WriteOptions(target_file_bytes=self.file_bytes)
         )
         return [msgspec.json.encode(file) for file in files]
 
@@ -75,13 +59,13 @@ WRITTEN = "entry BINARY, told BINARY"
 """What tasks report that write: entries of data files, and what became of each file that was read."""
 
 
-def write_read(read: ReadDrops, target: Target) -> Callable[[Batches], Batches]:
+def write_read(read: ReadDrops, task: LoadTask) -> Callable[[Batches], Batches]:
     """For ``mapInArrow``: numbers of groups become the data files that hold their rows."""
 
     def run(batches: Batches) -> Batches:
         for group in _numbers(batches):
             told: list[FileRead] = []
-            files = target.write(rows.batch for rows in read.rows(group, told))
+            files = task.load(rows.batch for rows in read.rows(group, told))
             yield _columns(entry=[*files, *(None for _ in told)], told=[*(None for _ in files), *map(_encoded, told)])
 
     return run
@@ -187,13 +171,12 @@ def cut_runs(entry: bytes, ranges: Ranges, lanes: tuple[int, ...]) -> Callable[[
     return run
 
 
-def write_ranges(target: Target) -> Callable[[Batches], Batches]:
+def write_ranges(task: LoadTask) -> Callable[[Batches], Batches]:
     """For ``mapInArrow``: pieces, ordered by lane and range, become data files of their own for each lane."""
 
     def run(batches: Batches) -> Batches:
-        entry = msgspec.json.decode(target.entry, type=TableEntry)
         for _, pieces in groupby(_pieces(batches), key=lambda piece: piece[0]):
-            files = target.write(_merged(pieces, entry))
+            files = task.load(_merged(pieces, task.decoded))
             yield _columns(entry=files, told=[None for _ in files])
 
     return run

@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from dolmen.errors import InputError
-from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Field
 from dolmen.runtime import shared_runtime
 from dolmen.spark.failures import telling
-from dolmen.spark.keys import KeySink, only
+from dolmen.spark.keys import KeySink, KeysTask, only
 from dolmen.spark.reports import Reported
-from dolmen.spark.tasks import FILE, ROW, WriteTask, chained, open_to_write
+from dolmen.spark.tasks import FILE, ROW, chained, open_to_write
 from dolmen.write.conform import conform
-from dolmen.write.data_file import write_data_files
 
 ACTION = "__action"
 """The number of what is to be done with a row."""
@@ -41,18 +37,16 @@ class Action:
 
 
 @dataclass(frozen=True)
-class MergeTask(WriteTask):
-    """What each task needs to know.
+class MergeTask(KeysTask):
+    """A task that writes what a merge adds, and hides what it replaces; the key is what it joins on.
 
     Args:
-        key: ids of the columns that the merge joins on.
         actions: by number.
         keys: whether target rows are hidden by their keys, ``__key_0`` and on.
         positions: whether they are told by their positions, to be hidden by them or to see that each goes once.
         once: whether it is an error when one goes twice.
     """
 
-    key: tuple[int, ...]
     actions: tuple[Action, ...]
     keys: bool
     positions: bool
@@ -69,25 +63,15 @@ class MergeTask(WriteTask):
         first = next(batches, None)
         if first is None:
             return report
-        runtime = shared_runtime()
-        store = open_to_write(self.url, runtime)
-        entry = msgspec.json.decode(self.entry, type=TableEntry)
-        fields = tuple(entry.schema.by_id[id_] for id_ in self.key)
-        sink = KeySink(store, runtime, self.table, entry.uuid, fields, self.txid)
-        rows = self._merged(chained(first, batches), entry, fields, sink, report)
-        report.files += write_data_files(store, self.table, entry, rows, runtime, name=self.name)
+        store = open_to_write(self.url, shared_runtime())
+        sink = self.sink(store)
+        report.files += self.put(store, self._merged(chained(first, batches), sink, report))
         sink.finish(report)
         return report
 
-    def _merged(
-        self,
-        batches: Iterator[pa.RecordBatch],
-        entry: TableEntry,
-        fields: tuple[Field, ...],
-        sink: KeySink,
-        report: Reported,
-    ) -> Iterator[pa.RecordBatch]:
+    def _merged(self, batches: Iterator[pa.RecordBatch], sink: KeySink, report: Reported) -> Iterator[pa.RecordBatch]:
         """The rows to be written; on the way it notes which ones they replace."""
+        fields, schema = self.fields, self.decoded.schema
         hiding = pa.array([place for place, action in enumerate(self.actions) if action.hides], pa.int32())
         for batch in batches:
             actions = batch[ACTION].cast(pa.int32())
@@ -104,7 +88,7 @@ class MergeTask(WriteTask):
                 if chosen.num_rows and action.columns is not None:
                     names = [name for name, _ in action.columns]
                     rows = pa.record_batch([chosen[f"__value_{place}"] for _, place in action.columns], names)
-                    yield from conform(pa.RecordBatchReader.from_batches(rows.schema, [rows]), entry.schema)
+                    yield from conform(pa.RecordBatchReader.from_batches(rows.schema, [rows]), schema)
 
     def _note(self, hidden: pa.RecordBatch, report: Reported) -> None:
         files = hidden[FILE].dictionary_encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -24,6 +25,7 @@ from dolmen.store.base import ObjectStore
 from dolmen.store.url import open_store
 from dolmen.write.conform import conform
 from dolmen.write.data_file import write_data_files
+from dolmen.write.options import DEFAULT, WriteOptions
 
 FILE, ROW = "__file", "__row"
 """Columns with the name of a row's file, and its position there."""
@@ -110,16 +112,24 @@ class WriteTask:
         """A name for a new object, by which collection finds what a dead job has left."""
         return f"{self.txid}-{shared_runtime().uuid()}"
 
+    @cached_property
+    def decoded(self) -> TableEntry:
+        """What ``entry`` says."""
+        return msgspec.json.decode(self.entry, type=TableEntry)
+
+    def put(
+        self, store: ObjectStore, rows: Iterable[pa.RecordBatch], options: WriteOptions = DEFAULT
+    ) -> list[DataFile]:
+        """Writes rows of the table's own types into as many data files as they need, in bounded memory."""
+        return write_data_files(store, self.table, self.decoded, rows, shared_runtime(), options, self.name)
+
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[DataFile]:
-        """Writes one partition's rows, in bounded memory."""
+        """Writes one partition's rows."""
         first = next(batches, None)
         if first is None:
             return []
-        runtime = shared_runtime()
-        entry = msgspec.json.decode(self.entry, type=TableEntry)
-        rows = conform(pa.RecordBatchReader.from_batches(first.schema, chained(first, batches)), entry.schema)
-        store = open_to_write(self.url, runtime)
-        return write_data_files(store, self.table, entry, rows, runtime, name=self.name)
+        rows = conform(pa.RecordBatchReader.from_batches(first.schema, chained(first, batches)), self.decoded.schema)
+        return self.put(open_to_write(self.url, shared_runtime()), rows)
 
 
 def write_files(task: WriteTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
