@@ -67,11 +67,6 @@ def rows(first: int, count: int, text: str = "old") -> pa.Table:
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Database:
-    return dolmen.open(str(tmp_path / "db"))
-
-
-@pytest.fixture
 def table(db: Database) -> Table:
     """Eight files of 50 ids each."""
     made = db.create_table("t", SCHEMA, primary_key="id")

@@ -9,18 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
-import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import InputError, PredicateError, RowError, SchemaError
 from dolmen.mutation import MAX_KEYS
 from dolmen.spark.write import delete
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("name", pa.string())])
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Database:
-    return dolmen.open(str(tmp_path / "db"))
 
 
 @pytest.fixture

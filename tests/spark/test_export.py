@@ -15,7 +15,6 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession
 
-import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import InputError, PredicateError, SchemaError
 from dolmen.ingest.files.formats import detect, read
@@ -43,11 +42,6 @@ ROWS = [
     (3, AT, AT.replace(tzinfo=None), "", Decimal("-9.0001"), -1e300, False, AT.date()),
     (4, AT, AT.replace(tzinfo=None), 'two\nlines, a \\ and "" é', Decimal(0), 1.0, False, AT.date()),
 ]
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Database:
-    return dolmen.open(str(tmp_path / "db"))
 
 
 @pytest.fixture

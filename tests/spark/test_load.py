@@ -28,11 +28,6 @@ Load = Callable[..., Loaded]
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Database:
-    return dolmen.open(str(tmp_path / "db"))
-
-
-@pytest.fixture
 def landing(tmp_path: Path) -> Path:
     (tmp_path / "landing").mkdir()
     return tmp_path / "landing"

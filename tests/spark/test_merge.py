@@ -10,18 +10,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
-import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.spark.merge_clauses import Delete, Insert, Update
 from dolmen.spark.merges import merge
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("n", pa.int32()), ("u", pa.uint64())])
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Database:
-    return dolmen.open(str(tmp_path / "db"))
 
 
 @pytest.fixture

@@ -23,11 +23,6 @@ SOME = [Delete(when="source.n > 1000"), Update(PLUS, when="source.n > 0")]
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Database:
-    return dolmen.open(str(tmp_path / "db"))
-
-
-@pytest.fixture
 def table(db: Database) -> Table:
     table = db.create_table("t", SCHEMA, primary_key="id")
     table.append({"id": list(range(10)), "n": [0] * 10})

@@ -12,7 +12,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import Error, PredicateError, SchemaError
 from dolmen.spark import native as reading
@@ -46,11 +45,6 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.float64
 def some(first: int, count: int) -> pa.Table:
     ids = range(first, first + count)
     return pa.table({"id": ids, "x": [float(i) for i in ids], "s": [f"s{i % 3}" for i in ids]}, SCHEMA)
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Database:
-    return dolmen.open(str(tmp_path / "db"))
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-import dolmen
 from dolmen.database import Database, Table
 from dolmen.format.entries import DataFile
 from dolmen.spark.source_read import partitions_of
@@ -28,11 +27,6 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.float64
 def some(first: int, count: int) -> pa.Table:
     ids = range(first, first + count)
     return pa.table({"id": ids, "x": [float(i) for i in ids], "s": [f"s{i % 3}" for i in ids]}, SCHEMA)
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Database:
-    return dolmen.open(str(tmp_path / "db"))
 
 
 @pytest.fixture

@@ -35,11 +35,6 @@ def some(first: int, count: int) -> pa.Table:
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Database:
-    return dolmen.open(str(tmp_path / "db"))
-
-
-@pytest.fixture
 def table(db: Database) -> Table:
     return db.create_table("t", SCHEMA, primary_key="id")
 

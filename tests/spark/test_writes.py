@@ -23,11 +23,6 @@ SCHEMA = pa.schema(
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Database:
-    return dolmen.open(str(tmp_path / "db"))
-
-
-@pytest.fixture
 def table(db: Database) -> Table:
     return db.create_table("t", SCHEMA, primary_key="id", sort_key="id")
 

@@ -36,11 +36,6 @@ Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Database:
-    return dolmen.open(str(tmp_path / "db"))
-
-
-@pytest.fixture
 def table(db: Database) -> Table:
     table = db.create_table("t", SCHEMA, primary_key="id")
     table.append({"id": [-1, 0], "x": [0.0, 0.0]})
