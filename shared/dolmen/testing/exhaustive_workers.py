@@ -68,7 +68,7 @@ def run_pairs(
     quick: bool,
     jobs: int,
     journal: Path | None = None,
-    told: Told = lambda done, known: None,
+    told: Told = lambda done, of: None,
 ) -> Iterator[Count]:
     """Runs and judges all executions of pairs.
 
