@@ -12,6 +12,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from dolmen.spark.by_file import ByFile
+from dolmen.spark.types import to_frame
 
 _WORDS = pa.field("words", pa.list_(pa.field("element", pa.int64(), nullable=False)), nullable=False)
 _BEYOND = "CAST(raise_error('a file has more rows than the manifest says') AS bigint)"
@@ -30,7 +31,7 @@ def is_deleted(spark: SparkSession, positions: Mapping[str, BitMap], by_file: By
     words = [_words(positions.get(file.file.path), file.file.rows) for file in by_file.files]
     ends = np.cumsum([len(some) for some in words]).tolist()
     lists = pa.ListArray.from_arrays(pa.array([0, ends[-1]], pa.int32()), pa.array(np.concatenate(words)), _WORDS.type)
-    one = spark.createDataFrame(pa.table([lists], schema=pa.schema([_WORDS]))).scalar()
+    one = to_frame(spark, pa.table([lists], schema=pa.schema([_WORDS]))).scalar()
     start = by_file.sql([0, *ends[:-1]], "int")
     word = F.coalesce(F.get(one, F.expr(f"{start} + CAST(shiftright({row}, 6) AS int)")), F.expr(_BEYOND))
     return F.call_function("shiftright", word, F.expr(f"CAST({row} & 63 AS int)")).bitwiseAND(1) == 1

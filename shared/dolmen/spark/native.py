@@ -32,7 +32,7 @@ from dolmen.spark.deleted_bits import is_deleted
 from dolmen.spark.predicates import Unsupported, to_column
 from dolmen.spark.row_index import RowIndex
 from dolmen.spark.tasks import FILE, ROW
-from dolmen.spark.types import carried, quoted, spark_schema
+from dolmen.spark.types import carried, quoted, spark_schema, to_frame
 
 FILES_TOGETHER = 48
 """So many files with deletes are read by one scan: more make its filter slow, fewer make more scans."""
@@ -133,7 +133,7 @@ class _Native:
         if len(ts) and ts.min() <= max(through):
             keys["__key_ts"] = pa.array(ts)
             same &= F.expr(f"__key_ts > {by_file.sql(through, 'bigint')}")
-        return F.broadcast(self._spark.createDataFrame(pa.table(keys))), same
+        return F.broadcast(to_frame(self._spark, pa.table(keys))), same
 
     def _shown(
         self,

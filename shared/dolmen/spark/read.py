@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as s
 
@@ -63,6 +62,6 @@ def to_spark(
 
 
 def _by_dolmen(spark: SparkSession, task: ReadTask, files: Sequence[FilePlan], schema: s.StructType) -> DataFrame:
-    paths = pa.table({"path": [file.file.path for file in files]})
-    few = min(len(files), 4 * spark.sparkContext.defaultParallelism)
-    return spark.createDataFrame(paths).repartition(few, "path").mapInArrow(read_files(task), schema)
+    few = min(len(files), 4 * max(1, spark.sparkContext.defaultParallelism))
+    places = spark.range(0, len(files), 1, few)
+    return places.mapInArrow(read_files(task, [file.file.path for file in files]), schema)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from inspect import signature
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as s
 
 from dolmen.errors import SchemaError
@@ -105,6 +106,22 @@ def spark_type(arrow_type: pa.DataType) -> s.DataType:
         item = _field(arrow_type.item_field)
         return s.MapType(_field(arrow_type.key_field).dataType, item.dataType, item.nullable)
     raise SchemaError(f"Spark reads no {arrow_type} from Parquet: leave it out by columns=[...]")
+
+
+_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+def to_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """An Arrow table as a DataFrame with the types of ``spark_type``, whatever the session prefers.
+
+    Left to itself, Spark reads timestamps without a zone as local times of the session's zone: it moves those in an hour
+    that the clocks leave out, and does not tell apart those in one that they go through twice.
+    """
+    schema = s.StructType([_field(field) for field in table.schema])
+    if int(spark.conf.get(_BATCH_ROWS, "10000") or 0) <= 0:  # means "no limit", at which createDataFrame fails
+        spark = spark.newSession()  # the same Spark, with settings of its own
+        spark.conf.set(_BATCH_ROWS, "10000")
+    return spark.createDataFrame(table, schema)
 
 
 def quoted(name: str) -> str:
