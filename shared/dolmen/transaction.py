@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from dolmen import mutation
+from dolmen import arguments, mutation
 from dolmen.commit.applied import find_applied
 from dolmen.commit.change import Change
 from dolmen.commit.draft import Draft
@@ -43,7 +43,7 @@ class Transaction:
     """
 
     def __init__(self, context: Context, operation: str = "transaction") -> None:
-        self.context, self._operation = context, operation
+        self.context, self._operation = context, arguments.operation(operation)
         self.bench = Workbench(context.store, context.runtime, context.segments)
         self._base: Manifest | None = None
         self._statements: list[Statement] = []
@@ -109,6 +109,7 @@ class Transaction:
 
     def bind(self, request: str, digest: str) -> None:
         """Makes this transaction apply a request exactly once; bind statements to it by the same id."""
+        request, digest = arguments.request_id(request), arguments.text("digest", digest)
         if self._applied.setdefault(request, digest) != digest:
             raise InputError(f"request {request!r} stands in this transaction twice with different content")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from dolmen import arguments
 from dolmen.commit.applied import find_applied
 from dolmen.commit.draft import Draft
 from dolmen.commit.statements import Claim, DeletePositions, Statement, Write, is_prepared
@@ -36,6 +37,12 @@ class Change:
     first_upload_us: int | None = None
     txid: str | None = None
     upkeep: bool = False
+
+    def __post_init__(self) -> None:
+        arguments.operation(self.operation)
+        for id_, digest in self.applied.items():
+            arguments.request_id(id_)
+            arguments.text("digest", digest)
 
     def already_applied(self, base: Manifest, segments: SegmentReader) -> dict[str, int]:
         """Versions by id of those of its ids that the base has already; looks into segments only for ids they may have.

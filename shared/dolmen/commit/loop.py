@@ -44,6 +44,7 @@ def commit(head: Head, change: Change, bench: Workbench) -> Committed:
 
     Raises:
         ConflictError, TableExistsError, ...: what the change's statements raise on the newest version.
+        InputError: the version would be one that nobody can read.
         StoreUnavailableError: the store can't be reached; nothing was committed.
         UnknownOutcomeError: no answer could be had about an attempt that was sent.
     """
@@ -67,6 +68,7 @@ def commit(head: Head, change: Change, bench: Workbench) -> Committed:
             if manifest is None:
                 return Committed(None, already, tries)
             manifest = bench.fit(manifest, base.manifest)
+            body = manifest.encode_checked()
         except Error as error:
             gone = isinstance(error, CorruptionError) and error.is_missing
             if fresh and not gone:
@@ -76,7 +78,7 @@ def commit(head: Head, change: Change, bench: Workbench) -> Committed:
                 raise  # else the base has expired while the change was fitted to it
             base, fresh = newest, True  # a cached base proves nothing
             continue
-        bench.upload(manifest.key, manifest.encode())
+        bench.upload(manifest.key, body)
         if runtime.monotonic() - stamped < STAMP_SECONDS:
             tries += 1
             if (etag := _swing(head, base, manifest, stamped + STAMP_SECONDS)) is not None:

@@ -14,7 +14,7 @@ import msgspec
 
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import HISTORY_LENGTH, Manifest, Segment, SegmentKind, TableEntry
-from dolmen.format.segments import encode
+from dolmen.format.segments import encode_checked
 
 LEAST_PART = 16
 """A tail is worth a segment from this part of the budget on: else every commit of a crowded root would write one."""
@@ -75,7 +75,7 @@ def spill(base: Manifest, manifest: Manifest, budget: int, new_uuid: Callable[[]
     if chosen is None or size < budget // LEAST_PART:
         return None
     key = segment_key(chosen.kind, new_uuid())
-    segment, body = encode(chosen.kind, chosen.entries, key, chosen.schema)
+    segment, body = encode_checked(chosen.kind, chosen.entries, key, chosen.schema)
     if chosen.kind == "history":
         segment = msgspec.structs.replace(segment, created_at=chosen.entries[-1].created_at)
     elif chosen.kind == "applied":

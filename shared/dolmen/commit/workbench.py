@@ -14,7 +14,7 @@ from dolmen.format.entries import Vector
 from dolmen.format.layout import tombstone_key
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import root_bytes
-from dolmen.format.tombstone_object import TombstoneObject
+from dolmen.format.tombstone_object import TombstoneObject, read_footer
 from dolmen.runtime import Runtime
 from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectStore
@@ -88,6 +88,8 @@ class Workbench:
     def upload(self, manifest_key: str, manifest: bytes) -> None:
         """Creates what is not uploaded yet, and the manifest, at the same time."""
         bodies = {target.key: target.encode() for target in self._open.values()}
+        for key, body in bodies.items():
+            read_footer(body, key)
         self._uploaded |= bodies
         if self._spill and self._spill_waits:
             bodies[self._spill.segment.object] = self._spill.body

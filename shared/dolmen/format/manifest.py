@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from dolmen.errors import CorruptionError, TableNotFoundError
+from dolmen.errors import CorruptionError, Error, InputError, TableNotFoundError
 from dolmen.format.checksum import seal, unseal
 from dolmen.format.decoding import prepare
 from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone
@@ -282,8 +282,26 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         )
 
     def encode(self) -> bytes:
-        """The object's bytes: sealed JSON."""
-        return seal(msgspec.json.encode(self))
+        """The object's bytes: sealed JSON. Raises InputError if something in it has no place in JSON."""
+        try:
+            return seal(msgspec.json.encode(self))
+        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InputError(f"this can't be committed, as it can't be written down: {error}") from error
+
+    def encode_checked(self) -> bytes:
+        """The object's bytes, once the code that reads it has made the same manifest of them.
+
+        Raises:
+            InputError: it would not; so it may not be committed.
+        """
+        body = self.encode()
+        try:
+            same = Manifest.decode(body, self.key) == self
+        except (Error, RecursionError) as error:
+            raise InputError(f"this can't be committed, as nobody could read it: {error}") from error
+        if not same:
+            raise InputError("this can't be committed: a reader would see something else than what was given")
+        return body
 
     @classmethod
     def decode(cls, body: bytes, key: str) -> Manifest:

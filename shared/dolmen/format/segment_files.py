@@ -76,16 +76,19 @@ def write_files(entries: Sequence[DataFile], schema: Schema | None) -> bytes:
     Args:
         schema: the table's, by which statistics are typed.
     """
-    sink = pa.BufferOutputStream()
+    sink, table = pa.BufferOutputStream(), to_table(entries, schema)
     pq.write_table(
-        to_table(entries, schema),
+        table,
         sink,
         row_group_size=ROW_GROUP,
         compression="zstd",
         use_dictionary=["vector_object"],
         write_statistics=False,
     )
-    return bytes(sink.getvalue())
+    body = sink.getvalue()
+    if not pq.ParquetFile(body).read(use_threads=False).equals(table):
+        raise SchemaError("entries of data files would be read as others than were written")
+    return bytes(body)
 
 
 def to_table(entries: Sequence[DataFile], schema: Schema | None) -> pa.Table:

@@ -87,6 +87,16 @@ def encode(kind: SegmentKind, entries: Sequence[Any], key: str, schema: Schema |
     return segment, body
 
 
+def encode_checked(
+    kind: SegmentKind, entries: Sequence[Any], key: str, schema: Schema | None = None
+) -> tuple[Segment, bytes]:
+    """``encode``, once the code that reads it has read the same entries. Raises CorruptionError if it does not."""
+    segment, body = encode(kind, entries, key, schema)
+    if kind != "files" and decode(segment, body) != tuple(entries):  # write_files looks at those itself
+        raise CorruptionError(key, f"as {kind} others would be read than were written")
+    return segment, body
+
+
 def check(segment: Segment, body: bytes) -> None:
     """Compares an object with what the manifest says of it. Raises CorruptionError."""
     if len(body) != segment.size:

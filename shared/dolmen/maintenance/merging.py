@@ -21,7 +21,7 @@ from dolmen.format.entries import DataFile, Overlay
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import Schema
-from dolmen.format.segments import encode
+from dolmen.format.segments import encode_checked
 from dolmen.maintenance import never
 from dolmen.segments.changes import pair_of
 from dolmen.segments.live import LiveFiles
@@ -162,7 +162,7 @@ def _encoded(
 ) -> Iterator[tuple[Segment, bytes]]:
     left = iter(entries)
     while some := list(islice(left, MOST_ENTRIES)):
-        yield encode(kind, some, segment_key(kind, context.runtime.uuid()), schema)
+        yield encode_checked(kind, some, segment_key(kind, context.runtime.uuid()), schema)
 
 
 # ---- files, with what was said of them since -------------------------------------------------------------------------

@@ -1,0 +1,87 @@
+"""What callers give: checked where it comes in, so that nothing of another type or size gets as far as a manifest."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterable
+from typing import Any
+
+from dolmen.errors import InputError
+
+MAX_REQUEST_BYTES = 4096
+"""Of a request's id, in UTF-8: room for the URL of any object of S3 and its version."""
+MAX_OPERATION_LENGTH = 64
+MAX_SHOWN = 60
+"""Characters of a wrong value that an error shows."""
+
+
+def request_id(value: object) -> str:
+    """``value`` if a request may have this id: text of 1 to 4,096 bytes. Raises InputError."""
+    if not isinstance(value, str):
+        hint = "give it as text, request=str(...)" if type(value).__name__ == "UUID" else "it is text"
+        raise InputError(f"request={shown(value)} is a {type(value).__name__}: {hint}")
+    size = len(text("request", value).encode())
+    if not 0 < size <= MAX_REQUEST_BYTES:
+        raise InputError(f"request: {size:,} bytes; an id has 1 to {MAX_REQUEST_BYTES:,}")
+    return str.__str__(value)
+
+
+def operation(value: object) -> str:
+    """``value`` if a commit may be called so in ``history``: 1 to 64 printable characters. Raises InputError."""
+    word = text("operation", value)
+    if not 0 < len(word) <= MAX_OPERATION_LENGTH or not word.isprintable():
+        raise InputError(f"operation {shown(word)}: 1 to {MAX_OPERATION_LENGTH} printable characters, for history()")
+    return word
+
+
+def text(name: str, value: object) -> str:
+    """``value`` if it is text that UTF-8 can hold. Raises InputError.
+
+    Args:
+        name: of the argument.
+    """
+    if not isinstance(value, str):
+        raise InputError(f"{name}={shown(value)} is a {type(value).__name__}: it is text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{name}={shown(value)}: half of a surrogate pair at character {error.start}, which is no text"
+        ) from None
+    return str.__str__(value)
+
+
+def flag(name: str, value: object) -> bool:
+    """``value`` if it is True or False. Raises InputError."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name}={shown(value)} is neither True nor False")
+    return value
+
+
+def number(name: str, value: object, least: int, most: int = 2**63 - 1) -> int:
+    """``value`` if it is a whole number within bounds. Raises InputError."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InputError(f"{name}={shown(value)} is no whole number")
+    if not least <= value <= most:
+        raise InputError(f"{name}={shown(value)} is out of bounds: {least:,} to {most:,}")
+    return int(value)
+
+
+def names(name: str, value: object) -> list[str]:
+    """One name or several, as a list. Raises InputError."""
+    if isinstance(value, str):
+        return [text(name, value)]
+    if not isinstance(value, Iterable) or isinstance(value, (bytes, bytearray, memoryview)):
+        raise InputError(f"{name}={shown(value)} is neither a name nor a list of names")
+    return [text(name, each) for each in value]
+
+
+def shown(value: Any) -> str:
+    """A wrong value, as an error shows it: short, and whatever it is."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 4 * MAX_SHOWN:
+        return f"<a number of {value.bit_length():,} bits>"  # Python writes none of more than 4,300 digits
+    try:
+        told = repr(value) if isinstance(value, str) else reprlib.repr(value)  # which looks at no more than it shows
+    except Exception:  # noqa: BLE001 - what an object says of itself may be anything
+        return f"<{type(value).__name__}>"
+    return told if len(told) <= MAX_SHOWN else f"{told[: MAX_SHOWN - 3]}..."

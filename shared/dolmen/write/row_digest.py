@@ -1,0 +1,118 @@
+"""A digest of rows: the same for the same rows, however they are cut into batches and laid out in memory.
+
+Rows are taken as they fit the table (``conform``), so that a pandas frame, a list of dicts and an Arrow table with the
+same rows have the same digest. Their order counts. Values are compared by their bits: -0.0 is another value than 0.0,
+and one NaN may be another than the next.
+
+One running hash for each *stream* of each column (docs/protocol.md): which rows are NULL, what the others hold, and for
+strings and lists how long they are. So nothing depends on where a batch ends, on offsets and slices, or on what lies in
+memory beneath a NULL; and no row is looked at by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
+DIGEST_BYTES = 16
+SCHEME = "c1-"
+"""Begins every digest of content made here, so that one made in another way is known for that."""
+
+
+def content_digest(*parts: Any) -> str:
+    """The digest of what a statement says: of its canonical JSON (sorted members, no spaces).
+
+    Args:
+        parts: of plain values that JSON has, digests of rows among them.
+    """
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return f"{SCHEME}{_hash(text.encode()).hexdigest()}"
+
+
+class RowDigest:
+    """Takes rows in; ``hexdigest`` at any time is that of all taken so far. Needs the same memory for any number.
+
+    Args:
+        schema: of all batches: stored types alone (``dolmen.format.schema.storable``).
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._columns = {field.name: _Node(field.type) for field in schema}
+        self._rows = 0
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        """Takes the rows of a batch."""
+        for node, column in zip(self._columns.values(), batch.columns, strict=True):
+            node.update(column)
+        self._rows += batch.num_rows
+
+    def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches, each taken on its way."""
+        for batch in batches:
+            self.update(batch)
+            yield batch
+
+    def hexdigest(self) -> str:
+        """Of the rows so far, with the names and types of their columns, whose order does not count."""
+        columns = sorted([name, *node.told()] for name, node in self._columns.items())
+        return content_digest("rows", self._rows, columns)
+
+
+class _Node:
+    """One column, or a child of a nested one."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self.type, self.seen = str(kind) if not t.is_nested(kind) else "", 0
+        self.nulls, self.values, self.lengths = _hash(), _hash(), _hash()
+        self.children: dict[str, _Node] = {}
+        if t.is_struct(kind):
+            self.type, self.children = "struct", {field.name: _Node(field.type) for field in kind}
+        elif t.is_map(kind):
+            self.type, self.children = "map", {"key": _Node(kind.key_type), "value": _Node(kind.item_type)}
+        elif t.is_nested(kind):
+            self.type, self.children = "list", {"item": _Node(kind.value_type)}
+
+    def told(self) -> list[Any]:
+        """What is known of it, for the digest of all."""
+        streams = [stream.hexdigest() for stream in (self.nulls, self.values, self.lengths)]
+        return [self.type, *streams, [[name, *child.told()] for name, child in self.children.items()]]
+
+    def update(self, array: pa.Array) -> None:
+        """Takes values: the places of NULLs, and then what is left without them."""
+        places = self.seen
+        self.seen += len(array)
+        if array.null_count:
+            self.nulls.update(np.flatnonzero(pc.is_null(array).to_numpy(zero_copy_only=False)).astype("<i8") + places)
+            array = array.drop_null()
+        if not len(array):
+            return
+        if self.type == "struct":
+            for place, child in enumerate(self.children.values()):
+                child.update(array.field(place))
+        elif self.type in ("list", "map"):
+            offsets = array.offsets.to_numpy()
+            self.lengths.update(np.diff(offsets).astype("<i8"))
+            parts = (array.keys, array.items) if self.type == "map" else (array.values,)
+            for child, values in zip(self.children.values(), parts, strict=True):
+                child.update(values.slice(offsets[0], offsets[-1] - offsets[0]))
+        elif t.is_string(array.type) or t.is_binary(array.type):
+            _, positions, body = array.buffers()
+            offsets = np.frombuffer(positions, "<i4", len(array) + 1, array.offset * 4)
+            self.lengths.update(np.diff(offsets).astype("<i8"))
+            if body is not None:
+                self.values.update(memoryview(body)[offsets[0] : offsets[-1]])
+        else:
+            values = array.cast(pa.uint8()) if t.is_boolean(array.type) else array
+            width = values.type.byte_width
+            self.values.update(memoryview(values.buffers()[1])[values.offset * width :][: len(values) * width])
+
+
+def _hash(body: bytes = b"") -> Any:
+    return blake2b(body, digest_size=DIGEST_BYTES)

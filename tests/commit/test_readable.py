@@ -1,0 +1,86 @@
+"""Nothing is committed that a reader refuses: the commit reads what it is about to put."""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from typing import Any
+
+import pytest
+
+from dolmen.commit.change import Change
+from dolmen.commit.head import Head
+from dolmen.commit.statements import Create
+from dolmen.commit.upkeep import SetProperties
+from dolmen.errors import CorruptionError, InputError
+from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Field, Schema
+from dolmen.format.segments import encode_checked
+from dolmen.runtime import Runtime
+from support.commit_world import SCHEMA, World, append, table
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.writer().create()
+    return world
+
+
+class Word(enum.StrEnum):
+    ID = "an id"
+
+
+@pytest.mark.parametrize("id_", [4711, True, 1.5, ("a",), b"a", uuid.uuid4(), None, "", "\ud800", "x" * 4097])
+def test_what_can_be_no_id_is_refused_before_anything_is_sent(world: World, id_: Any) -> None:
+    writer = world.writer()
+    puts = len(writer.store.puts)
+    with pytest.raises(InputError, match="request"):
+        writer.commit(append(table(world), "a"), applied={id_: ""})
+    assert (len(writer.store.puts), world.newest.version) == (puts, 1)
+
+
+@pytest.mark.parametrize("id_", ["x", "x" * 4096, "\0", "naïve 🗿", Word.ID])
+def test_any_text_of_at_most_4096_bytes_is_an_id(world: World, id_: str) -> None:
+    writer = world.writer()
+    writer.commit(append(table(world), "a", request=id_), applied={id_: "d"})
+    assert writer.commit(append(table(world), "b", request=id_), applied={id_: "d"}).already == {id_: 2}
+    seen = Head(world.writer().store, Runtime()).refresh().manifest
+    assert [(each.id, type(each.id)) for each in seen.applied] == [(str(id_), str)]
+
+
+@pytest.mark.parametrize("operation", [7, None, "", "x" * 65, "two\nlines", "\ud800"])
+def test_an_operation_is_a_short_word(operation: Any) -> None:
+    with pytest.raises(InputError, match="operation"):
+        Change(commit_id="c", operation=operation, statements=())
+
+
+HARMFUL = {
+    "a setting of another type": SetProperties(None, "", {"retention": uuid.UUID(int=7)}),
+    "a setting of 5,001 digits": SetProperties(None, "", {"retention": 10**5000}),
+    "a setting that is no text": SetProperties(None, "", {"retention": "\ud800"}),
+    "a setting that nobody can read back": SetProperties(None, "", {"retention": {1: "one"}}),
+    "a table without a name": Create("", TableEntry(uuid="u", epoch=0, schema=SCHEMA)),
+    "a table whose id is a number": Create("u", TableEntry(uuid=5, epoch=0, schema=SCHEMA)),  # type: ignore[arg-type]
+    "a column without a name": Create(
+        "u", TableEntry(uuid="u", epoch=0, schema=Schema((Field(1, None, "int64"),), 2))  # type: ignore[arg-type]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("harm", HARMFUL.values(), ids=HARMFUL.keys())
+def test_a_version_that_no_one_could_read_is_not_committed(world: World, harm: Any) -> None:
+    writer = world.writer()
+    writer.head.refresh()
+    puts = len(writer.store.puts)
+    with pytest.raises(InputError, match="can't be committed"):
+        writer.commit(harm)
+    assert len(writer.store.puts) == puts
+    assert Head(world.writer().store, Runtime()).refresh().manifest.version == 1
+    writer.commit(append(table(world), "a"))
+    assert world.newest.version == 2
+
+
+def test_a_segment_that_would_be_read_otherwise_is_not_made() -> None:
+    with pytest.raises(CorruptionError):
+        encode_checked("removed", [uuid.UUID(int=7)], "segment/removed/x")
