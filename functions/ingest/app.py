@@ -41,6 +41,9 @@ if TYPE_CHECKING:  # all of Powertools' batches and the event sources would come
 logger = Logger(service="ingest")
 metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolmen"), service="ingest")
 
+START_SECONDS = 45
+"""Asking for a job takes up to three requests of 15 seconds each; with less time than that left it is not asked for."""
+
 _LEVELS = {"ingested": "info", "duplicate": "info", "ignored": "info", "handed": "info", "failed": "error"}
 _COUNTED = {
     "ingested": "FilesIngested",
@@ -58,13 +61,13 @@ _COUNTED = {
 def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItemFailureResponse:
     """Ingests what an event announces; answers which messages are to be delivered again."""
     batch = messages(event)
-    counts = Counter({"Messages": len(batch)})
+    counts = Counter({"Messages": len(batch), "QueueErrors": 0})
     settings = Settings.of(os.environ)
     database, landing = _opened(settings)
-    half_ms = context.get_remaining_time_in_millis() / 2
+    backlog = _backlog_is_large(settings, counts)
+    half_ms = context.get_remaining_time_in_millis() / 2  # of what is left once all that may be slow has answered
     failed: dict[str | None, str] = {}
     lags: list[float] = []
-    backlog = _backlog_is_large(settings, counts)
     for group in isolate(batch):
         drops, announced_by = _announced(group, failed, counts)
         handed = _handed(settings, database, landing, drops, backlog)
@@ -90,7 +93,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
             _tell_commit(ingested.commit)
             counts["CommitAttempts"] += ingested.commit.attempts
     if counts["FilesHanded"]:
-        _start_job(settings, database, counts)
+        _start_job(settings, database, counts, context.get_remaining_time_in_millis() / 1000)
     for name, count in counts.items():
         metrics.add_metric(name, MetricUnit.Bytes if name.startswith("Bytes") else MetricUnit.Count, count)
     if lags:
@@ -112,7 +115,7 @@ def _jobs(settings: Settings) -> tuple[EmrServerless, HandedDrops, Queue | None]
     """Where jobs run, what they are to ingest, and whose backlog counts; made once, as connections are slow to make."""
     assert settings.jobs is not None
     runtime = _opened(settings)[0].runtime
-    queue = open_queue(settings.queue, runtime) if settings.queue else None
+    queue = open_queue(settings.queue, runtime, hurried=True) if settings.queue else None
     return EmrServerless(settings.jobs, runtime), HandedDrops(open_store(settings.jobs.handed_url, runtime)), queue
 
 
@@ -124,7 +127,7 @@ def _backlog_is_large(settings: Settings, counts: Counter[str]) -> bool:
     try:
         return queue is not None and queue.waiting() > settings.jobs.backlog
     except Error as error:
-        counts["BacklogUnknown"] += 1
+        counts["QueueErrors"] += 1
         logger.error("backlog unknown", **logged_facts(error))
         return False
 
@@ -139,8 +142,12 @@ def _handed(
     return hand_over(database, landing, records, drops, larger_than=settings.jobs.drop_bytes, backlog=backlog)
 
 
-def _start_job(settings: Settings, database: Database, counts: Counter[str]) -> None:
+def _start_job(settings: Settings, database: Database, counts: Counter[str], remaining_seconds: float) -> None:
     """Sees to it that a job takes what was handed over. If it cannot be started the schedule tries again."""
+    if remaining_seconds < START_SECONDS:
+        counts["JobStartsFailed"] += 1
+        logger.error("job not started", reason="too little time is left; the next round of compact starts it")
+        return
     service, records, _ = _jobs(settings)
     asked = ask(service, load_job(database.url, records.url), database.runtime.clock_us())
     if name := counted(asked):

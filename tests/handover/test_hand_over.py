@@ -253,7 +253,7 @@ def test_a_backlog_that_cannot_be_asked_is_none_and_is_told(
     assert world.ingest(world.drop("events/a.csv", small(1))) == []
     assert world.ids() == [1]
     assert world.heard("backlog unknown")[0]["error"] == "NotFoundError"
-    assert metrics(capsys, "BacklogUnknown") == [1]
+    assert metrics(capsys, "QueueErrors") == [1]
 
 
 # ---- dying at each request ------------------------------------------------------------------------------------------

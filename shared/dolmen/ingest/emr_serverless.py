@@ -1,8 +1,11 @@
 """Jobs on an application of EMR Serverless.
 
 A start with the token of an earlier one is answered with the earlier run: botocore may repeat a request whose answer
-was lost. Jobs are scripts beside the archive of their Python packages (``scripts/spark-package.py``), which Spark
-unpacks on every machine as ``environment``. Region, endpoint and credentials are the ordinary AWS configuration.
+was lost. A request waits for at most 15 seconds: the callers are functions whose time is meant for other work, and the
+next one asks again.
+
+Jobs are scripts beside the archive of their Python packages (``scripts/spark-package.py``), which Spark unpacks on
+every machine as ``environment``. Region, endpoint and credentials are the ordinary AWS configuration.
 """
 
 from __future__ import annotations
@@ -48,10 +51,10 @@ class EmrServerless:
             raise InputError("starting jobs needs boto3: pip install 'dolmen[aws]'") from error
         try:
             config = Config(
-                retries={"mode": "standard", "total_max_attempts": 3},
+                retries={"mode": "standard", "total_max_attempts": 2},
                 user_agent_extra="dolmen",
-                connect_timeout=5,
-                read_timeout=20,
+                connect_timeout=2,
+                read_timeout=5,
             )
             return boto3.Session().client("emr-serverless", config=config)
         except (BotoCoreError, ValueError) as error:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from dolmen.database import Database
-from dolmen.errors import Error
+from dolmen.errors import Error, StoreUnavailableError
 from dolmen.ingest.handed import HandedDrops, Waiting
 from dolmen.ingest.job_settings import JobSettings
 from dolmen.ingest.jobs import Asked, JobService, ask, compact_job, load_job
@@ -60,6 +60,10 @@ def job_round(
         tell(each)
         return each.under_way
 
+    def is_unreachable() -> bool:
+        """Whether the service did not answer: each further request of this round would wait in vain too."""
+        return any(isinstance(each.error, StoreUnavailableError) for each in asked)
+
     try:
         waiting = records.waiting()
     except Error as error:
@@ -69,9 +73,12 @@ def job_round(
     elsewhere: list[str] = []
     try:
         # Tables are left to a job that is alive also when little is left to do: both would rewrite the same files.
-        alive = {run.name for run in service.runs() if run.alive} if compacting else set()
+        asking = compacting and not is_unreachable()
+        alive = {run.name for run in service.runs() if run.alive} if asking else set()
         elsewhere += (name for name in database.tables() if alive and compact_job(database.url, name).name in alive)
-        for name in larger_than(database.context, settings.compact_bytes, tables) if compacting else ():
+        for name in larger_than(database.context, settings.compact_bytes, tables) if asking else ():
+            if is_unreachable():
+                break
             if name in elsewhere or to_compact(database.context, name) <= settings.compact_bytes:
                 continue
             if ask_for(ask(service, compact_job(database.url, name), database.runtime.clock_us(), name)):

@@ -26,6 +26,15 @@ MAX_SQS_BYTES = 1 << 20
 MAX_SQS_BATCH = 10
 MAX_FILE_BYTES = 64 << 20
 """Of one message in a directory: what is read of a delete request."""
+HURRIED_SECONDS = 5
+"""A hurried request to SQS takes at most 2 seconds to connect, and 3 for its answer."""
+
+_PATIENT = {
+    "connect_timeout": 5,
+    "read_timeout": 20,
+    "retries": {"mode": "standard", "total_max_attempts": 3},
+}
+_HURRIED = {"connect_timeout": 2, "read_timeout": 3, "retries": {"total_max_attempts": 1}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +81,14 @@ class Queue(Protocol):
         """
 
 
-def open_queue(url: str | os.PathLike[str], runtime: Runtime | None = None) -> Queue:
+def open_queue(url: str | os.PathLike[str], runtime: Runtime | None = None, *, hurried: bool = False) -> Queue:
     """The queue that a URL names; asks nothing of the network.
 
     Args:
         url: of an SQS queue (``https://sqs.<region>.amazonaws.com/<account>/<name>``, or at any other endpoint), or a
             directory.
+        hurried: give up on a request after ``HURRIED_SECONDS``, without another attempt: for callers whose real work
+            is something else.
 
     Raises:
         InputError: the URL is neither, or boto3 is not installed.
@@ -94,7 +105,7 @@ def open_queue(url: str | os.PathLike[str], runtime: Runtime | None = None) -> Q
         raise InputError(f"{text!r} is no queue: give the URL of one (https://sqs...), or a directory")
     if text.endswith(".fifo"):
         raise InputError(f"{text!r} is a FIFO queue: dolmen's functions take standard ones")
-    return SqsQueue(text, runtime)
+    return SqsQueue(text, runtime, hurried=hurried)
 
 
 class SqsQueue:
@@ -102,8 +113,8 @@ class SqsQueue:
 
     max_bytes = MAX_SQS_BYTES
 
-    def __init__(self, url: str, runtime: Runtime) -> None:
-        self.url, self._runtime = url, runtime
+    def __init__(self, url: str, runtime: Runtime, *, hurried: bool = False) -> None:
+        self.url, self._runtime, self._hurried = url, runtime, hurried
 
     @cached_property
     def _client(self) -> Any:
@@ -124,7 +135,7 @@ class SqsQueue:
                 "sqs",
                 region_name=region,
                 endpoint_url=f"{endpoint.scheme}://{endpoint.netloc}" if endpoint else None,
-                config=Config(retries={"mode": "standard", "total_max_attempts": 3}, user_agent_extra="dolmen"),
+                config=Config(**(_HURRIED if self._hurried else _PATIENT), user_agent_extra="dolmen"),
             )
         except (BotoCoreError, ValueError) as error:
             raise InputError(f"the AWS configuration cannot be used: {error}") from error
