@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import msgspec
+import pyarrow as pa
 
 import dolmen
 from dolmen.database import Database
 from dolmen.format.entries import KeysTombstone, WhereTombstone
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryStore
+from dolmen.write.data_file import write_data_files
 from maintenance.harms import SCHEMA, damage, edit_stats, edit_tombstone, rows, tombstone, vector_file, vector_of
 from support.damaged import Damaged
 from support.tables import write_file
@@ -134,6 +136,21 @@ def nan_is_not_counted(db: Damaged) -> str:
 @damage("stats-untrue", deep=True)
 def nulls_of_a_nested_column_are_not_counted(db: Damaged) -> str:
     return edit_stats(db, 4, nulls=0)
+
+
+@damage("value-invalid", deep=True)
+def a_text_is_not_utf_8(db: Damaged) -> str:
+    store = MemoryStore(db.bucket)
+    texts = Database(store, Runtime())
+    texts.create_table("u", pa.schema([("s", pa.string())]))
+    texts_in_bytes = pa.array([b"a", b"b\xff", b"c"])
+    bad = pa.Array.from_buffers(pa.string(), 3, texts_in_bytes.buffers())
+    with texts.transaction() as tx:
+        entry = tx.entry("u")
+        tx.begin_upload()
+        files = write_data_files(store, "u", entry, [pa.record_batch([bad], entry.schema.arrow)], Runtime())
+        tx.add(dolmen.commit.statements.Write("u", entry.uuid, files=tuple(files)))
+    return files[0].path
 
 
 @damage("row-order", deep=True)

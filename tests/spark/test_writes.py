@@ -58,6 +58,14 @@ def test_what_the_job_wrote_is_named_by_an_intent_that_ends_with_it(
     assert all(name.startswith(intent.name + "-") for name in data_files(tmp_path))
 
 
+def test_text_that_is_not_utf_8_is_refused(spark: SparkSession, db: Database) -> None:
+    texts = db.create_table("texts", pa.schema([("s", pa.string()), ("l", pa.list_(pa.string()))]))
+    for columns in ("CAST(X'61FF' AS STRING) AS s", "ARRAY('a', CAST(X'61FF' AS STRING)) AS l"):
+        with pytest.raises(RowError, match="not UTF-8"):
+            append(texts, spark.sql(f"SELECT {columns}"))
+    assert texts.count() == 0
+
+
 def test_under_one_id_a_job_is_applied_once(spark: SparkSession, db: Database, table: Table, tmp_path: Path) -> None:
     first = append(table, rows(spark, 0, 10), request="batch-7")
     written = data_files(tmp_path)

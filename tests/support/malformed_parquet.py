@@ -54,7 +54,7 @@ MALFORMED_PARQUET: list[MalformedFile] = [
     whole("damaged Parquet", "page-checksum.parquet", flipped(PARQUET, 2000), "CRC"),
     whole("damaged Parquet", "zeros-in-a-page.parquet", PARQUET[:100] + bytes(500) + PARQUET[600:], "CRC"),
     whole("damaged Parquet", "one-and-a-half.parquet", PARQUET + PARQUET[:-50], "not a readable Parquet file"),
-    whole("damaged Parquet", "not-utf-8.parquet", _column("name", NOT_UTF8), "not a readable Parquet file"),
+    value("not-utf-8.parquet", _column("name", NOT_UTF8), "the text is not UTF-8", 1, "name"),
     # more of types
     whole("cannot be stored", "nulls-alone.parquet", as_parquet(pa.table({"n": pa.nulls(2)})), "cannot be stored", None),
     whole("other kind", "zoned-as-naive.parquet", _column("local", pa.array([1], pa.timestamp("us", "UTC"))), "never stored as timestamp[us]"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -80,6 +81,11 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         """
         if len(schema) == 0:
             raise SchemaError("a table needs at least one column")
+        with readable_names():
+            return cls._numbered(schema)
+
+    @classmethod
+    def _numbered(cls, schema: pa.Schema) -> Schema:
         names = [field.name for field in schema]
         for name in names:
             if not name or name.lower() == COMMIT_TS:
@@ -106,6 +112,21 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
             if field.name == name:
                 return field
         raise SchemaError(f"no column {name!r}; there are: {', '.join(f.name for f in self.fields)}")
+
+
+@contextmanager
+def readable_names() -> Iterator[None]:
+    """Around whatever looks at an Arrow schema from elsewhere: Arrow takes any bytes for the names of its columns.
+
+    Raises:
+        SchemaError: a name is not UTF-8.
+    """
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise SchemaError(
+            f"the name of a column, field or time zone is not UTF-8 ({error.object!r}): rename it"
+        ) from None
 
 
 def _number(field: pa.Field, ids: Iterator[int]) -> Field:

@@ -24,6 +24,7 @@ from dolmen.maintenance.verification_report import Ledger
 from dolmen.scan.footers import Footer, first_request
 from dolmen.scan.ranges import coalesce
 from dolmen.scan.sources import Source
+from dolmen.write.validity import first_invalid
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,13 @@ class Facts:
     Args:
         rows: how many rows were decoded.
         found: (kind, reason) of what was wrong on the way.
+        invalid: ids of columns with values that have no bounds, because they are none of their type.
     """
 
     rows: int = 0
     known: dict[int, Bounds] = field(default_factory=dict)
     found: list[tuple[str, str]] = field(default_factory=list)
+    invalid: set[int] = field(default_factory=set)
 
     def add(self, other: Facts) -> None:
         """Takes those of more rows of the same columns."""
@@ -55,6 +58,7 @@ class Facts:
             self.known[id_] = more if own is None else _joined(own, more)
         self.rows += other.rows
         self.found += other.found
+        self.invalid |= other.invalid
 
 
 class DataCheck:
@@ -155,6 +159,11 @@ class DataCheck:
         for id_, column in columns.items():
             if id_ != COMMIT_TS_ID and id_ not in self._types:
                 continue
+            if fault := _first_invalid(column):
+                reason = f"{place}row {fault[0] + 1} of it, column {self._named(id_)}: {fault[1]}"
+                facts.found.append(("value-invalid", reason))
+                facts.invalid.add(id_)
+                continue
             wanted = pa.int64() if id_ == COMMIT_TS_ID else self._types[id_]
             facts.known[id_] = found = _bounds(column if column.type == wanted else column.cast(wanted))
             claimed = footer.bounds(group, id_, file.stats[id_].nans if id_ in file.stats else None)
@@ -200,7 +209,7 @@ class DataCheck:
             self._found("row-count", file, f"{facts.rows:,} rows, not {file.rows:,}")
         for id_, raw in file.stats.items():
             arrow_type = self._types.get(id_)
-            if arrow_type is None:
+            if arrow_type is None or id_ in facts.invalid:
                 continue
             claimed = Bounds(nulls=raw.nulls) if is_nested(arrow_type) else bounds(raw, arrow_type)
             # A column that the file does not have is NULL in all its rows.
@@ -215,6 +224,16 @@ class DataCheck:
 
     def _named(self, id_: int) -> str:
         return "_commit_ts" if id_ == COMMIT_TS_ID else repr(self._entry.schema.by_id[id_].name)
+
+
+def _first_invalid(column: pa.ChunkedArray) -> tuple[int, str] | None:
+    """Place and reason of the first value that is none of the column's type."""
+    start = 0
+    for chunk in column.chunks:
+        if fault := first_invalid(chunk):
+            return start + fault[0], fault[1]
+        start += len(chunk)
+    return None
 
 
 def _bounds(column: pa.ChunkedArray) -> Bounds:

@@ -190,6 +190,13 @@ _ALL: tuple[Kind, ...] = (
         ),
     ),
     Kind("row-count", "error", "a data file has as many rows as its entry says", _COPY_OR_LOSE_ROWS),
+    Kind(
+        "value-invalid",
+        "error",
+        "every value is one of its column's type, texts are UTF-8",
+        "Engines refuse the value, or deletes can't be evaluated on it. An older dolmen let it in: scan the table as "
+        "Arrow, mend the column (cast it to binary and decode it by its true encoding), and overwrite the table.",
+    ),
     Kind("stats-untrue", "error", "statistics contain the values, and their counts are exact", _REWRITE),
     Kind(
         "row-order",

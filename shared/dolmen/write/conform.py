@@ -15,8 +15,9 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.errors import RowError, SchemaError
-from dolmen.format.schema import Schema
+from dolmen.format.schema import Schema, readable_names
 from dolmen.write.lossless import Cast, FindCast, Misfit, first_misfit, lossless, matching
+from dolmen.write.validity import check_values
 
 MAX_BATCH_ROWS = 131_072
 MAX_BATCH_BYTES = 64 << 20
@@ -50,20 +51,21 @@ def plan_conform(source: pa.Schema, target: Schema | pa.Schema, find: FindCast =
         SchemaError: a column is there twice, is unknown, is missing and not nullable, or is of another kind.
     """
     schema = target.arrow if isinstance(target, Schema) else target
-    columns = (
-        Column(field, place, cast)
-        for field, (cast, place) in zip(schema, matching(list(source), list(schema), find), strict=True)
-    )
+    with readable_names():
+        matched = matching(list(source), list(schema), find)
+    columns = (Column(field, place, cast) for field, (cast, place) in zip(schema, matched, strict=True))
     return Plan(schema, tuple(columns))
 
 
 def conform(batches: pa.RecordBatchReader, schema: Schema | pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of ``batches`` as batches of exactly ``schema``, neither too long nor too large.
 
+    The batches may come from anywhere: every value is looked at, whether it is one of its own type at all.
+
     Raises:
         SchemaError: the columns do not match; raised by the call, before any row is read.
-        RowError: a value does not fit; ``row`` counts from 1 over the whole stream. Rows before its batch have
-            been handed out by then.
+        RowError: a value does not fit, or is none of its type; ``row`` counts from 1 over the whole stream. Rows
+            before its batch have been handed out by then.
     """
     return _conform(batches, plan_conform(batches.schema, schema))
 
@@ -71,6 +73,7 @@ def conform(batches: pa.RecordBatchReader, schema: Schema | pa.Schema) -> Iterat
 def _conform(batches: Iterable[pa.RecordBatch], plan: Plan) -> Iterator[pa.RecordBatch]:
     row = 1
     for batch in batches:
+        check_values(batch, first_row=row)
         for part in _parts(batch):
             yield conform_batch(part, plan, first_row=row)
             row += part.num_rows

@@ -12,6 +12,8 @@ import pyarrow as pa
 from dolmen.errors import InputError
 
 BATCH_ROWS = 65_536
+_NOT_ARROW = pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, UnicodeError
+"""What pyarrow raises of values that it has no type for."""
 _TAKEN = (
     "a pyarrow Table, RecordBatch, RecordBatchReader, dataset or scanner, an iterable of record batches, "
     "a pandas or Polars DataFrame, a DuckDB relation, a dict of columns, a list of dicts, "
@@ -36,7 +38,7 @@ def as_batches(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchRead
         if len(reader.schema) == 0:
             return pa.RecordBatchReader.from_batches(schema or reader.schema, [])
         return reader
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+    except _NOT_ARROW as error:
         raise InputError(f"these rows cannot be taken as Arrow data: {error}") from error
 
 
@@ -137,6 +139,6 @@ def _from_columns(columns: dict[Any, Any]) -> pa.Table:
             raise InputError(f"column name {name!r} is no string")
         try:
             arrays[name] = values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError) as error:
+        except (*_NOT_ARROW, TypeError) as error:
             raise InputError(f"column {name!r}: {error}") from error
     return pa.table(arrays)
