@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
+from dolmen import arguments
 from dolmen.commit.statements import DeletePositions, Write
 from dolmen.commit.workbench import Workbench
 from dolmen.context import Context
@@ -23,6 +24,7 @@ from dolmen.reading import Where
 from dolmen.scan.positions import matching_positions
 from dolmen.write.conform import conform
 from dolmen.write.data_file import write_data_files
+from dolmen.write.row_digest import RowDigest
 from dolmen.write.rows import as_batches
 from dolmen.write.upsert import dedupe_last
 
@@ -41,16 +43,18 @@ def append(
     data: Any,
     request: str | None = None,
     intent: Callable[[], Intent] | None = None,
+    digest: RowDigest | None = None,
 ) -> Write:
     """Writes rows into data files. Nothing is checked against rows that are there already.
 
     Args:
         intent: gives the intent to write under, asked for when a second file begins; without it there is none.
+        digest: takes the rows on their way.
 
     Raises:
         SchemaError, RowError: the data does not fit; nothing is visible of it.
     """
-    batches = conform(as_batches(data, entry.schema.arrow), entry.schema)
+    batches = rows_of(entry, data, digest)
     files = _write(context, name, entry, batches, intent)
     return Write(name, entry.uuid, files=files, request=request)
 
@@ -64,11 +68,12 @@ def upsert(
     on: Sequence[str] | None = None,
     request: str | None = None,
     intent: Callable[[], Intent] | None = None,
+    digest: RowDigest | None = None,
 ) -> Write:
     """Writes rows, and a tombstone for the older rows with their keys. Of equal keys in ``data`` the last wins.
 
     Args:
-        intent: as for ``append``.
+        intent, digest: as for ``append``.
 
     Raises:
         InputError: no key to go by, or one of floats.
@@ -76,7 +81,7 @@ def upsert(
         LimitError: more than 1,000,000 keys.
     """
     fields = key_fields(entry, on)
-    batches, keys = dedupe_last(conform(as_batches(data, entry.schema.arrow), entry.schema), fields)
+    batches, keys = dedupe_last(rows_of(entry, data, digest), fields)
     if keys.num_rows == 0:
         return Write(name, entry.uuid, request=request)
     files = _write(context, name, entry, batches, intent)
@@ -90,18 +95,25 @@ def replace(
     name: str,
     entry: TableEntry,
     data: Any,
-    keys: Any,
+    keys: Keys,
     request: str | None = None,
     intent: Callable[[], Intent] | None = None,
+    digest: RowDigest | None = None,
 ) -> Write:
     """Writes rows, and a tombstone for the older rows with ``keys``, which need not be theirs. Reads no data.
 
     Args:
-        keys: as for ``delete_keys``, of the primary key.
-        intent: as for ``append``.
+        keys: of the primary key (see ``take_keys``).
+        intent, digest: as for ``append``.
     """
-    files = append(context, name, entry, data, request, intent).files
-    return Write(name, entry.uuid, files, delete_keys(bench, name, entry, keys, request=request).tombstones, request)
+    files = append(context, name, entry, data, request, intent, digest).files
+    return Write(name, entry.uuid, files, delete_keys(bench, name, entry, keys, request).tombstones, request)
+
+
+def rows_of(entry: TableEntry, data: Any, digest: RowDigest | None = None) -> Iterator[pa.RecordBatch]:
+    """Rows made to fit a table, one batch after the other, each taken by ``digest`` on its way."""
+    batches = conform(as_batches(data, entry.schema.arrow), entry.schema)
+    return digest.passing(batches) if digest else batches
 
 
 def _write(
@@ -126,23 +138,9 @@ def delete_where(
     Equalities on a tuple of columns become a keys tombstone, anything else a where tombstone.
     """
     predicate = parse_where(context, entry, where)
-    tuples = as_keys(predicate)
-    if tuples is not None:
-        ids, values = tuples
-        fields = [entry.schema.by_id[id_] for id_ in ids]
-        arrays = (
-            [
-                to_array(list(column), field.arrow_type)
-                for field, column in zip(fields, zip(*values, strict=True), strict=True)
-            ]
-            if values
-            else [pa.array([], field.arrow_type) for field in fields]
-        )
-        rows = pa.table(arrays, names=[field.name for field in fields])
-        keys = keys_from_arrow(rows, tuple(fields))
-        if keys.num_rows == 0:  # equalities with NULL alone: nothing equals it
-            return Write(name, entry.uuid, request=request)
-        return Write(name, entry.uuid, tombstones=(_keys_tombstone(bench, name, entry, keys),), request=request)
+    keys = _named_keys(predicate, entry)
+    if keys is not None:
+        return delete_keys(bench, name, entry, keys, request)
     body = to_json(predicate)
     if len(body) > MAX_REQUEST_BYTES:
         raise LimitError(f"a predicate of {len(body):,} bytes: at most {MAX_REQUEST_BYTES:,} are allowed")
@@ -152,25 +150,53 @@ def delete_where(
     return Write(name, entry.uuid, tombstones=(WhereTombstone(ids, blob, inline),), request=request)
 
 
-def delete_keys(
-    bench: Workbench,
-    name: str,
-    entry: TableEntry,
-    keys: Any,
-    on: Sequence[str] | None = None,
-    request: str | None = None,
-) -> Write:
-    """A tombstone for the rows with these keys. Reads no data.
+def delete_keys(bench: Workbench, name: str, entry: TableEntry, keys: Keys, request: str | None = None) -> Write:
+    """A tombstone for the rows with these keys (see ``take_keys``). Reads no data."""
+    if keys.num_rows == 0:  # equalities with NULL alone, as well: nothing equals it
+        return Write(name, entry.uuid, request=request)
+    return Write(name, entry.uuid, tombstones=(_keys_tombstone(bench, name, entry, keys),), request=request)
+
+
+def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = None) -> Keys:
+    """Keys as callers give them.
 
     Args:
         keys: values of the one key column, tuples of several, or anything Arrow with columns of their names.
         on: names of the key columns; the primary key by default.
     """
     fields = key_fields(entry, on)
-    found = keys_from_arrow(_key_rows(keys, fields), fields)
-    if found.num_rows == 0:
-        return Write(name, entry.uuid, request=request)
-    return Write(name, entry.uuid, tombstones=(_keys_tombstone(bench, name, entry, found),), request=request)
+    return keys_from_arrow(_key_rows(keys, fields), fields)
+
+
+def where_content(entry: TableEntry, where: Where) -> list[Any]:
+    """What a delete by predicate says, for its request's digest: equal for predicates that are read alike.
+
+    ``now()`` is taken as the epoch: a request that is tried again later says the same.
+    """
+    predicate = parse(where or "", entry.schema, now_us=0)
+    keys = _named_keys(predicate, entry)
+    return ["where", to_json(predicate).decode()] if keys is None else keys_content(entry, keys)
+
+
+def keys_content(entry: TableEntry, keys: Keys) -> list[Any]:
+    """What keys say, for a request's digest. Neither their order nor how often each is given makes a difference."""
+    names = [entry.schema.by_id[int(id_)].name for id_ in keys.column_names]
+    digest = RowDigest(pa.schema([(name, kind) for name, kind in zip(names, keys.schema.types, strict=True)]))
+    for batch in keys.to_batches():
+        digest.update(batch)
+    return ["keys", digest.hexdigest()]
+
+
+def _named_keys(predicate: Predicate, entry: TableEntry) -> Keys | None:
+    """The keys that a predicate is about, if it says nothing else."""
+    tuples = as_keys(predicate)
+    if tuples is None:
+        return None
+    ids, values = tuples
+    fields = tuple(entry.schema.by_id[id_] for id_ in ids)
+    columns = zip(*values, strict=True) if values else [()] * len(fields)
+    arrays = [to_array(list(column), field.arrow_type) for field, column in zip(fields, columns, strict=True)]
+    return keys_from_arrow(pa.table(arrays, names=[field.name for field in fields]), fields)
 
 
 def delete_positions(
@@ -191,11 +217,10 @@ def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:
     return parse(where, entry.schema, now_us=context.store.clock.now_us)
 
 
-def key_fields(entry: TableEntry, on: Sequence[str] | None) -> tuple[Field, ...]:
+def key_fields(entry: TableEntry, on: str | Sequence[str] | None) -> tuple[Field, ...]:
     """The columns to go by. Raises InputError when there is no primary key and ``on`` names none."""
     if on is not None:
-        names = [on] if isinstance(on, str) else list(on)
-        fields = tuple(entry.schema.field(name) for name in names)
+        fields = tuple(entry.schema.field(name) for name in arguments.names("on", on))
     else:
         fields = tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
     if not fields:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from dolmen.commit.applied import digest_of
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import TABLE_PROPERTIES, shown
@@ -61,7 +60,7 @@ class Table(ReadableTable):
         Raises:
             SchemaError, RowError: the data does not fit the table; nothing was added.
         """
-        return self._commit("append", request, lambda table: table.append(data, request=request))
+        return self._commit("append", lambda table: table.append(data, request=request))
 
     def upsert(self, data: Any, on: Sequence[str] | None = None, *, request: str | None = None) -> Commit:
         """Adds rows in place of all older rows with their keys, without reading any. Of equal keys the last wins.
@@ -73,7 +72,7 @@ class Table(ReadableTable):
             RowError: a NULL key, or rows that do not fit.
             LimitError: more than 1,000,000 keys.
         """
-        return self._commit("upsert", request, lambda table: table.upsert(data, on, request=request))
+        return self._commit("upsert", lambda table: table.upsert(data, on, request=request))
 
     def delete(
         self,
@@ -97,10 +96,9 @@ class Table(ReadableTable):
         def statement(table: TransactionTable) -> None:
             table.delete(where, keys=keys, on=on, mode=mode, request=request)
 
-        content = None if request is None else digest_of({"table": self.name, "where": where, "keys": keys, "on": on})
         if mode == "positions":  # a file may be replaced between the look-up and the commit: look again
-            return replay(self._context, lambda tx: self._run(tx, request, content, statement), "delete").commit
-        return self._commit("delete", request, statement, content)
+            return replay(self._context, lambda tx: statement(tx.table(self.name)), "delete").commit
+        return self._commit("delete", statement)
 
     def overwrite(self, data: Any, *, force: bool = False, request: str | None = None) -> Commit:
         """Replaces all rows by others, in one commit. Older versions still show the old ones until they expire.
@@ -114,7 +112,7 @@ class Table(ReadableTable):
             ConflictError: somebody added or deleted rows meanwhile (unless forced), or overwrote the table too.
             SchemaError, RowError: the data does not fit the table; nothing was changed.
         """
-        return self._commit("overwrite", request, lambda table: table.overwrite(data, force=force, request=request))
+        return self._commit("overwrite", lambda table: table.overwrite(data, force=force, request=request))
 
     def set(self, **changes: Any) -> Commit:
         """Changes settings of this table, in one commit: ``set(ttl="event_time 90d", target_file_bytes="256MB")``.
@@ -125,23 +123,17 @@ class Table(ReadableTable):
         Raises:
             InputError, SchemaError: an unknown setting, or a value that is not allowed.
         """
-        return self._commit("set", None, lambda table: table.set(**changes))
+        return self._commit("set", lambda table: table.set(**changes))
 
     def settings(self) -> dict[str, Any]:
         """Every setting of this table with the value that holds, as it was given; the default where none was."""
         entry = self._context.segments.whole(self._snapshot().table(self.name))
         return shown(entry.properties, TABLE_PROPERTIES)
 
-    def _commit(
-        self,
-        operation: str,
-        request: str | None,
-        statement: Callable[[TransactionTable], None],
-        digest: str | None = None,
-    ) -> Commit:
+    def _commit(self, operation: str, statement: Callable[[TransactionTable], None]) -> Commit:
         with Transaction(self._context, operation) as transaction:
             try:
-                self._run(transaction, request, digest, statement)
+                statement(transaction.table(self.name))
             except InputError as error:
                 self._check_same(transaction.base, error)
                 raise
@@ -160,14 +152,3 @@ class Table(ReadableTable):
                 f"table {self.name!r} was dropped and created again since version {base.version}, which this handle "
                 "knows and the input does not fit: open it anew and repeat"
             ) from error
-
-    def _run(
-        self,
-        transaction: Transaction,
-        request: str | None,
-        digest: str | None,
-        statement: Callable[[TransactionTable], None],
-    ) -> None:
-        if request is not None:
-            transaction.bind(request, digest or "")
-        statement(transaction.table(self.name))

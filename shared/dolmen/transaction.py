@@ -30,6 +30,7 @@ from dolmen.predicate import Predicate, Verdict, columns, judge
 from dolmen.results import Commit
 from dolmen.segments.judging import known_bounds
 from dolmen.transaction_table import TransactionTable
+from dolmen.write.row_digest import content_digest
 
 if TYPE_CHECKING:
     from dolmen.scan.sql import SqlResult
@@ -49,6 +50,8 @@ class Transaction:
         self._statements: list[Statement] = []
         self._claims: list[Claim] = []
         self._applied: dict[str, str] = {}
+        self._said: dict[str, tuple[str, ...]] = {}
+        self._bound_later: str | None = None
         self._first_upload_us: int | None = None
         self._intent: Intent | None = None
         self._draft: Draft | None = None
@@ -74,6 +77,7 @@ class Transaction:
     ) -> TransactionTable:
         """See ``Database.create_table``."""
         check_table_name(name)
+        asked, applied = self.asks_content(request), self.has_applied(request)
         stored = Schema.from_arrow(schema)
         key = mutation.check_key(tuple(stored.field(column) for column in _names(primary_key)))
         order = tuple(stored.field(column) for column in _names(sort_key))
@@ -89,7 +93,11 @@ class Transaction:
                 if value is not None
             },
         )
-        self.add(Create(name, entry, request))
+        if not applied:
+            self.add(Create(name, entry, request))
+        if request is not None and asked:
+            keys = [[field.name for field in each] for each in (key, order)]
+            self.say(request, content_digest("create_table", name, str(stored.arrow), *keys, entry.properties))
         return TransactionTable(self, name)
 
     def drop_table(self, name: str) -> None:
@@ -108,25 +116,51 @@ class Transaction:
         return run_sql(query, self.table)
 
     def bind(self, request: str, digest: str) -> None:
-        """Makes this transaction apply a request exactly once; bind statements to it by the same id."""
+        """Makes this transaction apply a request exactly once, whose content the caller knows a digest of.
+
+        Without it, statements under a request's id make up its content: their operations, tables, rows and predicates.
+
+        Args:
+            request: its id, which the statements that belong to it have too.
+            digest: of its content; another one under the same id is refused, but for "", which says nothing.
+
+        Raises:
+            InputError: the id is none, or is here with another digest already.
+        """
         request, digest = arguments.request_id(request), arguments.text("digest", digest)
         if self._applied.setdefault(request, digest) != digest:
             raise InputError(f"request {request!r} stands in this transaction twice with different content")
 
+    def asks_content(self, request: str | None) -> bool:
+        """Whether statements under this id are to say their content: unless the caller binds it to a digest."""
+        return request is not None and request not in self._applied and request != self._bound_later
+
+    def say(self, request: str, content: str) -> None:
+        """Adds the digest of a statement to the content of its request."""
+        self._open()
+        self._said[request] = (*self._said.get(request, ()), content)
+
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Statements inside this block are all added or, when it raises, none of them."""
+    def together(self, bound_later: str | None = None) -> Iterator[None]:
+        """Statements inside this block are all added or, when it raises, none of them.
+
+        Args:
+            bound_later: a request's id, which the caller binds to a digest (``bind``) once they are added.
+        """
         draft = self._draft.copy() if self._draft else None
-        statements, claims = len(self._statements), len(self._claims)
+        statements, claims, said = len(self._statements), len(self._claims), dict(self._said)
+        self._bound_later = bound_later
         try:
             yield
         except BaseException:
-            self._draft, self._seen = draft, None
+            self._draft, self._seen, self._said = draft, None, said
             del self._statements[statements:], self._claims[claims:]
             raise
+        finally:
+            self._bound_later = None
 
     def applied_before(self, requests: Collection[str]) -> dict[str, AppliedId]:
-        """Those of ``requests`` (ids) that its base has, under this digest or another.
+        """Those of ``requests`` (ids) that its base has, whatever their content was.
 
         Only saves work: ``commit`` looks again, on the newest version. Statements of these requests need not look.
         """
@@ -138,6 +172,7 @@ class Transaction:
         """Whether its base shows this request's work already: a statement of it would stand there twice."""
         if request is None:
             return False
+        request = arguments.request_id(request)
         if request not in self._known_applied():
             self.applied_before([request])
         return self._known_applied()[request]
@@ -157,13 +192,15 @@ class Transaction:
         """
         self._open()
         self._done = True
-        if not self._statements and not self._applied:
+        said = {id_: parts[0] if len(parts) == 1 else content_digest(*parts) for id_, parts in self._said.items()}
+        applied = {**said, **self._applied}
+        if not self._statements and not applied:
             return Commit.nothing(self.base.as_history())
         change = Change(
             commit_id=self.context.runtime.uuid(),
             operation=self._operation,
             statements=tuple(self._statements),
-            applied=self._applied,
+            applied=applied,
             claims=tuple(self._claims),
             first_upload_us=self._first_upload_us,
             txid=self._intent.txid if self._intent else None,

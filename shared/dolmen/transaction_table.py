@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, get_args
 
-from dolmen import mutation
+from dolmen import arguments, mutation
 from dolmen.commit.statements import DeletePositions, Overwrite, Statement
 from dolmen.commit.upkeep import SetProperties
 from dolmen.errors import InputError
-from dolmen.format.manifest import Manifest
+from dolmen.format.keys import Keys
+from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import check_table_properties
 from dolmen.predicate import Predicate
 from dolmen.reading import ReadableTable, Where
+from dolmen.write.row_digest import RowDigest, content_digest
 
 if TYPE_CHECKING:
     from dolmen.transaction import Transaction
@@ -36,27 +38,24 @@ class TransactionTable(ReadableTable):
 
     def append(self, data: Any, *, request: str | None = None) -> None:
         """See ``Table.append``."""
-        transaction = self._transaction
-        entry = transaction.entry(self.name)
-        if transaction.has_applied(request):
-            return
-        transaction.begin_upload()
-        statement = mutation.append(self._context, self.name, entry, data, request, transaction.intent)
-        if statement.files:
-            transaction.add(statement)
 
-    def upsert(self, data: Any, on: Sequence[str] | None = None, *, request: str | None = None) -> None:
+        def state(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
+            intent = self._transaction.intent
+            made = mutation.append(self._context, self.name, entry, data, request, intent, digest)
+            return made if made.files else None
+
+        self._write("append", data, request, state)
+
+    def upsert(self, data: Any, on: str | Sequence[str] | None = None, *, request: str | None = None) -> None:
         """See ``Table.upsert``."""
-        transaction = self._transaction
-        entry = transaction.entry(self.name)
-        if transaction.has_applied(request):
-            return
-        transaction.begin_upload()
-        statement = mutation.upsert(
-            self._context, transaction.bench, self.name, entry, data, on, request, transaction.intent
-        )
-        if statement.files:
-            transaction.add(statement)
+        bench, intent = self._transaction.bench, self._transaction.intent
+        names = [field.name for field in mutation.key_fields(self._transaction.entry(self.name), on)]
+
+        def state(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
+            made = mutation.upsert(self._context, bench, self.name, entry, data, names, request, intent, digest)
+            return made if made.files else None
+
+        self._write("upsert", data, request, state, sorted(names))
 
     def replace(self, data: Any, keys: Any, *, request: str | None = None) -> None:
         """Adds rows and deletes the older ones with ``keys``, in one statement: an upsert whose keys are known.
@@ -64,37 +63,57 @@ class TransactionTable(ReadableTable):
         Args:
             keys: values of the primary key, tuples of several, or anything Arrow with columns of their names.
         """
-        transaction = self._transaction
-        entry = transaction.entry(self.name)
-        if transaction.has_applied(request):
-            return
-        transaction.begin_upload()
-        statement = mutation.replace(
-            self._context, transaction.bench, self.name, entry, data, keys, request, transaction.intent
-        )
-        if statement.files or statement.tombstones:
-            transaction.add(statement)
+        bench, intent, own = self._transaction.bench, self._transaction.intent, self._transaction.entry(self.name)
+        taken = mutation.take_keys(own, keys)
+
+        def state(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
+            made = mutation.replace(self._context, bench, self.name, entry, data, taken, request, intent, digest)
+            return made if made.files or made.tombstones else None
+
+        self._write("replace", data, request, state, lambda: mutation.keys_content(own, taken))
 
     def overwrite(self, data: Any, *, force: bool = False, request: str | None = None) -> None:
         """See ``Table.overwrite``."""
+        arguments.flag("force", force)
+        transaction = self._transaction
+
+        def state(entry: TableEntry, digest: RowDigest | None) -> Statement:
+            base = transaction.base.tables.get(self.name)
+            intent = transaction.intent
+            files = mutation.append(self._context, self.name, entry, data, request, intent, digest).files
+            epoch, base_ts = base.epoch if base else 0, transaction.base.commit_ts
+            return Overwrite(self.name, entry.uuid, epoch, base_ts, files, force, request)
+
+        self._write("overwrite", data, request, state)
+
+    def _write(
+        self,
+        operation: str,
+        data: Any,
+        request: str | None,
+        state: Callable[[TableEntry, RowDigest | None], Statement | None],
+        also: Any = None,
+    ) -> None:
+        """Adds a statement that writes rows. If its request was applied before, they are only compared with that.
+
+        Args:
+            state: makes the statement, or None where there is nothing to do; hands the rows to the digest.
+            also: what belongs to the request's content beside its rows, or a function that tells.
+        """
         transaction = self._transaction
         entry = transaction.entry(self.name)
-        if transaction.has_applied(request):
-            return
-        transaction.begin_upload()
-        base = transaction.base.tables.get(self.name)
-        written = mutation.append(self._context, self.name, entry, data, request, transaction.intent)
-        transaction.add(
-            Overwrite(
-                self.name,
-                entry.uuid,
-                base.epoch if base else 0,
-                transaction.base.commit_ts,
-                written.files,
-                force,
-                request,
-            )
-        )
+        applied = transaction.has_applied(request)
+        digest = RowDigest(entry.schema.arrow) if transaction.asks_content(request) else None
+        if not applied:
+            transaction.begin_upload()
+            if (statement := state(entry, digest)) is not None:
+                transaction.add(statement)
+        elif digest:
+            for batch in mutation.rows_of(entry, data):
+                digest.update(batch)
+        if request is not None and digest:
+            beside = also() if callable(also) else also
+            transaction.say(request, content_digest(operation, self.name, beside, digest.hexdigest()))
 
     def set(self, **changes: Any) -> None:
         """See ``Table.set``."""
@@ -113,28 +132,39 @@ class TransactionTable(ReadableTable):
         request: str | None = None,
     ) -> None:
         """See ``Table.delete``."""
-        transaction, context = self._transaction, self._context
+        transaction = self._transaction
         entry = transaction.entry(self.name)
-        statement: Statement | None
         if (keys is None) == (where is None):
             raise InputError("delete takes a predicate or keys=..., one of them")
-        if transaction.has_applied(request):
-            return
-        if mode == "positions":
-            if keys is not None:
-                raise InputError('mode="positions" takes a predicate, not keys')
-            transaction.pin()
-            statement = mutation.delete_positions(
-                context, transaction.bench, transaction.manifest, self.name, where, request
-            )
-            if statement is None and transaction.changes(self.name):
-                # What stands before it may be why it found nothing, and may be taken out (Change.without).
-                statement = DeletePositions.of(self.name, entry.uuid, {}, request)
-        elif mode != "tombstone":
-            raise InputError(f'mode {mode!r}: "tombstone" or "positions"')
-        elif keys is not None:
-            statement = mutation.delete_keys(transaction.bench, self.name, entry, keys, on, request)
-        else:
-            statement = mutation.delete_where(context, transaction.bench, self.name, entry, where, request)
-        if statement is not None and getattr(statement, "tombstones", True):
-            transaction.add(statement)
+        if mode not in get_args(mutation.Mode):
+            raise InputError(f'mode={arguments.shown(mode)}: "tombstone" or "positions"')
+        if on is not None and keys is None:
+            raise InputError("on=... goes with keys: a predicate names its columns itself")
+        if mode == "positions" and keys is not None:
+            raise InputError('mode="positions" takes a predicate, not keys')
+        taken = None if keys is None else mutation.take_keys(entry, keys, on)
+        asked = transaction.asks_content(request)
+        if not transaction.has_applied(request):
+            statement = self._delete(entry, where, taken, mode, request)
+            if statement is not None and getattr(statement, "tombstones", True):
+                transaction.add(statement)
+        if request is not None and asked:
+            said = mutation.where_content(entry, where) if taken is None else mutation.keys_content(entry, taken)
+            transaction.say(request, content_digest("delete", self.name, *said))
+
+    def _delete(
+        self, entry: TableEntry, where: Where, keys: Keys | None, mode: mutation.Mode, request: str | None
+    ) -> Statement | None:
+        transaction, context = self._transaction, self._context
+        if keys is not None:
+            return mutation.delete_keys(transaction.bench, self.name, entry, keys, request)
+        if mode == "tombstone":
+            return mutation.delete_where(context, transaction.bench, self.name, entry, where, request)
+        transaction.pin()
+        statement = mutation.delete_positions(
+            context, transaction.bench, transaction.manifest, self.name, where, request
+        )
+        if statement is None and transaction.changes(self.name):
+            # What stands before it may be why it found nothing, and may be taken out (Change.without).
+            return DeletePositions.of(self.name, entry.uuid, {}, request)
+        return statement

@@ -176,7 +176,9 @@ def test_the_digest_tells_all_requests_apart(
         table.delete(**other, request="a")
 
 
-def test_keys_that_can_be_read_only_once_have_no_digest(table: dolmen.Table) -> None:
-    reader = people(1).select(["id"]).to_reader()
-    with pytest.raises(InputError, match="Arrow table"):
-        table.delete(keys=reader, request="a")
+def test_keys_have_one_digest_however_they_are_given(table: dolmen.Table) -> None:
+    made = table.delete(keys=people(3, 1, 2).select(["id"]).to_reader(), request="a")
+    for same in ([1, 2, 3], (3, 2, 1, 1), {1, 2, 3}, range(1, 4), pa.table({"id": pa.array([3, 2, 1], pa.int8())})):
+        assert table.delete(keys=same, request="a").already == {"a": made.version}
+    for same in ("id IN (1, 2, 3)", {"id": [3, 2, 1]}, "id = 1 OR id = 3 OR id = 2"):
+        assert table.delete(same, request="a").already == {"a": made.version}

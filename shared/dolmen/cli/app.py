@@ -68,8 +68,6 @@ def append(
     if create and table not in db.tables():
         db.create_table(table, _inferred(files[0]))
     with Progress(files, quiet=as_json) as progress, db.transaction("upsert" if upsert else "append") as tx:
-        if request_id is not None:
-            tx.bind(request_id, "")
         target = tx.table(table)
         write = target.upsert if upsert else target.append
         for file in files:

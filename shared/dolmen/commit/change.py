@@ -48,11 +48,13 @@ class Change:
         """Versions by id of those of its ids that the base has already; looks into segments only for ids they may have.
 
         Raises:
-            AppliedIdError: an id is there with another digest: another request under the same id.
+            AppliedIdError: an id is there with another digest: another request under the same id. One that is empty
+                says nothing of the content.
         """
         known = find_applied(base, self.applied.keys(), segments)
         for entry in known.values():
-            if entry.digest != self.applied[entry.id]:
+            digest = self.applied[entry.id]
+            if entry.digest and digest and entry.digest != digest:
                 raise AppliedIdError(
                     f"id {entry.id!r} was applied by version {entry.version} with other content: use a new id"
                 )

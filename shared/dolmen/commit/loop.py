@@ -68,7 +68,7 @@ def commit(head: Head, change: Change, bench: Workbench) -> Committed:
             if manifest is None:
                 return Committed(None, already, tries)
             manifest = bench.fit(manifest, base.manifest)
-            body = manifest.encode_checked()
+            manifest, body = manifest.as_read()
         except Error as error:
             gone = isinstance(error, CorruptionError) and error.is_missing
             if fresh and not gone:

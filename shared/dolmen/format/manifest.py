@@ -288,20 +288,18 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InputError(f"this can't be committed, as it can't be written down: {error}") from error
 
-    def encode_checked(self) -> bytes:
-        """The object's bytes, once the code that reads it has made the same manifest of them.
+    def as_read(self) -> tuple[Manifest, bytes]:
+        """The object's bytes, and what the code that reads them makes of them: what all others will see.
 
         Raises:
-            InputError: it would not; so it may not be committed.
+            InputError: it can make nothing of them; so they may not be committed.
         """
         body = self.encode()
         try:
-            same = Manifest.decode(body, self.key) == self
+            read = Manifest.decode(body, self.key)
         except (Error, RecursionError) as error:
             raise InputError(f"this can't be committed, as nobody could read it: {error}") from error
-        if not same:
-            raise InputError("this can't be committed: a reader would see something else than what was given")
-        return body
+        return (self if read == self else read), body  # the same objects as before, where there is no difference
 
     @classmethod
     def decode(cls, body: bytes, key: str) -> Manifest:

@@ -184,12 +184,18 @@ def _type_to_json(arrow_type: pa.DataType, ids: Iterator[int]) -> TypeJson:
     """The stored form of a storable type; children get ids from ``ids``."""
     t = pa.types
     if t.is_list(arrow_type):
-        return {"list": _number(arrow_type.value_field, ids)}
+        return {"list": _child_to_json(arrow_type.value_field, ids)}
     if t.is_struct(arrow_type):
-        return {"struct": [_number(field, ids) for field in arrow_type]}
+        return {"struct": [_child_to_json(field, ids) for field in arrow_type]}
     if t.is_map(arrow_type):
-        return {"map": [_number(arrow_type.key_field, ids), _number(arrow_type.item_field, ids)]}
+        return {"map": [_child_to_json(arrow_type.key_field, ids), _child_to_json(arrow_type.item_field, ids)]}
     return str(arrow_type)
+
+
+def _child_to_json(field: pa.Field, ids: Iterator[int]) -> dict[str, Any]:
+    """As it is read again: a schema that was made equals the same one that was read."""
+    told: dict[str, Any] = msgspec.to_builtins(_number(field, ids))
+    return told
 
 
 def type_from_json(json: TypeJson) -> pa.DataType:

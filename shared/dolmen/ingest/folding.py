@@ -124,7 +124,7 @@ def _state(
             elif out_of_time():
                 raise RetryableError("this invocation is running out of time")
             else:
-                with transaction.together():
+                with transaction.together(request.id):
                     to_apply = request.state(transaction)
                 if to_apply:
                     transaction.bind(request.id, request.digest)

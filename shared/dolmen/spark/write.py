@@ -20,7 +20,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.intent import BEAT_SECONDS
-from dolmen.mutation import MAX_KEYS, delete_keys, key_fields
+from dolmen.mutation import MAX_KEYS, delete_keys, key_fields, take_keys
 from dolmen.reading import Where
 from dolmen.results import Commit
 from dolmen.snapshot import pin
@@ -147,7 +147,8 @@ def delete(
             few = given.limit(MAX_KEYS + 1).toArrow()
         if few.num_rows <= MAX_KEYS:  # a job that collects them costs less than one that writes
             check_not_null(few, fields)
-            made = delete_keys(transaction.bench, table.name, entry, few, [field.name for field in fields], request)
+            keys = take_keys(entry, few, [field.name for field in fields])
+            made = delete_keys(transaction.bench, table.name, entry, keys, request)
             return made if made.tombstones else None
         reported = write_keys(transaction, table.name, given.distinct(), fields, rows=False)
         hidden = tombstones(transaction.bench, table.name, entry.uuid, reported, fields)
