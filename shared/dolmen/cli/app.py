@@ -13,17 +13,19 @@ from rich.markup import escape
 
 import dolmen
 from dolmen.cli.exit_codes import exit_code
-from dolmen.cli.options import At, DatabaseUrl, Json, Request, TableName, Version, app
+from dolmen.cli.options import At, DatabaseUrl, Form, Json, Output, Request, TableName, Version, app
 from dolmen.cli.output import (
     commit_facts,
     console,
+    destination,
     errors,
     print_commit,
     print_json,
     print_rows,
-    write_rows,
+    send_rows,
 )
 from dolmen.cli.progress import Progress
+from dolmen.cli.terminal import ends_of, show_ends, show_scan
 from dolmen.declaration.columns import parse_columns
 from dolmen.errors import Error, InputError
 from dolmen.ingest.files.formats import detect, infer, read
@@ -115,26 +117,25 @@ def scan(
     order_by: Annotated[str, typer.Option(help="Columns to sort by; -name for descending.")] = "",
     version: Version = None,
     at: At = None,
-    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Write to this file.")] = None,  # noqa: UP045
-    form: Annotated[str, typer.Option("--format", help="table, csv, jsonl, arrow or parquet.")] = "table",
+    output: Output = None,
+    form: Form = None,
     count: Annotated[bool, typer.Option("--count", help="Only count the rows.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show what would be read, and read nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Read rows: filter, project, time travel; print them or write a file."""
+    """Read rows: filter, project, time travel; show them or write a file."""
+    format = destination(output, form, as_json=as_json)
     source = _snapshot(dolmen.open(database), version, at).table(table)
-    found = source.scan(_names(columns), where, limit, order_by=_names(order_by))
+    found = partial(source.scan, _names(columns), where, order_by=_names(order_by))
     if explain:
-        sys.stdout.write(str(found.explain()) + "\n")
+        sys.stdout.write(str(found(limit).explain()) + "\n")
     elif count:
-        rows = found.count()
+        rows = found(limit).count()
         print_json({"rows": rows}) if as_json else console.print(rows, highlight=False)
+    elif format is None:
+        show_scan(found, limit, sorts=bool(order_by))
     else:
-        if output and form == "table":
-            form = detect(output.name).kind
-        rows = write_rows(found.to_reader(), output, "jsonl" if as_json and not output else form)
-        if not as_json or output:
-            errors.print(f"{rows:,} rows")
+        send_rows(found(limit).to_reader(), output, format, as_json=as_json)
 
 
 @app.command()
@@ -143,13 +144,17 @@ def sql(
     database: DatabaseUrl,
     version: Version = None,
     at: At = None,
-    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Write to this file.")] = None,  # noqa: UP045
-    form: Annotated[str, typer.Option("--format", help="table, csv, jsonl, arrow or parquet.")] = "table",
+    output: Output = None,
+    form: Form = None,
     as_json: Json = False,
 ) -> None:
     """Run a query on DuckDB; filters and columns are pushed into the scans."""
-    result = _snapshot(dolmen.open(database), version, at).sql(query)
-    write_rows(result.to_arrow().to_reader(), output, "jsonl" if as_json else form)
+    format = destination(output, form, as_json=as_json)
+    rows = _snapshot(dolmen.open(database), version, at).sql(query).to_reader()
+    if format is None:
+        show_ends(ends_of(rows, None))
+    else:
+        send_rows(rows, output, format, as_json=as_json)
 
 
 @app.command()

@@ -12,6 +12,8 @@
 8     written by a newer dolmen: upgrade
 9     work was done in part: call it again (``gc`` says what it could not delete); with ``apply --dry-run
       --exit-code``: there is something to do
+130   interrupted by Ctrl-C: what was committed by then is committed (``dolmen history``)
+141   whatever reads the output has gone away: ``dolmen scan events | head`` is complete
 ====  =======================================================================
 """
 
@@ -33,6 +35,9 @@ DAMAGED = 7
 
 INCOMPLETE = 9
 """What background work ends with when it left something undone."""
+
+INTERRUPTED, BROKEN_PIPE = 130, 141
+"""As shells count what SIGINT and SIGPIPE end."""
 
 _CODES: tuple[tuple[type[Error], int], ...] = (
     (InputError, 2),

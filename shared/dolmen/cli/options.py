@@ -2,16 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Optional
 
 import typer
+from typer.core import TyperGroup
+
+from dolmen.cli.exit_codes import BROKEN_PIPE, INTERRUPTED
+
+
+class Commands(TyperGroup):
+    """The group of all commands: ends quietly where a person or the next command of a pipe has seen enough."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+            raise typer.Exit(BROKEN_PIPE) from None
+        except typer.Abort:  # Ctrl-C, or the end of input, where a question was asked
+            raise typer.Exit(INTERRUPTED) from None
+        return result
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"dolmen {version('dolmen')}\n")
+        raise typer.Exit
+
 
 app = typer.Typer(
+    cls=Commands,
     help="dolmen: columnar tables on S3 with constant-time deletes.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def _options(
+    tell_version: Annotated[
+        bool, typer.Option("--version", help="Show which dolmen this is.", callback=_tell_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
 
 DatabaseUrl = Annotated[
     str,
@@ -22,3 +62,12 @@ TableName = Annotated[str, typer.Argument(help="Name of the table.")]
 Version = Annotated[Optional[int], typer.Option("--version", help="Read this version.")]  # noqa: UP045 (typer)
 At = Annotated[Optional[str], typer.Option("--at", help="Read the version of this time (ISO 8601, UTC).")]  # noqa: UP045
 Request = Annotated[Optional[str], typer.Option("--request-id", help="Apply once, however often tried.")]  # noqa: UP045
+Output = Annotated[Optional[Path], typer.Option("--output", "-o", help="Write to this file.")]  # noqa: UP045
+Form = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--format",
+        help="csv, tsv, jsonl, arrow, parquet; table: the first and last rows. By default what the file's name says, "
+        "without a file table on a terminal, and csv elsewhere.",
+    ),
+]

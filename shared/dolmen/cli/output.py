@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,16 +9,32 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from dolmen.errors import InputError
+from dolmen.ingest.files.export import export_file, export_stream
+from dolmen.ingest.files.formats import Format, Kind, detect
 from dolmen.results import Commit
 
-console = Console()
-errors = Console(stderr=True)
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # with what it ends is said once, for all output
+
+
+console = _Console()
+errors = _Console(stderr=True)
+
+_FORMS: dict[str, Kind] = {
+    "csv": "csv",
+    "tsv": "tsv",
+    "jsonl": "jsonl",
+    "json": "jsonl",
+    "arrow": "arrow",
+    "parquet": "parquet",
+}
 
 
 def print_json(document: Any) -> None:
@@ -58,51 +73,52 @@ def print_rows(headers: list[str], rows: Iterable[Iterable[object]], title: str 
     """A small table."""
     table = RichTable(*headers, title=title, title_justify="left")
     for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))  # Text: data is never markup
+        table.add_row(
+            *(Text("" if cell is None else printable(str(cell))) for cell in row)
+        )  # Text: data is never markup
     console.print(table)
 
 
-def write_rows(reader: pa.RecordBatchReader, output: Path | None, form: str) -> int:
-    """Streams rows to a file or standard output as ``table``, ``csv``, ``jsonl``, ``arrow`` or ``parquet``."""
-    if form == "table":
-        table = reader.read_all()
-        print_rows(table.column_names, (row.values() for row in table.to_pylist()))
-        return int(table.num_rows)
-    if form in ("parquet", "arrow") and output is None:
-        raise InputError(f"{form} needs a file: give --output")
-    if form == "parquet":
-        return _count(reader, pq.ParquetWriter(output, reader.schema, compression="zstd"))
-    if form == "arrow":
-        return _count(reader, pa.ipc.new_file(str(output), reader.schema))
-    if form not in ("csv", "jsonl"):
-        raise InputError(f"format {form!r}: one of table, csv, jsonl, arrow, parquet")
-    target = output.open("w", newline="", encoding="utf-8") if output else sys.stdout
-    try:
-        return _write_text(reader, target, form)
-    finally:
-        if output:
-            target.close()
+def printable(text: str) -> str:
+    """Text on one line, whose control characters are shown and do nothing to the terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _count(reader: pa.RecordBatchReader, writer: Any) -> int:
-    rows = 0
-    with writer:
-        for batch in reader:
-            writer.write_batch(batch)
-            rows += batch.num_rows
-    return rows
+def send_rows(rows: pa.RecordBatchReader, output: Path | None, format: Format, *, as_json: bool) -> None:
+    """Streams rows to a file, whose number of rows is printed, or to standard output."""
+    if output is None:
+        sys.stdout.flush()
+        export_stream(rows, sys.stdout.buffer, format)
+        sys.stdout.flush()
+        return
+    written = export_file(rows, output, format)
+    print_json({"rows": written, "output": output}) if as_json else errors.print(f"{written:,} rows", highlight=False)
 
 
-def _write_text(reader: pa.RecordBatchReader, target: Any, form: str) -> int:
-    rows = 0
-    writer = csv.writer(target, lineterminator="\n")
-    if form == "csv":
-        writer.writerow(reader.schema.names)
-    for batch in reader:
-        rows += batch.num_rows
-        if form == "csv":
-            writer.writerows(row.values() for row in batch.to_pylist())
-        else:
-            for row in batch.to_pylist():
-                target.write(msgspec.json.encode(row, enc_hook=str).decode() + "\n")
-    return rows
+def destination(output: Path | None, form: str | None, *, as_json: bool) -> Format | None:
+    """As what rows are to be written; None: as a table for people.
+
+    Args:
+        output: the file; None is standard output.
+        form: what the user said: by default the file's name says it, and without a file it is a table on a terminal,
+            CSV elsewhere.
+
+    Raises:
+        InputError: there is no such format, or it does not go there.
+    """
+    kind = _FORMS.get(form) if form is not None else None
+    if form is not None and form != "table" and kind is None:
+        raise InputError(f"format {form!r}: one of table, {', '.join(_FORMS)}")
+    if output is not None:
+        if form == "table":
+            raise InputError("a table is for people to look at: leave --format table or --output away")
+        if "://" in str(output) or ":/" in str(output):
+            raise InputError(f"--output {str(output)!r}: give a file of this machine, and copy it there")
+        return detect(output.name, kind)
+    if kind is None and as_json:
+        return Format("jsonl")
+    if kind is None:
+        return None if form == "table" or sys.stdout.isatty() else Format("csv")
+    if kind in ("parquet", "arrow") and sys.stdout.isatty():
+        raise InputError(f"{kind} is nothing for a terminal: give --output FILE, or send it into a file or command")
+    return Format(kind)

@@ -243,7 +243,7 @@ def _list_cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast
     def cast(array: pa.Array) -> pa.Array:
         values = array.flatten()
         return pa.ListArray.from_arrays(
-            _offsets(array), inner(values) if inner else values, type=target, mask=_null_mask(array)
+            flattened_offsets(array), inner(values) if inner else values, type=target, mask=_null_mask(array)
         )
 
     return cast
@@ -260,7 +260,7 @@ def _map_cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast 
         listed = array.cast(entries)
         keys, items = listed.flatten().flatten()
         return pa.MapArray.from_arrays(
-            _offsets(listed), key(keys) if key else keys, item(items) if item else items, type=target,
+            flattened_offsets(listed), key(keys) if key else keys, item(items) if item else items, type=target,
             mask=_null_mask(array),
         )  # fmt: skip
 
@@ -287,7 +287,7 @@ def _struct_cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Ca
     return cast
 
 
-def _offsets(array: pa.Array) -> pa.Array:
+def flattened_offsets(array: pa.Array) -> pa.Array:
     """Offsets of ``array.flatten()``: as if the array were neither sliced nor held values under its NULLs."""
     lengths = pc.fill_null(pc.list_value_length(array), 0)
     return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])

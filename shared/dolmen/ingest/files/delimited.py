@@ -1,6 +1,7 @@
 """CSV and TSV: UTF-8, a header line, then one record per row.
 
-- An empty field is NULL. A quoted empty field (``""``) is the empty string in a string column, and NULL in any other.
+- An empty field is NULL. A quoted empty field (``""``) is the empty string in a string column, no bytes in a binary
+  one, and NULL in any other.
   Other texts that mean NULL can be given; they do unless they are quoted.
 - Columns are matched by the header's names, exactly; a name missing, empty or there twice is an error. Where columns
   that the table does not have are ignored, their names may be anything, and their fields hold any UTF-8.

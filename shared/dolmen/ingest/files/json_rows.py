@@ -43,12 +43,14 @@ class Wanted:
         ignore_extra: leave out what it has no field for, and do not look at it.
         numeric_times: times may be numbers: they become their text, like all other times.
         decimals: so do decimals, of which parsers take less than there are.
+        floats: so do floats, so that the strings ``"NaN"`` and ``"Infinity"`` may stand among them.
     """
 
     row: pa.StructType
     ignore_extra: bool
     numeric_times: bool
     decimals: bool
+    floats: bool = False
 
 
 def parse_line(line: bytes, wanted: Wanted | None = None) -> JsonObject:
@@ -78,7 +80,7 @@ def parse_line(line: bytes, wanted: Wanted | None = None) -> JsonObject:
         raise NotAnObject(f"not JSON: {error.msg} at character {error.pos + 1}{hint}") from None
     if not isinstance(value, dict):
         raise NotAnObject(_NO_OBJECT + (_OF_ARRAY if isinstance(value, list) else ""))
-    if wanted is not None and (wanted.ignore_extra or wanted.numeric_times or wanted.decimals):
+    if wanted is not None and (wanted.ignore_extra or wanted.numeric_times or wanted.decimals or wanted.floats):
         kept: JsonObject = _kept(value, wanted.row, wanted)
         return kept
     return value
@@ -113,7 +115,11 @@ def _kept(value: Any, kind: pa.DataType | None, wanted: Wanted, closed: bool = F
         text = bytes(value).decode()
         if text[-1] in "Ny":
             _refuse_constant(text)
-        if kind is not None and (t.is_decimal(kind) or (wanted.numeric_times and t.is_temporal(kind))):
+        if kind is not None and (
+            t.is_decimal(kind)
+            or (wanted.floats and t.is_floating(kind))
+            or (wanted.numeric_times and t.is_temporal(kind))
+        ):
             return text
     return value
 

@@ -7,11 +7,11 @@ does (times), is asked of it as text or checked after it.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json
@@ -19,6 +19,7 @@ from pyarrow import types as t
 
 from dolmen.errors import RowError, SchemaError
 from dolmen.ingest.files.decimals import has_decimals, may_be_tiny, native_decimal, without_tiny
+from dolmen.ingest.files.export_text import joined
 from dolmen.ingest.files.json_rows import NotAnObject, Wanted, may_be_too_deep, parse_line
 from dolmen.ingest.files.text import Parse, precision_check, text_cast
 from dolmen.ingest.files.times import TimeFormat
@@ -98,23 +99,30 @@ def nested_parse(target: pa.DataType, times: TimeFormat | None = None, ignore_ex
         SchemaError: JSON cannot hold them.
     """
     schema = pa.schema([("value", target)])
-    find, wanted = json_cast(times, ignore_extra), wanted_of(schema, times, ignore_extra)
+    find = json_cast(times, ignore_extra)
+    wanted = replace(wanted_of(schema, times, ignore_extra), floats=_has_floats(target))
     at_once = pa.schema([("value", asked_type(target, times))])
     in_words = pa.schema([("value", _asked_in_words(target))])
     parse = partial(_parse_as, asked=at_once, plan=plan_conform(at_once, schema, find), ignore_extra=ignore_extra)
-    if in_words == at_once and not wanted.decimals:
+    if in_words == at_once and not (wanted.decimals or wanted.floats):
         return parse
     exactly = partial(_parse_as, asked=in_words, plan=plan_conform(in_words, schema, find), ignore_extra=ignore_extra)
     return partial(_parse_nested, parse=parse, exactly=exactly, wanted=wanted)
 
 
 def _asked_in_words(target: pa.DataType) -> pa.DataType:
-    """The type to ask of the parser where times and decimals are strings all."""
+    """The type to ask of the parser where times, decimals and floats (``"NaN"`` is one) are strings all."""
     if t.is_list(target):
         return pa.list_(_asked_in_words(target.value_type))
     if t.is_struct(target):
         return pa.struct([(field.name, _asked_in_words(field.type)) for field in target])
-    return pa.string() if t.is_decimal(target) else asked_type(target)
+    return pa.string() if t.is_decimal(target) or t.is_floating(target) else asked_type(target)
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    if t.is_nested(kind):
+        return any(_has_floats(kind.field(place).type) for place in range(kind.num_fields))
+    return bool(t.is_floating(kind))
 
 
 def _parse_nested(text: pa.Array, parse: Parse, exactly: Parse, wanted: Wanted) -> pa.Array:
@@ -138,7 +146,7 @@ def _in_words(text: str | None, wanted: Wanted) -> str | None:
 def _parse_as(text: pa.Array, asked: pa.Schema, plan: Plan, ignore_extra: bool) -> pa.Array:
     if not len(text):
         return pa.nulls(0, plan.target.types[0])
-    lines = _joined(pc.binary_join_element_wise('{"value":', pc.fill_null(text, "null"), "}\n", ""))
+    lines = joined(pc.binary_join_element_wise('{"value":', pc.fill_null(text, "null"), "}\n", ""))
     if ignore_extra and may_be_too_deep(lines.to_pybytes()):  # elsewhere the parser stops at the first unknown key
         raise Misfit("nested too deep")
     try:
@@ -152,14 +160,6 @@ def _parse_as(text: pa.Array, asked: pa.Schema, plan: Plan, ignore_extra: bool) 
         return conform_batch(batch, plan).column(0)
     except RowError as error:
         raise Misfit(error.reason) from None
-
-
-def _joined(strings: pa.Array) -> pa.Buffer:
-    """The bytes of all strings, one after the other."""
-    _, offsets, data = strings.buffers()
-    bounds = np.frombuffer(offsets, np.int32)
-    first = int(bounds[strings.offset])
-    return data.slice(first, int(bounds[strings.offset + len(strings)]) - first)
 
 
 def _finite(values: pa.Array) -> pa.Array:

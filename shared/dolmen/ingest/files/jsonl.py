@@ -4,7 +4,7 @@
 - Keys are matched with columns exactly. One that is no column, or is there twice, is an error; so is a line that
   holds no object, or more than one.
 - Numbers fit number columns without loss (``12.0`` is an integer, ``12.5`` is not); ``NaN`` and ``Infinity`` are not
-  JSON, but the strings ``"NaN"`` and ``"Infinity"`` fit a float column.
+  JSON, but the strings ``"NaN"`` and ``"Infinity"`` fit a float column, and floats in lists and structs.
 - A string fits any column whose type its text says (see ``text``): that is how times, binary, and what JSON numbers
   do not hold are written. But ``""`` is not NULL.
 - Anything fits a string column: what is not a string, as its JSON text.

@@ -41,14 +41,18 @@ def text_cast(target: pa.DataType, *, empty_is_null: bool, parse: Parse | None =
     """The cast from strings to ``target``, which is not string itself.
 
     Args:
-        empty_is_null: whether text of nothing (but spaces) is NULL.
+        empty_is_null: whether text of nothing (but spaces) is NULL. Of binary, an empty cell that was not NULL before
+            (it was in quotes) is no bytes at all.
         parse: turns trimmed text into values of ``target``, or raises ``Misfit``; for types that text does not hold.
     """
 
     def cast(array: pa.Array) -> pa.Array:
         text = pc.ascii_trim_whitespace(array)
         if empty_is_null:
-            text = pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+            blank = pc.equal(text, "")
+            if t.is_binary(target):
+                blank = pc.and_(blank, pc.not_equal(array, ""))
+            text = pc.if_else(blank, pa.scalar(None, pa.string()), text)
         return parse(text) if parse else parse_text(text, target)
 
     return cast

@@ -1,0 +1,159 @@
+"""Rows as a person can look at them: the first and the last, and how many there are, in bounded memory.
+
+Cells are one line each, and cut; characters that would steer the
+terminal are shown as what they are. Columns that do not fit its width are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types as t
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from dolmen.cli.output import console, printable
+from dolmen.scan.scan import Scan
+
+SHOWN_ROWS = 20
+"""How many rows are shown of the beginning, and of the end."""
+
+LISTED_ROWS = 1_000
+"""A ``--limit`` up to this is taken at its word: all rows are shown."""
+
+_CELL_WIDTHS = range(48, 11, -4)
+_BORDERS = 3
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The first rows, the last ones (none, if the first are all), and how many there are."""
+
+    first: pa.Table
+    last: pa.Table
+    rows: int
+
+
+def show_scan(scan: Callable[[int | None], Scan], limit: int | None, *, sorts: bool) -> None:
+    """Shows the ends of a scan. Reads the files that hold them, and what it takes to count the rows.
+
+    Args:
+        scan: makes it, given a limit.
+        limit: what the user set.
+        sorts: whether the order of the rows was asked for.
+    """
+    if sorts or limit is not None:
+        show_ends(ends_of(scan(limit).to_reader(), limit))
+        return
+    first = scan(2 * SHOWN_ROWS + 1).to_arrow()
+    if len(first) <= 2 * SHOWN_ROWS:
+        show_ends(Ends(first, first.slice(len(first)), len(first)))
+        return
+    whole = scan(None)
+    show_ends(Ends(first.slice(0, SHOWN_ROWS), _last_rows(whole), whole.count()))
+
+
+def _last_rows(scan: Scan) -> pa.Table:
+    """The last rows of a scan, from its last files."""
+    last = scan.schema.empty_table()
+    for file in reversed(scan.plan.files):
+        part = ends_of(scan.of_files({file.file.path}).to_reader(), None)
+        last = pa.concat_tables([part.first, part.last, last])
+        last = last.slice(max(0, len(last) - SHOWN_ROWS))
+        if len(last) == SHOWN_ROWS:
+            break
+    return last
+
+
+def ends_of(rows: pa.RecordBatchReader, limit: int | None) -> Ends:
+    """The ends of a stream, of which no more is held at once.
+
+    Args:
+        limit: how many rows there may be, if that was said.
+    """
+    listed = limit if limit is not None and limit <= LISTED_ROWS else 2 * SHOWN_ROWS
+    first, last, count = rows.schema.empty_table(), rows.schema.empty_table(), 0
+    for batch in rows:
+        count += batch.num_rows
+        missing = listed - len(first)
+        if missing:
+            first = pa.concat_tables([first, pa.Table.from_batches([batch.slice(0, missing)])]).combine_chunks()
+            batch = batch.slice(missing)
+        last = pa.concat_tables([last, pa.Table.from_batches([batch])])
+        last = _copied(last.slice(max(0, len(last) - SHOWN_ROWS)))
+    if len(last):
+        last = pa.concat_tables([first, last])
+        last, first = last.slice(max(0, len(last) - SHOWN_ROWS)), first.slice(0, SHOWN_ROWS)
+    return Ends(first, last, count)
+
+
+def _copied(table: pa.Table) -> pa.Table:
+    """The table in memory of its own: a slice keeps all of the batch that it is of."""
+    return table.take(pa.array(range(len(table)), pa.int64()))
+
+
+def show_ends(ends: Ends) -> None:
+    """Prints the ends of some rows as one table, and how many rows there are."""
+    schema = ends.first.schema
+    cells = [
+        [list(_cells(part.column(place))) for part in (ends.first, ends.last)] for place in range(len(schema.names))
+    ]
+    names = [printable(name) for name in schema.names]
+    cut, width = _columns_that_fit(names, cells)
+    table = RichTable()
+    for field, name in zip(list(schema)[:cut], names, strict=False):
+        justify: Any = "right" if t.is_integer(field.type) or t.is_floating(field.type) else "left"
+        table.add_column(Text(name), justify=justify, no_wrap=True, overflow="ellipsis", max_width=width)
+    left_out = len(names) - cut
+    if left_out:
+        table.add_column(Text("…"))
+    more = [Text("…")] if left_out else []
+    for row in range(len(ends.first)):
+        table.add_row(*(_shown(column[0][row]) for column in cells[:cut]), *more)
+    if len(ends.last):
+        table.add_row(*(Text("…", style="dim") for _ in range(cut)), *more)
+    for row in range(len(ends.last)):
+        table.add_row(*(_shown(column[1][row]) for column in cells[:cut]), *more)
+    console.print(table)
+    told = f"{ends.rows:,} row{'' if ends.rows == 1 else 's'}"
+    if len(ends.last):
+        told += f": the first and the last {SHOWN_ROWS} (--output FILE writes all, --format csv prints all)"
+    if left_out:
+        told += f"; {left_out:,} columns do not fit here"
+    console.print(told, highlight=False, markup=False, soft_wrap=True)
+
+
+def _columns_that_fit(names: list[str], cells: list[list[list[str | None]]]) -> tuple[int, int]:
+    """How many columns fit into the terminal, and how wide a cell may be."""
+    longest = [
+        max([len(name), *(len(cell or "NULL") for part in parts for cell in part)])
+        for name, parts in zip(names, cells, strict=True)
+    ]
+    for width in _CELL_WIDTHS:
+        taken = [min(one, width) + _BORDERS for one in longest]
+        if sum(taken) < console.width:
+            return len(names), width
+    room, fit = console.width - _BORDERS - 2, 0
+    while fit < len(taken) and (room := room - taken[fit]) > 0:
+        fit += 1
+    return max(1, fit), width
+
+
+def _cells(column: pa.ChunkedArray) -> Iterator[str | None]:
+    """Values as short text on one line; None for NULL."""
+    for value in column:
+        yield None if not value.is_valid else printable(_text(value))[: _CELL_WIDTHS[0] + 1]
+
+
+def _text(value: pa.Scalar) -> str:
+    try:
+        return str(value.as_py())
+    except (ValueError, OverflowError):  # a time that Python has no words for
+        return " ".join(pa.array([value]).to_string().split())
+
+
+def _shown(cell: str | None) -> Text:
+    return Text("NULL", style="dim") if cell is None else Text(cell)
