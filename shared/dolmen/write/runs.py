@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from dolmen.format.manifest import TableEntry
 from dolmen.write.extent import Extent, extent
+from dolmen.write.hidden import fill_hidden
 
 #: Batches are cut into pieces of at most this part of a run, so that runs come out full.
 _PIECES = 8
@@ -76,7 +77,7 @@ def prepare(columns: list[pa.ChunkedArray], entry: TableEntry) -> Run:
     """
     schema = entry.schema.arrow
     sort_columns(columns, schema, [entry.schema.by_id[id_].name for id_ in entry.sort_key])
-    table = pa.table(columns, schema)
+    table = pa.table([fill_hidden(column) for column in columns], schema)
     columns.clear()
     extents = {field.id: extent(column) for field, column in zip(entry.schema.fields, table.columns, strict=True)}
     return Run(table, extents)
