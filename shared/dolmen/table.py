@@ -55,10 +55,11 @@ class Table(ReadableTable):
         Args:
             data: an Arrow table, batch or reader, a pandas or Polars frame, a list of dicts, anything that gives an
                 Arrow stream; columns by name, in any order. Streamed in bounded memory.
-            request: an id under which this is applied once, however often it is tried.
+            request: an id under which this is applied once, however often it is tried: text of 1 to 4,096 bytes.
 
         Raises:
             SchemaError, RowError: the data does not fit the table; nothing was added.
+            AppliedIdError: other rows were added under this id, or something else was done.
         """
         return self._commit("append", lambda table: table.append(data, request=request))
 
@@ -67,6 +68,7 @@ class Table(ReadableTable):
 
         Args:
             on: the key's columns; the primary key by default.
+            request: as for ``append``.
 
         Raises:
             RowError: a NULL key, or rows that do not fit.
@@ -91,6 +93,7 @@ class Table(ReadableTable):
         Args:
             where: SQL text or a mapping; ``"TRUE"`` deletes all rows.
             keys: values (tuples for several columns) of the primary key or of the columns ``on``.
+            request: as for ``append``; neither the order of keys nor ``mode`` makes it another delete.
         """
 
         def statement(table: TransactionTable) -> None:
@@ -106,7 +109,7 @@ class Table(ReadableTable):
         Args:
             data: see ``append``; nothing empties the table.
             force: replace also what others have added or deleted since this began.
-            request: an id under which this is applied once, however often it is tried.
+            request: as for ``append``; ``force`` does not make it another one.
 
         Raises:
             ConflictError: somebody added or deleted rows meanwhile (unless forced), or overwrote the table too.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from dolmen import arguments, mutation
+from dolmen.commit.applied import is_raw_digest
 from dolmen.commit.statements import DeletePositions, Overwrite, Statement
 from dolmen.commit.upkeep import SetProperties
 from dolmen.errors import InputError
@@ -150,7 +151,11 @@ class TransactionTable(ReadableTable):
                 transaction.add(statement)
         if request is not None and asked:
             said = mutation.where_content(entry, where) if taken is None else mutation.keys_content(entry, taken)
-            transaction.say(request, content_digest("delete", self.name, *said))
+            content = content_digest("delete", self.name, *said)
+            before = transaction.applied_before([request]).get(request)
+            if before and is_raw_digest(before.digest, {"table": self.name, "where": where, "keys": keys, "on": on}):
+                content = before.digest
+            transaction.say(request, content)
 
     def _delete(
         self, entry: TableEntry, where: Where, keys: Keys | None, mode: mutation.Mode, request: str | None

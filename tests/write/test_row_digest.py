@@ -116,7 +116,7 @@ def test_bounds_between_strings_count() -> None:
     assert digest(one, schema=schema) != digest(other, schema=schema)
 
 
-def test_names_types_and_order_of_rows_count_and_order_of_columns_does_not() -> None:
+def test_names_kinds_and_order_of_rows_count_and_order_of_columns_does_not() -> None:
     columns = {"a": pa.array([1, 2]), "b": pa.array([3, 4])}
 
     def of(columns: dict[str, pa.Array]) -> str:
@@ -128,7 +128,16 @@ def test_names_types_and_order_of_rows_count_and_order_of_columns_does_not() -> 
     assert of({"a": pa.array([2, 1]), "b": pa.array([4, 3])}) != first
     assert of({"a": columns["b"], "b": columns["a"]}) != first
     assert of({"a": columns["a"], "c": columns["b"]}) != first
-    assert of({"a": columns["a"], "b": columns["b"].cast(pa.int32())}) != first
+    assert of({"a": columns["a"], "b": columns["b"].cast(pa.float64())}) != first
+    assert of({"a": columns["a"], "b": columns["b"].cast(pa.int8())}) == first  # a narrower column, the same values
+
+
+def test_a_column_of_nothing_but_nulls_makes_no_difference() -> None:
+    batch = pa.record_batch({"a": pa.array([1, None])})
+    more = batch.append_column("b", pa.nulls(2, pa.string()))
+    assert digest(more, schema=more.schema) == digest(batch, schema=batch.schema)
+    other = batch.append_column("b", pa.array([None, ""]))
+    assert digest(other, schema=other.schema) != digest(batch, schema=batch.schema)
 
 
 def test_the_digest_of_known_rows_stays_what_it_is() -> None:
@@ -142,4 +151,4 @@ def test_the_digest_of_known_rows_stays_what_it_is() -> None:
             "t": pa.array([bool(n % 3) for n in range(rows)]),
         }
     )
-    assert digest(batch, schema=batch.schema) == "c1-f34120fd5f2f1c9f75c4f4f9146427a9"
+    assert digest(batch, schema=batch.schema) == "c1-029219206da7de3ed6b8ada93f828c62"

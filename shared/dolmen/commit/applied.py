@@ -41,6 +41,14 @@ def digest_of(request: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def is_raw_digest(digest: str, request: Any) -> bool:
+    """Whether a digest is that of a request's raw arguments, as those of deletes once were."""
+    try:
+        return digest == digest_of(request)
+    except (InputError, TypeError, ValueError):
+        return False
+
+
 def _canonical(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return sorted(value)

@@ -19,6 +19,7 @@ from dolmen.testing.process import Process
 from dolmen.testing.requests import Queue, Request
 from dolmen.transaction import Transaction
 from dolmen.transaction_table import TransactionTable
+from dolmen.write.row_digest import RowDigest, content_digest
 
 TABLES = ("left", "right", "counters", "ledger")
 PLAIN = TABLES[:2]
@@ -105,6 +106,14 @@ class Actor:
 def arrow(rows: tuple[Row, ...]) -> pa.Table:
     """Rows as production code takes them."""
     return pa.table(list(zip(*rows, strict=True)), schema=SCHEMA) if rows else SCHEMA.empty_table()
+
+
+def digest_of_rows(rows: tuple[Row, ...]) -> str:
+    """What production code finds their digest to be, whatever batches they come in."""
+    digest = RowDigest(SCHEMA)
+    for row in rows:
+        digest.update(arrow((row,)).to_batches()[0])
+    return digest.hexdigest()
 
 
 class Appender(Actor):
@@ -290,7 +299,8 @@ class Worker(Actor):
         def apply(transaction: Transaction, run: Run) -> None:
             run.effects = effects
             for request in requests:
-                transaction.bind(request.id, request.digest)
+                if not request.tells_itself:
+                    transaction.bind(request.id, request.digest)
                 request.apply(transaction.table(request.effect.table))
 
         def block() -> Commit:
@@ -312,13 +322,15 @@ class Worker(Actor):
         id_, kind = f"r{self.world.unique()}", self.random.random()
         if kind < 0.5:
             rows = self.rows()
+            said = content_digest("append", name, None, digest_of_rows(rows))
             return Request(
-                model.Append(name, rows, id_), lambda table: table.append(arrow(rows), request=id_), repr(rows)
+                model.Append(name, rows, id_), lambda table: table.append(arrow(rows), request=id_), said, True
             )
         if kind < 0.7:
             rows = self.rows()
+            said = content_digest("upsert", name, ["k"], digest_of_rows(rows))
             return Request(
-                model.Upsert(name, rows, id_), lambda table: table.upsert(arrow(rows), request=id_), repr(rows)
+                model.Upsert(name, rows, id_), lambda table: table.upsert(arrow(rows), request=id_), said, True
             )
         where, matches = self.predicate()
         if kind < 0.85:

@@ -37,11 +37,13 @@ class Request:
         effect: what it does to the rows; holds its id.
         apply: the same, by production code.
         digest: what its content is known by.
+        tells_itself: whether production code finds that digest in the rows, or is told it.
     """
 
     effect: Effect
     apply: Callable[[TransactionTable], None]
     digest: str
+    tells_itself: bool = False
 
     @property
     def id(self) -> str:
@@ -51,7 +53,7 @@ class Request:
 
     def altered(self) -> Request:
         """The same, known by another content."""
-        return replace(self, digest=f"{self.digest}, altered")
+        return replace(self, digest=f"{self.digest}, altered", tells_itself=False)
 
 
 class Queue(Generic[AnyLetter]):

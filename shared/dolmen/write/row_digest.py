@@ -60,8 +60,11 @@ class RowDigest:
             yield batch
 
     def hexdigest(self) -> str:
-        """Of the rows so far, with the names and types of their columns, whose order does not count."""
-        columns = sorted([name, *node.told()] for name, node in self._columns.items())
+        """Of the rows so far, with the names and types of their columns, whose order does not count.
+
+        A column of nothing but NULLs does not either: it need not have been given.
+        """
+        columns = sorted([name, *node.told()] for name, node in self._columns.items() if node.holds)
         return content_digest("rows", self._rows, columns)
 
 
@@ -69,7 +72,9 @@ class _Node:
     """One column, or a child of a nested one."""
 
     def __init__(self, kind: pa.DataType) -> None:
-        self.type, self.seen = str(kind) if not t.is_nested(kind) else "", 0
+        self.seen, self.holds = 0, False
+        self.stored = _widest(kind)
+        self.type = str(self.stored)
         self.nulls, self.values, self.lengths = _hash(), _hash(), _hash()
         self.children: dict[str, _Node] = {}
         if t.is_struct(kind):
@@ -93,6 +98,7 @@ class _Node:
             array = array.drop_null()
         if not len(array):
             return
+        self.holds = True
         if self.type == "struct":
             for place, child in enumerate(self.children.values()):
                 child.update(array.field(place))
@@ -109,9 +115,18 @@ class _Node:
             if body is not None:
                 self.values.update(memoryview(body)[offsets[0] : offsets[-1]])
         else:
-            values = array.cast(pa.uint8()) if t.is_boolean(array.type) else array
+            values = array if array.type == self.stored else array.cast(self.stored, safe=False)
             width = values.type.byte_width
             self.values.update(memoryview(values.buffers()[1])[values.offset * width :][: len(values) * width])
+
+
+def _widest(kind: pa.DataType) -> pa.DataType:
+    """The type in which values are taken: 7 is 7 and 1.5 is 1.5, however many bits a table has for it."""
+    if t.is_boolean(kind):
+        return pa.uint8()
+    if t.is_integer(kind):
+        return pa.int64()  # of what is beyond it, too, the bits are told apart
+    return pa.float64() if t.is_floating(kind) else kind
 
 
 def _hash(body: bytes = b"") -> Any:

@@ -1,0 +1,227 @@
+"""A request is applied once, in every way to write, and other content under its id is refused."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import dolmen
+from dolmen.commit.applied import digest_of
+from dolmen.database import Database
+from dolmen.errors import AppliedIdError, ConflictError, InputError
+from dolmen.results import Commit
+from dolmen.store.counting import CountingStore
+from support.people import SCHEMA, people
+
+Way: TypeAlias = Callable[[Database, Callable[[Any], object]], object]
+
+
+def by_table(db: Database, write: Callable[[Any], object]) -> object:
+    return write(db.table("people"))
+
+
+def by_transaction(db: Database, write: Callable[[Any], object]) -> object:
+    with db.transaction() as tx:
+        write(tx.table("people"))
+        return tx.commit()
+
+
+def by_run(db: Database, write: Callable[[Any], object]) -> object:
+    return db.run(lambda tx: write(tx.table("people")))
+
+
+WRITES: dict[str, tuple[Callable[..., object], Callable[..., object]]] = {
+    "append": (
+        lambda table, **more: table.append(people(1, 2), **more),
+        lambda table, **more: table.append(people(1, 3), **more),
+    ),
+    "upsert": (
+        lambda table, **more: table.upsert(people(1, 2), **more),
+        lambda table, **more: table.upsert(people(1, 2), on=["user_id"], **more),
+    ),
+    "overwrite": (
+        lambda table, **more: table.overwrite(people(1, 2), **more),
+        lambda table, **more: table.overwrite(people(1), **more),
+    ),
+    "delete by predicate": (
+        lambda table, **more: table.delete("user_id > 0 AND id < 9", **more),
+        lambda table, **more: table.delete("user_id > 0 AND id < 8", **more),
+    ),
+    "delete by keys": (
+        lambda table, **more: table.delete(keys=[7, 8], **more),
+        lambda table, **more: table.delete(keys=[7, 9], **more),
+    ),
+    "delete by position": (
+        lambda table, **more: table.delete("id > 6", mode="positions", **more),
+        lambda table, **more: table.delete("id > 7", mode="positions", **more),
+    ),
+}
+REPLACE = (
+    lambda table, **more: table.replace(people(1, 2), [7, 8], **more),
+    lambda table, **more: table.replace(people(1, 2), [7], **more),
+)
+
+
+def rows(db: Database) -> list[int]:
+    return sorted(db.table("people").to_arrow()["id"].to_pylist())
+
+
+@pytest.mark.parametrize("way", [by_table, by_transaction, by_run])
+@pytest.mark.parametrize("name", [*WRITES, "replace"])
+def test_a_request_that_is_tried_three_times_is_applied_once(
+    db: Database, table: dolmen.Table, other: Database, store: CountingStore, name: str, way: Way
+) -> None:
+    if name == "replace" and way is by_table:
+        return  # a transaction's alone
+    write, different = WRITES.get(name, REPLACE)
+    table.append(people(7, 8, 9))
+    way(db, lambda target: write(target, request="r"))
+    after, version = rows(db), db.version
+    way(other, lambda target: write(target, request="r"))
+    puts = store.puts
+    way(db, lambda target: write(target, request="r"))
+    with pytest.raises(AppliedIdError, match="'r' was applied by version 3 with other content"):
+        way(db, lambda target: different(target, request="r"))
+    assert (store.puts, db.refresh(), rows(db)) == (puts, version, after)
+    table.append(people(20))
+    way(db, lambda target: write(target, request="s"))
+    assert db.version == version + 2
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_request_applied_by_somebody_else_meanwhile_is_applied_once(
+    db: Database, table: dolmen.Table, other: Database, name: str
+) -> None:
+    write, different = WRITES[name]
+    table.append(people(7, 8, 9))
+    other.refresh()
+    write(table, request="r")
+    after = rows(db)
+    mine = other.table("people")
+    commit = write(mine, request="r")
+    assert isinstance(commit, Commit)
+    assert (commit.operation, commit.already) == ("nothing", {"r": 3})
+    third = other.transaction()
+    third._base = other.at(version=2).manifest  # which has not seen it
+    try:
+        different(third.table("people"), request="r")
+        with pytest.raises((AppliedIdError, ConflictError)):
+            third.commit()
+    except ConflictError:
+        pass
+    assert (db.refresh(), rows(db)) == (3, after)
+
+
+def test_what_says_the_same_is_the_same(table: dolmen.Table) -> None:
+    given = people(3, 1, 2)
+    made = table.append(given, request="r")
+    for same in (
+        given.to_pylist(),
+        given.to_pandas(),
+        given.to_pydict(),
+        given.to_reader(max_chunksize=1),
+        given.select(list(reversed(given.column_names))),
+        pa.concat_tables([people(3), people(1), people(2)]),
+        pa.concat_tables([people(9), given, people(9)]).slice(1, 3),
+        given.set_column(given.column_names.index("name"), "name", given["name"].dictionary_encode()),
+        pd.DataFrame(given.to_pylist()),
+    ):
+        assert table.append(same, request="r").already == {"r": made.version}
+    for different in (people(1, 2, 3), people(3, 1), people(3, 1, 2, name="other"), given.slice(0, 0)):
+        with pytest.raises(AppliedIdError):
+            table.append(different, request="r")
+    with pytest.raises(AppliedIdError):
+        table.upsert(given, request="r")
+    assert table.count() == 3
+
+
+def test_predicates_that_are_read_alike_are_the_same(db: Database) -> None:
+    table = db.create_table("events", pa.schema([("id", pa.int64()), ("event_time", pa.timestamp("us", "UTC"))]))
+    made = table.delete("id > 8 and event_time < now() - INTERVAL 9 DAY", request="r")
+    for same in ("ID>8 AND event_time<now()-INTERVAL 9 DAY", "id > 8 AND (event_time < now() - INTERVAL 9 DAY)"):
+        assert table.delete(same, request="r").already == {"r": made.version}
+    with pytest.raises(AppliedIdError):
+        table.delete("id > 8 and event_time < now() - INTERVAL 8 DAY", request="r")
+
+
+def test_all_statements_under_an_id_are_its_content(db: Database, table: dolmen.Table) -> None:
+    def apply(*counts: int) -> Commit:
+        with db.transaction() as tx:
+            for count in counts:
+                tx.table("people").append(people(*range(count)), request="r")
+            tx.table("people").append(people(99))
+            return tx.commit()
+
+    assert apply(1, 2).rows == 4
+    again = apply(1, 2)
+    assert (again.rows, again.already) == (1, {"r": 2})
+    for other in ((2, 1), (1,), (1, 2, 0)):
+        with pytest.raises(AppliedIdError):
+            apply(*other)
+    assert rows(db) == [0, 0, 1, 99, 99]
+
+
+def test_a_statement_that_fails_leaves_nothing_in_the_content(db: Database, table: dolmen.Table) -> None:
+    for _ in range(2):
+        with db.transaction() as tx:
+            with pytest.raises(InputError):
+                tx.table("people").append(pa.table({"nope": [1]}), request="r")
+            with pytest.raises(RuntimeError), tx.together():  # noqa: PT012
+                tx.table("people").append(people(5), request="r")
+                raise RuntimeError
+            tx.table("people").append(people(1), request="r")
+    assert table.append(people(1), request="r").already == {"r": 2}
+    assert rows(db) == [1]
+
+
+def test_a_request_is_applied_once_though_its_function_is_replayed(db: Database, other: Database) -> None:
+    db.create_table("people", SCHEMA, primary_key="id")
+    runs: list[int] = []
+
+    def apply(tx: dolmen.transaction.Transaction) -> None:
+        target = tx.table("people")
+        runs.append(target.count())
+        if len(runs) == 1:
+            other.table("people").append(people(50))
+        target.append(people(1), request="r")
+
+    db.run(apply)
+    db.run(apply)
+    assert (runs, rows(db)) == ([0, 1, 2], [1, 50])
+
+
+def test_a_table_is_created_once(db: Database) -> None:
+    for _ in range(3):
+        with db.transaction() as tx:
+            tx.create_table("people", SCHEMA, "id", request="r").append(people(1), request="r")
+    assert rows(db) == [1]
+    with pytest.raises(AppliedIdError), db.transaction() as tx:
+        tx.create_table("other", SCHEMA, request="r")
+
+
+def test_content_that_an_older_dolmen_did_not_tell_or_told_otherwise_is_taken_for_the_same(
+    db: Database, table: dolmen.Table
+) -> None:
+    with db.transaction() as tx:
+        tx.bind("untold", "")
+        tx.bind("raw", digest_of({"table": "people", "where": "id = 3", "keys": None, "on": None}))
+    assert table.append(people(1), request="untold").already == {"untold": 2}
+    assert table.delete("id = 3", request="raw").already == {"raw": 2}
+    with pytest.raises(AppliedIdError):
+        table.delete("id = 4", request="raw")
+    assert db.refresh() == 2
+
+
+@pytest.mark.parametrize("wrong", [4711, True, 1.5, ("a",), b"a", uuid.uuid4(), "", "\ud800", "x" * 4097])
+@pytest.mark.parametrize("name", WRITES)
+def test_what_can_be_no_id_is_refused(db: Database, table: dolmen.Table, name: str, wrong: Any) -> None:
+    with pytest.raises(InputError, match="request"):
+        WRITES[name][0](table, request=wrong)
+    with pytest.raises(InputError, match="request"), db.transaction() as tx:
+        WRITES[name][0](tx.table("people"), request=wrong)
+    assert db.refresh() == 1
