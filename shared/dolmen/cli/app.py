@@ -5,15 +5,28 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Optional
+from typing import Annotated, Any, Optional
 
 import pyarrow as pa
 import typer
 from rich.markup import escape
 
 import dolmen
-from dolmen.cli.exit_codes import exit_code
-from dolmen.cli.options import At, DatabaseUrl, Form, Json, Output, Request, TableName, Version, app
+from dolmen.cli.exit_codes import DECLINED, exit_code
+from dolmen.cli.inputs import INPUT_HELP, open_inputs
+from dolmen.cli.options import (
+    At,
+    DatabaseUrl,
+    Form,
+    InputForm,
+    Json,
+    Output,
+    Request,
+    TableName,
+    Version,
+    Yes,
+    app,
+)
 from dolmen.cli.output import (
     commit_facts,
     console,
@@ -28,7 +41,6 @@ from dolmen.cli.progress import Progress
 from dolmen.cli.terminal import ends_of, show_ends, show_scan
 from dolmen.declaration.columns import parse_columns
 from dolmen.errors import Error, InputError
-from dolmen.ingest.files.formats import detect, infer, read
 from dolmen.snapshot import Snapshot
 
 
@@ -37,7 +49,8 @@ def create(
     table: TableName,
     database: DatabaseUrl,
     columns: Annotated[str, typer.Option(help="e.g. 'id BIGINT NOT NULL, at TIMESTAMPTZ, name VARCHAR'.")] = "",
-    like: Annotated[Optional[Path], typer.Option(help="Infer the columns from this file.")] = None,  # noqa: UP045
+    like: Annotated[Optional[str], typer.Option(help=f"Infer the columns from {INPUT_HELP}.")] = None,  # noqa: UP045
+    form: InputForm = None,
     primary_key: Annotated[str, typer.Option(help="Column, or columns with commas.")] = "",
     sort_key: Annotated[str, typer.Option(help="Column, or columns with commas.")] = "",
     as_json: Json = False,
@@ -45,7 +58,11 @@ def create(
     """Create a table from a list of columns, or like a file."""
     if bool(columns) == (like is not None):
         raise InputError("give --columns or --like, one of them")
-    schema = parse_columns(columns) if like is None else _inferred(like)
+    if like is None:
+        schema = parse_columns(columns)
+    else:
+        with open_inputs([like], form, again=True) as [file]:
+            schema = file.infer()
     made = dolmen.open(database).create_table(table, schema, _names(primary_key), _names(sort_key))
     if as_json:
         print_json({"table": table, "columns": {field.name: str(field.type) for field in made.schema}})
@@ -56,25 +73,32 @@ def create(
 @app.command()
 def append(
     table: TableName,
-    files: Annotated[list[Path], typer.Argument(help="CSV, JSON lines or Parquet; plain, .gz or .zst.")],
+    files: Annotated[
+        list[str],
+        typer.Argument(help=f"CSV, JSON lines, Parquet, Arrow or Avro; plain, .gz, .zst or .bz2: {INPUT_HELP}."),
+    ],
     database: DatabaseUrl,
     create: Annotated[
         bool, typer.Option("--create", help="Create the table like the first file if it is missing.")
     ] = False,
     upsert: Annotated[bool, typer.Option("--upsert", help="Replace rows with the same primary key.")] = False,
+    form: InputForm = None,
     request_id: Request = None,
     as_json: Json = False,
 ) -> None:
     """Add the rows of files, all in one commit."""
     db = dolmen.open(database)
-    if create and table not in db.tables():
-        db.create_table(table, _inferred(files[0]))
-    with Progress(files, quiet=as_json) as progress, db.transaction("upsert" if upsert else "append") as tx:
-        target = tx.table(table)
+    makes = create and table not in db.tables()
+    with (
+        open_inputs(files, form, again=makes) as inputs,
+        Progress(quiet=as_json) as progress,
+        db.transaction("upsert" if upsert else "append") as tx,
+    ):
+        watched = [progress.watch(file) for file in inputs]
+        target = tx.create_table(table, watched[0].infer()) if makes else tx.table(table)
         write = target.upsert if upsert else target.append
-        for file in files:
-            rows = read(partial(progress.open, file), detect(file.name), target.schema, name=file.name)
-            write(rows, request=request_id)
+        for file in watched:
+            write(file.read(target.schema), request=request_id)
         commit = tx.commit()
     print_commit(commit, as_json)
 
@@ -85,7 +109,8 @@ def delete(
     database: DatabaseUrl,
     where: Annotated[Optional[str], typer.Option(help="Predicate, e.g. 'user_id = 42'. TRUE deletes all.")] = None,  # noqa: UP045
     keys: Annotated[str, typer.Option(help="Primary keys with commas.")] = "",
-    keys_file: Annotated[Optional[Path], typer.Option(help="A file with the key columns.")] = None,  # noqa: UP045
+    keys_file: Annotated[Optional[str], typer.Option(help=f"Holds the key columns: {INPUT_HELP}.")] = None,  # noqa: UP045
+    form: InputForm = None,
     on: Annotated[str, typer.Option(help="Key columns, if not the primary key.")] = "",
     positions: Annotated[
         bool, typer.Option("--positions", help="Look rows up now; exact count, faster scans.")
@@ -97,14 +122,29 @@ def delete(
     if sum((where is not None, bool(keys), keys_file is not None)) != 1:
         raise InputError("give --where, --keys or --keys-file, one of them")
     target = dolmen.open(database).table(table)
-    chosen: Any = None
-    if keys_file is not None:
-        chosen = read(partial(_open, keys_file), detect(keys_file.name), None, name=keys_file.name)
-    elif keys:
-        chosen = _typed_keys(target, keys, _names(on))
     mode: Any = "positions" if positions else "tombstone"
-    commit = target.delete(where, keys=chosen, on=_names(on), mode=mode, request=request_id)
+    delete_them = partial(target.delete, on=_names(on), mode=mode, request=request_id)
+    if keys_file is None:
+        chosen = _typed_keys(target, keys, _names(on)) if keys else None
+        commit = delete_them(where, keys=chosen)
+    else:
+        with open_inputs([keys_file], form, again=True) as [file]:
+            commit = delete_them(keys=file.read_keys(target, _names(on)))
     print_commit(commit, as_json)
+
+
+@app.command()
+def drop(table: TableName, database: DatabaseUrl, yes: Yes = False, as_json: Json = False) -> None:
+    """Drop a table: its name is free then. Older versions still show its rows until they expire."""
+    db = dolmen.open(database)
+    facts = db.table(table).describe()
+    if not yes:
+        if as_json or not sys.stdin.isatty():
+            raise InputError("nobody is here to be asked, so nothing was changed: give --yes")
+        if not typer.confirm(f"drop {table} with {facts['rows_in_files']:,} rows in files?", err=True):
+            errors.print("declined: nothing was changed")
+            raise typer.Exit(DECLINED)
+    print_commit(db.drop_table(table), as_json)
 
 
 @app.command()
@@ -275,14 +315,6 @@ def _snapshot(db: dolmen.Database, version: int | None, at: str | None) -> Snaps
 
 def _names(text: str) -> list[str] | None:
     return [name.strip() for name in text.split(",")] if text else None
-
-
-def _inferred(file: Path) -> pa.Schema:
-    return infer(partial(_open, file), detect(file.name), name=file.name)
-
-
-def _open(file: Path) -> BinaryIO:
-    return file.open("rb")
 
 
 def _typed_keys(table: dolmen.Table, text: str, on: list[str] | None) -> Any:

@@ -11,15 +11,12 @@ import typer
 from rich.text import Text
 
 import dolmen
-from dolmen.cli.exit_codes import INCOMPLETE
-from dolmen.cli.options import DatabaseUrl, Json, app
+from dolmen.cli.exit_codes import DECLINED, INCOMPLETE
+from dolmen.cli.options import DatabaseUrl, Json, Yes, app
 from dolmen.cli.output import commit_facts, console, errors, print_commit, print_json
 from dolmen.declaration import Change, Declaration, Plan, plan
 from dolmen.declaration.plan import ROUNDS
 from dolmen.errors import ConflictError, InputError
-
-DECLINED = 4
-"""What a declined plan ends with: nothing was changed."""
 
 _SIGNS = {"add": ("+", "green"), "change": ("~", "yellow"), "remove": ("-", "red")}
 
@@ -29,7 +26,7 @@ def apply(
     file: Annotated[Path, typer.Argument(help="Declares tables, in YAML; - is standard input.")],
     database: DatabaseUrl,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the differences, and do nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask; needed where nobody can answer.")] = False,
+    yes: Yes = False,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="With --dry-run: end with 9 if there is something to do.")
     ] = False,

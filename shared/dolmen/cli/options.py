@@ -71,3 +71,8 @@ Form = Annotated[
         "without a file table on a terminal, and csv elsewhere.",
     ),
 ]
+InputForm = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--format", help="csv, tsv, jsonl, parquet, arrow or avro, whatever the name says."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask; needed where nobody can answer.")]

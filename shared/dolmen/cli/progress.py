@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import BinaryIO, Self, cast
 
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -17,6 +19,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
+from dolmen.cli.inputs import Input
 from dolmen.cli.output import errors
 
 
@@ -24,11 +27,10 @@ class Progress:
     """Counts what is read of each file.
 
     Args:
-        files: the files, whose sizes make the whole.
         quiet: show nothing (also when standard error is no terminal).
     """
 
-    def __init__(self, files: list[Path], *, quiet: bool) -> None:
+    def __init__(self, *, quiet: bool) -> None:
         self._bar = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -39,12 +41,14 @@ class Progress:
             disable=quiet or not errors.is_terminal,
             transient=True,
         )
-        self._files = files
 
-    def open(self, file: Path) -> BinaryIO:
-        """Opens a file whose reads move the bar. A second pass over the same file has a bar of its own."""
-        task = self._bar.add_task(file.name, total=file.stat().st_size)
-        return cast("BinaryIO", io.BufferedReader(_Counted(file, self._bar, task), 1 << 20))
+    def watch(self, file: Input) -> Input:
+        """The same file, whose reads move the bar. A second pass over it has a bar of its own."""
+        return replace(file, open=partial(self._open, file))
+
+    def _open(self, file: Input) -> BinaryIO:
+        task = self._bar.add_task(escape(file.name), total=file.size)
+        return cast("BinaryIO", io.BufferedReader(_Counted(file.open(), self._bar, task), 1 << 20))
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -54,12 +58,30 @@ class Progress:
         self._bar.stop()
 
 
-class _Counted(io.FileIO):
-    def __init__(self, file: Path, bar: RichProgress, task: TaskID) -> None:
-        super().__init__(file, "rb")
-        self._bar, self._task = bar, task
+class _Counted(io.RawIOBase):
+    def __init__(self, file: BinaryIO, bar: RichProgress, task: TaskID) -> None:
+        super().__init__()
+        self._file, self._bar, self._task, self._read = file, bar, task, 0
 
-    def readinto(self, buffer: object, /) -> int | None:
-        read = super().readinto(buffer)  # type: ignore[arg-type]
-        self._bar.update(self._task, completed=self.tell())
-        return read
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._file.seekable()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def readinto(self, buffer: memoryview | bytearray) -> int:  # type: ignore[override]  # typeshed's WriteableBuffer
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        self._read += len(data)
+        self._bar.update(self._task, completed=self._read)
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Optional
+from typing import Annotated, Any, Optional
 
-import pyarrow as pa
 import typer
 
 import dolmen
 from dolmen.cli.exit_codes import exit_code
-from dolmen.cli.options import DatabaseUrl, Json, app
+from dolmen.cli.inputs import INPUT_HELP, open_inputs
+from dolmen.cli.options import DatabaseUrl, InputForm, Json, app
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError, RetryableError
-from dolmen.ingest.files.formats import detect, read
 from dolmen.ingest.queues import Depth, Queue, open_queue
 from dolmen.ingest.requested import RequestStatus, check, compose, status_of, too_large, typed_keys
 from dolmen.ingest.requests import parse_request
@@ -37,7 +34,8 @@ def request_delete(
     queue: DeleteQueue,
     where: Annotated[Optional[str], typer.Option(help="Predicate, e.g. 'user_id = 42'. TRUE deletes all.")] = None,  # noqa: UP045
     keys: Annotated[str, typer.Option(help="Primary keys with commas.")] = "",
-    keys_file: Annotated[Optional[Path], typer.Option(help="A file with the key columns.")] = None,  # noqa: UP045
+    keys_file: Annotated[Optional[str], typer.Option(help=f"Holds the key columns: {INPUT_HELP}.")] = None,  # noqa: UP045
+    form: InputForm = None,
     on: Annotated[str, typer.Option(help="Key columns, if not the primary key.")] = "",
     mode: Annotated[str, typer.Option(help="tombstone, or positions: look the rows up.")] = "tombstone",
     request_id: Annotated[
@@ -59,7 +57,8 @@ def request_delete(
     db = dolmen.open(database) if database else None
     chosen: Any = None
     if keys_file is not None:
-        chosen = _keys_of(keys_file, columns, db, tables[0])
+        with open_inputs([keys_file], form, again=True) as [file]:
+            chosen = file.read_keys(db.table(tables[0]) if db else None, columns)
         columns = columns or chosen.column_names
     elif keys:
         texts = [key.strip() for key in keys.split(",")]
@@ -146,18 +145,3 @@ def _report(found: list[RequestStatus], queue: Queue | None, depth: Depth | None
             highlight=False,
             soft_wrap=True,
         )
-
-
-def _keys_of(file: Path, on: list[str] | None, db: dolmen.Database | None, table: str) -> pa.Table:
-    """The key columns of a file, in the key's order; typed as the table's where that is known."""
-    key = on or (list(db.table(table).primary_key) if db else None)
-    schema = None
-    if db is not None and key:
-        whole = db.table(table).schema
-        schema = pa.schema([whole.field(name) for name in key])
-    rows = read(partial(_open, file), detect(file.name), schema, name=file.name).read_all()
-    return rows.select(key) if key else rows
-
-
-def _open(file: Path) -> BinaryIO:
-    return file.open("rb")
