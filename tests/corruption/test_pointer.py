@@ -10,12 +10,15 @@ import pytest
 from corruption.acts import all_rows, healthy, opened, rows_of
 from corruption.damages import by_kind
 from corruption.worlds import World, kept, kinds, spilled
-from dolmen.errors import CorruptionError, DatabaseNotFoundError, TableNotFoundError
+from dolmen.database import Database
+from dolmen.errors import CorruptionError, DatabaseNotFoundError
 from dolmen.format.layout import POINTER, parse_manifest_key
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Pointer
 from dolmen.maintenance.verification import verify
-from dolmen.store.memory import MemoryBucket, MemoryObject
+from dolmen.runtime import Runtime
+from dolmen.store.counting import CountingStore
+from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from support.aging import Place, rows
 
 
@@ -100,20 +103,34 @@ def test_verification_tells_that_a_pointer_was_put_back_by_two_versions_or_more(
     assert verify(opened(world.bucket(), world).context).findings == ()
 
 
-def test_a_lost_pointer_is_no_empty_database_to_those_who_write_verify_or_have_seen_it() -> None:
+def test_a_lost_pointer_is_no_empty_database_to_anybody() -> None:
     world = kinds()
     bucket = world.bucket()
     known = opened(bucket, world)
     del bucket.objects[POINTER]
     with pytest.raises(CorruptionError, match="_latest_manifest"):
         known.table("t").to_arrow()
-    db = opened(bucket, world)
-    with pytest.raises(CorruptionError, match="_latest_manifest"):
-        db.create_table("t", rows(0).schema)
+    with pytest.raises(CorruptionError, match=r"_latest_manifest.*it is gone, though versions were committed"):
+        opened(bucket, world)
+    found = verify(known.context).findings
+    assert [(each.kind, each.object) for each in found] == [("pointer-damaged", POINTER)]
+    assert "it is gone" in found[0].reason
+
+
+def test_one_listing_tells_a_new_place_from_a_lost_pointer() -> None:
+    runtime = Runtime()
+    bucket = MemoryBucket()
+    store = CountingStore(MemoryStore(bucket, runtime))
+    db = Database(store, runtime)
+    for _ in range(3):
+        assert db.tables() == []
+    assert (store.lists, store.gets) == (1, 4)
     with pytest.raises(DatabaseNotFoundError):
         verify(db.context)
-    with pytest.raises(TableNotFoundError, match="in version 0"):
-        db.table("t")
+    db.create_table("t", rows(0).schema)
+    there = CountingStore(MemoryStore(bucket, runtime))
+    assert Database(there, runtime).tables() == ["t"]
+    assert there.lists == 0
 
 
 def test_verification_tells_of_heartbeats_that_can_not_be_read() -> None:

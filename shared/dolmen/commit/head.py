@@ -50,6 +50,7 @@ class Head:
         self._trust_clock = trust_clock
         self._base: Base | None = None
         self._seen_at = float("-inf")
+        self._is_new = False
 
     @property
     def cached(self) -> Base | None:
@@ -57,12 +58,20 @@ class Head:
         return self._base
 
     def refresh(self) -> Base:
-        """Reads the pointer, and the manifest if the pointer moved: 1 or 2 GETs.
+        """Reads the pointer, and the manifest if the pointer moved: 1 or 2 GETs. The first time that there is no pointer,
+        a LIST finds out whether there never was one.
 
         Raises:
             CorruptionError: pointer or manifest is damaged or missing, or the pointer went back to an older version.
             UnsupportedFormatError: written by a newer dolmen.
         """
+        base = self._read()
+        if base.etag is None and not self._is_new:
+            base = self.check_new(base)
+            self._is_new = True
+        return base
+
+    def _read(self) -> Base:
         known = self._base
         for last in (False, False, True):
             try:
@@ -90,7 +99,7 @@ class Head:
         raise AssertionError("unreachable")
 
     def check_new(self, base: Base) -> Base:
-        """Looks, before a database's first commit, whether there really was none: one request.
+        """Looks, where there is no pointer, whether there really was no commit: one request.
 
         Returns:
             ``base``, or what others have committed meanwhile.
@@ -98,14 +107,18 @@ class Head:
         Raises:
             CorruptionError: there are manifests of later versions, so the pointer was there, and is lost.
         """
-        if next(self.store.list("manifest/", start_after=_BEHIND_FIRST), None) is None:
+        if not self.has_been_committed_to():
             return base
-        base = self.refresh()
+        base = self._read()
         if base.etag is None:
             raise CorruptionError(
                 POINTER, "it is gone, though versions were committed; docs/operations.md tells how to find the newest"
             )
         return base
+
+    def has_been_committed_to(self) -> bool:
+        """Whether there are manifests of later versions than the first, which there may be without a commit: a LIST."""
+        return next(self.store.list("manifest/", start_after=_BEHIND_FIRST), None) is not None
 
     @property
     def age_seconds(self) -> float:

@@ -32,7 +32,7 @@ from dolmen.errors import (
 from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry
-from dolmen.maintenance.verification_chain import check_chain, newest_manifest, read_manifest
+from dolmen.maintenance.verification_chain import check_chain, last_listed, newest_manifest, read_manifest
 from dolmen.maintenance.verification_data import DataCheck
 from dolmen.maintenance.verification_deletes import DeleteObjects, check_deletes
 from dolmen.maintenance.verification_entries import TableCheck, check_applied, check_manifest
@@ -75,7 +75,7 @@ def verify(
         a report; ``report.ok`` says whether there is no error.
 
     Raises:
-        DatabaseNotFoundError: there is no pointer.
+        DatabaseNotFoundError: there is no pointer, and never was one.
         VersionNotFoundError, VersionExpiredError: there is no such version, or it expired before or during the check.
         StoreUnavailableError, AccessDeniedError: from the store.
     """
@@ -97,7 +97,10 @@ class _Verification:
         try:
             context.store.head(POINTER)
         except ObjectNotFoundError:
-            raise DatabaseNotFoundError(f"there is no database at {context.store.url}") from None
+            if not context.head.has_been_committed_to():
+                raise DatabaseNotFoundError(f"there is no database at {context.store.url}") from None
+            ledger.found("pointer-damaged", POINTER, f"it is gone; {last_listed(context)}")
+            return self._report(version or 0, [], {})
         newest = newest_manifest(context, ledger)
         if newest is None:
             return self._report(version or 0, [], {})

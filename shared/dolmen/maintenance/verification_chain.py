@@ -55,7 +55,7 @@ def _pointer(context: Context, ledger: Ledger) -> Pointer | None:
     except UnsupportedFormatError as error:
         ledger.found("newer-format", POINTER, str(error))
     except CorruptionError as error:
-        ledger.found("pointer-damaged", POINTER, f"{error.reason}; {_last_listed(context)}")
+        ledger.found("pointer-damaged", POINTER, f"{error.reason}; {last_listed(context)}")
     return None
 
 
@@ -84,12 +84,12 @@ def read_manifest(context: Context, key: str, version: int, ledger: Ledger, *, h
     except Error as error:  # what it holds is no table name, no schema, ...
         reason, kind = str(error), "manifest-damaged"
     if hint:
-        reason = f"{reason}, and {POINTER} names it; {_last_listed(context)}"
+        reason = f"{reason}, and {POINTER} names it; {last_listed(context)}"
     ledger.found(kind, key, reason, versions=(version, version))
     return None
 
 
-def _last_listed(context: Context) -> str:
+def last_listed(context: Context) -> str:
     last = max((info.key for info in context.store.list("manifest/")), default=None)
     return f"the last manifest listed is {last}" if last else "there is no manifest"
 
