@@ -30,6 +30,7 @@ from dolmen.predicate import Predicate, Verdict, columns, judge
 from dolmen.results import Commit
 from dolmen.segments.judging import known_bounds
 from dolmen.transaction_table import TransactionTable
+from dolmen.write.probe import check_storable
 from dolmen.write.row_digest import content_digest
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class Transaction:
                 if value is not None
             },
         )
+        check_storable(entry)
         if not applied:
             self.add(Create(name, entry, request))
         if request is not None and asked:

@@ -84,6 +84,7 @@ COLUMNS: dict[str, tuple[list[Any], pa.DataType]] = {
         [{"a": 1, "b c\"d": None}, {"a": None, "b c\"d": None}, None, {"a": 2, "b c\"d": 'x,y"z'}],
         pa.struct([("a", pa.int32()), ('b c"d', pa.string())]),
     ),
+    "never NULL inside": ([{"x": 1}, None, {"x": 2}], pa.struct([pa.field("x", pa.int64(), nullable=False)])),
     "deep": (
         [[{"x": [1.5, None], "y": _DEEP_ROW}], [], None, [None, {"x": [NAN], "y": dict.fromkeys(_DEEP_ROW)}]],
         pa.list_(pa.struct([("x", pa.list_(pa.float32())), ("y", _DEEP)])),

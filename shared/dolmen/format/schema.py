@@ -25,6 +25,11 @@ COMMIT_TS = "_commit_ts"
 COMMIT_TS_ID = 2**31 - 1
 """Field id of ``_commit_ts``; ids of users' columns stay below."""
 
+MAX_DEPTH = 32
+"""So many lists, structs and maps may lie in each other: readers of Parquet take 100 levels, of which each takes up to
+three."""
+
+_UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _FIELD_ID = b"PARQUET:field_id"
 _PRIMITIVES: dict[str, pa.DataType] = {
     str(t): t
@@ -140,17 +145,26 @@ def _number(field: pa.Field, ids: Iterator[int]) -> Field:
 def storable(arrow_type: pa.DataType) -> pa.DataType:
     """The one Arrow type in which values of ``arrow_type`` are stored and returned.
 
-    Dictionaries become their values, large and view types the ordinary ones, all times microseconds, zoned
-    timestamps UTC. Idempotent.
+    Dictionaries and runs become their values, extension types (``arrow.uuid``, ``arrow.json``) their storage type,
+    large and view types and lists of a fixed size the ordinary ones, all times microseconds, zoned timestamps UTC.
+    Idempotent.
 
     Raises:
-        SchemaError: there is none (null, float16, durations, intervals, unions, decimals over 38 digits).
+        SchemaError: there is none: null, float16, durations, intervals, unions, views of lists, structs without
+            fields or with one twice, decimals over 38 digits or of a scale outside of these, binaries of width 0,
+            what is nested too deeply. It says what to do instead.
     """
+    return _storable(arrow_type, MAX_DEPTH)
+
+
+def _storable(arrow_type: pa.DataType, depth: int) -> pa.DataType:
     t = pa.types
-    if t.is_dictionary(arrow_type):
-        return storable(arrow_type.value_type)
-    if t.is_run_end_encoded(arrow_type):
-        return storable(arrow_type.value_type)
+    if depth < 0:
+        raise SchemaError(f"it is nested more than {MAX_DEPTH} levels deep: store the inner values as JSON text")
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        return _storable(arrow_type.storage_type, depth)
+    if t.is_dictionary(arrow_type) or t.is_run_end_encoded(arrow_type):
+        return _storable(arrow_type.value_type, depth)
     if t.is_large_string(arrow_type) or t.is_string_view(arrow_type):
         return pa.string()
     if t.is_large_binary(arrow_type) or t.is_binary_view(arrow_type):
@@ -161,23 +175,51 @@ def storable(arrow_type: pa.DataType) -> pa.DataType:
         return pa.time64("us")
     if t.is_date(arrow_type):
         return pa.date32()
-    if t.is_decimal(arrow_type) and arrow_type.precision <= 38:
+    if t.is_decimal(arrow_type):
+        if arrow_type.precision > 38 or not 0 <= arrow_type.scale <= arrow_type.precision:
+            raise SchemaError(
+                f"type {arrow_type} cannot be stored: a decimal has 1 to 38 digits, of which 0 to all stand after "
+                "the point; cast it to such a one"
+            )
         return pa.decimal128(arrow_type.precision, arrow_type.scale)
     if t.is_list(arrow_type) or t.is_large_list(arrow_type) or t.is_fixed_size_list(arrow_type):
-        return pa.list_(_storable_field(arrow_type.value_field))
+        return pa.list_(_storable_field(arrow_type.value_field, depth))
     if t.is_struct(arrow_type):
-        if arrow_type.num_fields == 0:
-            raise SchemaError("a struct without fields cannot be stored")
-        return pa.struct([_storable_field(field) for field in arrow_type])
+        names = [field.name for field in arrow_type]
+        if not names:
+            raise SchemaError("a struct without fields cannot be stored; leave it out")
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise SchemaError(f"a struct has the field {min(twice)!r} twice: rename one")
+        return pa.struct([_storable_field(field, depth) for field in arrow_type])
     if t.is_map(arrow_type):
-        return pa.map_(storable(arrow_type.key_type), _storable_field(arrow_type.item_field))
-    if str(arrow_type) in _PRIMITIVES or t.is_fixed_size_binary(arrow_type):
+        return pa.map_(_storable(arrow_type.key_type, depth - 1), _storable_field(arrow_type.item_field, depth))
+    if str(arrow_type) in _PRIMITIVES or (t.is_fixed_size_binary(arrow_type) and arrow_type.byte_width > 0):
         return arrow_type
-    raise SchemaError(f"type {arrow_type} cannot be stored; cast it first")
+    raise SchemaError(f"type {arrow_type} cannot be stored: {_instead(arrow_type)}")
 
 
-def _storable_field(field: pa.Field) -> pa.Field:
-    return field.with_type(storable(field.type)).remove_metadata()
+def _instead(arrow_type: pa.DataType) -> str:
+    """What to do with a type that is not stored."""
+    t = pa.types
+    if t.is_null(arrow_type):
+        return "nothing but NULL tells no type; cast it to the type of the values to come"
+    if t.is_float16(arrow_type):
+        return "cast it to float32, which holds all its values"
+    if t.is_duration(arrow_type):
+        return f"cast it to int64, a number of {_UNITS[arrow_type.unit]}, and say so in the column's name"
+    if t.is_interval(arrow_type):
+        return "store its months, days and nanoseconds as a struct of integers"
+    if t.is_union(arrow_type):
+        return "give each kind of value a column of its own"
+    if t.is_list_view(arrow_type) or t.is_large_list_view(arrow_type):
+        return "cast it to a list"
+    if t.is_fixed_size_binary(arrow_type):
+        return "its values are all empty; cast it to binary, or leave it out"
+    return "cast it first"
+
+
+def _storable_field(field: pa.Field, depth: int) -> pa.Field:
+    return field.with_type(_storable(field.type, depth - 1)).remove_metadata()
 
 
 def _type_to_json(arrow_type: pa.DataType, ids: Iterator[int]) -> TypeJson:

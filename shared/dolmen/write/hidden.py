@@ -19,6 +19,11 @@ def _needs_values(kind: pa.DataType) -> bool:
     return bool(t.is_list(kind)) and _needs_values(kind.value_type)
 
 
+def fill_hidden_of_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """``fill_hidden`` of every column."""
+    return pa.RecordBatch.from_arrays([_with_values(column) for column in batch.columns], schema=batch.schema)
+
+
 def fill_hidden(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The same values, of a column of a stored type, with some value in each field that is not nullable.
 

@@ -29,10 +29,8 @@ def stored_schema(schema: pa.Schema, name: str) -> pa.Schema:
     """The stored types of a file's columns. Raises SchemaError for one that cannot be stored."""
     fields = []
     for field in schema:
-        extends = isinstance(field.type, pa.BaseExtensionType)
         try:
-            stored = storable(field.type.storage_type if extends else field.type)
-            fields.append(pa.field(field.name, stored, field.nullable))
+            fields.append(pa.field(field.name, storable(field.type), field.nullable))
         except SchemaError as error:
             raise SchemaError(f"file {name!r}, column {field.name!r}: {error}") from None
     return pa.schema(fields)

@@ -34,6 +34,7 @@ from dolmen.ingest.files.columnar import stored_schema
 from dolmen.ingest.files.export_text import Unsayable, csv_header, csv_lines, has_text, json_lines
 from dolmen.ingest.files.formats import Format
 from dolmen.write.conform import conform
+from dolmen.write.hidden import fill_hidden_of_batch
 
 TEXT_KINDS: tuple[Kind, ...] = ("csv", "tsv", "jsonl")
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
@@ -110,7 +111,8 @@ def _write(
     rows: pa.RecordBatchReader, target: BinaryIO, format: Format, new_arrow: Callable[..., Any] = pa.ipc.new_file
 ) -> int:
     if format.kind == "parquet":
-        return _count(rows, pq.ParquetWriter(target, rows.schema, compression="zstd"))
+        filled = pa.RecordBatchReader.from_batches(rows.schema, map(fill_hidden_of_batch, rows))
+        return _count(filled, pq.ParquetWriter(target, rows.schema, compression="zstd"))
     if format.kind == "arrow":
         return _count(rows, new_arrow(target, rows.schema))
     with _compressed(target, format) as stream:
