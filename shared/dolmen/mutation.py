@@ -19,7 +19,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.values import to_array
 from dolmen.intent import Intent, LateIntent
-from dolmen.predicate import Predicate, as_keys, columns, parse, to_builtins, to_json
+from dolmen.predicate import Predicate, as_keys, check_evaluates, columns, parse, to_builtins, to_json
 from dolmen.reading import Where
 from dolmen.scan.positions import matching_positions
 from dolmen.write.conform import conform
@@ -141,6 +141,7 @@ def delete_where(
     keys = _named_keys(predicate, entry)
     if keys is not None:
         return delete_keys(bench, name, entry, keys, request)
+    check_evaluates(predicate)
     body = to_json(predicate)
     if len(body) > MAX_REQUEST_BYTES:
         raise LimitError(f"a predicate of {len(body):,} bytes: at most {MAX_REQUEST_BYTES:,} are allowed")
@@ -275,7 +276,7 @@ def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
             by_column = [values]
         try:
             arrays = [_key_array(column, field) for column, field in zip(by_column, fields, strict=True)]
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
+        except (pa.ArrowException, ValueError, ArithmeticError, TypeError) as error:
             raise InputError(
                 f"keys do not fit {', '.join(f'{f.name} {f.arrow_type}' for f in fields)}: {error}"
             ) from error

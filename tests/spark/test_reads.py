@@ -164,3 +164,15 @@ def test_what_cannot_be_asked_is_said_before_spark_is(spark: SparkSession, table
         to_spark(table, ["nowhere"])
     with pytest.raises(PredicateError):
         to_spark(table, where="id =")
+
+
+LIKES = ["a%", "%a%b", "%_a%", "a_%b", "%" + "a%" * 60 + "b", "_%_%_", "%.a", "a%_a%a", "%%", "", "%a" * 3_000]
+
+
+def test_like_means_the_same_and_ends_whatever_the_pattern(spark: SparkSession, db: Database) -> None:
+    table = db.create_table("likes", pa.schema([("s", pa.string())]))
+    table.append({"s": ["a" * 2_000 + "b", "a" * 2_000, "axb", "x.a", "", None]})
+    for pattern in LIKES:
+        where = f"s LIKE '{pattern}'"
+        found = {row["s"] for row in to_spark(table, where=where).collect()}
+        assert found == set(table.scan(where=where).to_arrow()["s"].to_pylist()), pattern[:20]

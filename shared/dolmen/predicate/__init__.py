@@ -48,9 +48,10 @@ from dolmen.predicate.keys import as_keys
 from dolmen.predicate.parse import parse
 from dolmen.predicate.prune import Verdict, judge
 from dolmen.predicate.text import to_sql
+from dolmen.predicate.trial import check_evaluates
 
 __all__ = [
     "And", "Column", "Compare", "Constant", "In", "IsNull", "Like", "Literal", "Not", "Or", "Predicate", "Truth",
-    "Verdict", "as_keys", "columns", "evaluate", "find_column", "from_builtins", "from_json", "judge", "matches",
-    "parse", "rebind", "to_builtins", "to_json", "to_sql",
+    "Verdict", "as_keys", "check_evaluates", "columns", "evaluate", "find_column", "from_builtins", "from_json",
+    "judge", "matches", "parse", "rebind", "to_builtins", "to_json", "to_sql",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ type and the JSON form of their value (format/values.py)::
 
 from __future__ import annotations
 
+from decimal import Decimal
 from functools import cached_property, reduce
 from operator import or_
 from typing import Any, TypeAlias
@@ -22,6 +23,7 @@ from dolmen.format.decoding import prepare
 from dolmen.format.schema import type_from_json
 from dolmen.format.values import Json, Plain
 from dolmen.format.values import from_json as value_from_json
+from dolmen.predicate.limits import MAX_DEPTH
 
 Op: TypeAlias = Choice["=", "<>", "<", "<=", ">", ">="]
 
@@ -165,10 +167,14 @@ def children(p: Predicate) -> tuple[Predicate, ...]:
     return (p.arg,) if isinstance(p, Not) else ()
 
 
+def all_columns(p: Predicate) -> frozenset[Column]:
+    """All columns the predicate reads, as they were bound."""
+    return reduce(or_, map(all_columns, children(p)), frozenset(columns_of(p)))
+
+
 def columns(p: Predicate) -> frozenset[int]:
     """Ids of all columns the predicate reads."""
-    own = frozenset(column.id for column in columns_of(p))
-    return reduce(or_, map(columns, children(p)), own)
+    return frozenset(column.id for column in all_columns(p))
 
 
 def to_builtins(p: Predicate) -> dict[str, Any]:
@@ -186,7 +192,7 @@ def from_builtins(document: Any) -> Predicate:
     try:
         p: Predicate = msgspec.convert(document, Predicate)
         _check(p)
-    except (msgspec.ValidationError, SchemaError, RecursionError) as error:
+    except (msgspec.ValidationError, ValueError, OverflowError, RecursionError) as error:
         raise PredicateError(f"not a stored predicate: {error}") from error
     return p
 
@@ -204,16 +210,39 @@ def from_json(document: bytes | str) -> Predicate:
         raise PredicateError(f"not a stored predicate: {error}") from error
 
 
-def _check(p: Predicate) -> None:
+def _check(p: Predicate, depth: int = 1) -> None:
     """Meets types and values that would only fail later, in the middle of a scan."""
+    if depth > MAX_DEPTH:
+        raise SchemaError(f"more than {MAX_DEPTH} levels")
     for column in columns_of(p):
         assert column.arrow_type is not None
-    if isinstance(p, Compare) and isinstance(p.right, Literal) and p.right.plain is None:
-        raise SchemaError("a literal NULL in a comparison")
-    if isinstance(p, In) and (not p.values or None in p.plain):
-        raise SchemaError("IN over nothing or over a literal NULL")
+    if isinstance(p, Compare) and isinstance(p.right, Literal):
+        _check_value(p.right.plain, p.right.arrow_type)
+    if isinstance(p, In):
+        if not p.values:
+            raise SchemaError("IN over nothing")
+        arrow_type = p.arrow_type
+        for value in p.plain:
+            _check_value(value, arrow_type)
     for child in children(p):
-        _check(child)
+        _check(child, depth + 1)
+
+
+def _check_value(value: Plain, arrow_type: pa.DataType) -> None:
+    """Refuses NULL, and numbers that their type does not have: computing with 1e999999999 would never end."""
+    if value is None:
+        raise SchemaError("a literal NULL in a comparison")
+    if isinstance(value, Decimal):
+        _, digits, exponent = value.as_tuple()
+        fits = exponent == -arrow_type.scale and len(digits) <= arrow_type.precision
+    elif type(value) is int:
+        signed = not pa.types.is_unsigned_integer(arrow_type)
+        bits = arrow_type.bit_width - signed
+        fits = -(1 << bits) * signed <= value < 1 << bits
+    else:
+        fits = True
+    if not fits:
+        raise SchemaError(f"a value that does not fit {arrow_type}")
 
 
 prepare(Predicate)

@@ -39,6 +39,7 @@ from dolmen.predicate.ast import (
 )  # fmt: skip
 from dolmen.predicate.constants import MAX_DIGITS, Value, from_text
 from dolmen.predicate.domain import HOLDS, Domain, domain_of, fit, grid, into, join, order, plain_of
+from dolmen.predicate.limits import MAX_MEMBERS, MAX_PATTERN, check_count, shown
 
 Side: TypeAlias = Field | Value
 
@@ -69,7 +70,7 @@ def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
         close = difflib.get_close_matches(name, names, 1)
         hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}"
         text = " (texts stand in single quotes)" if quoted else ""
-        raise PredicateError(f"no column {name!r}{text}; {hint}")
+        raise PredicateError(f"no column {shown(name)}{text}; {hint}")
     if is_nested(found[0].arrow_type):
         raise PredicateError(f"column {found[0].name!r} is nested: it can be stored, but not used in predicates")
     return found[0]
@@ -118,6 +119,7 @@ def between(value: Side, low: Side, high: Side) -> Predicate:
 def one_of(field: Field, values: Iterable[Value]) -> Predicate:
     """``field IN (values)``."""
     coerced = [_coerced(value, field) for value in values]
+    check_count(len(coerced), MAX_MEMBERS, "members of an IN", "split it")
     members = [value for value in coerced if isinstance(value, Value) and value.kind is not None]
     null = len(members) < len(coerced)
     if not members:
@@ -169,8 +171,9 @@ def like(field: Field, pattern: Value, escape: str | None, ignore_case: bool) ->
     if pattern.kind is not Domain.TEXT:
         raise PredicateError("the pattern of LIKE must be a text in single quotes")
     if escape is not None and (len(escape) != 1 or (ignore_case and escape.isalpha())):
-        raise PredicateError(f"ESCAPE takes one character, with ILIKE no letter; {escape!r} is not")
+        raise PredicateError(f"ESCAPE takes one character, with ILIKE no letter; {shown(escape)} is not")
     text = str(pattern.value)
+    check_count(len(text), MAX_PATTERN, "characters of a LIKE pattern", "shorten it")
     like_patterns.pattern(text, escape)
     return Like(_column(field), text, escape, ignore_case)
 

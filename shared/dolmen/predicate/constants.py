@@ -20,6 +20,7 @@ from dolmen.errors import PredicateError
 from dolmen.format.values import Plain
 from dolmen.predicate import temporal
 from dolmen.predicate.domain import DAY_US, Domain, domain_of, fit, grid, into, join, nearest_float32
+from dolmen.predicate.limits import MAX_NUMBER, check_number, shown
 from dolmen.predicate.temporal import Interval
 
 MAX_DIGITS = 38
@@ -49,20 +50,28 @@ NULL = Value(None, None)
 
 def number(text: str) -> Value:
     """The number that SQL text means. Raises PredicateError."""
+    text = check_number(text)
     try:
         if "e" in text.lower():
             return Value(Domain.FLOAT64, float(text))
         value = Decimal(text)
     except (ValueError, InvalidOperation):
-        raise PredicateError(f"{text!r} is not a number") from None
+        raise PredicateError(f"{shown(text)} is not a number") from None
     return exact(int(text)) if "." not in text else exact(value)
 
 
 def exact(value: int | Decimal) -> Value:
     """An integer or decimal; as a double when it has too many digits."""
     if not -(10**MAX_DIGITS) < value < 10**MAX_DIGITS or (type(value) is not int and _digits(value) > MAX_DIGITS):
-        return Value(Domain.FLOAT64, float(value))
+        return Value(Domain.FLOAT64, _nearest_float64(value))
     return Value(Domain.EXACT, value)
+
+
+def _nearest_float64(value: int | Decimal) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # of integers: decimals and texts become infinite
+        return math.inf if value > 0 else -math.inf
 
 
 def _digits(value: int | Decimal) -> int:
@@ -81,14 +90,15 @@ def from_text(text: str, arrow_type: pa.DataType) -> Value:
         PredicateError: it means no such value.
     """
     domain = domain_of(arrow_type)
+    if domain is Domain.TEXT:
+        return Value(domain, text)
+    if domain is Domain.BYTES:
+        return Value(domain, _bytes(text))
+    text = check_number(text)
     match domain:
-        case Domain.TEXT:
-            return Value(domain, text)
-        case Domain.BYTES:
-            return Value(domain, _bytes(text))
         case Domain.BOOLEAN:
-            if text.strip().lower() in _BOOLEANS:
-                return Value(domain, _BOOLEANS[text.strip().lower()])
+            if text.lower() in _BOOLEANS:
+                return Value(domain, _BOOLEANS[text.lower()])
             raise PredicateError(f"{text!r} is not a boolean; write TRUE or FALSE")
         case Domain.DATE:
             return Value(domain, temporal.parse_date(text))
@@ -101,15 +111,22 @@ def from_text(text: str, arrow_type: pa.DataType) -> Value:
             return Value(domain, us)
     assert domain is not None
     try:
-        parsed = float(text) if domain.is_float else Decimal(text.strip())
+        parsed = float(text) if domain.is_float else Decimal(text)
     except (ValueError, InvalidOperation):
-        raise PredicateError(f"{text!r} is no value of type {arrow_type}") from None
+        raise PredicateError(f"{shown(text)} is no value of type {arrow_type}") from None
     if isinstance(parsed, float):
         return Value(domain, nearest_float32(parsed) if domain is Domain.FLOAT32 else parsed)
-    value = int(parsed) if parsed.is_finite() and parsed == parsed.to_integral_value(context=_WIDE) else parsed
-    if not parsed.is_finite() or not isinstance(fit("=", value, grid(arrow_type, domain)), tuple):
-        raise PredicateError(f"{text!r} is no value of type {arrow_type}; write the number without quotes")
-    return Value(domain, value)
+    if _is_reasonable(parsed):
+        value = int(parsed) if parsed == parsed.to_integral_value(context=_WIDE) else parsed
+        if isinstance(fit("=", value, grid(arrow_type, domain)), tuple):
+            return Value(domain, value)
+    raise PredicateError(f"{shown(text)} is no value of type {arrow_type}; write the number without quotes")
+
+
+def _is_reasonable(value: Decimal) -> bool:
+    """Whether a decimal is finite and has no exponent that would make an integer of millions of digits."""
+    _, digits, exponent = value.as_tuple()
+    return isinstance(exponent, int) and len(digits) <= MAX_NUMBER and abs(exponent) <= MAX_NUMBER
 
 
 def _bytes(text: str) -> bytes:
@@ -121,7 +138,7 @@ def _bytes(text: str) -> bytes:
         elif match[2] and match[2].isascii():
             out += match[2].encode()
         else:
-            raise PredicateError(f"{text!r} is not binary: write bytes as \\xAA, plain only ASCII but the backslash")
+            raise PredicateError(f"{shown(text)} is not binary: write bytes as \\xAA, ASCII as it is")
     return bytes(out)
 
 

@@ -11,6 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.errors import PredicateError
+from dolmen.predicate.limits import shown
+
+_MOST_IN_REGEX = 10_000
+"""Pieces of a pattern that becomes a regular expression: RE2 takes no longer ones than some 50,000."""
 
 
 @dataclass(frozen=True)
@@ -34,33 +38,47 @@ class Pattern:
         """Whether it matches everything that begins with its prefix."""
         return self.pieces in ((True,), (self.prefix, True))
 
+    @property
+    def runs(self) -> tuple[tuple[str | bool, ...], ...]:
+        """The pieces between one ``%`` and the next: texts and ``_``. Without any ``%`` there is one run."""
+        runs: list[list[str | bool]] = [[]]
+        for piece in self.pieces:
+            if piece is True:
+                runs.append([])
+            else:
+                runs[-1].append(piece)
+        return tuple(map(tuple, runs))
+
 
 @lru_cache(256)
 def pattern(text: str, escape: str | None) -> Pattern:
     """Takes a pattern apart. Raises PredicateError when it ends in its escape character."""
     pieces: list[str | bool] = []
+    literal: list[str] = []
     characters = iter(text)
     for character in characters:
         if character == escape:
             following = next(characters, None)
             if following is None:
-                raise PredicateError(f"the LIKE pattern {text!r} ends with its escape character: double it")
+                raise PredicateError(f"the LIKE pattern {shown(text)} ends with its escape character: double it")
             character = following
         elif character in "%_":
+            if literal:
+                pieces.append("".join(literal))
+                literal = []
             if not (character == "%" and pieces and pieces[-1] is True):
                 pieces.append(character == "%")
             continue
-        if pieces and isinstance(pieces[-1], str):
-            pieces[-1] += character
-        else:
-            pieces.append(character)
+        literal.append(character)
+    if literal:
+        pieces.append("".join(literal))
     return Pattern(tuple(pieces))
 
 
 def match(array: Any, text: str, escape: str | None, ignore_case: bool) -> Any:
     """Which strings match; NULL for NULL."""
     if ignore_case:
-        array = pc.utf8_lower(array)
+        array = lower(array)
         text = pc.utf8_lower(pa.scalar(text)).as_py()
     parts = pattern(text, escape)
     pieces = parts.pieces
@@ -72,5 +90,56 @@ def match(array: Any, text: str, escape: str | None, ignore_case: bool) -> Any:
         return pc.ends_with(array, pieces[1])
     if len(pieces) == 3 and pieces[0] is pieces[2] is True and isinstance(pieces[1], str):
         return pc.match_substring(array, pieces[1])
+    if len(pieces) > _MOST_IN_REGEX:
+        return _match_long(array, parts)
     expression = "".join(re.escape(p) if isinstance(p, str) else ".*" if p else "." for p in pieces)
     return pc.match_substring_regex(array, rf"(?s)\A(?:{expression})\z")
+
+
+def lower(array: Any) -> Any:
+    """Strings in lower case, character by character; bytes that are no UTF-8 count as U+FFFD."""
+    return pc.utf8_lower(repaired(array))
+
+
+def repaired(array: Any) -> Any:
+    """The same strings, those with bytes that are no UTF-8 with U+FFFD in their places."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        if isinstance(array, pa.ChunkedArray):
+            array = array.combine_chunks()
+        texts = array.cast(pa.binary()).to_pylist()  # damaged data alone comes here
+        return pa.array([None if text is None else text.decode(errors="replace") for text in texts], array.type)
+    return array
+
+
+def _match_long(array: Any, parts: Pattern) -> Any:
+    """A pattern too long for RE2, for which few texts are long enough: those are looked at one by one."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    least = sum(len(piece.encode()) if isinstance(piece, str) else not piece for piece in parts.pieces)
+    found = pc.greater_equal(pc.binary_length(array), least)
+    mask = found.fill_null(False)
+    texts = array.filter(mask).cast(pa.binary()).to_pylist()
+    matched = [_matches(text.decode(errors="replace"), parts.runs) for text in texts]
+    return pc.replace_with_mask(found, mask, pa.array(matched, pa.bool_()))
+
+
+def _matches(text: str, runs: tuple[tuple[str | bool, ...], ...]) -> bool:
+    """Whether one text matches: each run between two ``%`` is taken at its first place, the last one at the end."""
+    sources = ["".join(re.escape(piece) if isinstance(piece, str) else "." for piece in run) for run in runs]
+    compiled = {source: re.compile(source, re.DOTALL) for source in set(sources)}
+    first, *others = (compiled[source] for source in sources)
+    if not others:
+        return first.fullmatch(text) is not None
+    begin = first.match(text)
+    if begin is None:
+        return False
+    at = begin.end()
+    for run in others[:-1]:
+        next_one = run.search(text, at)
+        if next_one is None:
+            return False
+        at = next_one.end()
+    length = sum(len(piece) if isinstance(piece, str) else 1 for piece in runs[-1])
+    return len(text) - at >= length and others[-1].fullmatch(text, len(text) - length) is not None

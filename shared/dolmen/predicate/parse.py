@@ -6,28 +6,43 @@ arguments of known nodes, so that no construct is ever taken for a similar one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dolmen.errors import PredicateError
+from dolmen.errors import LimitError, PredicateError
 from dolmen.format.schema import Field, Schema
 from dolmen.predicate import bind, constants, temporal
 from dolmen.predicate.ast import FALSE, Constant, Op, Predicate
 from dolmen.predicate.bind import Side, find_column
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domain import DAY_US, Domain
+from dolmen.predicate.limits import (
+    MAX_CONDITIONS,
+    MAX_NESTING,
+    MAX_NUMBER,
+    MAX_OPERATORS,
+    MAX_PREFIXES,
+    MAX_TEXT,
+    MAX_TOKENS,
+    MAX_WORDS,
+    check_characters,
+    check_count,
+    shown,
+)
 from dolmen.predicate.mapping import parse_mapping
 from dolmen.predicate.temporal import Interval
 
 if TYPE_CHECKING:
     from sqlglot import exp
 
-MAX_NESTING = 20
-"""How deep parentheses may stand in each other: what sqlglot reads within Python's stack, wherever it is called."""
-
+_SIZE = re.compile("[0-9]{1,9}")
+_TOKEN = re.compile(r"\d+\.\d*|\w+|[^\w\s]")
+_TOKEN_OR_LITERAL = re.compile(rf"""'[^']*'|"[^"]*"|{_TOKEN.pattern}""")
+_INSTEAD = "give many values as a mapping, {'id': [...]}, or delete by keys=[...]"
 _COMPARISONS: dict[str, Op] = {"eq": "=", "neq": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/", "intdiv": "//", "mod": "%"}
 _NOW = frozenset(("now", "get_current_timestamp", "transaction_timestamp"))
@@ -53,6 +68,7 @@ def parse(source: str | Mapping[str, Any] | Predicate, schema: Schema, *, now_us
 
     Raises:
         PredicateError: it cannot be read or does not fit the schema; with the position when it is text.
+        LimitError: it is larger than the limits (limits.py).
     """
     if isinstance(source, str):
         return _parse_text(source, schema, now_us)
@@ -67,18 +83,14 @@ def _parse_text(text: str, schema: Schema, now_us: int) -> Predicate:
     from sqlglot import exp
     from sqlglot.dialects.dialect import Dialect
     from sqlglot.errors import ParseError, TokenError
-    from sqlglot.tokens import TokenType
 
+    check_count(len(text), MAX_TEXT, "characters", _INSTEAD)
+    check_characters(text)
+    check_count(_bound_of_tokens(text), MAX_TOKENS, "words, numbers and signs", _INSTEAD)
     duckdb = Dialect.get_or_raise("duckdb")
     try:
         tokens = duckdb.tokenize(text)
-        nesting = 0
-        for token in tokens:
-            if token.token_type in (TokenType.L_BRACKET, TokenType.L_BRACE):
-                raise PredicateError("lists and structs are not understood; write IN (1, 2)", position=token.start)
-            nesting += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
-            if nesting > MAX_NESTING:
-                raise PredicateError(f"more than {MAX_NESTING} parentheses in each other", position=token.start)
+        _check_tokens(tokens)
         trees = duckdb.parser().parse_into(exp.Condition, tokens, text)
         if not trees or trees[0] is None:
             raise PredicateError("an empty predicate names no rows; to mean every row, write TRUE")
@@ -86,22 +98,64 @@ def _parse_text(text: str, schema: Schema, now_us: int) -> Predicate:
     except ParseError as error:
         raise _syntax_error(text, error.errors) from None
     except TokenError as error:
-        raise PredicateError(f"can't read {text!r}: is a quote or a comment left open? ({error})") from None
+        raise PredicateError(f"can't read {shown(text)}: is a quote or a comment left open? ({error})") from None
     except RecursionError:
         raise PredicateError("nested too deeply: write it with fewer NOT, minus signs or parentheses") from None
 
 
+def _check_tokens(tokens: Sequence[Any]) -> None:
+    """Refuses what would take long to read, or more of the stack than there may be."""
+    from sqlglot.tokens import TokenType
+
+    opens, closes, nots = TokenType.L_PAREN, TokenType.R_PAREN, TokenType.NOT
+    signs = frozenset((TokenType.DASH, TokenType.PLUS))
+    operators = frozenset(
+        (TokenType.STAR, TokenType.SLASH, TokenType.DIV, TokenType.MOD, TokenType.DCOLON, TokenType.DOT)
+    )
+    ends_side = frozenset((TokenType.NUMBER, TokenType.STRING, TokenType.VAR, TokenType.IDENTIFIER, closes))
+    cheap = ends_side | signs | {TokenType.COMMA, TokenType.NULL, TokenType.TRUE, TokenType.FALSE}
+    nesting = words = computed = prefixes = 0
+    previous = None
+    for token in tokens:
+        kind = token.token_type
+        if kind in (TokenType.L_BRACKET, TokenType.L_BRACE):
+            raise PredicateError("lists and structs are not understood; write IN (1, 2)", position=token.start)
+        if previous is TokenType.INTERVAL and len(token.text) > MAX_NUMBER:
+            # sqlglot reads such a text itself, and not in linear time.
+            raise PredicateError(f"an interval of more than {MAX_NUMBER} characters", position=token.start)
+        nesting += (kind is opens) - (kind is closes)
+        if nesting > MAX_NESTING:
+            raise PredicateError(f"more than {MAX_NESTING} parentheses in each other", position=token.start)
+        is_prefix = kind is nots or (kind in signs and previous not in ends_side)
+        prefixes = prefixes + 1 if is_prefix else 0
+        if prefixes > MAX_PREFIXES:
+            raise PredicateError(f"more than {MAX_PREFIXES} NOTs or signs one after the other", position=token.start)
+        words += kind not in cheap
+        computed += kind in operators or (kind in signs and not is_prefix)
+        previous = kind
+    check_count(words, MAX_WORDS, "operators, keywords and parentheses", _INSTEAD)
+    check_count(computed, MAX_OPERATORS, "arithmetic operators, casts and dots", "compute constants before")
+
+
+def _bound_of_tokens(text: str) -> int:
+    """At least as many as the text has tokens, found without reading it: a long text may be one literal, or many."""
+    if len(text) <= MAX_TOKENS:
+        return len(text)
+    whole_literals = not any(sign in text for sign in ("--", "/*", "$", "\\", "{"))
+    return sum(1 for _ in (_TOKEN_OR_LITERAL if whole_literals else _TOKEN).finditer(text))
+
+
 def _syntax_error(text: str, errors: Sequence[Mapping[str, Any]]) -> PredicateError:
     if not errors or not errors[0].get("line"):
-        return PredicateError(f"can't read {text!r} as a condition")
+        return PredicateError(f"can't read {shown(text)} as a condition")
     first = errors[0]
     before = sum(len(line) for line in text.splitlines(keepends=True)[: first["line"] - 1])
     position = max(0, before + first["col"] - len(first["highlight"]))
     problem = first["description"]
     if "Required keyword" in problem or problem.startswith("Expecting"):
-        problem = f"something is missing around {first['highlight']!r}"
+        problem = f"something is missing around {shown(first['highlight'])}"
     else:
-        problem = f"unexpected {first['highlight']!r}"
+        problem = f"unexpected {shown(first['highlight'])}"
     return PredicateError(f"{problem}; a predicate is what stands behind WHERE in DuckDB's SQL", position=position)
 
 
@@ -110,9 +164,13 @@ class _Reader:
 
     def __init__(self, schema: Schema, now_us: int) -> None:
         self.schema, self.now_us = schema, now_us
+        self.conditions = 0
 
     def predicate(self, node: exp.Expression) -> Predicate:
         """A condition."""
+        self.conditions += 1
+        if self.conditions > MAX_CONDITIONS:
+            raise LimitError(f"more than {MAX_CONDITIONS:,} conditions in a predicate: write IN (...) instead of OR")
         with _at(node):
             if read := _CONDITIONS.get(node.key):
                 return read(self, node)
@@ -301,9 +359,9 @@ def _cast_target(node: exp.Expression) -> pa.DataType:
     target = node.args["to"]
     name = target.this.name if hasattr(target.this, "name") else str(target.this)
     if name == "DECIMAL":
-        sizes = [int(param.name) for param in target.expressions] or [18, 3]
+        sizes = [int(param.name) if _SIZE.fullmatch(param.name) else -1 for param in target.expressions] or [18, 3]
         precision, scale = (*sizes, 0)[:2]
-        if not 0 <= scale <= precision <= constants.MAX_DIGITS or precision == 0:
+        if len(sizes) > 2 or not 0 <= scale <= precision <= constants.MAX_DIGITS or precision == 0:
             raise PredicateError(f"DECIMAL takes 1 to {constants.MAX_DIGITS} digits and no more of them as fraction")
         return pa.decimal128(precision, scale)
     if name not in _CASTS or target.expressions:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from dolmen.errors import PredicateError
 from dolmen.predicate.domain import DAY_US
+from dolmen.predicate.limits import check_number, shown
 
 HOUR_US, MINUTE_US, SECOND_US = 3_600_000_000, 60_000_000, 1_000_000
 
@@ -31,8 +32,18 @@ class Interval(NamedTuple):
     us: int = 0
 
     def times(self, factor: int) -> Interval:
-        """Each part multiplied."""
-        return Interval(self.months * factor, self.days * factor, self.us * factor)
+        """Each part multiplied. Raises PredicateError."""
+        return _bounded(Interval(self.months * factor, self.days * factor, self.us * factor))
+
+
+_MOST = 2**63
+"""Of any part of an interval: more than from the first to the last microsecond there is."""
+
+
+def _bounded(span: Interval) -> Interval:
+    if any(abs(part) > _MOST for part in span):
+        raise PredicateError("an interval longer than all of time that can be stored")
+    return span
 
 
 _UNITS = {
@@ -75,9 +86,10 @@ def parse_date(text: str) -> int:
 
 def parse_time(text: str) -> int:
     """Microseconds since midnight of ``HH:MM[:SS[.ffffff]]``. Raises PredicateError."""
-    match = _TIME_TEXT.fullmatch(text.strip())
+    text = check_number(text)
+    match = _TIME_TEXT.fullmatch(text)
     if match is None:
-        raise PredicateError(f"{text!r} is not a time; write HH:MM:SS, with up to 6 digits of fraction")
+        raise PredicateError(f"{shown(text)} is not a time; write HH:MM:SS, with up to 6 digits of fraction")
     return _time_of(match, text)
 
 
@@ -87,11 +99,12 @@ def parse_timestamp(text: str) -> tuple[int, bool]:
     Raises:
         PredicateError: not a timestamp, or one with digits beyond microseconds.
     """
-    match = _TIMESTAMP_TEXT.fullmatch(text.strip())
+    text = check_number(text)
+    match = _TIMESTAMP_TEXT.fullmatch(text)
     if match is None:
         raise PredicateError(
-            f"{text!r} is not a timestamp; write YYYY-MM-DD HH:MM:SS, if need be with a fraction of up to 6 digits "
-            "and an offset such as Z or +02:00"
+            f"{shown(text)} is not a timestamp; write YYYY-MM-DD HH:MM:SS, if need be with a fraction of up to 6 "
+            "digits and an offset such as Z or +02:00"
         )
     year, month, day = int(match["year"]), int(match["month"]), int(match["day"])
     if not (1 <= month <= 12 and 1 <= day <= _month_length(year, month)):
@@ -118,6 +131,7 @@ def _time_of(match: re.Match[str], text: str) -> int:
 
 def parse_interval(text: str) -> Interval:
     """A span such as ``3 months 2 days``. Raises PredicateError."""
+    text = check_number(text)
     total, end = Interval(), 0
     for match in _INTERVAL_TEXT.finditer(text):
         if match.start() != end:
@@ -125,7 +139,7 @@ def parse_interval(text: str) -> Interval:
         total = plus(total, unit(match[2]).times(int(match[1])))
         end = match.end()
     if not end or text[end:].strip():
-        raise PredicateError(f"{text!r} is not an interval; write whole numbers with units, such as '3 days 2 hours'")
+        raise PredicateError(f"{shown(text)} is no interval; write whole numbers with units, such as '3 days 2 hours'")
     return total
 
 
@@ -134,13 +148,13 @@ def unit(name: str) -> Interval:
     name = name.lower()
     span = _UNITS.get(name) or _UNITS.get(name.removesuffix("s"))
     if span is None:
-        raise PredicateError(f"unknown unit {name!r}; there are year, month, week, day, hour, minute, second, ...")
+        raise PredicateError(f"unknown unit {shown(name)}; there are year, month, week, day, hour, minute, second, ...")
     return span
 
 
 def plus(a: Interval, b: Interval) -> Interval:
-    """The sum of two spans."""
-    return Interval(a.months + b.months, a.days + b.days, a.us + b.us)
+    """The sum of two spans. Raises PredicateError."""
+    return _bounded(Interval(a.months + b.months, a.days + b.days, a.us + b.us))
 
 
 def shift(us: int, by: Interval) -> int:

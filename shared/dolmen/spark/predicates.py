@@ -9,7 +9,7 @@ predicate is ``Unsupported`` and the caller reads another way.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import reduce
@@ -29,6 +29,7 @@ from dolmen.predicate.like import pattern
 FindColumn: TypeAlias = Callable[[int], Column]
 """Gives the Spark column of a column's id."""
 
+_MOST_PIECES = 200
 _EPOCH = datetime(1970, 1, 1)
 _NULL_TRUTH = "CAST(NULL AS BOOLEAN)"
 _KERNELS: dict[Op, Callable[[Column, Column], Column]] = {
@@ -194,8 +195,18 @@ def _like(p: Like, column: FindColumn) -> Column:
         return left == F.lit(found.prefix)
     if found.is_prefix:
         return left.startswith(found.prefix) if found.prefix else F.when(left.isNotNull(), F.lit(True))
-    pieces = [_quoted(piece) if isinstance(piece, str) else ".*" if piece else "." for piece in found.pieces]
-    return left.rlike(rf"(?s)\A{''.join(pieces)}\z")
+    if len(found.pieces) > _MOST_PIECES:
+        raise Unsupported("a LIKE pattern of many pieces, for which Java's regular expressions take a deep stack")
+    return left.rlike(_regex(found.runs))
+
+
+def _regex(runs: Sequence[Sequence[str | bool]]) -> str:
+    """A pattern for Java, which tries again: a run between two ``%`` is taken at its first place and never elsewhere,
+    or a text of letters alone would take it for ever."""
+    first, *others = ("".join(_quoted(piece) if isinstance(piece, str) else "." for piece in run) for run in runs)
+    if not others:
+        return rf"(?s)\A{first}\z"
+    return rf"(?s)\A{first}{''.join(f'(?>.*?{run})' for run in others[:-1])}.*{others[-1]}\z"
 
 
 def _quoted(text: str) -> str:

@@ -1,0 +1,71 @@
+"""How large a predicate may be. Most is checked before anything is made of it.
+
+What these bound is what a predicate costs to read, to store and to evaluate: no text of this size takes more than a few
+seconds to read, no stored predicate exhausts a reader's stack or memory.
+"""
+
+from __future__ import annotations
+
+from dolmen.errors import LimitError, PredicateError
+
+MAX_TEXT = 1_000_000
+"""Characters of a predicate's text."""
+MAX_TOKENS = 100_000
+"""Names, literals and signs in a predicate's text: about twice as many as an IN has members."""
+MAX_WORDS = 25_000
+"""Operators, keywords and opening parentheses among them: these take longest to read."""
+MAX_OPERATORS = 5_000
+"""``+ - * / // % ::`` and dots between two sides, signs not counted."""
+MAX_PREFIXES = 20
+"""NOTs and signs one after the other."""
+MAX_NESTING = 20
+"""How deep parentheses may stand in each other: what sqlglot reads within Python's stack, wherever it is called."""
+MAX_CONDITIONS = 10_000
+"""Conditions joined by AND and OR. An IN is one, however many members it has."""
+MAX_MEMBERS = 1_000_000
+"""Members of an IN, as keys of a delete."""
+MAX_PATTERN = 10_000
+"""Characters of a LIKE pattern."""
+MAX_NUMBER = 400
+"""Characters of a number, a time or an interval, and the exponent of a number: far beyond what any column holds."""
+MAX_DEPTH = 200
+"""Levels of a stored predicate's tree. Text can't make more than half of them."""
+
+_MOST_SHOWN = 80
+
+
+def shown(value: object) -> str:
+    """A value as Python writes it, shortened: for messages."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # too deep, or an integer with thousands of digits
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def check_count(count: int, most: int, what: str, instead: str) -> None:
+    """Raises LimitError if there are too many."""
+    if count > most:
+        raise LimitError(f"{count:,} {what} in a predicate: at most {most:,} are allowed; {instead}")
+
+
+def check_characters(text: str) -> str:
+    """Returns ``text`` if it can be stored. Raises PredicateError for halves of surrogate pairs."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise PredicateError(f"{shown(text)} is not text: it has half of a surrogate pair") from None
+    return text
+
+
+def check_number(text: str) -> str:
+    """Returns what a number, time or interval is to be read from, stripped. Raises PredicateError if it is too long."""
+    text = text.strip()
+    if len(text) > MAX_NUMBER:
+        raise PredicateError(
+            f"{shown(text)} has {len(text):,} characters: a number, time or interval has at most {MAX_NUMBER}"
+        )
+    if not text.isascii():
+        raise PredicateError(f"{shown(text)}: a number, time or interval is written in ASCII")
+    return text
