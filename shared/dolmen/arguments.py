@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable
+from operator import index
 from typing import Any
 
 from dolmen.errors import InputError
@@ -58,13 +59,17 @@ def flag(name: str, value: object) -> bool:
     return value
 
 
-def number(name: str, value: object, least: int, most: int = 2**63 - 1) -> int:
-    """``value`` if it is a whole number within bounds. Raises InputError."""
-    if not isinstance(value, int) or isinstance(value, bool):
+def number(name: str, value: object, least: int = -(2**63), most: int = 2**63 - 1) -> int:
+    """``value`` if it is a whole number within bounds, of Python's or of NumPy's. Raises InputError."""
+    try:
+        found = None if isinstance(value, bool) else index(value)  # type: ignore[arg-type]  # raises for what is none
+    except TypeError:
+        found = None
+    if found is None:
         raise InputError(f"{name}={shown(value)} is no whole number")
-    if not least <= value <= most:
-        raise InputError(f"{name}={shown(value)} is out of bounds: {least:,} to {most:,}")
-    return int(value)
+    if not least <= found <= most:
+        raise InputError(f"{name}={shown(found)} is out of bounds: {least:,} to {most:,}")
+    return found
 
 
 def names(name: str, value: object) -> list[str]:

@@ -175,18 +175,23 @@ class Database:
         """Every setting of this database with the value that holds, as it was given; the default where none was."""
         return shown(self._context.head.refresh().manifest.properties, DATABASE_PROPERTIES)
 
-    def at(self, version: int | None = None, *, timestamp: datetime | int | str | None = None) -> Snapshot:
+    def at(
+        self, version: int | None = None, *, timestamp: datetime | int | str | None = None, settled: bool = False
+    ) -> Snapshot:
         """The database as it was.
 
         Args:
             version: by number.
-            timestamp: by time: a datetime (naive means UTC), an ISO 8601 text, or microseconds since the epoch.
+            timestamp: by time: a datetime (naive means UTC), an ISO 8601 text, or microseconds since the epoch. Within
+                20 minutes a commit under way may still be dated before it, unless there is a later one: then
+                ``Snapshot.settled`` is False.
+            settled: refuse such a time instead.
 
         Raises:
             VersionNotFoundError, VersionExpiredError: not there, or no longer.
-            UnsettledTimestampError: too close to now for the answer to be final.
+            UnsettledTimestampError: the time is in the future; or not settled, though that is asked for.
         """
-        return pin(self._context, version, timestamp)
+        return pin(self._context, version, timestamp, settled=settled)
 
     def history(self, limit: int | None = None) -> list[Commit]:
         """Commits, newest first; one request per 64 beyond the newest 65."""

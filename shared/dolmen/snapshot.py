@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
-from dolmen.commit.versions import manifest_at_time, manifest_at_version
+from dolmen import arguments
+from dolmen.commit.versions import is_settled, manifest_at_time, manifest_at_version
 from dolmen.context import Context
 from dolmen.errors import InputError
 from dolmen.format.manifest import Manifest
@@ -18,20 +19,25 @@ if TYPE_CHECKING:
 class PinnedTable(ReadableTable):
     """A table as one version shows it, for ever."""
 
-    def __init__(self, context: Context, name: str, manifest: Manifest) -> None:
+    def __init__(self, context: Context, name: str, manifest: Manifest, *, settled: bool = True) -> None:
         manifest.table(name)
         super().__init__(context, name)
-        self._manifest = manifest
+        self._manifest, self.settled = manifest, settled
 
     def _snapshot(self) -> Manifest:
         return self._manifest
 
 
 class Snapshot:
-    """All tables of one version."""
+    """All tables of one version.
 
-    def __init__(self, context: Context, manifest: Manifest) -> None:
-        self._context, self._manifest = context, manifest
+    Args:
+        settled: False where it was asked for by a time to which a commit under way may still be dated: for 20 minutes
+            the same question may get another answer. The rows of this version stay what they are.
+    """
+
+    def __init__(self, context: Context, manifest: Manifest, *, settled: bool = True) -> None:
+        self._context, self._manifest, self.settled = context, manifest, settled
 
     @property
     def version(self) -> int:
@@ -49,7 +55,7 @@ class Snapshot:
 
     def table(self, name: str) -> PinnedTable:
         """One of its tables. Raises TableNotFoundError."""
-        return PinnedTable(self._context, name, self._manifest)
+        return PinnedTable(self._context, name, self._manifest, settled=self.settled)
 
     def sql(self, query: str) -> SqlResult:
         """Runs a query over the tables of this version (see ``Database.sql``)."""
@@ -58,30 +64,45 @@ class Snapshot:
         return run_sql(query, self.table)
 
     def __repr__(self) -> str:
-        return f"<Snapshot version {self.version} of {self._context.store.url}: {', '.join(self.tables()) or 'empty'}>"
+        told = f"version {self.version}{'' if self.settled else ', not settled yet,'}"
+        return f"<Snapshot {told} of {self._context.store.url}: {', '.join(self.tables()) or 'empty'}>"
 
 
-def pin(context: Context, version: int | None, timestamp: datetime | int | str | None) -> Snapshot:
+def pin(
+    context: Context, version: int | None, timestamp: datetime | int | str | None, *, settled: bool = False
+) -> Snapshot:
     """The snapshot of one version, by number or by time. See ``Database.at``."""
+    arguments.flag("settled", settled)
     if (version is None) == (timestamp is None):
         raise InputError("at() takes a version or a timestamp, one of them")
+    number = None if version is None else arguments.number("version", version)
+    moment = microseconds(timestamp) if number is None else 0
     base = context.head.refresh()
     with context.reading(base.manifest.version):  # its segments of history
-        if version is not None:
-            return Snapshot(context, manifest_at_version(context.head, base.manifest, version))
-        return Snapshot(context, manifest_at_time(context.head, base, microseconds(timestamp)))
+        if number is not None:
+            return Snapshot(context, manifest_at_version(context.head, base.manifest, number))
+        manifest = manifest_at_time(context.head, base, moment, settled=settled)
+        return Snapshot(context, manifest, settled=is_settled(base, moment))
 
 
 def microseconds(timestamp: datetime | int | str | None) -> int:
     """A point in time, however given (see ``Database.at``), since the epoch. Raises InputError."""
-    if isinstance(timestamp, int):
-        return timestamp
     if isinstance(timestamp, str):
         try:
             timestamp = datetime.fromisoformat(timestamp)
-        except ValueError as error:
-            raise InputError(f"timestamp {timestamp!r} is not ISO 8601: {error}") from error
-    assert isinstance(timestamp, datetime)
+        except ValueError:
+            raise InputError(
+                f"timestamp={arguments.shown(timestamp)} is not ISO 8601, as in '2026-01-31T12:00:00+00:00'"
+            ) from None
+    if not isinstance(timestamp, datetime):
+        if isinstance(timestamp, date):
+            raise InputError(
+                f"timestamp={timestamp} is a day: give a time, as in datetime(2026, 1, 31, 12, tzinfo=UTC)"
+            )
+        return arguments.number("timestamp", timestamp)
     if timestamp.tzinfo is None:
         timestamp = timestamp.replace(tzinfo=UTC)
-    return round(timestamp.timestamp() * 1_000_000)
+    try:
+        return round(timestamp.timestamp() * 1_000_000)
+    except (OverflowError, ValueError) as error:  # NaT too is a datetime
+        raise InputError(f"timestamp={arguments.shown(timestamp)} is no point in time: {error}") from error

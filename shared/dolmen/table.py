@@ -31,9 +31,11 @@ class Table(ReadableTable):
         cached = self._context.head.cached
         return cached.manifest if cached else self._snapshot()
 
-    def at(self, version: int | None = None, *, timestamp: datetime | int | str | None = None) -> PinnedTable:
+    def at(
+        self, version: int | None = None, *, timestamp: datetime | int | str | None = None, settled: bool = False
+    ) -> PinnedTable:
         """This table in an older version. See ``Database.at``."""
-        return pin(self._context, version, timestamp).table(self.name)
+        return pin(self._context, version, timestamp, settled=settled).table(self.name)
 
     def to_spark(
         self,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import dolmen
@@ -58,12 +61,56 @@ def test_nothing_can_be_read_before_the_first_commit(db: Database) -> None:
         db.at(version=1)
 
 
-def test_a_time_close_to_now_is_refused_until_a_later_commit_settles_it(table: dolmen.Table) -> None:
+def test_a_time_close_to_now_is_answered_and_said_not_to_be_final(db: Database, table: dolmen.Table) -> None:
     created_at = table.append(people(1)).created_at
-    with pytest.raises(UnsettledTimestampError):
-        table.at(timestamp=created_at)
-    with pytest.raises(UnsettledTimestampError):
-        table.at(timestamp=datetime.now(UTC) + timedelta(days=1))
+    there = db.at(timestamp=created_at)
+    assert (there.version, there.settled, there.table("people").count()) == (2, False, 1)
+    assert "not settled yet" in repr(there)
+    assert not table.at(timestamp=created_at).settled
+    with pytest.raises(UnsettledTimestampError, match=r"0 minutes ago.*version 2"):
+        table.at(timestamp=created_at, settled=True)
+    assert db.at(version=2).settled
+    table.append(people(2))
+    assert db.at(timestamp=created_at, settled=True).settled
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_time_in_the_future_is_told_for_what_it_is(db: Database, table: dolmen.Table, settled: bool) -> None:
+    with pytest.raises(UnsettledTimestampError, match=r"1 days and 0\.0 hours in the future"):
+        db.at(timestamp=datetime.now(UTC) + timedelta(days=1, seconds=2), settled=settled)
+    with pytest.raises(UnsettledTimestampError, match=r"3,60\d seconds in the future"):
+        db.at(timestamp=datetime.now(UTC) + timedelta(hours=1, seconds=2), settled=settled)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"version": "18"},
+        {"version": True},
+        {"version": 1.0},
+        {"version": 10**5000},
+        {"timestamp": date(2026, 1, 1)},
+        {"timestamp": "yesterday"},
+        {"timestamp": 1.5},
+        {"timestamp": pd.NaT},
+        {"timestamp": b"2026"},
+        {"version": 1, "settled": 1},
+        {},
+        {"version": 1, "timestamp": 1},
+    ],
+)
+def test_what_names_no_version_is_refused(db: Database, table: dolmen.Table, arguments: dict[str, Any]) -> None:
+    for at in (db.at, table.at):
+        with pytest.raises(InputError):
+            at(**arguments)
+
+
+def test_numbers_of_numpy_name_versions(db: Database, table: dolmen.Table) -> None:
+    assert db.at(np.int64(1)).version == 1
+
+
+def test_older_times_are_found(table: dolmen.Table) -> None:
+    created_at = table.append(people(1)).created_at
     table.append(people(2))
     assert table.at(timestamp=created_at).count() == 1
     assert table.at(timestamp=created_at.isoformat()).count() == 1

@@ -102,7 +102,10 @@ class Reading(Ground):
         expected = sum(landed.created_at <= moment for landed in self.versions)
         if newest.created_at <= moment and moment > now - SETTLED_US:
             with pytest.raises(UnsettledTimestampError):
-                database.at(timestamp=moment)
+                database.at(timestamp=moment, settled=True)
+            if moment <= now:
+                there = database.at(timestamp=moment)
+                assert (there.version, there.settled) == (newest.version, False)
         elif expected < self.horizon:
             error = VersionExpiredError if self.horizon > 1 else VersionNotFoundError
             with pytest.raises(error):

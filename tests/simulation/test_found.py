@@ -273,7 +273,7 @@ def test_a_point_in_time_is_settled_by_when_the_pointer_was_read_and_not_the_man
     writer.table("t").append(pa.table({"k": [2]}))
     store.before, store.meanwhile = "manifest/", stalls
     with pytest.raises(UnsettledTimestampError):
-        reader.at(timestamp=asked_us)
+        reader.at(timestamp=asked_us, settled=True)
     assert reader.at(timestamp=asked_us).version == writer.version
 
 

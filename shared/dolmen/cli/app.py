@@ -310,7 +310,12 @@ def _plain(value: Any) -> str:
 def _snapshot(db: dolmen.Database, version: int | None, at: str | None) -> Snapshot:
     if version is None and at is None:
         return db.at(version=db.version)
-    return db.at(version, timestamp=at)
+    snapshot = db.at(version, timestamp=at)
+    if not snapshot.settled:
+        errors.print(
+            f"version {snapshot.version} is not settled yet: for 20 minutes a commit under way may be dated before {at}"
+        )
+    return snapshot
 
 
 def _names(text: str) -> list[str] | None:

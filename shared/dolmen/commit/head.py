@@ -58,8 +58,9 @@ class Head:
         return self._base
 
     def refresh(self) -> Base:
-        """Reads the pointer, and the manifest if the pointer moved: 1 or 2 GETs. The first time there is no pointer,
-        a LIST finds out whether there never was one.
+        """Reads the pointer, and the manifest if the pointer moved: 1 or 2 GETs.
+
+        The first time that there is no pointer, a LIST finds out whether there never was one.
 
         Raises:
             CorruptionError: pointer or manifest is damaged or missing, or the pointer went back to an older version.

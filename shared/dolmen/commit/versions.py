@@ -18,6 +18,8 @@ from dolmen.format.manifest import HistoryEntry, Manifest, Segment
 
 SETTLED_AFTER_US = 20 * 60 * 1_000_000
 """Once this old by the server's clock, a point in time can get no more versions (docs/protocol.md)."""
+_CLOCKS_DIFFER_US = 60 * 1_000_000
+"""So far ahead of the server's clock may be who asks for what is there now."""
 
 
 def commits(head: Head, newest: Manifest) -> Iterator[HistoryEntry]:
@@ -66,23 +68,32 @@ def manifest_at_version(head: Head, newest: Manifest, version: int) -> Manifest:
     raise VersionNotFoundError(f"version {version} is not in the history of version {newest.version}")
 
 
-def manifest_at_time(head: Head, base: Base, timestamp_us: int) -> Manifest:
+def manifest_at_time(head: Head, base: Base, timestamp_us: int, *, settled: bool = True) -> Manifest:
     """The version that was the newest at a point in time (microseconds since the epoch).
 
     ``base`` is what ``refresh`` gave: whether the answer is settled depends on the server's clock at that time.
 
+    Args:
+        settled: refuse to answer what a commit under way may still change (see ``is_settled``).
+
     Raises:
-        UnsettledTimestampError: a commit under way could still get a ``created_at`` up to then.
+        UnsettledTimestampError: for that, or as the time is in the future by the server's clock.
         VersionNotFoundError: the database is younger.
         VersionExpiredError: it was before the horizon.
     """
     newest = base.manifest
     if newest.version == 0:
         raise DatabaseNotFoundError(f"there is no database at {head.store.url} yet")
-    if newest.created_at <= timestamp_us and timestamp_us > base.date_us - SETTLED_AFTER_US:
+    ahead_us = timestamp_us - base.date_us
+    if ahead_us > _CLOCKS_DIFFER_US:
+        days, seconds = divmod(ahead_us // 1_000_000, 86_400)
+        told = f"{days:,} days and {seconds / 3600:.1f} hours" if days else f"{seconds:,} seconds"
+        raise UnsettledTimestampError(f"that time is {told} in the future by the store's clock: nobody knows its rows")
+    if settled and not is_settled(base, timestamp_us):
         raise UnsettledTimestampError(
-            "that time is less than 20 minutes ago and no later commit exists, so the answer could still change: "
-            f"use at(version={newest.version}) for the newest version"
+            f"by the store's clock that time is {max(-ahead_us, 0) // 60_000_000} minutes ago, and no later commit "
+            "exists: until 20 minutes have passed a commit under way may still get an earlier time. "
+            f"at(timestamp=...) without settled=True answers with version {newest.version} all the same"
         )
     if newest.created_at <= timestamp_us:
         return newest
@@ -93,6 +104,12 @@ def manifest_at_time(head: Head, base: Base, timestamp_us: int) -> Manifest:
     if newest.horizon > 1:
         raise VersionExpiredError(f"that time is before version {newest.horizon}, the oldest kept")
     raise VersionNotFoundError("the database is younger than that")
+
+
+def is_settled(base: Base, timestamp_us: int) -> bool:
+    """Whether no commit can change any more which version was the newest at a time: there is a later one, or 20 minutes
+    have passed."""
+    return base.manifest.created_at > timestamp_us or timestamp_us <= base.date_us - SETTLED_AFTER_US
 
 
 def _parts_at(head: Head, segments: Sequence[Segment], timestamp_us: int) -> Iterator[Iterator[HistoryEntry]]:

@@ -125,7 +125,7 @@ def snapshot(database: Database, given: Options) -> Manifest:
         if version is not None:
             return manifest_at_version(head, base.manifest, version)
         if moment is not None:
-            return manifest_at_time(head, base, microseconds(moment))
+            return manifest_at_time(head, base, microseconds(moment), settled=False)
     if base.manifest.version == 0:
         raise DatabaseNotFoundError(f"there is no database at {database.url} yet")
     return base.manifest

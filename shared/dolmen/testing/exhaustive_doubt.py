@@ -52,7 +52,7 @@ def asking_twice() -> Part:
 
 def _rows_at(db: Database, timestamp_us: int) -> list[Row] | None:
     try:
-        return rows_of(db.at(timestamp=timestamp_us).table("t").to_arrow())
+        return rows_of(db.at(timestamp=timestamp_us, settled=True).table("t").to_arrow())
     except UnsettledTimestampError:
         return None
 

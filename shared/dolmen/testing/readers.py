@@ -80,7 +80,7 @@ class Reader(Actor):
         long_us = self.random.choice((MINUTE_US // 60, MINUTE_US // 6, 45 * MINUTE_US))
         timestamp = now_us - self.random.randint(-long_us // 10, long_us)
         try:
-            version = process.db.at(timestamp=timestamp).version
+            version = process.db.at(timestamp=timestamp, settled=True).version
         except VersionNotFoundError:
             version = 0
         process.ledger.dated.append((timestamp, version))
