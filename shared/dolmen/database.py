@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # background work is loaded by those who do it
     from dolmen.maintenance.run import Done, Failure, Round, Step
     from dolmen.maintenance.ttl import Expired
     from dolmen.maintenance.verification_report import Progress, Report
-    from dolmen.scan.sql import SqlResult
+    from dolmen.scan.sql import Parameters, SqlResult
 
 T = TypeVar("T")
 
@@ -220,12 +220,21 @@ class Database:
         """
         return replay(self._context, function).value
 
-    def sql(self, query: str) -> SqlResult:
-        """Runs a SELECT over the tables, on DuckDB. All of them are read in one version.
+    def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
+        """Runs a query over the tables, on DuckDB. All of them are read in one version.
 
-        Projections and predicates are pushed down into the scans.
+        Columns and conditions that DuckDB's planner finds go into the scans.
+
+        Args:
+            query: one statement that reads, in DuckDB's dialect: a SELECT, ``DESCRIBE table``, ``SHOW TABLES``, or
+                EXPLAIN before one of them, which tells what each scan reads and skips.
+            parameters: values for ``?``, in order, or for ``$name``, by name.
+
+        Raises:
+            InputError: another statement, or it does not fit the tables or the parameters.
+            TableNotFoundError: it names a table that is not there.
         """
-        return Snapshot(self._context, self._context.head.refresh().manifest).sql(query)
+        return Snapshot(self._context, self._context.head.refresh().manifest).sql(query, parameters)
 
     def resolve(self, table: str | None = None) -> dict[str, Resolved]:
         """Turns unresolved deletes of one table, or of all, into deletion vectors, which makes scans fast again.

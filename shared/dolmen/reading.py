@@ -11,6 +11,7 @@ import pyarrow as pa
 from dolmen.context import Context
 from dolmen.format.entries import Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.schema import Schema
 from dolmen.predicate import Predicate, from_builtins, parse, to_sql
 from dolmen.scan.scan import Scan
 from dolmen.segments.live import LiveFiles, tombstones_of
@@ -56,6 +57,11 @@ class ReadableTable:
     def schema(self) -> pa.Schema:
         """Columns and their types."""
         return self._entry.schema.arrow.remove_metadata()
+
+    @property
+    def stored_schema(self) -> Schema:
+        """Columns with their ids and their stored types, to which predicates are bound."""
+        return self._entry.schema
 
     @property
     def primary_key(self) -> tuple[str, ...]:

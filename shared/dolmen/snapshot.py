@@ -13,7 +13,7 @@ from dolmen.format.manifest import Manifest
 from dolmen.reading import ReadableTable
 
 if TYPE_CHECKING:
-    from dolmen.scan.sql import SqlResult
+    from dolmen.scan.sql import Parameters, SqlResult
 
 
 class PinnedTable(ReadableTable):
@@ -57,11 +57,11 @@ class Snapshot:
         """One of its tables. Raises TableNotFoundError."""
         return PinnedTable(self._context, name, self._manifest, settled=self.settled)
 
-    def sql(self, query: str) -> SqlResult:
+    def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
         """Runs a query over the tables of this version (see ``Database.sql``)."""
-        from dolmen.scan.sql import run_sql  # DuckDB and sqlglot's optimizer: only for those who ask
+        from dolmen.scan.sql import run_sql  # DuckDB: only for those who ask
 
-        return run_sql(query, self.table)
+        return run_sql(query, self, parameters)
 
     def __repr__(self) -> str:
         told = f"version {self.version}{'' if self.settled else ', not settled yet,'}"

@@ -34,7 +34,7 @@ from dolmen.write.probe import check_storable
 from dolmen.write.row_digest import content_digest
 
 if TYPE_CHECKING:
-    from dolmen.scan.sql import SqlResult
+    from dolmen.scan.sql import Parameters, SqlResult
 
 
 class Transaction:
@@ -111,11 +111,15 @@ class Transaction:
         if changes:
             self.add(SetProperties(None, "", check_database_properties(changes)))
 
-    def sql(self, query: str) -> SqlResult:
-        """Runs a query over the tables as this transaction sees them."""
-        from dolmen.scan.sql import run_sql  # DuckDB and sqlglot's optimizer: only for those who ask
+    def tables(self) -> list[str]:
+        """Names of the tables as this transaction sees them, sorted."""
+        return sorted(self.manifest.tables)
 
-        return run_sql(query, self.table)
+    def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
+        """Runs a query over the tables as this transaction sees them. See ``Database.sql``."""
+        from dolmen.scan.sql import run_sql  # DuckDB: only for those who ask
+
+        return run_sql(query, self, parameters)
 
     def bind(self, request: str, digest: str) -> None:
         """Makes this transaction apply a request exactly once, whose content the caller knows a digest of.

@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -18,7 +19,7 @@ from dolmen.predicate import Compare, Constant, In, IsNull, Literal, parse, to_s
 
 NOW_US = 1_750_000_000_000_000  # 2025-06-15 15:06:40 UTC
 
-SCHEMA = Schema.from_arrow(
+_NAMED_APART = Schema.from_arrow(
     pa.schema(
         [
             ("flag", pa.bool_()),
@@ -37,12 +38,16 @@ SCHEMA = Schema.from_arrow(
             ("tags", pa.list_(pa.string())),
             ("Mixed", pa.int8()),
             ("k", pa.int8()),
-            ("K", pa.int8()),
+            ("k2", pa.int8()),
             ("order", pa.int8()),
             ('odd "name"', pa.int8()),
             ("x IN (1)", pa.int8()),
         ]
     )
+)
+SCHEMA = msgspec.structs.replace(  # older tables have columns whose names differ in case only
+    _NAMED_APART,
+    fields=tuple(msgspec.structs.replace(f, name="K") if f.name == "k2" else f for f in _NAMED_APART.fields),
 )
 
 

@@ -5,25 +5,24 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from functools import partial
 
 import duckdb
+import msgspec
 import pyarrow as pa
 import pytest
 
-from dolmen.errors import CorruptionError, InputError, TableNotFoundError
-from dolmen.reading import ReadableTable
+from dolmen.errors import CorruptionError, InputError, SchemaError, TableNotFoundError
+from dolmen.predicate import to_sql
 from dolmen.runtime import Runtime
-from dolmen.scan.sql import SqlResult, run_sql
-from dolmen.snapshot import PinnedTable
-from support.random_predicates import random_predicate
-from support.random_tables import FLAT, random_table
+from dolmen.scan.sql import Parameters, SqlResult
+from dolmen.snapshot import Snapshot
+from support.random_queries import Queries, hostile_table
 from support.tables import World
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 FIXED_SEED = 2
 """Of the half of the queries of which something is asked together: it does not depend on luck."""
-QUERIES = 4000 if os.environ.get("DOLMEN_LONG") else 100
+QUERIES = 20_000 if os.environ.get("DOLMEN_LONG") else 300
 
 EVENTS = pa.table(
     {
@@ -48,19 +47,13 @@ def world() -> World:
 def oracle() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(config={"threads": 1})
     connection.execute("SET TimeZone = 'UTC'")
-    connection.register("events", EVENTS)
-    connection.register("users", USERS)
+    connection.from_arrow(EVENTS).create("events")  # tables of its own: nothing is pushed into Arrow
+    connection.from_arrow(USERS).create("users")
     return connection
 
 
-def run(world: World, query: str, *, push_down: bool = True) -> SqlResult:
-    manifest = world.manifest
-
-    def table(name: str) -> ReadableTable:
-        manifest.table(name)
-        return PinnedTable(world.db._context, name, manifest)
-
-    return run_sql(query, table, push_down=push_down)
+def run(world: World, query: str, parameters: Parameters = None) -> SqlResult:
+    return world.db.sql(query, parameters)
 
 
 def bag(rows: list[tuple[object, ...]]) -> list[str]:
@@ -68,93 +61,164 @@ def bag(rows: list[tuple[object, ...]]) -> list[str]:
 
 
 def pushed(result: SqlResult) -> list[str | None]:
-    return [source.where for source in result._sources]
+    """What the scans are asked for, in the order in which DuckDB begins them."""
+    scans = result._query.rehearse(result._query.text)
+    return [scan._where and to_sql(scan._where, scan._stored_schema) for scan in scans]
 
 
-QUERIES_AND_PUSHED = [
-    ("SELECT * FROM events WHERE x > 3 AND s = 's1'", ['("events"."x" > 3)', None]),
-    ("SELECT e.id, name FROM events e JOIN users u ON e.user_id = u.id WHERE e.x > 3 AND u.x < 5", "both"),
-    ("SELECT * FROM events e LEFT JOIN users u ON e.user_id = u.id WHERE u.x IS NULL", "none"),
-    ("SELECT * FROM events e LEFT JOIN users u ON e.user_id = u.id AND u.x > 3 WHERE e.x = 2", "both"),
-    ("SELECT * FROM events e RIGHT JOIN users u ON e.user_id = u.id WHERE e.x IS NULL", "none"),
-    ("SELECT * FROM events e RIGHT JOIN users u ON e.user_id = u.id AND u.x = 3 AND e.x = 1", "none"),
-    ("SELECT * FROM events e RIGHT JOIN users u ON e.user_id = u.id WHERE u.x = 3", "second"),
-    ("SELECT * FROM events e FULL JOIN users u ON e.user_id = u.id WHERE e.x IS NULL AND u.x = 3", "none"),
+SHAPES = [
+    ("SELECT * FROM events WHERE x > 3 AND s = 's1'"),
+    ("SELECT e.id, name FROM events e JOIN users u ON e.user_id = u.id WHERE e.x > 3 AND u.x < 5"),
+    ("SELECT * FROM events e LEFT JOIN users u ON e.user_id = u.id WHERE u.x IS NULL"),
+    ("SELECT * FROM events e LEFT JOIN users u ON e.user_id = u.id AND u.x > 3 WHERE e.x = 2"),
+    ("SELECT * FROM events e RIGHT JOIN users u ON e.user_id = u.id WHERE e.x IS NULL"),
+    ("SELECT * FROM events e RIGHT JOIN users u ON e.user_id = u.id AND u.x = 3 AND e.x = 1"),
+    ("SELECT * FROM events e RIGHT JOIN users u ON e.user_id = u.id WHERE u.x = 3"),
+    ("SELECT * FROM events e FULL JOIN users u ON e.user_id = u.id WHERE e.x IS NULL AND u.x = 3"),
     (
-        "SELECT * FROM events e JOIN users u ON e.user_id = u.id FULL JOIN users v ON v.id = e.x WHERE e.x IS NULL",
-        "none",
-    ),
-    ("SELECT a.id FROM events a JOIN events b ON a.id = b.id + 1 WHERE a.x = 1 AND b.x > 0", "both"),
-    ("WITH c AS (SELECT * FROM events WHERE x < 5) SELECT id FROM c WHERE s = 's2'", "first"),
-    ("WITH c AS (SELECT * FROM events) SELECT a.id FROM c a JOIN c b ON a.id = b.id WHERE a.x = 1 AND b.x = 1", "none"),
-    ("WITH events AS (SELECT * FROM events WHERE x = 1) SELECT * FROM events WHERE id > 9", "first"),
-    ("SELECT * FROM (SELECT id AS x, x AS id FROM events) WHERE x = 3", "first"),
-    ("SELECT * FROM (SELECT x + 1 AS x, id FROM events) WHERE x = 3", "none"),
-    ("SELECT * FROM (SELECT * FROM events LIMIT 100) WHERE x = 3", "none"),
-    ("SELECT * FROM (SELECT *, row_number() OVER (ORDER BY id) AS n FROM events) WHERE x = 3", "none"),
-    ("SELECT * FROM (SELECT x, count(*) AS n FROM events GROUP BY x) WHERE x = 3", "none"),
-    ("SELECT * FROM (SELECT DISTINCT x, s FROM events) WHERE x = 3", "first"),
-    ("SELECT * FROM (SELECT DISTINCT ON (s) x, s FROM events ORDER BY s, id) WHERE x = 0", "none"),
-    ("SELECT * FROM (SELECT id, x FROM events UNION ALL SELECT x, id FROM users) WHERE id = 3", "both"),
-    ("SELECT * FROM (SELECT id FROM events EXCEPT SELECT id FROM users) WHERE id < 12", "both"),
-    ("SELECT id FROM events WHERE x IN (SELECT x FROM users WHERE name = 'three') AND s = 's0'", "both"),
-    ("SELECT id FROM events e WHERE EXISTS (SELECT 1 FROM users u WHERE u.id = e.user_id AND u.x > 3)", "second"),
-    ("SELECT id FROM events e WHERE x = (SELECT max(x) FROM users u WHERE u.id <= e.user_id)", "none"),
+        "SELECT * FROM events e JOIN users u ON e.user_id = u.id FULL JOIN users v ON v.id = e.x WHERE e.x IS NULL"),
+    ("SELECT a.id FROM events a JOIN events b ON a.id = b.id + 1 WHERE a.x = 1 AND b.x > 0"),
+    ("WITH c AS (SELECT * FROM events WHERE x < 5) SELECT id FROM c WHERE s = 's2'"),
+    ("WITH c AS (SELECT * FROM events) SELECT a.id FROM c a JOIN c b ON a.id = b.id WHERE a.x = 1 AND b.x = 1"),
+    ("WITH events AS (SELECT * FROM events WHERE x = 1) SELECT * FROM events WHERE id > 9"),
+    ("SELECT * FROM (SELECT id AS x, x AS id FROM events) WHERE x = 3"),
+    ("SELECT * FROM (SELECT x + 1 AS x, id FROM events) WHERE x = 3"),
+    ("SELECT * FROM (SELECT * FROM events LIMIT 100) WHERE x = 3"),
+    ("SELECT * FROM (SELECT *, row_number() OVER (ORDER BY id) AS n FROM events) WHERE x = 3"),
+    ("SELECT * FROM (SELECT x, count(*) AS n FROM events GROUP BY x) WHERE x = 3"),
+    ("SELECT * FROM (SELECT DISTINCT x, s FROM events) WHERE x = 3"),
+    ("SELECT * FROM (SELECT DISTINCT ON (s) x, s FROM events ORDER BY s, id) WHERE x = 0"),
+    ("SELECT * FROM (SELECT id, x FROM events UNION ALL SELECT x, id FROM users) WHERE id = 3"),
+    ("SELECT * FROM (SELECT id FROM events EXCEPT SELECT id FROM users) WHERE id < 12"),
+    ("SELECT id FROM events WHERE x IN (SELECT x FROM users WHERE name = 'three') AND s = 's0'"),
+    ("SELECT id FROM events e WHERE EXISTS (SELECT 1 FROM users u WHERE u.id = e.user_id AND u.x > 3)"),
+    ("SELECT id FROM events e WHERE x = (SELECT max(x) FROM users u WHERE u.id <= e.user_id)"),
     (
-        "SELECT u.id, e.n FROM users u, LATERAL (SELECT count(*) AS n FROM events e WHERE e.x = u.x) e WHERE u.x > 1",
-        None,
-    ),
-    ("SELECT s, sum(x) AS total FROM events WHERE id < 30 GROUP BY s HAVING sum(x) > 3", "first"),
-    ("SELECT id FROM events WHERE x = 1 OR s = 's2'", "first"),
-    ("SELECT id FROM events WHERE NOT (x = 1 OR x IS NULL)", "first"),
-    ("SELECT id FROM events WHERE x + 1 = 2 AND id < 20", "first"),
-    ("SELECT id FROM events WHERE x BETWEEN 2 AND 4 AND s LIKE 's%'", "first"),
-    ("SELECT x AS s, s AS x FROM events WHERE x = 3", "first"),
-    ("SELECT id + 1 AS x FROM events WHERE x = 3", None),
-    ("SELECT id + 1 AS y FROM events WHERE y = 3", None),
-    ("SELECT e FROM events e WHERE e.id = 3", "first"),
-    ("SELECT * EXCLUDE (id) FROM events NATURAL JOIN users WHERE name = 'three'", None),
-    ("SELECT * FROM events JOIN users USING (id) WHERE id > 1", None),
-    ("SELECT * FROM events SEMI JOIN users ON events.x = users.x WHERE events.s = 's1'", None),
-    ("SELECT * FROM events ANTI JOIN users ON events.x = users.x WHERE events.s = 's1'", None),
-    ("SELECT * FROM events e ASOF JOIN users u ON e.id >= u.id WHERE u.x = 3", "none"),
-    ("SELECT * FROM events e POSITIONAL JOIN users u WHERE u.x = 3 AND e.x IS NOT NULL", "none"),
-    ("FROM events WHERE id = 7", "first"),
-    ("SELECT COUNT(*) FROM events", "none"),
-    ("SELECT count(*) FROM EVENTS AS \"E v\" WHERE \"E v\".ID > 3", "first"),
-    ("(SELECT id FROM events WHERE id < 3) UNION ALL (SELECT id FROM events WHERE id > 57) ORDER BY 1", "both"),
-    ("SELECT max(id) FILTER (WHERE x = 1), min(id) FROM events", "none"),
+        "SELECT u.id, e.n FROM users u, LATERAL (SELECT count(*) AS n FROM events e WHERE e.x = u.x) e WHERE u.x > 1"),
+    ("SELECT s, sum(x) AS total FROM events WHERE id < 30 GROUP BY s HAVING sum(x) > 3"),
+    ("SELECT id FROM events WHERE x = 1 OR s = 's2'"),
+    ("SELECT id FROM events WHERE NOT (x = 1 OR x IS NULL)"),
+    ("SELECT id FROM events WHERE x + 1 = 2 AND id < 20"),
+    ("SELECT id FROM events WHERE x BETWEEN 2 AND 4 AND s LIKE 's%'"),
+    ("SELECT x AS s, s AS x FROM events WHERE x = 3"),
+    ("SELECT id + 1 AS x FROM events WHERE x = 3"),
+    ("SELECT id + 1 AS y FROM events WHERE y = 3"),
+    ("SELECT e FROM events e WHERE e.id = 3"),
+    ("SELECT * EXCLUDE (id) FROM events NATURAL JOIN users WHERE name = 'three'"),
+    ("SELECT * FROM events JOIN users USING (id) WHERE id > 1"),
+    ("SELECT * FROM events SEMI JOIN users ON events.x = users.x WHERE events.s = 's1'"),
+    ("SELECT * FROM events ANTI JOIN users ON events.x = users.x WHERE events.s = 's1'"),
+    ("SELECT * FROM events e ASOF JOIN users u ON e.id >= u.id WHERE u.x = 3"),
+    ("SELECT * FROM events e POSITIONAL JOIN users u WHERE u.x = 3 AND e.x IS NOT NULL"),
+    ("FROM events WHERE id = 7"),
+    ("SELECT COUNT(*) FROM events"),
+    ("SELECT count(*) FROM EVENTS AS \"E v\" WHERE \"E v\".ID > 3"),
+    ("(SELECT id FROM events WHERE id < 3) UNION ALL (SELECT id FROM events WHERE id > 57) ORDER BY 1"),
+    ("SELECT max(id) FILTER (WHERE x = 1), min(id) FROM events"),
     ("WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 5) "
-     "SELECT n, s FROM r JOIN events ON events.id = n WHERE n > 2", None),
-    ("SELECT unnest([id, x]) AS v FROM events WHERE id < 3", "first"),
-    ("SELECT * FROM (SELECT unnest([x, id]) AS x FROM events) WHERE x = 3", "none"),
-    ("PIVOT (FROM events WHERE id < 20) ON s USING sum(x) GROUP BY user_id", None),
-    ("SELECT t.* FROM events AS t(a, b, c, d) WHERE a = 3", "none"),
-    ("SELECT * FROM events TABLESAMPLE 100% WHERE id < 3", "none"),
-    ("SELECT * FROM events WHERE id < 3 QUALIFY row_number() OVER (PARTITION BY s ORDER BY id) = 1", "first"),
-    ("SELECT a.id FROM events a, users b WHERE a.id = b.id AND a.x > 1 AND b.x > 1 OR a.id = 5 AND a.x > 0", None),
-    ("DESCRIBE events", None),
-    ("SUMMARIZE SELECT id FROM events WHERE id < 4", None),
-    ("VALUES (1, 2)", None),
+     "SELECT n, s FROM r JOIN events ON events.id = n WHERE n > 2"),
+    ("SELECT unnest([id, x]) AS v FROM events WHERE id < 3"),
+    ("SELECT * FROM (SELECT unnest([x, id]) AS x FROM events) WHERE x = 3"),
+    ("PIVOT (FROM events WHERE id < 20) ON s IN ('s0', 's1') USING sum(x) GROUP BY user_id"),
+    ("SELECT t.* FROM events AS t(a, b, c, d) WHERE a = 3"),
+    ("SELECT * FROM events TABLESAMPLE 100% WHERE id < 3"),
+    ("SELECT * FROM events WHERE id < 3 QUALIFY row_number() OVER (PARTITION BY s ORDER BY id) = 1"),
+    ("SELECT a.id FROM events a, users b WHERE a.id = b.id AND a.x > 1 AND b.x > 1 OR a.id = 5 AND a.x > 0"),
+    ("DESCRIBE events"),
+    ("SUMMARIZE SELECT id FROM events WHERE id < 4"),
+    ("VALUES (1, 2)"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("query", "expected"), QUERIES_AND_PUSHED)
-def test_queries_of_all_shapes_are_right(
-    query: str, expected: object, world: World, oracle: duckdb.DuckDBPyConnection
-) -> None:
-    if query.startswith("PIVOT"):
-        with pytest.raises(InputError):
-            run(world, query)
-        return
+@pytest.mark.parametrize("query", SHAPES)
+def test_queries_of_all_shapes_are_right(query: str, world: World, oracle: duckdb.DuckDBPyConnection) -> None:
     result = run(world, query)
     assert bag(result.fetchall()) == bag(oracle.sql(query).fetchall())
     assert result.columns == oracle.sql(query).columns
-    assert bag(run(world, query, push_down=False).fetchall()) == bag(oracle.sql(query).fetchall())
-    shape = [where is not None for where in pushed(result)]
-    if isinstance(expected, str):
-        both = {"none": [False] * len(shape), "both": [True, True], "first": [True, *[False] * (len(shape) - 1)]}
-        assert shape == {**both, "second": [False, True]}[expected], pushed(result)
+
+
+@pytest.mark.parametrize(
+    ("query", "conditions"),
+    [
+        ("SELECT * FROM events WHERE x > 3 AND s = 's1'", ["x > 3 AND s = 's1'"]),
+        ("SELECT id FROM events WHERE x = 1 OR s = 's2'", ["x = 1 OR s = 's2'"]),
+        ("SELECT id FROM events WHERE NOT (x = 1 OR x IS NULL)", ["x <> 1 AND x IS NOT NULL"]),
+        (
+            "SELECT id FROM events WHERE s IN ('s1', 's7') AND x BETWEEN 2 AND 4",
+            ["s IN ('s1', 's7') AND x >= 2 AND x <= 4"],
+        ),
+        ("SELECT id FROM events WHERE x NOT IN (1, 3)", ["x NOT IN (1, 3)"]),
+        ("SELECT id FROM events WHERE x + 1 = 2", ["x = 1"]),
+        ("SELECT name FROM events e JOIN users u ON e.user_id = u.id WHERE e.x > 3 AND u.x < 5", ["x > 3", "x < 5"]),
+        ("SELECT * FROM events JOIN users USING (id) WHERE id > 1", ["id > 1", "id > 1"]),
+        (
+            "SELECT * FROM events e LEFT JOIN users u ON e.user_id = u.id WHERE u.x IS NULL AND e.id = 3",
+            ["id = 3", None],
+        ),
+        ("WITH c AS (SELECT * FROM events WHERE x < 5) SELECT id FROM c WHERE s = 's2'", ["x < 5 AND s = 's2'"]),
+        ("SELECT * FROM (SELECT x, count(*) AS n FROM events GROUP BY x) WHERE x = 3", ["x = 3"]),
+        ("SELECT * FROM (SELECT * FROM events LIMIT 100) WHERE x = 3", [None]),
+        (
+            "SELECT * FROM (SELECT id::VARCHAR AS v FROM events UNION ALL SELECT s FROM events) WHERE v < 's1'",
+            ["s < 's1'", None],
+        ),
+        ("SELECT * FROM (SELECT id FROM users UNION ALL SELECT x FROM events) WHERE id = 3", ["id = 3", "x = 3"]),
+    ],
+)
+def test_conditions_reach_the_scans(query: str, conditions: list[str | None], world: World) -> None:
+    found = [sorted(str(condition).split(" AND ")) for condition in pushed(run(world, query))]
+    assert sorted(found) == sorted(sorted(str(condition).split(" AND ")) for condition in conditions)
+
+
+def test_branches_of_other_types_keep_their_rows() -> None:
+    world = World()
+    numbers = pa.array([0.1, 0.2, 0.5, 1.5])
+    days = pa.array([1, 2, 400, None], pa.int32()).cast(pa.date32())
+    world.create(pa.table({"v": [1, 10, 5, 50], "f": numbers.cast(pa.float32()), "d": days}), "a", group_rows=2)
+    world.create(pa.table({"v": ["1", "5", "9", "10"], "f": numbers, "d": ["2", "1970", "x", None]}), "b", group_rows=2)
+    found = run(world, "SELECT v FROM (SELECT v FROM a UNION ALL SELECT v FROM b) WHERE v < '5'").fetchall()
+    assert sorted(found) == [("1",), ("1",), ("10",), ("10",)]
+    found = run(world, "SELECT * FROM (SELECT f FROM a EXCEPT SELECT f FROM b) WHERE f > 0.1").fetchall()
+    assert sorted(found) == [(0.10000000149011612,), (0.20000000298023224,)]
+    found = run(world, "SELECT * FROM (SELECT d FROM a UNION SELECT d FROM b) WHERE d < '2'").fetchall()
+    assert sorted(found) == [("1970",), ("1970-01-02",), ("1970-01-03",), ("1971-02-05",)]
+    found = run(
+        world, "SELECT * FROM (SELECT v FROM a INTERSECT SELECT v FROM b) WHERE v BETWEEN '1' AND '5'"
+    ).fetchall()
+    assert sorted(found) == [("1",), ("10",), ("5",)]
+
+
+def test_not_a_number_is_greater_than_all_numbers() -> None:
+    world = World()
+    values = [1.5, float("nan"), None, -1.0]
+    world.create(pa.table({"f": values, "g": pa.array(values, pa.float32())}), "t", group_rows=1)
+    for column in "fg":
+        for condition, rows in {"> 1": 2, "= 'nan'": 1, "<> 1.5": 2, "< 'nan'": 2, "IN (1.5, 'nan')": 2}.items():
+            assert len(run(world, f"SELECT * FROM t WHERE {column} {condition}").fetchall()) == rows
+
+
+def test_a_table_whose_columns_differ_in_case_only_is_read_but_not_by_sql() -> None:
+    """No such table is made any more; older ones are there."""
+    world = World()
+    world.create(EVENTS, "events")
+    world.create(pa.table({"a": [1], "b": [2]}), "old")
+    manifest = world.manifest
+    entry = manifest.table("old")
+    first, second = entry.schema.fields
+    schema = msgspec.structs.replace(entry.schema, fields=(first, msgspec.structs.replace(second, name="A")))
+    tables = {**manifest.tables, "old": msgspec.structs.replace(entry, schema=schema)}
+    snapshot = Snapshot(world.db.context, msgspec.structs.replace(manifest, tables=tables))
+    assert snapshot.table("old").to_arrow().to_pylist() == [{"a": 1, "A": 2}]
+    with pytest.raises(InputError, match="table 'old' has columns 'a' and 'A'"):
+        snapshot.sql("SELECT a FROM old")
+    assert snapshot.sql("SELECT count(*) AS old FROM events").fetchall() == [(60,)]
+    assert ("events",) in snapshot.sql("SHOW TABLES").fetchall()
+    for schema in (
+        pa.schema([("a", pa.int64()), ("A", pa.int64())]),
+        pa.schema([("s", pa.struct([("x", "i8"), ("X", "i8")]))]),
+    ):
+        with pytest.raises(SchemaError, match="differ in case only"):
+            world.db.create_table("new", schema)
 
 
 def test_only_needed_columns_and_row_groups_are_fetched(world: World) -> None:
@@ -166,12 +230,13 @@ def test_only_needed_columns_and_row_groups_are_fetched(world: World) -> None:
     assert world.store.gets <= 3  # two of three files of events are pruned
 
 
-def test_random_queries_give_the_same_rows_with_and_without_push_down() -> None:
+def test_random_queries_give_the_rows_that_duckdb_gives_of_its_own_tables() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     seen = _compared(random.Random(FIXED_SEED), QUERIES // 2)
     print(dict(seen))
-    assert seen["pushed"] > 0.5 * seen["queries"]
-    assert seen["rows"] > 0.25 * seen["queries"]
+    assert seen["pushed"] > 0.3 * seen["queries"]
+    assert seen["rows"] > 0.3 * seen["queries"]
+    assert seen["failed here"] < 0.02 * seen["queries"]
     print(dict(_compared(random.Random(SEED), QUERIES // 2)))  # how many of these find rows is luck
 
 
@@ -179,29 +244,32 @@ def _compared(rng: random.Random, queries: int) -> Counter[str]:
     """Runs random queries on random tables, compares them with DuckDB's rows, and counts what happened."""
     seen: Counter[str] = Counter()
     while seen["queries"] < queries:
-        world, oracle = World(runtime=Runtime(threads=1)), duckdb.connect(config={"threads": 1})
-        oracle.execute("SET TimeZone = 'UTC'")
-        tables = {}
+        world, native = World(runtime=Runtime(threads=1)), duckdb.connect(config={"threads": 1})
+        native.execute("SET TimeZone = 'UTC'")
         for name in ("a", "b", "c"):
-            rows = random_table(rng, rng.choice([0, 10, 30]), FLAT)
-            rows = rows.rename_columns([f"{column}_{name}" for column in rows.column_names])
-            keys = pa.array([rng.choice([None, 1, 2, 3, 4]) for _ in range(rows.num_rows)], pa.int64())
-            rows = rows.append_column("k", keys)
-            world.create(rows, name, group_rows=4, files=2)
-            oracle.register(name, rows)
-            tables[name] = rows
+            rows = hostile_table(rng, rng.choice([0, 12, 16, 20]))
+            world.create(rows, name, group_rows=3, files=2)
+            native.from_arrow(rows).create(name)
+        made = Queries(rng, native, ("a", "b", "c"))
         for _ in range(15):
-            query = _random_query(rng, tables, 2)
             try:
-                expected = oracle.sql(query).to_arrow_table()
-            except (duckdb.ConversionException, duckdb.OutOfRangeException):
+                query = made.query(rng.choice([1, 1, 2, 2, 3]))
+                expected = bag_of(native.sql(query).to_arrow_table())
+            except duckdb.Error:
                 seen["refused"] += 1
                 continue
-            result = run(world, query)
-            assert bag_of(result.to_arrow()) == bag_of(expected), f"{query}\n{result.explain()}"
             seen["queries"] += 1
+            seen["rows"] += bool(expected)
+            result = run(world, query)
+            try:
+                found = bag_of(result.to_arrow())
+            except InputError as error:  # which rows meet an expression that fails is the planner's choice
+                if not isinstance(error.__cause__, (duckdb.ConversionException, duckdb.OutOfRangeException)):
+                    raise
+                seen["failed here"] += 1
+                continue
+            assert found == expected, f"{query}\n{result.explain()}"
             seen["pushed"] += any(pushed(result))
-            seen["rows"] += expected.num_rows > 0
     return seen
 
 
@@ -212,47 +280,6 @@ def bag_of(rows: pa.Table) -> list[str]:
             column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
         columns.append(column.to_pylist())
     return sorted(map(repr, zip(*columns, strict=True)))
-
-
-def _random_query(rng: random.Random, tables: dict[str, pa.Table], depth: int) -> str:
-    """A select of k and one more column from one or two sources, with conditions on each."""
-    shape = rng.random()
-    if depth and shape < 0.15:
-        word = rng.choice(["UNION", "UNION ALL", "INTERSECT", "EXCEPT"])
-        inner = [_random_query(rng, tables, 0) for _ in range(2)]
-        both = f"SELECT k FROM ({inner[0]}) {word} SELECT k FROM ({inner[1]})"
-        return f"SELECT k, k AS v FROM ({both}) WHERE k > 1 OR k IS NULL"
-    if depth and shape < 0.3:
-        where = rng.choice(["k = 2", "k IS NULL", "NOT (k > 2)", "TRUE"])
-        return f"SELECT k, v FROM ({_random_query(rng, tables, depth - 1)}) WHERE {where}"
-    if depth and shape < 0.4:
-        return f"WITH q AS ({_random_query(rng, tables, depth - 1)}) SELECT k, v FROM q WHERE k <> 3 OR v IS NULL"
-    first, second, third = rng.sample("abc", 3)
-    value = partial(_column, rng)
-    if shape < 0.6:
-        return f"SELECT k, {value(tables[first])} AS v FROM {first} WHERE {_condition(rng, tables[first], '')}"
-    join = rng.choice(["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT JOIN", "FULL JOIN"])
-    on = ["l.k = r.k"]
-    if rng.random() < 0.4:
-        on.append(rng.choice([_condition(rng, tables[first], "l."), _condition(rng, tables[second], "r.")]))
-    where = [_condition(rng, tables[first], "l."), _condition(rng, tables[second], "r."), "l.k IS NULL", "r.k IS NULL"]
-    query = f"SELECT l.k AS k, r.{value(tables[second])} AS v FROM {first} l {join} {second} r ON {' AND '.join(on)}"
-    if rng.random() < 0.3:
-        kind = rng.choice(["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"])
-        query += f" {kind} {third} m ON m.k = {rng.choice('lr')}.k"
-        where.append(_condition(rng, tables[third], "m."))
-    return f"{query} WHERE {' AND '.join(rng.sample(where, rng.randint(1, 2)))}"
-
-
-def _column(rng: random.Random, table: pa.Table) -> str:
-    return '"' + rng.choice(table.column_names) + '"'
-
-
-def _condition(rng: random.Random, table: pa.Table, prefix: str) -> str:
-    if rng.random() < 0.4:
-        text = rng.choice(["k = 2", "k IS NULL", "k IN (1, 3)", "NOT (k < 3)", "k IS NOT NULL"])
-        return f"({prefix}{text})" if not text.startswith("NOT") else f"(NOT ({prefix}k < 3))"
-    return f"({random_predicate(rng, table.drop_columns('k'), 0)})"
 
 
 def test_results_come_in_all_forms(world: World) -> None:
@@ -266,7 +293,7 @@ def test_results_come_in_all_forms(world: World) -> None:
     assert result.fetchall() == [(0, "s0"), (1, "s1"), (2, "s2")]
     assert "s2" in repr(result)
     assert "<table" in result._repr_html_()
-    assert "scan events" in result.explain()
+    assert "events, version" in result.explain()
 
 
 def test_queries_reach_nothing_but_the_tables(world: World, tmp_path: object) -> None:
@@ -280,6 +307,12 @@ def test_queries_reach_nothing_but_the_tables(world: World, tmp_path: object) ->
         ("SET enable_external_access = true", InputError),
         ("ATTACH '/tmp/never.db'", InputError),
         ("SELECT 1; SELECT 2", InputError),
+        ("PIVOT events ON s USING sum(x)", InputError),
+        ("EXPLAIN COPY (SELECT 1) TO '/tmp/never.csv'", InputError),
+        ("EXPLAIN ANALYZE CREATE TABLE x AS SELECT 1", InputError),
+        ("EXPLAIN (FORMAT json) DELETE FROM events", InputError),
+        ("CALL pragma_version()", InputError),
+        ("", InputError),
         ("CREATE TABLE x AS SELECT * FROM events", InputError),
         ("DELETE FROM events", InputError),
     ):

@@ -7,7 +7,7 @@ Arrow type has ONE stored form (``storable``); a type without one is refused whe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -82,7 +82,7 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         """Gives every column, nested ones too, an id and its stored type.
 
         Raises:
-            SchemaError: no columns, a name twice or reserved, or a type that cannot be stored.
+            SchemaError: no columns, a name twice (in whatever case) or reserved, or a type that cannot be stored.
         """
         if len(schema) == 0:
             raise SchemaError("a table needs at least one column")
@@ -95,8 +95,7 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         for name in names:
             if not name or name.lower() == COMMIT_TS:
                 raise SchemaError(f"column name {name!r} is {'reserved' if name else 'empty'}: choose another")
-            if names.count(name) > 1:
-                raise SchemaError(f"column {name!r} is there twice")
+        _check_names("column", names)
         ids = iter(range(1, COMMIT_TS_ID))
         fields = tuple(_number(field, ids) for field in schema)
         return cls(fields=fields, next_id=next(ids))
@@ -132,6 +131,24 @@ def readable_names() -> Iterator[None]:
         raise SchemaError(
             f"the name of a column, field or time zone is not UTF-8 ({error.object!r}): rename it"
         ) from None
+
+
+def same_names(names: Iterable[str]) -> tuple[str, str] | None:
+    """The first two names that SQL can't tell apart, as it looks at no letter's case; None if there are none."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if name.lower() in seen:
+            return seen[name.lower()], name
+        seen[name.lower()] = name
+    return None
+
+
+def _check_names(what: str, names: Iterable[str]) -> None:
+    if alike := same_names(names):
+        first, second = alike
+        if first == second:
+            raise SchemaError(f"{what} {first!r} is there twice")
+        raise SchemaError(f"{what}s {first!r} and {second!r} differ in case only, which SQL does not see: rename one")
 
 
 def _number(field: pa.Field, ids: Iterator[int]) -> Field:
@@ -228,6 +245,7 @@ def _type_to_json(arrow_type: pa.DataType, ids: Iterator[int]) -> TypeJson:
     if t.is_list(arrow_type):
         return {"list": _child_to_json(arrow_type.value_field, ids)}
     if t.is_struct(arrow_type):
+        _check_names("field", [field.name for field in arrow_type])
         return {"struct": [_child_to_json(field, ids) for field in arrow_type]}
     if t.is_map(arrow_type):
         return {"map": [_child_to_json(arrow_type.key_field, ids), _child_to_json(arrow_type.item_field, ids)]}

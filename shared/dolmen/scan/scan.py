@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +12,14 @@ import pyarrow as pa
 
 from dolmen.errors import InputError
 from dolmen.format.manifest import Manifest
-from dolmen.predicate import Predicate
+from dolmen.format.schema import COMMIT_TS
+from dolmen.predicate import Predicate, bind
 from dolmen.runtime import Runtime
 from dolmen.scan import plan as planning
 from dolmen.scan.blobs import Pending
 from dolmen.scan.count import count_rows
 from dolmen.scan.explain import Explanation, explain
+from dolmen.scan.frames import to_pandas, to_polars
 from dolmen.scan.optional import optional
 from dolmen.scan.plan import Plan
 from dolmen.scan.read import RowGroupColumns, TableReader
@@ -77,6 +78,7 @@ class Scan:
         self._with_commit_ts = with_commit_ts
         self._segments = SegmentReader(store, runtime, cache)
         entry = self._segments.whole(manifest.table(table))
+        self._order_by = order_by
         self._order = _order([order_by] if isinstance(order_by, str) else order_by or ())
         order = [entry.schema.field(name) for name, _ in self._order]
         self._limit = limit
@@ -85,8 +87,9 @@ class Scan:
         self.schema: pa.Schema = pa.schema([pa.field(field.name, field.arrow_type, field.nullable) for field in output])
         ids = {field.id for field in output}
         self._extra = tuple(field for field in order if field.id not in ids)
+        self._stored_schema = entry.schema
         self._planned: Plan | None = None
-        self._is_part = False
+        self._paths: frozenset[str] | None = None
 
     @property
     def plan(self) -> Plan:
@@ -94,6 +97,8 @@ class Scan:
         if self._planned is None:  # not a cached_property: up to Python 3.11 all of a class wait for one that fetches
             with self._reading(self._manifest.version):
                 found = self._plan()
+            if self._paths is not None:
+                found = replace(found, files=tuple(file for file in found.files if file.file.path in self._paths))
             self._planned = replace(found, output=(*found.output, *self._extra)) if self._extra else found
         return self._planned
 
@@ -125,20 +130,28 @@ class Scan:
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
         """All rows as a pandas frame; ``options`` go to ``pyarrow.Table.to_pandas``."""
-        return self.to_arrow().to_pandas(**options)
+        return to_pandas(self.to_arrow(), **options)
 
     def to_polars(self) -> pl.DataFrame:
         """All rows as a Polars frame."""
-        return optional("polars", "polars").from_arrow(self.to_arrow())
+        return to_polars(self.to_arrow())
 
     def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
         """A DuckDB relation that streams the scan whenever it is executed.
 
+        A query over it reads the columns that it needs and those files and row groups that its conditions leave,
+        unless the scan has a limit: which rows these are does not depend on what is asked of them.
+
         Args:
             connection: where the relation lives; DuckDB's default connection otherwise.
         """
+        from dolmen.scan.dataset import ScanDataset  # pyarrow's datasets: only for those who ask
+
         duckdb = optional("duckdb", "dolmen[sql]")
-        return (connection or duckdb.default_connection()).from_arrow(self)
+        rows = (
+            self if self._limit is not None else ScanDataset(self._table, self.schema, self._stored_schema, self.only)
+        )
+        return (connection or duckdb.default_connection()).from_arrow(rows)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """The stream by the Arrow PyCapsule interface, for anything that reads it."""
@@ -147,7 +160,7 @@ class Scan:
     def count(self) -> int:
         """How many rows ``to_arrow`` would have, from metadata alone where that is exact."""
         with self._reading(self._manifest.version):
-            rows = count_rows(self._reader(self.plan if self._is_part else self._plan(counting=True)))
+            rows = count_rows(self._reader(self.plan if self._paths is not None else self._plan(counting=True)))
         return rows if self._limit is None else min(rows, self._limit)
 
     def explain(self) -> Explanation:
@@ -157,10 +170,46 @@ class Scan:
 
     def of_files(self, paths: Collection[str]) -> Scan:
         """The same scan over some of its files alone: what one task of several reads."""
-        part = copy(self)
-        part._is_part = True
-        part._planned = replace(self.plan, files=tuple(file for file in self.plan.files if file.file.path in paths))
+        part = self._like()
+        part._paths = frozenset(paths)
+        part._planned = replace(self.plan, files=tuple(f for f in self.plan.files if f.file.path in part._paths))
         return part
+
+    def only(self, columns: Sequence[str], where: Predicate | None) -> Scan:
+        """The same scan of some of its columns, and of rows that fulfil one more condition.
+
+        Args:
+            columns: names, in this order; ``_commit_ts`` comes last, and never alone.
+            where: bound to the table's schema.
+        """
+        assert self._limit is None, "which rows a limit leaves is not known before the scan"
+        conditions = [condition for condition in (self._where, where) if condition is not None]
+        part = self._like(
+            columns=[name for name in columns if name != COMMIT_TS] or self.schema.names[:1],
+            with_commit_ts=COMMIT_TS in columns,
+            where=bind.conjunction(conditions) if conditions else None,
+        )
+        part._paths = self._paths
+        return part
+
+    def _like(self, **changes: Any) -> Scan:
+        arguments = {
+            "columns": self._columns,
+            "where": self._where,
+            "limit": self._limit,
+            "order_by": self._order_by,
+            "with_commit_ts": self._with_commit_ts,
+        }
+        return Scan(
+            self._store,
+            self._runtime,
+            self._cache,
+            self._manifest,
+            self._table,
+            **{**arguments, **changes},
+            pending=self._pending,
+            reading=self._reading,
+        )
 
     def guarded(self) -> AbstractContextManager[None]:
         """To be around what reads with ``reader``: tells what has expired from what is damaged."""

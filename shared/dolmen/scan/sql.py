@@ -1,37 +1,51 @@
-"""``db.sql(...)``: DuckDB runs the query; scans bring it the columns it asks for and the rows that may matter.
+"""``db.sql(...)``: DuckDB runs the query; scans bring it the columns and rows that it asks for.
 
-Each place in the query that names a table becomes a source of its own. DuckDB's own optimizer says which columns it
-needs of each, and conditions found by ``sql_pushdown`` go into the scans, where they prune files and row groups.
+Each table that the query may name is registered as a dataset. DuckDB's own planner decides which columns it needs of
+each place that names one, and which conditions may be asked of the rows there; both go into that place's scan, where
+they prune files and row groups. The query's text is never changed, and nothing else is made of its conditions.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
-from dolmen.errors import Error, InputError, PredicateError, TableNotFoundError
-from dolmen.format.schema import Schema
-from dolmen.predicate import parse
+from dolmen.errors import Error, InputError, TableNotFoundError
+from dolmen.format.schema import Schema, same_names
+from dolmen.predicate import Predicate
+from dolmen.scan.dataset import ScanDataset
+from dolmen.scan.frames import to_pandas, to_polars
 from dolmen.scan.optional import optional
 from dolmen.scan.scan import Scan
-from dolmen.scan.sql_pushdown import conditions, references
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import duckdb
     import pandas as pd
     import polars as pl
 
+Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any] | None
+"""Values of a query's parameters: in order, for each ``?`` or ``$1``; or by name, for each ``$name``."""
+
 _SETTINGS = {
     "enable_external_access": "false",
+    "allow_community_extensions": "false",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",
 }
 """A query sees the tables of one version and nothing else: no files, no network, no Python variables."""
+
+_CATALOGUE = re.compile(r"show|describe|information_schema|sqlite_(master|schema)|pg_\w+|duckdb_\w+|pragma_\w+")
+"""Words of queries that list tables, rather than name them."""
+
+_NO_SUCH_TABLE = re.compile(r'Table with name "?(\w+)"? does not exist')
+_NO_FILES = re.compile(r"disabled by configuration|configuration has been locked")
 
 
 class TableSource(Protocol):
@@ -41,51 +55,175 @@ class TableSource(Protocol):
     def schema(self) -> pa.Schema:
         """Its columns."""
 
-    def scan(self, columns: Sequence[str] | None = None, where: str | None = None) -> Scan:
+    @property
+    def stored_schema(self) -> Schema:
+        """Its columns with their ids."""
+
+    def scan(self, columns: Sequence[str] | None = None, where: Predicate | None = None) -> Scan:
         """Its rows."""
 
 
-Tables: TypeAlias = Callable[[str], TableSource]
+class Tables(Protocol):
+    """The tables of one version."""
+
+    def tables(self) -> list[str]:
+        """Their names."""
+
+    def table(self, name: str) -> TableSource:
+        """One of them. Raises TableNotFoundError."""
 
 
-def run_sql(query: str, tables: Tables, *, push_down: bool = True) -> SqlResult:
+def run_sql(query: str, tables: Tables, parameters: Parameters = None) -> SqlResult:
     """Prepares a query; it runs whenever its result is asked for.
 
     Args:
-        query: one SELECT in DuckDB's dialect.
-        tables: finds a table by name, all in the same version; raises TableNotFoundError.
-        push_down: whether conditions go into the scans.
+        query: one statement that reads, in DuckDB's dialect: SELECT, FROM, WITH, VALUES, PIVOT, DESCRIBE, SUMMARIZE,
+            SHOW TABLES, or EXPLAIN before one of them.
+        tables: all in the same version.
+        parameters: values of the query's parameters.
 
     Raises:
-        InputError: not one SELECT, or it does not fit the tables.
+        InputError: another statement, or it does not fit the tables or the parameters.
         TableNotFoundError: it names a table that is not there.
     """
+    if not isinstance(query, str):
+        raise InputError(f"a query is text, not {type(query).__name__}")
+    if parameters is not None and (isinstance(parameters, str) or not isinstance(parameters, (Sequence, Mapping))):
+        raise InputError("parameters are a list of values, for each ? in turn, or a dict of them, for each $name")
     duckdb = optional("duckdb", "dolmen[sql]")
     connection = duckdb.connect(":memory:", config=_SETTINGS)
     connection.execute("SET TimeZone = 'UTC'; SET lock_configuration = true")
-    try:
-        statements = connection.extract_statements(query)
-    except duckdb.Error as error:
-        raise InputError(str(error)) from error
-    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise InputError("sql() runs one SELECT; write through append, upsert, delete or transaction")
-    sources, text = _sources(query, tables, push_down)
-    for source in sources:
-        connection.register(source.name, source)
-    result = SqlResult(connection, text, sources)
+    explained = _check_statement(query, connection, duckdb)
+    words = set(re.findall(r"[a-z0-9_]+", query.lower()))
+    there = tables.tables()
+    named = there if any(map(_CATALOGUE.fullmatch, words)) else [name for name in there if name in words]
+    datasets, refused = [], dict[str, InputError]()
+    for name in named:
+        table = tables.table(name)
+        if alike := same_names(table.schema.names):
+            refused[name] = InputError(
+                f"table {name!r} has columns {alike[0]!r} and {alike[1]!r}, which SQL can't tell apart: use scan()"
+            )
+            continue
+        dataset = ScanDataset(name, table.schema, table.stored_schema, table.scan)
+        connection.register(name, dataset)
+        datasets.append(dataset)
+    result = SqlResult(_Query(connection, query, parameters, datasets, tables, refused), explained)
     result.columns  # noqa: B018  # binds the query: what does not fit is said now
     return result
+
+
+def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: Any) -> str | None:
+    """Lets one reading statement through; returns what an EXPLAIN explains, None for any other. Raises InputError."""
+    kind, kinds = None, duckdb.StatementType
+    try:
+        statements = connection.extract_statements(query)
+        explained = _explained(query, duckdb) if statements and statements[0].type == kinds.EXPLAIN else None
+        if len(statements) == 1:
+            kind = statements[0].type if explained is None else connection.extract_statements(explained)[0].type
+    except duckdb.Error as error:
+        raise InputError(str(error)) from error
+    if kind == kinds.SELECT:
+        return explained
+    if kind == kinds.MULTI:
+        raise InputError("PIVOT needs to be told its columns here: PIVOT ... ON column IN ('a', 'b') USING ...")
+    what = f"{len(statements)} statements" if kind is None else str(kind).rpartition(".")[2].replace("_", " ")
+    raise InputError(
+        f"sql() runs one statement that reads (SELECT, DESCRIBE, SUMMARIZE, SHOW TABLES, EXPLAIN), not {what}; write "
+        "through append, upsert, delete or transaction(), set settings through set(), and use DuckDB itself, with "
+        "table.to_duckdb(connection), for anything else"
+    )
+
+
+def _explained(query: str, duckdb: Any) -> str:
+    """What stands behind EXPLAIN, ANALYZE and their options in brackets."""
+    starts = [start for start, kind in duckdb.tokenize(query) if kind != duckdb.token_type.comment]
+    ends = [*starts[1:], len(query)]
+    tokens = [query[start:end].strip().lower() for start, end in zip(starts, ends, strict=True)]
+    place = 1 + (len(tokens) > 1 and re.match(r"analy[sz]e\b", tokens[1]) is not None)
+    if tokens[place : place + 1] == ["("] and re.match(r"format|analy[sz]e", "".join(tokens[place + 1 : place + 2])):
+        place = tokens.index(")", place) + 1 if ")" in tokens[place:] else place
+    return query[starts[place] :] if place < len(starts) else ""
+
+
+class _Query:
+    """A query and all that it runs on."""
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        text: str,
+        parameters: Parameters,
+        datasets: Sequence[ScanDataset],
+        tables: Tables,
+        refused: Mapping[str, InputError],
+    ) -> None:
+        self.connection, self.text, self.datasets = connection, text, datasets
+        self._parameters, self._tables, self._refused = parameters, tables, refused
+
+    def relation(self, text: str) -> duckdb.DuckDBPyRelation:
+        """A relation of this text, with the query's parameters."""
+        if self._parameters is None:
+            return self.connection.sql(text)
+        return self.connection.sql(text, params=self._parameters)
+
+    @contextmanager
+    def raising_dolmen_errors(self) -> Iterator[None]:
+        """Raises what a scan raised, or else what DuckDB says, as an error of dolmen."""
+        import duckdb
+
+        try:
+            yield
+        except duckdb.Error as error:
+            raise self._reason(error) from error
+
+    def _reason(self, error: Exception) -> Error:
+        """Not kept anywhere: it refers to frames that refer to the connection."""
+        for dataset in self.datasets:
+            found, dataset.error = dataset.error, None
+            if found:
+                return found
+        text = str(error)
+        if match := _NO_SUCH_TABLE.search(text):
+            name = match[1].lower()
+            try:
+                self._tables.table(name)
+            except (TableNotFoundError, InputError) as unknown:
+                return unknown
+            if name in self._refused:
+                return self._refused[name]
+        if _NO_FILES.search(text):
+            text += (
+                "\nsql() sees the tables of the database and nothing else: to join them with files, run DuckDB "
+                "yourself, with table.to_duckdb(connection)"
+            )
+        return InputError(text)
+
+    def rehearse(self, text: str) -> list[Scan]:
+        """The scans that DuckDB asks for, in a run in which none finds a row."""
+        scans: list[Scan] = []
+        for dataset in self.datasets:
+            dataset.rehearsed = scans
+        try:
+            for _ in self.relation(text).to_arrow_reader():
+                pass
+        finally:
+            for dataset in self.datasets:
+                dataset.rehearsed = None
+        return scans
 
 
 class SqlResult:
     """A query's result. It runs anew for each of these calls; nothing has run before the first."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, text: str, sources: Sequence[Source]) -> None:
-        self._connection, self._text, self._sources = connection, text, sources
+    def __init__(self, query: _Query, explained: str | None) -> None:
+        self._query, self._explained = query, explained
 
     @property
     def columns(self) -> list[str]:
         """Names of the result's columns."""
+        if self._explained is not None:
+            return ["explain_key", "explain_value"]
         return list(self._run(lambda relation: relation.columns))
 
     def to_arrow(self) -> pa.Table:
@@ -97,12 +235,12 @@ class SqlResult:
         return self._run(lambda relation: relation.to_arrow_reader())
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
-        """All rows as a pandas frame; ``options`` go to ``pyarrow.Table.to_pandas``."""
-        return self.to_arrow().to_pandas(**options)
+        """All rows as a pandas frame. See ``Scan.to_pandas``."""
+        return to_pandas(self.to_arrow(), **options)
 
     def to_polars(self) -> pl.DataFrame:
         """All rows as a Polars frame."""
-        return optional("polars", "polars").from_arrow(self.to_arrow())
+        return to_polars(self.to_arrow())
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """All rows as Python tuples."""
@@ -114,149 +252,34 @@ class SqlResult:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def explain(self) -> str:
-        """What goes into each scan, and DuckDB's plan above them."""
-        pushed = [f"scan {source.label}: {source.where or 'all rows'}" for source in self._sources]
-        plan: str = self._run(lambda relation: relation.explain())
-        return "\n".join([*pushed, plan])
+        """What each scan reads and can skip, and DuckDB's plan above them.
+
+        DuckDB says what it asks of the scans only while it runs: the query runs once over tables without rows, which
+        reads no data. A scan that it would only begin when another one has found rows is not shown.
+        """
+        with self._query.raising_dolmen_errors():
+            explained = self._explained
+            plan = self._query.relation(self._query.text if explained else f"EXPLAIN {self._query.text}").fetchall()
+            scans = self._query.rehearse(explained or self._query.text)
+        return "\n".join([*(f"{scan.explain()}\n" for scan in scans), *(text for _, text in plan)])
 
     def __repr__(self) -> str:
-        return str(self._run(str))
+        return self.explain() if self._explained is not None else str(self._run(str))
 
     def _repr_html_(self) -> str:
         return str(self._run(lambda relation: relation.limit(100).df().to_html(index=False)))
 
     def _run(self, use: Callable[[duckdb.DuckDBPyRelation], Any]) -> Any:
-        import duckdb
+        with self._query.raising_dolmen_errors():
+            return use(self._explanation() if self._explained is not None else self._query.relation(self._query.text))
 
-        try:
-            return use(self._connection.sql(self._text))
-        except duckdb.Error as error:
-            raise self._reason(error) from error
-
-    def _reason(self, error: Exception) -> Error:
-        """What a scan raised, or else what DuckDB says. Not kept: it refers to frames that refer to the connection."""
-        for source in self._sources:
-            found, source.error = source.error, None
-            if found:
-                return found
-        return InputError(str(error))
+    def _explanation(self) -> duckdb.DuckDBPyRelation:
+        """What an EXPLAIN gives: DuckDB's rows, after one for each scan."""
+        assert self._explained is not None
+        rows = [("dolmen_scan", str(scan.explain())) for scan in self._query.rehearse(self._explained)]
+        rows += self._query.relation(self._query.text).fetchall()
+        return self._query.connection.from_arrow(_table(self.columns, rows))
 
 
-class Source(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
-    """One place in a query that names a table, as DuckDB scans it.
-
-    DuckDB knows Arrow datasets by their class and asks them for a scanner, with the columns it needs and those
-    conditions that it will not check again itself.
-
-    Args:
-        name: what the query calls it.
-        label: what people call it.
-        where: a condition that all rows which matter to the query fulfil.
-    """
-
-    def __init__(self, name: str, label: str, table: TableSource, where: str | None) -> None:
-        self.name, self.label, self.where = name, label, where
-        self._table = table
-        self.error: Error | None = None
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The table's columns."""
-        return self._table.schema
-
-    def scanner(
-        self, columns: Sequence[str] | None = None, filter: Any = None, batch_size: int | None = None, **_: Any
-    ) -> Scanner:
-        """Called by DuckDB for each run of the query."""
-        self.error = None
-        wanted = list(self.schema.names if columns is None else columns)
-        scan = self._table.scan(columns=[*wanted, *self._only_filtered(wanted, filter)], where=self.where)
-        schema = pa.schema([scan.schema.field(name) for name in wanted])
-        return Scanner(schema, self._batches(scan, wanted, filter))
-
-    def _only_filtered(self, wanted: Sequence[str], filter: Any) -> list[str]:
-        """Columns that the filter names and the query needs no more: Arrow's expressions don't tell, but print them."""
-        shown = str(filter) if filter is not None else ""
-        return [name for name in self.schema.names if name in shown and name not in wanted]
-
-    def _batches(self, scan: Scan, wanted: list[str], filter: Any) -> Iterator[pa.RecordBatch]:
-        try:
-            for batch in scan.to_batches():
-                kept = batch if filter is None else batch.filter(filter)
-                yield kept.select(wanted)
-        except Error as error:
-            self.error = error  # DuckDB would only show its text
-            raise
-
-
-class Scanner(ds.Scanner):  # type: ignore[misc]  # pyarrow is untyped
-    """One run over a Source."""
-
-    def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
-        self._schema, self._batches = schema, batches
-
-    @property
-    def projected_schema(self) -> pa.Schema:
-        """Columns of the batches."""
-        return self._schema
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        """The batches."""
-        return pa.RecordBatchReader.from_batches(self._schema, self._batches)
-
-
-def _sources(query: str, tables: Tables, push_down: bool) -> tuple[list[Source], str]:
-    """A source for each place that names a table, and the query that names them apart."""
-    places = references(query) if push_down else None
-    if places is None:
-        return _sources_by_word(query, tables), query
-    found = {place.table: tables(place.table) for place in places}
-    types = {name: {field.name: _sql_type(field.type) for field in table.schema} for name, table in found.items()}
-    wanted = conditions(query, types)
-    sources, pieces, done = [], [], 0
-    for number, place in enumerate(places):
-        table = found[place.table]
-        name = f"{place.table}@{number}"
-        sources.append(Source(name, place.table, table, _understood(table.schema, wanted.get(place.start, []))))
-        pieces += [query[done : place.start], f'"{name}"', "" if place.aliased else f' AS "{place.table}"']
-        done = place.end
-    return sources, "".join([*pieces, query[done:]])
-
-
-def _sources_by_word(query: str, tables: Tables) -> list[Source]:
-    """A source for each table whose name is a word of the query: all that can be told of one that is not understood."""
-    sources = []
-    for word in sorted(set(re.findall(r"[a-z0-9_]+", query.lower()))):
-        try:
-            sources.append(Source(word, word, tables(word), None))
-        except (TableNotFoundError, InputError):
-            continue
-    return sources
-
-
-def _understood(schema: pa.Schema, conditions: list[str]) -> str | None:
-    """Those conditions that dolmen's predicates can say, as one."""
-    numbered = Schema.from_arrow(schema)
-    kept = []
-    for condition in conditions:
-        try:
-            parse(condition, numbered, now_us=0)
-        except PredicateError:
-            continue
-        kept.append(f"({condition})")
-    return " AND ".join(kept) or None
-
-
-def _sql_type(arrow_type: pa.DataType) -> str:
-    """A type near enough for sqlglot to tell columns apart from functions and structs."""
-    t = pa.types
-    if t.is_integer(arrow_type):
-        return "BIGINT"
-    if t.is_floating(arrow_type):
-        return "DOUBLE"
-    if t.is_decimal(arrow_type):
-        return f"DECIMAL({arrow_type.precision}, {arrow_type.scale})"
-    if t.is_timestamp(arrow_type):
-        return "TIMESTAMPTZ" if arrow_type.tz else "TIMESTAMP"
-    names = {"bool": "BOOLEAN", "date32[day]": "DATE", "time64[us]": "TIME", "binary": "BLOB"}
-    return names.get(str(arrow_type), "VARCHAR")
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> pa.Table:
+    return pa.table([pa.array(column, pa.string()) for column in zip(*rows, strict=True)], list(names))
