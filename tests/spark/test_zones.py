@@ -1,4 +1,4 @@
-"""Times are what they are in any session: without a zone those too that its clocks leave out or repeat."""
+"""Times are what they are, whatever zone a session has, also those that its clocks leave out or repeat."""
 
 from __future__ import annotations
 

@@ -114,8 +114,8 @@ _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 def to_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     """An Arrow table as a DataFrame with the types of ``spark_type``, whatever the session prefers.
 
-    Left to itself, Spark reads timestamps without a zone as local times of the session's zone: it moves those in an
-    hour that the clocks leave out, and does not tell apart those in one that they go through twice.
+    Left to itself, Spark reads timestamps without a zone as local times of its zone: in an hour that the clocks leave
+    out, or go through twice, there is none or more than one moment for them.
     """
     schema = s.StructType([_field(field) for field in table.schema])
     if int(spark.conf.get(_BATCH_ROWS, "10000") or 0) <= 0:  # means "no limit", at which createDataFrame fails
