@@ -104,7 +104,7 @@ def test_an_overwrite_meets_who_wrote_meanwhile_and_leaves_its_files_to_collecti
     frame = rows(spark, 0, 5, partitions=1)
     before = data_files(tmp_path)
     with pytest.raises(ConflictError, match="added rows"), told():
-        save(frame.mapInArrow(meanwhile, frame.schema), db, "overwrite")
+        save(frame.mapInArrow(meanwhile, frame.schema), db, "overwrite", since=db.version)
     assert ids(table) == [*range(10), 99]
     assert len(data_files(tmp_path) - before) == 2  # theirs, and ours that abort() has not deleted
     with pytest.raises(ConflictError, match="added rows"), told():

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dolmen.database import Database, Table
-from dolmen.errors import InputError
+from dolmen.errors import ConflictError, InputError
 from dolmen.spark.failures import told
 from dolmen.spark.source import register
 
@@ -47,6 +47,9 @@ def test_rows_are_inserted_and_replaced_by_sql(spark: SparkSession, db: Database
     spark.sql("INSERT INTO v VALUES (1000, 'last')")
     assert (table.count(), table.count("id >= 100")) == (111, 11)
     assert [commit.operation for commit in db.history(2)] == ["append", "append"]
+    with pytest.raises(ConflictError, match="added rows"), told():  # v shows what there was before
+        spark.sql("INSERT OVERWRITE v VALUES (1, 'only')")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING dolmen OPTIONS (path '{db.url}', table 't')")
     spark.sql("INSERT OVERWRITE v VALUES (1, 'only')")
     assert table.to_arrow().to_pylist() == [{"id": 1, "s": "only"}]
     assert table.at(version=db.refresh() - 1).count() == 111

@@ -29,6 +29,8 @@ from dolmen.scan.scan import Scan
 from dolmen.segments.tombstones import Suspects
 from dolmen.spark.by_file import SOURCES, ByFile
 from dolmen.spark.deleted_bits import is_deleted
+from dolmen.spark.origin import Origin
+from dolmen.spark.parquet import read_parquet
 from dolmen.spark.predicates import Unsupported, to_column
 from dolmen.spark.row_index import RowIndex
 from dolmen.spark.tasks import FILE, ROW
@@ -44,9 +46,6 @@ MOST_KEYS = 1_000_000
 """More deleted keys than this are not sent to all executors."""
 MOST_BITS = 1 << 30
 """Nor are more positions than this, 128 MB of them, with one scan."""
-
-_CHECKED = "parquet.page.verify-checksum.enabled", "true"
-"""Off by default: Spark would take damaged pages that still decode for rows."""
 
 _NOTHING = "__nothing"
 """A column that no file has and no row shows. Only where there is a column to leave out does Spark also leave out what
@@ -75,6 +74,7 @@ class _Native:
         self._ids = frozenset(self._plan.output_ids | (columns(self._plan.where) if self._plan.where else set()))
         self._with_ts = any(field.name == COMMIT_TS for field in self._plan.output)
         self._row = RowIndex.of(spark)
+        self._origin = Origin(scan.plan.entry.uuid, scan.plan.version)
         self._deletes: Deletes | None = None
 
     def frames(self) -> tuple[list[DataFrame], list[FilePlan]]:
@@ -153,11 +153,12 @@ class _Native:
             with_row: they ask for positions.
         """
         by_file = by_file or ByFile(files)
-        texts = [
-            self._commit_ts(by_file) if field.name == COMMIT_TS else quoted(field.name) for field in self._plan.output
+        shown = [
+            F.expr(self._commit_ts(by_file)).alias(COMMIT_TS) if field.name == COMMIT_TS else F.col(quoted(field.name))
+            for field in self._plan.output
         ]
         if self._with_positions:
-            texts += [FILE, f"{self._row.name} AS {ROW}"]
+            shown += [F.col(FILE), F.col(self._row.name).alias(ROW)]
             by_file.used.add(FILE)
         told = [f"{SOURCES[name]} AS {name}" for name in sorted(by_file.used)]
         frame = self._read(files, self._ids.union(ids), told, with_row=with_row or self._with_positions)
@@ -165,12 +166,12 @@ class _Native:
             frame = frame.where(reduce(Column.__and__, conditions))
         for keys, same in joins:
             frame = frame.join(keys, same, "left_anti")
-        return frame.selectExpr(*texts)
+        return frame.select(*shown)
 
     def _commit_ts(self, by_file: ByFile) -> str:
         timestamps = [file.file.row_ts for file in by_file.files]
         own = by_file.sql(timestamps, "bigint")
-        return f"{f'coalesce({own}, {COMMIT_TS})' if None in timestamps else own} AS {COMMIT_TS}"
+        return f"coalesce({own}, {COMMIT_TS})" if None in timestamps else own
 
     def _read(self, files: Sequence[FilePlan], ids: Collection[int], told: list[str], *, with_row: bool) -> DataFrame:
         """The columns ``ids`` and, of ``_metadata``, ``told`` and the row's position."""
@@ -178,7 +179,7 @@ class _Native:
         if self._with_ts and any(file.file.row_ts is None for file in files):
             fields.append(Field(id=0, name=COMMIT_TS, type="int64"))
         try:
-            schema = spark_schema(fields)
+            schema = self._origin.mark(spark_schema(fields))
         except SchemaError as error:  # a column that only predicates name
             raise Unsupported(str(error)) from None
         if with_row and self._row.is_stored:
@@ -187,8 +188,7 @@ class _Native:
             told = [*told, f"_metadata.row_index AS {self._row.name}"]
         if told:
             schema.add(_NOTHING, "long")
-        reader = self._spark.read.schema(schema).option(*_CHECKED)
-        frame = reader.parquet(*(f"{self._root}/{file.file.path}" for file in files))
+        frame = read_parquet(self._spark, schema, self._root, [file.file for file in files])
         return frame.selectExpr("*", *told) if told else frame
 
     def _column(self, id_: int) -> Column:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as s
 
@@ -12,9 +13,10 @@ from dolmen.format.schema import COMMIT_TS
 from dolmen.reading import ReadableTable, Where
 from dolmen.scan.plan import FilePlan
 from dolmen.spark.native import native_frames
+from dolmen.spark.origin import Origin
 from dolmen.spark.paths import spark_paths
 from dolmen.spark.tasks import FILE, ROW, ReadTask, read_files
-from dolmen.spark.types import spark_schema
+from dolmen.spark.types import spark_schema, to_frame
 
 
 def to_spark(
@@ -44,7 +46,8 @@ def to_spark(
     spark = spark or SparkSession.active()
     scan = table.scan(columns, where, with_commit_ts=with_commit_ts)
     plan = scan.plan
-    schema = spark_schema(plan.output)
+    origin = Origin(plan.entry.uuid, plan.version)
+    schema = origin.mark(spark_schema(plan.output))
     if with_positions:
         schema = schema.add(FILE, s.StringType()).add(ROW, s.LongType())
     paths = spark_paths(spark, table.context.store) if native else None
@@ -55,13 +58,15 @@ def to_spark(
         names = tuple(field.name for field in plan.output if field.name != COMMIT_TS or not with_commit_ts)
         url = table.context.store.url
         task = ReadTask(url, plan.version, plan.table, names, plan.where, with_commit_ts, with_positions)
-        frames.append(_by_dolmen(spark, task, rest, schema))
+        frames.append(_by_dolmen(spark, task, rest, schema, origin))
     if not frames:
         return spark.createDataFrame([], schema)
     return reduce(DataFrame.unionAll, frames)
 
 
-def _by_dolmen(spark: SparkSession, task: ReadTask, files: Sequence[FilePlan], schema: s.StructType) -> DataFrame:
+def _by_dolmen(
+    spark: SparkSession, task: ReadTask, files: Sequence[FilePlan], schema: s.StructType, origin: Origin
+) -> DataFrame:
     few = min(len(files), 4 * max(1, spark.sparkContext.defaultParallelism))
-    places = spark.range(0, len(files), 1, few)
-    return places.mapInArrow(read_files(task, [file.file.path for file in files]), schema)
+    paths = to_frame(spark, pa.table({"path": [file.file.path for file in files]}), origin.mark)
+    return paths.repartition(few, "path").mapInArrow(read_files(task), schema)

@@ -21,6 +21,7 @@ from dolmen.errors import DatabaseNotFoundError, InputError, SchemaError
 from dolmen.format.manifest import Manifest
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_FIELD, Field, Schema
 from dolmen.snapshot import microseconds
+from dolmen.spark.origin import Origin
 from dolmen.spark.source_options import READ, Options
 from dolmen.spark.types import spark_schema
 
@@ -51,6 +52,7 @@ class SourceTable:
     Args:
         url: of the database.
         table: its name.
+        uuid: which it has, whatever tables of that name there were or will be.
         version: the version.
         manifest: key of its manifest, by which workers find all else.
         schema: of the table in that version.
@@ -59,6 +61,7 @@ class SourceTable:
 
     url: str
     table: str
+    uuid: str
     version: int
     manifest: str
     schema: Schema = field(compare=False)  # it follows from the manifest, and nested types have no hash
@@ -69,8 +72,12 @@ class SourceTable:
         return COMMIT_TS_FIELD if name == COMMIT_TS else self.schema.field(name)
 
     def spark_schema(self) -> s.StructType:
-        """The columns as Spark has them. Raises SchemaError for one that it does not have."""
-        return spark_schema(self.column(name) for name in self.columns)
+        """The columns as Spark has them, which say what they are read from.
+
+        Raises:
+            SchemaError: Spark does not have a column's type.
+        """
+        return Origin(self.uuid, self.version).mark(spark_schema(self.column(name) for name in self.columns))
 
     def with_schema(self, schema: s.StructType) -> SourceTable:
         """The same table with the columns of a schema that the user, or Spark, asks for.
@@ -102,13 +109,14 @@ def pin(options: Mapping[str, str], known: Collection[str] = READ) -> SourceTabl
 
 def pinned(database: Database, manifest: Manifest, given: Options) -> SourceTable:
     """The table that the options name, in one version. Raises TableNotFoundError, SchemaError, InputError."""
-    schema = database.context.segments.whole(manifest.table(given.table)).schema
+    entry = database.context.segments.whole(manifest.table(given.table))
+    schema = entry.schema
     columns = given.columns or [field.name for field in schema.fields]
     if given.flag("with_commit_ts"):
         columns = [*columns, COMMIT_TS]
     if len(set(columns)) < len(columns):
         raise InputError(f"option 'columns' names one twice: {', '.join(columns)}")
-    table = SourceTable(database.url, given.table, manifest.version, manifest.key, schema, tuple(columns))
+    table = SourceTable(database.url, given.table, entry.uuid, manifest.version, manifest.key, schema, tuple(columns))
     for name in columns:
         table.column(name)
     return table

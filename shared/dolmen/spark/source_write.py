@@ -26,10 +26,12 @@ from dolmen.commit.workbench import Workbench
 from dolmen.database import open as open_database
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import DataFile
+from dolmen.format.manifest import TableEntry
 from dolmen.intent import BEAT_SECONDS
 from dolmen.runtime import shared_runtime
 from dolmen.snapshot import pin
 from dolmen.spark.failures import marked
+from dolmen.spark.origin import origins_of
 from dolmen.spark.paths import worker_url
 from dolmen.spark.pulse import Pulse
 from dolmen.spark.source_options import WRITE, Options
@@ -65,7 +67,8 @@ class WriteJob:
 
     Args:
         url, table: where it writes.
-        uuid, epoch, base_ts: of the table, and of the version, that the job was made on.
+        version: that the job was made on: of its rows, or else the newest one when it began.
+        uuid, epoch, base_ts: of the table in that version.
         entry: the table without its files and deletes, encoded.
         overwrite: replace the rows there are.
         force: those too that others have added since.
@@ -74,6 +77,7 @@ class WriteJob:
 
     url: str
     table: str
+    version: int
     uuid: str
     epoch: int
     base_ts: int
@@ -131,7 +135,13 @@ class WriteJob:
             first_upload_us=min((message.first_upload_us for message in written), default=None),
             txid=txid,
         )
-        done = commit_change(context.head, change, Workbench(context.store, context.runtime, context.segments))
+        try:
+            done = commit_change(context.head, change, Workbench(context.store, context.runtime, context.segments))
+        except ConflictError as error:
+            if not self.overwrite:
+                raise
+            made = f" (these rows are of version {self.version}, as is the frame or view that they come from)"
+            raise ConflictError(f"{error}{made}") from error
         if done.manifest is not None and txid is not None:
             Pulse(context.store, context.runtime, txid, self.operation, self.table).done()
 
@@ -179,7 +189,7 @@ def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: boo
     url = worker_url(context.store)
     manifest = context.head.refresh().manifest
     entry = context.segments.whole(manifest.table(given.table))
-    since = given.number("since")
+    since = _since(given, schema, entry) if overwrite and not force else None
     seen = manifest if since is None else pin(context, since, None).manifest
     own = seen.table(given.table)
     if own.uuid != entry.uuid:
@@ -188,6 +198,7 @@ def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: boo
     return WriteJob(
         url,
         given.table,
+        seen.version,
         entry.uuid,
         own.epoch,
         seen.commit_ts,
@@ -196,6 +207,23 @@ def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: boo
         force,
         context.runtime.uuid(),
     )
+
+
+def _since(given: Options, schema: s.StructType, entry: TableEntry) -> int | None:
+    """The oldest version that an overwrite is made from; None if it is made from none of this table.
+
+    Raises:
+        InputError: that can't be known.
+    """
+    origins, since = origins_of(schema), given.number("since")
+    if not origins and since is None:
+        raise InputError(
+            f"what these rows were made from can't be seen, as each of their columns was computed. If from table "
+            f"{given.table!r} itself, rows that others have added to it meanwhile would be lost: say "
+            'option("since", version), the version that they were made from or the newest one, or option("force", True)'
+        )
+    versions = {origin.version for origin in origins if origin.table == entry.uuid}
+    return min(versions if since is None else {*versions, since}, default=None)
 
 
 def writer(options: Mapping[str, str], schema: s.StructType, overwrite: bool) -> DataSourceWriter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -56,13 +56,13 @@ class ReadTask:
         return table.scan(self.columns, self.where, with_commit_ts=self.with_commit_ts).of_files(set(paths))
 
 
-def read_files(task: ReadTask, paths: Sequence[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: batches of one column, places in ``paths`` of data files, become the rows of these."""
+def read_files(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For ``mapInArrow``: batches of one column, paths of data files, become their rows."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        own = [paths[place] for batch in batches for place in batch.column(0).to_pylist()]
-        if own:
-            scan = task.scan(own)
+        paths = [path for batch in batches for path in batch.column(0).to_pylist()]
+        if paths:
+            scan = task.scan(paths)
             schema = carried_schema(scan.schema)
             if task.with_positions:
                 yield from (_with_positions(batch.cast(schema), path, rows) for batch, path, rows in located(scan))

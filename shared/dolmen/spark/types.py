@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from inspect import signature
 
 import pyarrow as pa
@@ -111,17 +111,22 @@ def spark_type(arrow_type: pa.DataType) -> s.DataType:
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
-def to_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
+def to_frame(
+    spark: SparkSession, table: pa.Table, mark: Callable[[s.StructType], s.StructType] = lambda schema: schema
+) -> DataFrame:
     """An Arrow table as a DataFrame with the types of ``spark_type``, whatever the session prefers.
 
     Left to itself, Spark reads timestamps without a zone as local times of its zone: in an hour that the clocks leave
     out, or go through twice, there is none or more than one moment for them.
+
+    Args:
+        mark: adds metadata to the columns.
     """
     schema = s.StructType([_field(field) for field in table.schema])
     if int(spark.conf.get(_BATCH_ROWS, "10000") or 0) <= 0:  # means "no limit", at which createDataFrame fails
         spark = spark.newSession()  # the same Spark, with settings of its own
         spark.conf.set(_BATCH_ROWS, "10000")
-    return spark.createDataFrame(table, schema)
+    return spark.createDataFrame(table, mark(schema))
 
 
 def quoted(name: str) -> str:

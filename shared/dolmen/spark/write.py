@@ -26,6 +26,7 @@ from dolmen.results import Commit
 from dolmen.snapshot import pin
 from dolmen.spark.failures import FAILURES, dolmen_error, told
 from dolmen.spark.keys import KeyedTask, as_given, check_not_null, key_columns, only, tombstones, write_keyed
+from dolmen.spark.origin import origins_read
 from dolmen.spark.paths import worker_url
 from dolmen.spark.reports import REPORT, Reported
 from dolmen.spark.tasks import WRITTEN, WriteTask, write_files
@@ -61,20 +62,24 @@ def overwrite(
 ) -> Commit:
     """Replaces all rows of a table by those of a DataFrame. See ``append``.
 
+    What others have added or deleted meanwhile is a conflict: after the oldest version that the frame reads of the
+    table itself, wherever in its plan; and if it reads none, after the newest version that this ``table`` has seen when
+    the job begins.
+
     Args:
-        frame: may be made from the table itself; then say from which version of it.
-        since: the version that the frame was made from. What others have added or deleted after it is a conflict;
-            by default, after the newest version that this ``table`` has seen when the job begins.
-        force: replace that too.
+        since: the version that rows of the frame were made from in a way that Spark's plan does not show, as by pandas.
+        force: replace what others have added or deleted, too.
 
     Raises:
         ConflictError: others have added or deleted rows; make the frame anew and repeat.
         VersionNotFoundError, VersionExpiredError: there is no version ``since``, or no more.
     """
-    seen = None if since is None else pin(table.context, since, None).manifest
 
     def statement(transaction: Transaction, entry: TableEntry) -> Statement:
-        base = seen or transaction.base
+        read = {origin.version for origin in origins_read(frame) if origin.table == entry.uuid}
+        if since is not None:
+            read.add(since)
+        base = pin(table.context, min(read), None).manifest if read else transaction.base
         own = base.table(table.name)
         if own.uuid != entry.uuid:
             raise ConflictError(f"table {table.name!r} was dropped and created again after version {base.version}")

@@ -1,0 +1,99 @@
+"""Spark's own Parquet reader over files that are known, with their sizes: nothing is listed, asked for or inferred.
+
+``spark.read.parquet(*paths)`` looks each path up, for more than a few by a job with a task for each. What it would find
+is in the manifest. So Spark is given that: an index of files whose cache has the answer already. And what a session's
+settings would say (leave out files that are missing or damaged, take dates for those of an older calendar, use another
+reader) is settled here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from functools import cache
+
+from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as s
+
+from dolmen.format.entries import DataFile
+
+OPTIONS = {
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+    "mergeSchema": "false",
+    "recursiveFileLookup": "true",  # files are in folders of hours, which are no partitions
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+    "parquet.page.verify-checksum.enabled": "true",  # off by default: damaged pages that still decode would be rows
+}
+"""What else a session's settings, or none, would say."""
+
+_FORMAT = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
+"""By its class, as the name "parquet" may stand for a reader that knows no ``_metadata``."""
+_CACHE_BYTES = 1 << 40
+
+_log = logging.getLogger("dolmen")
+
+
+def read_parquet(spark: SparkSession, schema: s.StructType, root: str, files: Sequence[DataFile]) -> DataFrame:
+    """The columns of files as they are stored.
+
+    Args:
+        root: the database's URL, as Spark knows it.
+    """
+    try:
+        relation = _relation(spark, schema, root, files)
+    except (Py4JError, TypeError) as error:  # Spark's inner parts are others in this version
+        _warn(f"Spark lists the files of frames by itself: {type(error).__name__}")
+        paths = [f"{root}/{file.path}" for file in files]
+        return spark.read.format(_FORMAT).schema(schema).options(**OPTIONS).load(paths)
+    return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
+
+
+@cache
+def _warn(message: str) -> None:
+    """Once: every read would say it again."""
+    _log.warning(message)
+
+
+def _relation(spark: SparkSession, schema: s.StructType, root: str, files: Sequence[DataFile]) -> JavaObject:
+    jvm, session = spark._jvm, spark._jsparkSession
+    sources, option = jvm.org.apache.spark.sql.execution.datasources, jvm.scala.Option
+    options = jvm.PythonUtils.toScalaMap(OPTIONS)
+    statuses = _statuses(jvm, root, files)
+    # Spark takes relations for equal when their roots are: this one is not there, and names these very files.
+    names = hashlib.sha256("\n".join(f"{file.path} {file.size}" for file in files).encode()).hexdigest()
+    place = jvm.org.apache.hadoop.fs.Path(f"{root}/data/{names}")
+    known = sources.SharedInMemoryCache(_CACHE_BYTES, -1).createForNewClient()
+    known.putLeafFiles(place, statuses)
+    index = sources.InMemoryFileIndex(
+        session,
+        jvm.PythonUtils.toSeq([place]),
+        options,
+        option.empty(),
+        known,
+        option.apply(sources.PartitionSpec.emptySpec()),
+        option.empty(),
+    )
+    found = index.sizeInBytes()
+    if found != sum(file.size for file in files):
+        raise TypeError(f"an index of {found} bytes")
+    columns = jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json()).asNullable()
+    reader = sources.parquet.ParquetFileFormat()
+    return sources.HadoopFsRelation(
+        index, sources.PartitionSpec.emptySpec().partitionColumns(), columns, option.empty(), reader, options, session
+    )
+
+
+def _statuses(jvm: JavaObject, root: str, files: Sequence[DataFile]) -> JavaObject:
+    """What listing would tell of the files, in one call: each call into the JVM costs as much as looking a file up."""
+    jackson = jvm.com.fasterxml.jackson
+    mapper = jackson.databind.ObjectMapper().setVisibility(
+        jackson.annotation.PropertyAccessor.FIELD, jackson.annotation.JsonAutoDetect.Visibility.ANY
+    )
+    told = [{"path": f"{root}/{file.path}", "length": file.size, "isdir": False} for file in files]
+    return mapper.readValue(json.dumps(told), jvm.java.lang.Class.forName("[Lorg.apache.hadoop.fs.FileStatus;"))
