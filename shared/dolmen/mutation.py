@@ -24,6 +24,9 @@ from dolmen.reading import Where
 from dolmen.scan.positions import matching_positions
 from dolmen.write.conform import conform
 from dolmen.write.data_file import write_data_files
+from dolmen.write.frames import frame_cast
+from dolmen.write.lossless import lossless
+from dolmen.write.lossy import lossy
 from dolmen.write.row_digest import RowDigest
 from dolmen.write.rows import as_batches
 from dolmen.write.upsert import dedupe_last
@@ -112,8 +115,14 @@ def replace(
 
 def rows_of(entry: TableEntry, data: Any, digest: RowDigest | None = None) -> Iterator[pa.RecordBatch]:
     """Rows made to fit a table, one batch after the other, each taken by ``digest`` on its way."""
-    batches = conform(as_batches(data, entry.schema.arrow), entry.schema)
+    batches = conform(as_batches(data, entry.schema.arrow), entry.schema, frame_cast(data) or lossless)
     return digest.passing(batches) if digest else batches
+
+
+def cast_rows(entry: TableEntry, data: Any) -> pa.RecordBatchReader:
+    """Rows made to fit a table, be it with a loss (see ``lossy``)."""
+    schema = entry.schema.arrow
+    return pa.RecordBatchReader.from_batches(schema, conform(as_batches(data, schema), schema, lossy))
 
 
 def _write(
@@ -282,4 +291,6 @@ def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
             ) from error
         return pa.table(arrays, names=[field.name for field in fields])
     wanted = Schema(fields=fields, next_id=max(field.id for field in fields) + 1)
-    return pa.Table.from_batches(conform(as_batches(keys, wanted.arrow), wanted), wanted.arrow)
+    return pa.Table.from_batches(
+        conform(as_batches(keys, wanted.arrow), wanted, frame_cast(keys) or lossless), wanted.arrow
+    )

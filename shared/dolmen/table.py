@@ -51,32 +51,42 @@ class Table(ReadableTable):
             return self.at(version).to_spark(columns, where, with_commit_ts=with_commit_ts, spark=spark)
         return super().to_spark(columns, where, with_commit_ts=with_commit_ts, spark=spark)
 
-    def append(self, data: Any, *, request: str | None = None) -> Commit:
+    def append(self, data: Any, *, cast: bool = False, request: str | None = None) -> Commit:
         """Adds rows. Keys are not checked: appending a key twice gives two rows (see ``upsert``).
 
         Args:
             data: an Arrow table, batch or reader, a pandas or Polars frame, a list of dicts, anything that gives an
                 Arrow stream; columns by name, in any order. Streamed in bounded memory.
+            cast: values that do not fit are rounded, parsed or cut, as ``dolmen.write.lossy`` says, instead of refused.
+                What loses nothing is cast in any case: of a pandas frame also floats that are all integers or NaN, and
+                midnights to dates (``dolmen.write.frames``; NaN of pandas is NULL).
             request: an id under which this is applied once, however often it is tried: text of 1 to 4,096 bytes.
 
         Raises:
             SchemaError, RowError: the data does not fit the table; nothing was added.
             AppliedIdError: other rows were added under this id, or something else was done.
         """
-        return self._commit("append", lambda table: table.append(data, request=request))
+        return self._commit("append", lambda table: table.append(data, cast=cast, request=request))
 
-    def upsert(self, data: Any, on: Sequence[str] | None = None, *, request: str | None = None) -> Commit:
+    def upsert(
+        self,
+        data: Any,
+        on: Sequence[str] | None = None,
+        *,
+        cast: bool = False,
+        request: str | None = None,
+    ) -> Commit:
         """Adds rows in place of all older rows with their keys, without reading any. Of equal keys the last wins.
 
         Args:
             on: the key's columns; the primary key by default.
-            request: as for ``append``.
+            cast, request: as for ``append``.
 
         Raises:
             RowError: a NULL key, or rows that do not fit.
             LimitError: more than 1,000,000 keys.
         """
-        return self._commit("upsert", lambda table: table.upsert(data, on, request=request))
+        return self._commit("upsert", lambda table: table.upsert(data, on, cast=cast, request=request))
 
     def delete(
         self,
@@ -105,19 +115,19 @@ class Table(ReadableTable):
             return replay(self._context, lambda tx: statement(tx.table(self.name)), "delete").commit
         return self._commit("delete", statement)
 
-    def overwrite(self, data: Any, *, force: bool = False, request: str | None = None) -> Commit:
+    def overwrite(self, data: Any, *, force: bool = False, cast: bool = False, request: str | None = None) -> Commit:
         """Replaces all rows by others, in one commit. Older versions still show the old ones until they expire.
 
         Args:
             data: see ``append``; nothing empties the table.
             force: replace also what others have added or deleted since this began.
-            request: as for ``append``; ``force`` does not make it another one.
+            cast, request: as for ``append``; ``force`` does not make it another request.
 
         Raises:
             ConflictError: somebody added or deleted rows meanwhile (unless forced), or overwrote the table too.
             SchemaError, RowError: the data does not fit the table; nothing was changed.
         """
-        return self._commit("overwrite", lambda table: table.overwrite(data, force=force, request=request))
+        return self._commit("overwrite", lambda table: table.overwrite(data, force=force, cast=cast, request=request))
 
     def set(self, **changes: Any) -> Commit:
         """Changes settings of this table, in one commit: ``set(ttl="event_time 90d", target_file_bytes="256MB")``.

@@ -37,8 +37,9 @@ class TransactionTable(ReadableTable):
     def _note_read(self, predicate: Predicate | None) -> None:
         self._transaction.claim(self.name, predicate)
 
-    def append(self, data: Any, *, request: str | None = None) -> None:
+    def append(self, data: Any, *, cast: bool = False, request: str | None = None) -> None:
         """See ``Table.append``."""
+        data = self._cast(data, cast)
 
         def state(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
             intent = self._transaction.intent
@@ -47,8 +48,11 @@ class TransactionTable(ReadableTable):
 
         self._write("append", data, request, state)
 
-    def upsert(self, data: Any, on: str | Sequence[str] | None = None, *, request: str | None = None) -> None:
+    def upsert(
+        self, data: Any, on: str | Sequence[str] | None = None, *, cast: bool = False, request: str | None = None
+    ) -> None:
         """See ``Table.upsert``."""
+        data = self._cast(data, cast)
         bench, intent = self._transaction.bench, self._transaction.intent
         names = [field.name for field in mutation.key_fields(self._transaction.entry(self.name), on)]
 
@@ -73,9 +77,10 @@ class TransactionTable(ReadableTable):
 
         self._write("replace", data, request, state, lambda: mutation.keys_content(own, taken))
 
-    def overwrite(self, data: Any, *, force: bool = False, request: str | None = None) -> None:
+    def overwrite(self, data: Any, *, force: bool = False, cast: bool = False, request: str | None = None) -> None:
         """See ``Table.overwrite``."""
         arguments.flag("force", force)
+        data = self._cast(data, cast)
         transaction = self._transaction
 
         def state(entry: TableEntry, digest: RowDigest | None) -> Statement:
@@ -86,6 +91,10 @@ class TransactionTable(ReadableTable):
             return Overwrite(self.name, entry.uuid, epoch, base_ts, files, force, request)
 
         self._write("overwrite", data, request, state)
+
+    def _cast(self, data: Any, cast: bool) -> Any:
+        arguments.flag("cast", cast)
+        return mutation.cast_rows(self._transaction.entry(self.name), data) if cast else data
 
     def _write(
         self,

@@ -57,17 +57,22 @@ def plan_conform(source: pa.Schema, target: Schema | pa.Schema, find: FindCast =
     return Plan(schema, tuple(columns))
 
 
-def conform(batches: pa.RecordBatchReader, schema: Schema | pa.Schema) -> Iterator[pa.RecordBatch]:
+def conform(
+    batches: pa.RecordBatchReader, schema: Schema | pa.Schema, find: FindCast = lossless
+) -> Iterator[pa.RecordBatch]:
     """The rows of ``batches`` as batches of exactly ``schema``, neither too long nor too large.
 
     The batches may come from anywhere: every value is looked at, whether it is one of its own type at all.
+
+    Args:
+        find: how values without children are cast.
 
     Raises:
         SchemaError: the columns do not match; raised by the call, before any row is read.
         RowError: a value does not fit, or is none of its type; ``row`` counts from 1 over the whole stream. Rows
             before its batch have been handed out by then.
     """
-    return _conform(batches, plan_conform(batches.schema, schema))
+    return _conform(batches, plan_conform(batches.schema, schema, find))
 
 
 def _conform(batches: Iterable[pa.RecordBatch], plan: Plan) -> Iterator[pa.RecordBatch]:

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen.errors import InputError
+from dolmen.write.frames import is_pandas, pandas_table
+from dolmen.write.python_values import NOT_ARROW, array_of
 
 BATCH_ROWS = 65_536
-_NOT_ARROW = pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, UnicodeError
-"""What pyarrow raises of values that it has no type for."""
 _TAKEN = (
     "a pyarrow Table, RecordBatch, RecordBatchReader, dataset or scanner, an iterable of record batches, "
     "a pandas or Polars DataFrame, a DuckDB relation, a dict of columns, a list of dicts, "
@@ -24,25 +24,26 @@ _TAKEN = (
 def as_batches(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchReader:
     """The rows of ``data`` as a stream.
 
-    pandas: NaN and NaT mean NULL, as everywhere in pandas; an index with a name is a column, one without is dropped.
-    List of dicts: a missing key is NULL.
+    pandas: NaN and NaT mean NULL, as everywhere in pandas (see ``frames``); an index with a name is a column, one
+    without is dropped. List of dicts: a missing key is NULL.
 
     Args:
-        schema: of the stream when ``data`` has neither rows nor columns, as ``[]``; by default one without columns.
+        schema: of the table that the rows are for, if it is known: types of Python objects that cannot be told from
+            them, and of the stream when ``data`` has neither rows nor columns, as ``[]``.
 
     Raises:
         InputError: it is nothing that holds rows, or Arrow can't tell its types.
     """
     try:
-        reader = _reader(data)
+        reader = _reader(data, schema)
         if len(reader.schema) == 0:
             return pa.RecordBatchReader.from_batches(schema or reader.schema, [])
         return reader
-    except _NOT_ARROW as error:
+    except NOT_ARROW as error:
         raise InputError(f"these rows cannot be taken as Arrow data: {error}") from error
 
 
-def _reader(data: Any) -> pa.RecordBatchReader:
+def _reader(data: Any, schema: pa.Schema | None) -> pa.RecordBatchReader:
     if isinstance(data, pa.RecordBatchReader):
         return data
     if isinstance(data, (pa.Table, pa.RecordBatch)):
@@ -51,19 +52,19 @@ def _reader(data: Any) -> pa.RecordBatchReader:
         return data.scanner().to_reader()
     if _is(data, "pyarrow.dataset", "Scanner"):
         return data.to_reader()
-    if _is(data, "pandas", "DataFrame"):
-        return _from_table(_from_pandas(data))
+    if is_pandas(data):
+        return _from_table(pandas_table(data, schema))
     if _is(data, "duckdb", "DuckDBPyRelation"):  # a stream; its __arrow_c_stream__ takes the whole result first
         stream = getattr(data, "to_arrow_reader", None) or data.fetch_record_batch  # DuckDB before 1.5
         return stream(BATCH_ROWS)
     if hasattr(data, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(data)
     if hasattr(data, "__arrow_c_array__"):
-        return _reader(pa.record_batch(data))
+        return _reader(pa.record_batch(data), schema)
     if isinstance(data, dict):
-        return _from_table(_from_columns(data))
+        return _from_table(_from_columns(data, schema))
     if isinstance(data, Iterable) and not isinstance(data, (str, bytes, bytearray, memoryview)):
-        return _from_items(data)
+        return _from_items(data, schema)
     raise InputError(f"{type(data).__name__} is nothing that rows can be taken from; give {_TAKEN}{_hint(data)}")
 
 
@@ -89,23 +90,14 @@ def _hint(data: Any) -> str:
     return " (call .collect() first)" if hasattr(data, "collect") else ""
 
 
-def _from_pandas(frame: Any) -> pa.Table:
-    index_is_named = any(name is not None for name in frame.index.names)
-    _check_columns(len(frame), len(frame.columns) + index_is_named)
-    try:
-        return pa.Table.from_pandas(frame, preserve_index=index_is_named).replace_schema_metadata()
-    except ValueError as error:  # a column name twice
-        raise InputError(f"this DataFrame cannot be taken as Arrow data: {error}") from error
-
-
-def _from_items(items: Iterable[Any]) -> pa.RecordBatchReader:
+def _from_items(items: Iterable[Any], schema: pa.Schema | None) -> pa.RecordBatchReader:
     """From an iterable of record batches (or tables), which is not run ahead of, or of dicts, which is taken whole."""
     iterator = iter(items)
     first = next(iterator, None)
     if first is None:
         return pa.RecordBatchReader.from_batches(pa.schema([]), [])
     if isinstance(first, dict):
-        return _from_table(_from_dicts([first, *iterator]))
+        return _from_table(_from_dicts([first, *iterator], schema))
     if isinstance(first, (pa.RecordBatch, pa.Table)):
         return pa.RecordBatchReader.from_batches(first.schema, _flat(chain([first], iterator)))
     raise InputError(f"{type(items).__name__} of {type(first).__name__} holds no rows; give {_TAKEN}")
@@ -122,23 +114,23 @@ def _flat(items: Iterator[Any]) -> Iterator[pa.RecordBatch]:
         yield from item.to_batches() if isinstance(item, pa.Table) else [item]
 
 
-def _from_dicts(rows: list[Any]) -> pa.Table:
+def _from_dicts(rows: list[Any], schema: pa.Schema | None) -> pa.Table:
     names: dict[str, None] = {}
     for place, row in enumerate(rows):
         if not isinstance(row, dict):
             raise InputError(f"item {place} is a {type(row).__name__}, those before it are dicts")
         names.update(dict.fromkeys(row))
     _check_columns(len(rows), len(names))
-    return _from_columns({name: [row.get(name) for row in rows] for name in names})
+    return _from_columns({name: [row.get(name) for row in rows] for name in names}, schema)
 
 
-def _from_columns(columns: dict[Any, Any]) -> pa.Table:
-    arrays = {}
+def _from_columns(columns: dict[Any, Any], schema: pa.Schema | None) -> pa.Table:
+    arrays, wanted = {}, {field.name: field.type for field in schema or ()}
     for name, values in columns.items():
         if not isinstance(name, str):
             raise InputError(f"column name {name!r} is no string")
-        try:
-            arrays[name] = values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values)
-        except (*_NOT_ARROW, TypeError) as error:
-            raise InputError(f"column {name!r}: {error}") from error
+        if isinstance(values, (pa.Array, pa.ChunkedArray)):
+            arrays[name] = values
+        else:
+            arrays[name] = array_of(values, name, wanted.get(name))
     return pa.table(arrays)

@@ -1,0 +1,173 @@
+"""Rows of pandas and Polars frames: what these libraries keep in another type than a table does, and lose nothing by.
+
+On top of the casts of ``lossless``, made for frames alone:
+
+==========================  ==================================================================================
+from                        to
+==========================  ==================================================================================
+float                       integer: when every value is an integer that the float holds exactly
+naive timestamp             date: when every value is midnight
+nothing but NULL            any type
+==========================  ==================================================================================
+
+So ``table.overwrite(table.scan().to_pandas())`` stores what was there, NULLs in columns of integers included, of which
+pandas makes floats with NaN.
+
+NaN in a pandas column of floats, or among objects, is NULL, as everywhere in pandas, which has no other word for NULL
+there: reading a table whose floats hold NaN into pandas and writing it back makes them NULL. Columns that can tell
+(``Float64``, ``double[pyarrow]``: ``to_pandas(types_mapper=pandas.ArrowDtype)``) and Polars frames keep both.
+
+Anything else is refused, with the call of the library that helps, or made by ``cast=True`` (``lossy``).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
+from dolmen.errors import InputError, SchemaError
+from dolmen.write.lossless import Cast, FindCast, Misfit, lossless, shown
+from dolmen.write.python_values import array_of
+
+_MAX_EXACT = {16: 2**11, 32: 2**24, 64: 2**53}
+_HINTS = {
+    ("text", "number"): ("pandas.to_numeric(column)", ".cast(polars.Int64)"),
+    ("text", "timestamp"): ("pandas.to_datetime(column, utc=True)", '.str.to_datetime(time_zone="UTC")'),
+    ("text", "naive timestamp"): ("pandas.to_datetime(column)", ".str.to_datetime()"),
+    ("text", "date"): ("pandas.to_datetime(column).dt.date", ".str.to_date()"),
+    ("text", "bytes"): (".str.encode('utf-8')", ".cast(polars.Binary)"),
+    ("number", "text"): (".astype('string')", ".cast(polars.String)"),
+    ("number", "bool"): (".astype('boolean')", ".cast(polars.Boolean)"),
+    ("number", "timestamp"): ("pandas.to_datetime(column, unit='s', utc=True)", "polars.from_epoch(column)"),
+    ("bool", "number"): (".astype('Int64')", ".cast(polars.Int64)"),
+    ("naive timestamp", "timestamp"): (".dt.tz_localize('UTC')", ".dt.replace_time_zone('UTC')"),
+    ("timestamp", "naive timestamp"): (".dt.tz_convert('UTC').dt.tz_localize(None)", ".dt.replace_time_zone(None)"),
+    ("timestamp", "date"): (".dt.tz_convert('UTC').dt.date", ".dt.date()"),
+    ("naive timestamp", "date"): (".dt.date", ".dt.date()"),
+    ("float", "integer"): (".round()", ".round()"),
+    ("duration", "number"): (".dt.total_seconds()", ".dt.total_seconds()"),
+}
+
+
+def frame_cast(data: Any) -> FindCast | None:
+    """How casts are found of the columns of a frame; None: ``data`` is no frame."""
+    if is_pandas(data):
+        return lambda source, target: _frame_cast(source, target, 0)
+    if is_polars(data):
+        return lambda source, target: _frame_cast(source, target, 1)
+    return None
+
+
+def is_pandas(data: Any) -> bool:
+    """Whether it is a pandas DataFrame; pandas need not be installed."""
+    return "pandas" in sys.modules and isinstance(data, sys.modules["pandas"].DataFrame)
+
+
+def is_polars(data: Any) -> bool:
+    """Whether it is a Polars DataFrame; Polars need not be installed."""
+    return "polars" in sys.modules and isinstance(data, sys.modules["polars"].DataFrame)
+
+
+def pandas_table(frame: Any, schema: pa.Schema | None) -> pa.Table:
+    """The columns of a pandas frame, and its index if that has a name.
+
+    Args:
+        schema: of the table that they are for, if it is known; the columns may have other types.
+
+    Raises:
+        InputError: a column is there twice.
+        RowError: values of a column are of no one type.
+    """
+    try:
+        if any(name is not None for name in frame.index.names):
+            frame = frame.reset_index()
+    except ValueError as error:  # a column has the name already
+        raise InputError(f"this DataFrame cannot be taken as Arrow data: {error}") from error
+    names = [str(name) for name in frame.columns]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"this DataFrame cannot be taken as Arrow data: column {twice[0]!r} is there twice")
+    if len(frame) and not names:
+        raise InputError(f"these {len(frame)} rows have no columns")
+    wanted = {field.name: field.type for field in schema} if schema is not None else {}
+    columns = [_column(frame.iloc[:, place], name, wanted.get(name)) for place, name in enumerate(names)]
+    return pa.table(columns, names)
+
+
+def _column(values: Any, name: str, target: pa.DataType | None) -> Any:
+    if hasattr(values.dtype, "sparse_type") or str(values.dtype).startswith("Sparse"):
+        values = values.sparse.to_dense()
+    if str(values.dtype).startswith("complex"):
+        raise SchemaError(f"column {name!r}: complex numbers cannot be stored; store .real and .imag")
+    array = array_of(values, name, target, nan_is_null=True)
+    if len(array) == array.null_count and target is not None:
+        return pa.nulls(len(array))  # pandas has no type for nothing
+    return array
+
+
+def _frame_cast(source: pa.DataType, target: pa.DataType, library: int) -> Cast | None:
+    if t.is_floating(source) and t.is_integer(target):
+        return _with_hint(_integral(target), _HINTS["float", "integer"][library])
+    if t.is_timestamp(source) and source.tz is None and t.is_date(target):
+        return _with_hint(_midnight, _HINTS["naive timestamp", "date"][library])
+    try:
+        return lossless(source, target)
+    except SchemaError as error:
+        hint = _HINTS.get((_kind(source), _kind(target))) or _HINTS.get((_wide_kind(source), _wide_kind(target)))
+        helps = f"; {hint[library]} helps" if hint else ""
+        raise SchemaError(f"values of type {source} are never stored as {target}{helps}; or cast=True") from error
+
+
+def _with_hint(cast: Cast, hint: str) -> Cast:
+    def hinted(array: pa.Array) -> pa.Array:
+        try:
+            return cast(array)
+        except Misfit as misfit:
+            raise Misfit(f"{misfit}; {hint} helps, or cast=True" if str(misfit) else "") from None
+
+    return hinted
+
+
+def _integral(target: pa.DataType) -> Cast:
+    def cast(array: pa.Array) -> pa.Array:
+        exact = pc.less_equal(pc.abs(array), float(_MAX_EXACT[array.type.bit_width]))  # NaN is not
+        if pc.all(exact).as_py() is not False:
+            try:
+                return array.cast(pa.float64()).cast(target)
+            except pa.ArrowInvalid:
+                pass  # decimal places, or out of range
+        raise Misfit(f"{shown(array[0].as_py())} cannot be stored as {target} without loss" if len(array) == 1 else "")
+
+    return cast
+
+
+def _midnight(array: pa.Array) -> pa.Array:
+    days = array.cast(pa.date32())
+    if pc.all(pc.equal(days.cast(pa.timestamp("s")), array)).as_py() is False:
+        raise Misfit(f"{shown(str(array[0]))} has a time of day" if len(array) == 1 else "")
+    return days
+
+
+def _kind(kind: pa.DataType) -> str:
+    if t.is_timestamp(kind):
+        return "timestamp" if kind.tz else "naive timestamp"
+    for name, is_it in (("float", t.is_floating), ("integer", t.is_integer), ("decimal", t.is_decimal)):
+        if is_it(kind):
+            return name
+    return _wide_kind(kind)
+
+
+def _wide_kind(kind: pa.DataType) -> str:
+    if t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
+        return "text"
+    if t.is_binary(kind) or t.is_fixed_size_binary(kind):
+        return "bytes"
+    if t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind):
+        return "number"
+    for name, is_it in (("bool", t.is_boolean), ("date", t.is_date), ("duration", t.is_duration)):
+        if is_it(kind):
+            return name
+    return _kind(kind) if t.is_timestamp(kind) else str(kind)

@@ -1,0 +1,74 @@
+"""Columns of Python objects as Arrow arrays, none of whose values is cut short.
+
+pyarrow finds their type by looking at them. Where it cannot (maps as lists of pairs, integers beyond int64), the type
+of the column that they are for is asked for; where it would drop what it has no room for (the time of day of a
+datetime among dates, the nanoseconds of a Timestamp), they are refused.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from dolmen.errors import RowError
+
+NOT_ARROW = pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, UnicodeError
+"""What pyarrow raises of values that it has no type for."""
+
+
+def array_of(values: Any, name: str, target: pa.DataType | None, *, nan_is_null: bool = False) -> Any:
+    """The values of a column, a sequence or a pandas Series, as an array or a chunked one.
+
+    Args:
+        target: the type of the column that they are for, if it is known; the array may have another.
+        nan_is_null: NaN and NaT are NULL where they stand for it, as in pandas.
+
+    Raises:
+        RowError: pyarrow has no type for them, or would drop a part of one.
+    """
+    try:
+        array = pa.array(values, from_pandas=nan_is_null)
+    except NOT_ARROW as error:
+        array = _as_target(values, name, target, error, nan_is_null=nan_is_null)
+    _check_whole(values, array.type, name)
+    return array
+
+
+def _as_target(values: Any, name: str, target: pa.DataType | None, why: Exception, *, nan_is_null: bool) -> Any:
+    if target is not None:
+        try:
+            return pa.array(values, type=target, from_pandas=nan_is_null)
+        except NOT_ARROW as error:
+            why = error if t.is_nested(target) else why
+    row = _first_fault(values, nan_is_null=nan_is_null) + 1
+    raise RowError(f"pyarrow has no type for this and what stands above it: {why}", row=row, column=name) from why
+
+
+def _first_fault(values: Any, *, nan_is_null: bool) -> int:
+    """How many values at the beginning can be taken."""
+    good, bad = 0, len(values)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            pa.array(values[:middle], from_pandas=nan_is_null)
+            good = middle
+        except NOT_ARROW:
+            bad = middle
+    return good
+
+
+def _check_whole(values: Sequence[Any], made: pa.DataType, name: str) -> None:
+    """Raises RowError for the first value of which the array holds a part."""
+    if hasattr(values, "dtype") and values.dtype != object:
+        return
+    for place, value in enumerate(values) if t.is_date(made) or t.is_timestamp(made) or t.is_binary(made) else ():
+        if t.is_date(made) and isinstance(value, dt.datetime) and value.time() != dt.time():
+            raise RowError("a datetime with a time of day stands among dates", row=place + 1, column=name)
+        if t.is_timestamp(made) and getattr(value, "nanosecond", 0):
+            raise RowError("nanoseconds cannot be stored; .dt.floor('us') cuts them off", row=place + 1, column=name)
+        if t.is_binary(made) and isinstance(value, str):
+            raise RowError("text stands among bytes: encode it", row=place + 1, column=name)
