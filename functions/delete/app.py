@@ -18,8 +18,9 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
 from dolmen.ingest.deletes import apply_deletes
-from dolmen.ingest.events import Message, isolate, messages
-from dolmen.ingest.logged import logged_facts, logged_reason
+from dolmen.ingest.deliveries import Deliveries, Queues, half_of_the_time, open_queues
+from dolmen.ingest.events import Message, messages
+from dolmen.ingest.logged import logged_facts
 from dolmen.ingest.requests import DeleteRequest, parse_request
 from dolmen.ingest.settings import Settings
 from dolmen.results import Commit
@@ -37,17 +38,25 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
     """Applies the requests of an event; answers which messages are to be delivered again."""
     batch = messages(event)
     counts = Counter({"Messages": len(batch)})
-    database = _opened(Settings.of(os.environ))
-    half_ms = context.get_remaining_time_in_millis() / 2
-    failed: dict[str | None, str] = {}
-    for group in isolate(batch):
-        requests, sent_by = _requests(group, context.aws_request_id, failed)
-        deleted = apply_deletes(
-            database, requests, out_of_time=lambda: context.get_remaining_time_in_millis() < half_ms
-        )
+    settings = Settings.of(os.environ)
+    database = _opened(settings)
+    deliveries = Deliveries(
+        batch, _queues(settings), database.runtime.clock_us(), lambda: context.get_remaining_time_in_millis() / 1000
+    )
+    out_of_time = half_of_the_time(context.get_remaining_time_in_millis)
+    counts["DeletesFailed"] = 0
+    for group in deliveries.groups():
+        requests, sent_by = _requests(group, context.aws_request_id, deliveries, counts)
+        deleted = apply_deletes(database, requests, out_of_time=out_of_time)
         for message, request, outcome in zip(sent_by, requests, deleted.outcomes, strict=True):
+            if outcome.status == "postponed":
+                deliveries.postpone(message)
+                logger.info("delete postponed", message_id=message.id, request_id=request.id)
+                continue
             if outcome.error is not None:
-                _refuse(message, outcome.error, failed, request.id)
+                counts["DeletesFailed"] += 1
+                (deliveries.refuse if outcome.status == "refused" else deliveries.fail)(message, outcome.error)
+                _tell_failed(message, outcome.error, request.id, final=outcome.status == "refused")
                 continue
             counts["DeletesDuplicate" if outcome.status == "duplicate" else "DeletesApplied"] += 1
             logger.info(
@@ -60,13 +69,18 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
         if deleted.commit is not None:
             _tell_commit(deleted.commit)
             counts["CommitAttempts"] += deleted.commit.attempts
-    counts["DeletesFailed"] = len(failed)
+    answer = deliveries.settle()
+    for level, text, facts in deliveries.told():
+        getattr(logger, level)(text, **facts)
+    counts.update(deliveries.counts)
     for name, count in counts.items():
         metrics.add_metric(name, MetricUnit.Count, count)
+    if deliveries.oldest_seconds is not None:
+        metrics.add_metric("OldestUndoneSeconds", MetricUnit.Seconds, deliveries.oldest_seconds)
     metrics.add_metric("ManifestBytes", MetricUnit.Bytes, database.manifest_bytes)
-    if None in failed:
-        raise RuntimeError(f"not deleted: {failed[None]}")
-    return {"batchItemFailures": [{"itemIdentifier": str(message_id)} for message_id in failed]}
+    if deliveries.unanswerable is not None:
+        raise RuntimeError(f"not deleted: {deliveries.unanswerable}")
+    return {"batchItemFailures": [{"itemIdentifier": id_} for id_ in answer]}
 
 
 @cache
@@ -75,10 +89,15 @@ def _opened(settings: Settings) -> Database:
     return settings.open()[0]
 
 
+@cache
+def _queues(settings: Settings) -> Queues | None:
+    return open_queues(settings.delete_queue, settings.dead_letters, _opened(settings).runtime)
+
+
 def _requests(
-    group: list[Message], invocation_id: str, failed: dict[str | None, str]
+    group: list[Message], invocation_id: str, deliveries: Deliveries, counts: Counter[str]
 ) -> tuple[list[DeleteRequest], list[Message]]:
-    """The requests of a group, and beside each its message. Malformed messages fail."""
+    """The requests of a group, and beside each its message. Malformed messages are refused."""
     requests: list[DeleteRequest] = []
     sent_by: list[Message] = []
     for message in group:
@@ -87,14 +106,15 @@ def _requests(
             requests.append(parse_request(message.body, message.id or invocation_id))
             sent_by.append(message)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one message must not block its batch
-            _refuse(message, error, failed)
+            deliveries.refuse(message, error)
+            counts["DeletesFailed"] += 1
+            _tell_failed(message, error, None, final=True)
     return requests, sent_by
 
 
-def _refuse(message: Message, error: Exception, failed: dict[str | None, str], request_id: str | None = None) -> None:
+def _tell_failed(message: Message, error: Exception, request_id: str | None, *, final: bool) -> None:
     """Logs why a request was not applied: what is wrong and where, never the values in it."""
-    failed[message.id] = logged_reason(error)
-    logger.error("delete failed", message_id=message.id, request_id=request_id, **logged_facts(error))
+    logger.error("delete failed", message_id=message.id, request_id=request_id, final=final, **logged_facts(error))
 
 
 def _tell_commit(commit: Commit) -> None:

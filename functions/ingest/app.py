@@ -21,14 +21,15 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
 from dolmen.errors import Error
+from dolmen.ingest.deliveries import Deliveries, Queues, half_of_the_time, open_queues
 from dolmen.ingest.drops import ingest_drops
 from dolmen.ingest.emr_serverless import EmrServerless
-from dolmen.ingest.events import Drop, Message, drops_of, isolate, messages
+from dolmen.ingest.events import Drop, Message, drops_of, messages
 from dolmen.ingest.handed import HandedDrops
 from dolmen.ingest.handover import hand_over
 from dolmen.ingest.jobs import ask, counted, load_job, told
 from dolmen.ingest.landing import Landing
-from dolmen.ingest.logged import logged_facts, logged_reason
+from dolmen.ingest.logged import logged_facts
 from dolmen.ingest.outcomes import DropOutcome
 from dolmen.ingest.queues import Queue, open_queue
 from dolmen.ingest.settings import Settings
@@ -44,7 +45,8 @@ metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolm
 START_SECONDS = 45
 """Asking for a job takes up to three requests of 15 seconds each; with less time than that left it is not asked for."""
 
-_LEVELS = {"ingested": "info", "duplicate": "info", "ignored": "info", "handed": "info", "failed": "error"}
+_NOTABLE = {"rejected": "warning", "superseded": "warning", "failed": "error"}
+"""The levels of outcomes that somebody may want to look at."""
 _COUNTED = {
     "ingested": "FilesIngested",
     "duplicate": "FilesDuplicate",
@@ -52,6 +54,7 @@ _COUNTED = {
     "superseded": "FilesSuperseded",
     "ignored": "FilesIgnored",
     "handed": "FilesHanded",
+    "postponed": "FilesPostponed",
     "failed": "FilesFailed",
 }
 
@@ -64,12 +67,14 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
     counts = Counter({"Messages": len(batch), "QueueErrors": 0})
     settings = Settings.of(os.environ)
     database, landing = _opened(settings)
+    deliveries = Deliveries(
+        batch, _queues(settings), database.runtime.clock_us(), lambda: context.get_remaining_time_in_millis() / 1000
+    )
     backlog = _backlog_is_large(settings, counts)
-    half_ms = context.get_remaining_time_in_millis() / 2  # of what is left once all that may be slow has answered
-    failed: dict[str | None, str] = {}
+    out_of_time = half_of_the_time(context.get_remaining_time_in_millis)  # once all that may be slow has answered
     lags: list[float] = []
-    for group in isolate(batch):
-        drops, announced_by = _announced(group, failed, counts)
+    for group in deliveries.groups():
+        drops, announced_by = _announced(group, deliveries, counts)
         handed = _handed(settings, database, landing, drops, backlog)
         kept = [place for place in range(len(drops)) if place not in handed]
         ingested = ingest_drops(
@@ -78,7 +83,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
             [drops[place] for place in kept],
             auto_create=settings.auto_create,
             max_bytes=settings.max_file_bytes,
-            out_of_time=lambda: context.get_remaining_time_in_millis() < half_ms,
+            out_of_time=out_of_time,
         )
         outcomes = handed | dict(zip(kept, ingested.outcomes, strict=True))
         for place, message in enumerate(announced_by):
@@ -86,28 +91,40 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
             _tell(message, outcome)
             counts.update(_counted(outcome))
             lags += _lag_seconds(database, outcome)
-            if outcome.status == "failed":
+            if outcome.status == "postponed":
+                deliveries.postpone(message)
+            elif outcome.status == "failed":
                 assert outcome.error is not None
-                failed[message.id] = f"{outcome.drop.source}: {logged_reason(outcome.error)}"
+                deliveries.fail(message, outcome.error)
         if ingested.commit is not None:
             _tell_commit(ingested.commit)
             counts["CommitAttempts"] += ingested.commit.attempts
+    answer = deliveries.settle()
+    _tell_deliveries(deliveries)
+    counts.update(deliveries.counts)
     if counts["FilesHanded"]:
         _start_job(settings, database, counts, context.get_remaining_time_in_millis() / 1000)
     for name, count in counts.items():
         metrics.add_metric(name, MetricUnit.Bytes if name.startswith("Bytes") else MetricUnit.Count, count)
     if lags:
         metrics.add_metric("IngestLagSeconds", MetricUnit.Seconds, max(lags))
+    if deliveries.oldest_seconds is not None:
+        metrics.add_metric("OldestUndoneSeconds", MetricUnit.Seconds, deliveries.oldest_seconds)
     metrics.add_metric("ManifestBytes", MetricUnit.Bytes, database.manifest_bytes)
-    if None in failed:
-        raise RuntimeError(f"not ingested: {failed[None]}")
-    return {"batchItemFailures": [{"itemIdentifier": str(message_id)} for message_id in failed]}
+    if deliveries.unanswerable is not None:
+        raise RuntimeError(f"not ingested: {deliveries.unanswerable}")
+    return {"batchItemFailures": [{"itemIdentifier": id_} for id_ in answer]}
 
 
 @cache
 def _opened(settings: Settings) -> tuple[Database, Landing]:
     """One database for the life of the container: what it has cached makes the next commit cheaper."""
     return settings.open()
+
+
+@cache
+def _queues(settings: Settings) -> Queues | None:
+    return open_queues(settings.queue, settings.dead_letters, _opened(settings)[0].runtime)
 
 
 @cache
@@ -156,10 +173,8 @@ def _start_job(settings: Settings, database: Database, counts: Counter[str], rem
     getattr(logger, level)(text, **facts)
 
 
-def _announced(
-    group: list[Message], failed: dict[str | None, str], counts: Counter[str]
-) -> tuple[list[Drop], list[Message]]:
-    """All drops of a group, and beside each the message that announced it. Malformed messages fail."""
+def _announced(group: list[Message], deliveries: Deliveries, counts: Counter[str]) -> tuple[list[Drop], list[Message]]:
+    """All drops of a group, and beside each the message that announced it. Malformed messages are refused."""
     drops: list[Drop] = []
     announced_by: list[Message] = []
     for message in group:
@@ -167,9 +182,9 @@ def _announced(
         drops += found
         announced_by += [message] * len(found)
         if error is not None:
-            failed[message.id] = logged_reason(error)
+            deliveries.refuse(message, error)
             counts["MessagesMalformed"] += 1
-            logger.error("message malformed", message_id=message.id, reason=logged_reason(error))
+            logger.error("message malformed", message_id=message.id, final=True, **logged_facts(error))
     return drops, announced_by
 
 
@@ -208,11 +223,16 @@ def _tell(message: Message, outcome: DropOutcome) -> None:
         about |= {"rows": outcome.counts.ingested, **counts}
     if error is not None:
         about |= {"column": outcome.column, **logged_facts(error)}
-    log = getattr(logger, _LEVELS.get(outcome.status, "warning"))
+    log = getattr(logger, _NOTABLE.get(outcome.status, "info"))
     log(f"drop {outcome.status}", **{name: value for name, value in about.items() if value is not None})
     if outcome.disposal_error is not None:
         place: dict[str, Any] = {"message_id": message.id, "source": drop.source, "object_version": drop.version}
         logger.error("landing not tagged", **place, **logged_facts(outcome.disposal_error))
+
+
+def _tell_deliveries(deliveries: Deliveries) -> None:
+    for level, text, facts in deliveries.told():
+        getattr(logger, level)(text, **facts)
 
 
 def _tell_commit(commit: Commit) -> None:

@@ -80,10 +80,11 @@ def test_a_job_gets_its_packages_and_what_the_functions_are_told_about_files() -
 
 def test_the_stack_sets_every_one_of_them_and_only_where_jobs_are_started() -> None:
     both = {"DOLMEN_SPARK_PARAMETERS", "DOLMEN_SPARK_TIMEOUT_MINUTES", *COMPLETE} - {"DOLMEN_DATABASE"}
+    dead = "DOLMEN_DEAD_LETTERS"
     told = {
-        "IngestFunction": both | {"DOLMEN_HANDOVER_BYTES", "DOLMEN_HANDOVER_BACKLOG", "DOLMEN_INGEST_QUEUE"},
+        "IngestFunction": both | {"DOLMEN_HANDOVER_BYTES", "DOLMEN_HANDOVER_BACKLOG"} | {"DOLMEN_INGEST_QUEUE", dead},
         "CompactFunction": both | {"DOLMEN_HANDOVER_COMPACT_BYTES"},
-        "DeleteFunction": set(),
+        "DeleteFunction": {"DOLMEN_DELETE_QUEUE", dead},
         "GcFunction": set(),
     }
     for function, names in told.items():

@@ -114,7 +114,7 @@ def test_tables_are_created_when_that_is_wanted(layout: Layout) -> None:
     assert dolmen.database.open(layout.database).table("new").to_arrow().to_pylist() == [{"a": 1, "b": "x"}]
 
 
-def test_a_request_that_keeps_failing_becomes_a_dead_letter_with_its_reason(layout: Layout) -> None:
+def test_a_request_that_can_never_be_applied_becomes_a_dead_letter_at_once_with_its_reason(layout: Layout) -> None:
     table = dolmen.database.open(layout.database).create_table("events", pa.schema([("id", pa.int64())]))
     table.append([{"id": 1}, {"id": 2}])
     bodies = {
@@ -129,7 +129,7 @@ def test_a_request_that_keeps_failing_becomes_a_dead_letter_with_its_reason(layo
     assert given_up.level == logging.ERROR
     [path] = layout.dead_letters.iterdir()
     letter = json.loads(path.read_text())
-    assert (letter["function"], letter["name"], letter["tries"]) == ("delete", "poison.json", 5)
+    assert (letter["function"], letter["name"], letter["tries"]) == ("delete", "poison.json", 1)
     assert "no table 'nowhere'" in letter["reason"]
     assert json.loads(letter["body"]) == bodies["poison.json"]
     assert run(layout) == []
@@ -241,6 +241,26 @@ def test_only_what_failed_is_delivered_again_each_time_after_a_longer_wait(
     assert len({event["Records"][0]["messageId"] for event in delivered}) == 1
     assert [event["Records"][0]["attributes"]["ApproximateReceiveCount"] for event in delivered] == ["1", "2", "3", "4"]
     assert clock.now - 1000 == 1 + 2 + 4 + 8
+    assert list(layout.dead_letters.iterdir()) == []
+
+
+def test_what_was_not_begun_comes_at_once_and_uses_no_try(layout: Layout, fake: Callable[[str], Path]) -> None:
+    postponing = """
+    left = event["Records"][1:]
+    for record in left:
+        logger.warning("drop postponed", extra={"message_id": record["messageId"]})
+    return {"batchItemFailures": [{"itemIdentifier": record["messageId"]} for record in left]}
+"""
+    functions, clock = fake(postponing), Clock()
+    for n in range(12):
+        drop(layout, f"events/{n:02}.csv", f"id\n{n}\n")
+    run(layout, functions=functions, poll_seconds=1.0, runtime=clock.runtime)
+    delivered = calls(functions, "ingest")
+    assert [len(event["Records"]) for event in delivered] == list(range(12, 0, -1))
+    assert {record["attributes"]["ApproximateReceiveCount"] for event in delivered for record in event["Records"]} == {
+        "1"
+    }
+    assert clock.now - 1000 == 1  # until the files have come to rest
     assert list(layout.dead_letters.iterdir()) == []
 
 

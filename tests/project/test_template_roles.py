@@ -36,6 +36,8 @@ def test_ingest_reads_and_tags_drops_commits_and_rejects_and_no_more() -> None:
         "Commit": READ_AND_PUT,
         "TellAbsentFromDenied": {"s3:ListBucket"},
         "TakeMessages": TAKE,
+        "SendAnew": {"sqs:SendMessage", "sqs:ChangeMessageVisibility"},
+        "GiveUp": {"sqs:SendMessage"},
         "Log": LOG,
     }
     assert STACK.resources_of("IngestRole", "ReadDrops") == [DROPS]
@@ -43,6 +45,8 @@ def test_ingest_reads_and_tags_drops_commits_and_rejects_and_no_more() -> None:
     assert STACK.resources_of("IngestRole", "Reject") == [REJECTS]
     assert STACK.resources_of("IngestRole", "Commit") == [DATABASE_OBJECTS]
     assert STACK.resources_of("IngestRole", "TakeMessages") == [arn("IngestQueue")]
+    assert STACK.resources_of("IngestRole", "SendAnew") == [arn("IngestQueue")]
+    assert STACK.resources_of("IngestRole", "GiveUp") == [arn("IngestDeadLetters")]
     assert STACK.resources_of("IngestRole", "TellAbsentFromDenied") == [sub(DATABASE), sub(LANDING)]
 
 
@@ -51,10 +55,14 @@ def test_delete_commits_and_no_more() -> None:
         "Commit": READ_AND_PUT,
         "TellAbsentFromDenied": {"s3:ListBucket"},
         "TakeMessages": TAKE,
+        "SendAnew": {"sqs:SendMessage", "sqs:ChangeMessageVisibility"},
+        "GiveUp": {"sqs:SendMessage"},
         "Log": LOG,
     }
     assert STACK.resources_of("DeleteRole", "Commit") == [DATABASE_OBJECTS]
     assert STACK.resources_of("DeleteRole", "TakeMessages") == [arn("DeleteQueue")]
+    assert STACK.resources_of("DeleteRole", "SendAnew") == [arn("DeleteQueue")]
+    assert STACK.resources_of("DeleteRole", "GiveUp") == [arn("DeleteDeadLetters")]
 
 
 def test_compact_commits_and_no_more() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from support.template import deployed, references
+from dolmen.ingest.deliveries import FIRST_WAIT_SECONDS, MAX_FAILURES, MAX_WAIT_SECONDS
+from support.template import PARAMETERS, TEMPLATE, deployed, references
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK = deployed()
@@ -46,7 +47,10 @@ def test_an_alarm_says_what_it_means_and_tells_the_topic_both_ways(name: str) ->
     assert alarm["TreatMissingData"] in ("notBreaching", "breaching", "ignore")
     assert "AlarmName" not in alarm  # two stacks in one account
     # What CloudWatch takes: a day for periods of minutes, a week for those of an hour.
-    assert alarm["Period"] * alarm["EvaluationPeriods"] <= (7 * 86400 if alarm["Period"] >= 3600 else 86400)
+    periods = alarm["EvaluationPeriods"]
+    if isinstance(periods, dict):
+        periods = max(one["ErrorPeriods"] for one in TEMPLATE["Mappings"]["VisibilityTimeout"].values())
+    assert alarm["Period"] * periods <= (7 * 86400 if alarm["Period"] >= 3600 else 86400)
 
 
 def test_every_dead_letter_queue_rings_at_its_first_message() -> None:
@@ -85,8 +89,16 @@ def test_every_function_rings_when_it_fails_or_is_throttled(metric: str) -> None
 
 def test_one_failure_that_is_repeated_is_no_alarm_and_a_failed_round_is() -> None:
     errors, throttles = on("AWS/Lambda", "Errors"), on("AWS/Lambda", "Throttles")
-    for alarm in (errors[function("Ingest")], errors[function("Delete")], *throttles.values()):
+    for alarm in throttles.values():
         assert (alarm["DatapointsToAlarm"], alarm["EvaluationPeriods"]) == (2, 3)
+    for name in ("Ingest", "Delete"):
+        alarm = errors[function(name)]
+        assert alarm["DatapointsToAlarm"] == 2
+        periods = {"Fn::FindInMap": ["VisibilityTimeout", {"Ref": f"{name}Timeout"}, "ErrorPeriods"]}
+        assert alarm["EvaluationPeriods"] == periods
+    for timeout, mapped in TEMPLATE["Mappings"]["VisibilityTimeout"].items():
+        # A message of which the function died comes again when its time-out is over: the second death is in the window.
+        assert mapped["ErrorPeriods"] * 300 >= mapped["Seconds"] + int(timeout) + 300
     for alarm in (errors[function("Compact")], errors[function("Gc")]):
         assert alarm["EvaluationPeriods"] == 1
 
@@ -112,6 +124,31 @@ def test_a_delete_that_stays_unresolved_rings() -> None:
     assert (alarm["Statistic"], alarm["ComparisonOperator"]) == ("Maximum", "GreaterThanThreshold")
     assert alarm["Threshold"] == {"Ref": "UnresolvedDeleteAlarmSeconds"}
     assert alarm["TreatMissingData"] == "ignore"  # between two rounds nothing is known anew
+
+
+def test_a_queue_that_a_function_cannot_reach_rings() -> None:
+    alarms = on(OWN, "QueueErrors")
+    assert set(alarms) == {json.dumps(["service", name]) for name in ("ingest", "delete")}
+    for alarm in alarms.values():
+        assert (alarm["Statistic"], alarm["ComparisonOperator"], alarm["Threshold"]) == (
+            "Sum",
+            "GreaterThanThreshold",
+            0,
+        )
+
+
+def test_a_message_that_comes_back_for_too_long_rings_though_each_copy_is_new_to_its_queue() -> None:
+    alarms = on(OWN, "OldestUndoneSeconds")
+    assert {name: alarm["Threshold"] for name, alarm in alarms.items()} == {
+        json.dumps(["service", "ingest"]): {"Ref": "IngestAgeAlarmSeconds"},
+        json.dumps(["service", "delete"]): {"Ref": "DeleteAgeAlarmSeconds"},
+    }
+
+
+def test_a_message_is_given_up_after_the_alarm_about_its_age_and_not_before() -> None:
+    waits = [min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2**n) for n in range(MAX_FAILURES - 1)]
+    for name in ("IngestAgeAlarmSeconds", "DeleteAgeAlarmSeconds"):
+        assert sum(waits) > 1.5 * PARAMETERS[name]["Default"]
 
 
 def test_a_rejected_file_rings() -> None:
@@ -157,6 +194,9 @@ def reported() -> dict[str, set[str]]:
     telling = (ROOT / "shared/dolmen/maintenance/telling.py").read_text()
     of_debt, of_collection = telling.index("def measures_of_debt"), telling.index("def measures_of_collection")
     code = {name: (ROOT / "functions" / name / "app.py").read_text() for name in ("ingest", "delete", "compact", "gc")}
+    deliveries = (ROOT / "shared/dolmen/ingest/deliveries.py").read_text()
+    code["ingest"] += deliveries
+    code["delete"] += deliveries
     code["compact"] += telling[:of_collection]
     code["gc"] += telling[of_collection:]
     assert 0 < of_debt < of_collection

@@ -25,10 +25,10 @@ def apply_deletes(
 ) -> Deleted:
     """Applies delete requests in ONE commit, each over all of its tables or not at all.
 
-    A request that cannot be applied (no such table or column, a predicate that cannot be read) fails alone.
+    A request that cannot be applied (no such table or column, a predicate that cannot be read) is refused, alone.
 
     Args:
-        out_of_time: once it is true, requests not begun yet fail.
+        out_of_time: once it is true, requests not begun yet are postponed.
     """
     folded = apply_together(
         database,

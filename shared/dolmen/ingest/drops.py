@@ -39,7 +39,7 @@ def ingest_drops(
         auto_create: create a table that does not exist, with the schema that its first readable file of the batch
             has. That is a commit of its own, before the rows: when two do it at once, both use what one committed.
         max_bytes: what one file may hold once it is unpacked; one that holds more is rejected.
-        out_of_time: once it is true, files not begun yet fail.
+        out_of_time: once it is true, files not begun yet are postponed.
     """
     outcomes: dict[int, DropOutcome] = {}
     ingestions: dict[int, Ingestion] = {}

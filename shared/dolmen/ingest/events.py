@@ -40,7 +40,14 @@ MAX_TRIES_TOGETHER = 2
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")
 _TAG = re.compile(rf"[!-\"$-~]{{0,{MAX_TAG_LENGTH}}}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_COUNT = re.compile(r"[0-9]{1,9}")
+_COUNT = re.compile(r"[0-9]{1,17}")
+_ATTRIBUTE = re.compile(r"[0-9A-Za-z_-]{1,100}")
+
+ID_ATTRIBUTE = "dolmen.id"
+SENT_ATTRIBUTE = "dolmen.sent"
+FAILURES_ATTRIBUTE = "dolmen.failures"
+CRASHES_ATTRIBUTE = "dolmen.crashes"
+"""What a message that was sent anew says of itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +92,33 @@ class Drop:
 class Message:
     """What is acknowledged or delivered again as one.
 
+    A message that was sent anew (``deliveries``) keeps its id, its time and its counts in attributes: SQS gives the
+    copy an id of its own, and counts from 1.
+
     Args:
-        id: the SQS message id; None for an event that came without a queue.
+        id: the SQS message id under which it was sent first; None for an event that came without a queue.
         body: the text of an SQS record, or the event itself; None for a record that has none.
-        tries: how often the queue has delivered it by now, from 1.
+        tries: how often it was delivered by now without having been postponed, from 1.
+        delivery: the SQS message id of this copy, which the answer names; None where it is ``id``.
+        failures: how often it has failed and was sent anew for that.
+        crashes: how often it was delivered and nobody said what became of it, for the function died.
+        sent_us: when it was sent first, microseconds since the epoch, if that is known.
+        receipt: stands for this delivery at the queue.
     """
 
     id: str | None
     body: str | Mapping[str, Any] | None
     tries: int = 1
+    delivery: str | None = None
+    failures: int = 0
+    crashes: int = 0
+    sent_us: int | None = None
+    receipt: str | None = None
+
+    @property
+    def answer_id(self) -> str | None:
+        """What the answer to SQS calls it."""
+        return self.id if self.delivery is None else self.delivery
 
 
 def messages(event: Any) -> list[Message]:
@@ -162,11 +187,37 @@ def _is_sqs(record: Any) -> bool:
 def _sqs_message(record: Any) -> Message:
     if not isinstance(record, Mapping):
         return Message(None, None)
-    id_, body, attributes = record.get("messageId"), record.get("body"), record.get("attributes")
-    told = attributes.get("ApproximateReceiveCount") if isinstance(attributes, Mapping) else None
-    tries = int(told) if isinstance(told, str) and _COUNT.fullmatch(told) else 1
+    id_, body, receipt = record.get("messageId"), record.get("body"), record.get("receiptHandle")
+    delivery = id_ if isinstance(id_, str) and id_ else None
     sound = _is_sqs(record) and isinstance(body, str)
-    return Message(id_ if isinstance(id_, str) and id_ else None, body if sound else None, tries)
+    unanswered = max(0, _number(record, "attributes", "ApproximateReceiveCount", 1) - 1)
+    failures = _number(record, "messageAttributes", FAILURES_ATTRIBUTE)
+    crashes = _number(record, "messageAttributes", CRASHES_ATTRIBUTE) + unanswered
+    sent_ms = _number(record, "attributes", "SentTimestamp")
+    return Message(
+        _attribute(record, "messageAttributes", ID_ATTRIBUTE) or delivery,
+        body if sound else None,
+        1 + failures + crashes,
+        delivery,
+        failures,
+        crashes,
+        _number(record, "messageAttributes", SENT_ATTRIBUTE) or sent_ms * 1000 or None,
+        receipt if isinstance(receipt, str) and receipt else None,
+    )
+
+
+def _attribute(record: Mapping[str, Any], kind: str, name: str) -> str:
+    """An attribute of a record, of SQS's own or of the sender's; empty if there is none."""
+    attributes = record.get(kind)
+    value = attributes.get(name) if isinstance(attributes, Mapping) else None
+    if isinstance(value, Mapping):
+        value = value.get("stringValue")
+    return value if isinstance(value, str) and _ATTRIBUTE.fullmatch(value) else ""
+
+
+def _number(record: Mapping[str, Any], kind: str, name: str, default: int = 0) -> int:
+    text = _attribute(record, kind, name)
+    return int(text) if _COUNT.fullmatch(text) else default
 
 
 def _notification(body: str | Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -7,14 +7,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dolmen.database import Database
-from dolmen.errors import AppliedIdError, ConflictError, InputError, NotFoundError, RetryableError, StaleWriterError
+from dolmen.errors import (
+    AppliedIdError,
+    ConflictError,
+    InputError,
+    NotFoundError,
+    StaleWriterError,
+    TableNotFoundError,
+)
 from dolmen.results import Commit
 from dolmen.transaction import Transaction
 
 MAX_ROUNDS = 5
 """How often a batch is made anew because what it was made on has changed under it."""
 
-Status = Literal["applied", "duplicate", "settled", "failed"]
+Status = Literal["applied", "duplicate", "settled", "refused", "postponed", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +46,11 @@ class Outcome:
 
     Args:
         status: ``applied`` by this batch's commit; a ``duplicate`` of one that was applied before or stands in this
-            batch too; ``settled`` without a commit; ``failed``: nothing of it is applied, or that is not known.
+            batch too; ``settled`` without a commit; ``refused``: by itself it cannot be applied, and will not be when
+            it is tried again; ``postponed``: not begun, as time was running out; ``failed``: nothing of it is applied,
+            or that is not known.
         version: the version that applied it.
-        error: why it failed.
+        error: why it was refused, or failed.
     """
 
     status: Status
@@ -76,7 +85,7 @@ def apply_together(
 
     Args:
         operation: a word for ``history``.
-        out_of_time: once it is true, requests not begun yet fail, so that the others are committed in time.
+        out_of_time: once it is true, requests not begun yet are postponed, so that the others are committed in time.
     """
     leaders: dict[str, Request] = {}
     for request in requests:
@@ -122,7 +131,7 @@ def _state(
             if before is not None:
                 settled[request.id] = _applied_before(request, before.digest, before.version)
             elif out_of_time():
-                raise RetryableError("this invocation is running out of time")
+                settled[request.id] = Outcome("postponed")
             else:
                 with transaction.together(request.id):
                     to_apply = request.state(transaction)
@@ -131,6 +140,8 @@ def _state(
                     stated.append(request)
                 else:
                     settled[request.id] = Outcome("settled")
+        except (InputError, TableNotFoundError) as error:
+            settled[request.id] = Outcome("refused", error=error)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one request must not block its batch
             settled[request.id] = Outcome("failed", error=error)
     return stated
@@ -140,14 +151,16 @@ def _applied_before(request: Request, digest: str, version: int) -> Outcome:
     if digest == request.digest:
         return Outcome("duplicate", version)
     reason = f"id {request.id!r} was applied by version {version} with other content: use a new id"
-    return Outcome("failed", error=AppliedIdError(reason))
+    return Outcome("refused", error=AppliedIdError(reason))
 
 
 def _outcome(request: Request, leader: Request, outcome: Outcome) -> Outcome:
     """The outcome of a request, given that of the first with its id."""
-    if request is leader or outcome.status == "failed":
+    if request is leader or outcome.status in ("failed", "postponed"):
         return outcome
     if request.digest != leader.digest:
         reason = f"id {request.id!r} stands in one batch twice with different content: use a new id"
-        return Outcome("failed", error=AppliedIdError(reason))
+        return Outcome("refused", error=AppliedIdError(reason))
+    if outcome.status == "refused":
+        return outcome
     return Outcome("duplicate", outcome.version)

@@ -96,6 +96,8 @@ class Ingestion:
             case "settled":
                 assert self.settled is not None
                 return self.settled
+            case "postponed":
+                return DropOutcome(self.drop, "postponed")
         return DropOutcome(self.drop, "failed", error=outcome.error)
 
     def _ingest(self, transaction: Transaction) -> None:

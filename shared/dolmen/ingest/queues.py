@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,6 +35,27 @@ _PATIENT = {
     "retries": {"mode": "standard", "total_max_attempts": 3},
 }
 _HURRIED = {"connect_timeout": 2, "read_timeout": 3, "retries": {"total_max_attempts": 1}}
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message on its way into a queue.
+
+    Args:
+        attributes: beside the body, by name: printable text.
+        delay_seconds: for so long nobody gets it; at most 900.
+    """
+
+    body: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    delay_seconds: int = 0
+
+    @property
+    def size(self) -> int:
+        """What counts against the limits of SQS: bytes of the body, and of the attributes with their types."""
+        return len(self.body.encode()) + sum(
+            len(name) + len("String") + len(value.encode()) for name, value in self.attributes.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +162,15 @@ class SqsQueue:
             raise InputError(f"the AWS configuration cannot be used: {error}") from error
 
     def send(self, bodies: Sequence[str]) -> None:
-        for batch in _batches(bodies, self.max_bytes):
-            left = {str(place): body for place, body in enumerate(batch)}
+        self.put([Outgoing(body) for body in bodies])
+
+    def put(self, messages: Sequence[Outgoing]) -> None:
+        """As ``send``, with what else a message has."""
+        for batch in _batches(messages, self.max_bytes):
+            left = {str(place): message for place, message in enumerate(batch)}
             refused: dict[str, Any] = {}
-            for _ in attempts(self._runtime):
-                entries = [{"Id": place, "MessageBody": body} for place, body in left.items()]
+            for _ in attempts(self._runtime, 2 if self._hurried else 6):
+                entries = [_entry(place, message) for place, message in left.items()]
                 answer = self._ask("send_message_batch", Entries=entries)
                 refused = {entry["Id"]: entry for entry in answer.get("Failed", ())}
                 if fault := next((entry for entry in refused.values() if entry.get("SenderFault")), None):
@@ -172,9 +197,32 @@ class SqsQueue:
             return Depth(waiting, under_way, None, url)
         return Depth(waiting, under_way, int(dead), url)
 
+    def hide(self, receipts: Sequence[str], seconds: int) -> None:
+        """Lets nobody else get messages that were delivered, for so long from now.
+
+        Raises:
+            InputError, NotFoundError, AccessDeniedError, StoreUnavailableError: some come when they would have come.
+        """
+        self._ask_about("change_message_visibility_batch", receipts, VisibilityTimeout=seconds)
+
+    def remove(self, receipts: Sequence[str]) -> None:
+        """Takes messages that were delivered off the queue.
+
+        Raises:
+            InputError, NotFoundError, AccessDeniedError, StoreUnavailableError: some may come again.
+        """
+        self._ask_about("delete_message_batch", receipts)
+
     def waiting(self) -> int:
         name = "ApproximateNumberOfMessages"
         return int(self._ask("get_queue_attributes", AttributeNames=[name])["Attributes"][name])
+
+    def _ask_about(self, operation: str, receipts: Sequence[str], **each: Any) -> None:
+        for start in range(0, len(receipts), MAX_SQS_BATCH):
+            part = receipts[start : start + MAX_SQS_BATCH]
+            entries = [{"Id": str(place), "ReceiptHandle": receipt, **each} for place, receipt in enumerate(part)]
+            if refused := self._ask(operation, Entries=entries).get("Failed"):
+                raise InputError(f"{self.url} refuses: {refused[0].get('Code')}: {refused[0].get('Message')}")
 
     def _ask(self, operation: str, **request: Any) -> Any:
         client = self._client
@@ -221,7 +269,7 @@ class DirectoryQueue:
         return self.root.absolute().parent / "dead-letters"
 
     def send(self, bodies: Sequence[str]) -> None:
-        _check_sizes(bodies, self.max_bytes)
+        _check_sizes([len(body.encode()) for body in bodies], self.max_bytes)
         for body in bodies:
             name = f"{self._runtime.clock_us():017d}-{self._runtime.uuid()[:12]}.json"
             partial = self.root / f".{name}.partial"
@@ -244,21 +292,31 @@ class DirectoryQueue:
         )
 
 
-def _batches(bodies: Sequence[str], max_bytes: int) -> Iterator[list[str]]:
-    batch: list[str] = []
+def _entry(place: str, message: Outgoing) -> dict[str, Any]:
+    entry: dict[str, Any] = {"Id": place, "MessageBody": message.body}
+    if message.attributes:
+        entry["MessageAttributes"] = {
+            name: {"DataType": "String", "StringValue": value} for name, value in message.attributes.items()
+        }
+    if message.delay_seconds:
+        entry["DelaySeconds"] = message.delay_seconds
+    return entry
+
+
+def _batches(messages: Sequence[Outgoing], max_bytes: int) -> Iterator[list[Outgoing]]:
+    batch: list[Outgoing] = []
     total = 0
-    for body, size in zip(bodies, _check_sizes(bodies, max_bytes), strict=True):
+    for message, size in zip(messages, _check_sizes([each.size for each in messages], max_bytes), strict=True):
         if batch and (len(batch) == MAX_SQS_BATCH or total + size > max_bytes):
             yield batch
             batch, total = [], 0
-        batch.append(body)
+        batch.append(message)
         total += size
     if batch:
         yield batch
 
 
-def _check_sizes(bodies: Sequence[str], max_bytes: int) -> list[int]:
-    sizes = [len(body.encode()) for body in bodies]
+def _check_sizes(sizes: list[int], max_bytes: int) -> list[int]:
     if sizes and max(sizes) > max_bytes:
         raise LimitError(f"a message of {max(sizes):,} bytes, where {max_bytes:,} are allowed")
     return sizes

@@ -7,7 +7,10 @@
 ``DOLMEN_REJECTED_URL``       where rejects go; ``s3://<the drop's bucket>/rejected`` by default
 ``DOLMEN_AUTO_CREATE``        ``1`` creates a table that does not exist from the first file dropped for it
 ``DOLMEN_MAX_FILE_BYTES``     bytes that a file may hold once it is unpacked, before it is a reject; 64 GiB by default
-``DOLMEN_INGEST_QUEUE``       URL of the queue of the drops: its backlog may be handed over
+``DOLMEN_INGEST_QUEUE``       URL of the queue that ingest takes its messages from: its backlog may be handed over
+``DOLMEN_DELETE_QUEUE``       URL of the queue that delete takes its messages from
+``DOLMEN_DEAD_LETTERS``       URL of the function's dead-letter queue; with it, and its own queue, both of SQS, the
+                              function sends messages anew and gives them up itself (``dolmen.ingest.deliveries``)
 ============================  =========================================================================================
 
 What is handed over to jobs, and where those run, is in ``dolmen.ingest.job_settings``: by default nothing is.
@@ -34,6 +37,7 @@ class Settings:
 
     Args:
         queue: of the drops: ``DOLMEN_INGEST_QUEUE``.
+        delete_queue: of the requests: ``DOLMEN_DELETE_QUEUE``.
         jobs: None where nothing is handed over.
     """
 
@@ -45,6 +49,8 @@ class Settings:
     max_file_bytes: int | None = None
     queue: str | None = None
     jobs: JobSettings | None = None
+    delete_queue: str | None = None
+    dead_letters: str | None = None
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Settings:
@@ -65,6 +71,8 @@ class Settings:
             _bytes(environment, "DOLMEN_MAX_FILE_BYTES"),
             environment.get("DOLMEN_INGEST_QUEUE") or None,
             JobSettings.of(environment),
+            environment.get("DOLMEN_DELETE_QUEUE") or None,
+            environment.get("DOLMEN_DEAD_LETTERS") or None,
         )
 
     def open(self) -> tuple[Database, Landing]:

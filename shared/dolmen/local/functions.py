@@ -28,6 +28,20 @@ class Module(Protocol):
     lambda_handler: Callable[[dict[str, Any], Any], Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """Why a message is to be delivered again.
+
+    Args:
+        final: it can never be applied, so that delivering it again is in vain.
+        postponed: it was not begun, for lack of time.
+    """
+
+    reason: str
+    final: bool = False
+    postponed: bool = False
+
+
 @dataclass(slots=True)
 class Context:
     """What Lambda tells a handler beside the event."""
@@ -62,7 +76,7 @@ class Function:
     """
 
     def __init__(self, directory: Path, log: Path, tell: Tell, runtime: Runtime, *, at_once: bool = False) -> None:
-        self.name, self._runtime, self._reasons = directory.name, runtime, dict[str, str]()
+        self.name, self._runtime, self._heard_of = directory.name, runtime, dict[str, Undone]()
         self._module = _load(directory / "app.py")
         self._tell, self._heard_now = tell, list[tuple[str, int, dict[str, Any]]]()
         self._log = log.open("a")
@@ -81,19 +95,19 @@ class Function:
             _set_stream(handler, stream)
         self._log.close()
 
-    def deliver(self, letters: Sequence[Letter]) -> dict[str, str]:
-        """Invokes it with a batch. Returns, by message id, why those that failed have failed."""
+    def deliver(self, letters: Sequence[Letter]) -> dict[str, Undone]:
+        """Invokes it with a batch. Returns, by message id, those that are not done, and why."""
         event = {"Records": [_record(self.name, letter) for letter in letters]}
         try:
             answer = self.invoke(event)
             failed = [item["itemIdentifier"] for item in answer["batchItemFailures"]]
         except Exception as error:  # noqa: BLE001 - an invocation that raises fails as a whole, whatever it raises
-            return {letter.id: f"{type(error).__name__}: {error}" for letter in letters}
-        return {id_: self._reasons.get(id_, "see the functions' log") for id_ in failed}
+            return {letter.id: Undone(f"{type(error).__name__}: {error}") for letter in letters}
+        return {id_: self._heard_of.get(id_, Undone("see the functions' log")) for id_ in failed}
 
     def invoke(self, event: dict[str, Any]) -> Any:
         """Invokes it with an event; returns its answer, and raises what it raises."""
-        self._reasons.clear()
+        self._heard_of.clear()
         self._heard_now.clear()
         context = Context(f"dolmen-{self.name}", self._runtime.uuid(), self._runtime)
         try:
@@ -105,8 +119,13 @@ class Function:
                 self._tell(*told)
 
     def _heard(self, text: str, level: int, facts: dict[str, Any]) -> None:
+        id_ = str(facts.get("message_id"))
         if reason := facts.get("reason"):
-            self._reasons[str(facts.get("message_id"))] = str(reason)
+            error = facts.get("error")
+            said = f"{error}: {reason}" if error else str(reason)
+            self._heard_of[id_] = Undone(said, final=bool(facts.get("final")))
+        elif text.endswith(" postponed"):
+            self._heard_of.setdefault(id_, Undone(text, postponed=True))
         self._heard_now.append((text, level, facts))
 
 

@@ -147,15 +147,18 @@ class _Line:
             return False
         for letter in batch:
             letter.tries += 1
-        failed = self.function.deliver(batch)
+        not_done = self.function.deliver(batch)
         for letter in batch:
-            reason = failed.get(letter.id)
-            if reason is not None and letter.tries < MAX_TRIES:
+            undone = not_done.get(letter.id)
+            if undone is not None and undone.postponed:
+                letter.tries -= 1
+                continue
+            if undone is not None and not undone.final and letter.tries < MAX_TRIES:
                 letter.due = self.runtime.monotonic() + min(self.poll_seconds * 2**letter.tries, MAX_BACKOFF_SECONDS)
                 continue
-            if reason is not None:
-                self._give_up(letter, reason)
-            self.source.done(letter, given_up=reason is not None)
+            if undone is not None:
+                self._give_up(letter, undone.reason)
+            self.source.done(letter, given_up=undone is not None)
             del self.waiting[letter.id]
         return True
 
