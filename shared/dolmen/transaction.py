@@ -155,7 +155,8 @@ class Transaction:
         """
         draft = self._draft.copy() if self._draft else None
         statements, claims, said = len(self._statements), len(self._claims), dict(self._said)
-        self._bound_later = bound_later
+        outer = self._bound_later
+        self._bound_later = bound_later or outer
         try:
             yield
         except BaseException:
@@ -163,7 +164,7 @@ class Transaction:
             del self._statements[statements:], self._claims[claims:]
             raise
         finally:
-            self._bound_later = None
+            self._bound_later = outer
 
     def applied_before(self, requests: Collection[str]) -> dict[str, AppliedId]:
         """Those of ``requests`` (ids) that its base has, whatever their content was.

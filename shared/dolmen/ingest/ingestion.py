@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dolmen.commit.expect import Expect
 from dolmen.database import Database
-from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError, TableNotFoundError
+from dolmen.errors import Error, InputError, ObjectChangedError, ObjectNotFoundError, TableNotFoundError
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
 from dolmen.ingest.events import Drop
 from dolmen.ingest.files.compression import OpenFile
@@ -18,6 +18,7 @@ from dolmen.ingest.files.formats import Format, detect, read
 from dolmen.ingest.files.options import OnBadRow, ReadOptions
 from dolmen.ingest.folding import Outcome
 from dolmen.ingest.landing import Landing, Place
+from dolmen.ingest.logged import UnforeseenError
 from dolmen.ingest.modes import keys_required, upsert_in_portions
 from dolmen.ingest.outcomes import NO_ROWS, DropOutcome, RowCounts
 from dolmen.ingest.quarantine import Quarantine, header_of
@@ -57,18 +58,39 @@ class Ingestion:
             self.settled = DropOutcome(drop, "rejected", reject=before)
             return False
         try:
+            error = self._ingest_or_find_fault(transaction)
+            if error is None:
+                return True
+            rejected = reject(self.landing, drop, self.place, error, self._about())
+        except (ObjectNotFoundError, ObjectChangedError) as gone:
+            self.settled = DropOutcome(drop, "superseded", error=gone)
+            return False
+        column = self._column(transaction, error)
+        self.settled = DropOutcome(drop, "rejected", reject=rejected, error=error, column=column)
+        return False
+
+    def _ingest_or_find_fault(self, transaction: Transaction) -> Error | None:
+        """Adds the file's rows to the transaction, or adds nothing and returns what is wrong with the file.
+
+        An error that nobody foresaw (a library's, about what it met in the file) is met again when the same file is
+        read again; then it is the file's own, which would otherwise be delivered again and again. What may pass is
+        raised: what the store or the database say, and what the machine does.
+        """
+        unforeseen: Exception | None = None
+        while True:
             try:
                 with transaction.together():
                     self._ingest(transaction)
             except (InputError, TableNotFoundError) as error:
-                rejected = reject(self.landing, drop, self.place, error, self._about())
-                column = self._column(transaction, error)
-                self.settled = DropOutcome(drop, "rejected", reject=rejected, error=error, column=column)
-                return False
-        except (ObjectNotFoundError, ObjectChangedError) as error:
-            self.settled = DropOutcome(drop, "superseded", error=error)
-            return False
-        return True
+                return error
+            except Exception as error:
+                if _may_pass(error):
+                    raise
+                if unforeseen is not None:
+                    return UnforeseenError(self.place.path, error)
+                unforeseen = error
+            else:
+                return None
 
     def rejected_before(self) -> Reject | None:
         """The reject of this very event. It is final: whoever reads the report drops the file again, which must not
@@ -163,6 +185,15 @@ class Ingestion:
     def _about(self) -> dict[str, Any]:
         """The database, for a report."""
         return {"url": self.database.url, "version": self.database.version}
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether an error is of the store, of the database or of the machine, rather than of what was read."""
+    if isinstance(error, OSError):
+        return error.errno is not None  # Arrow has OSErrors of its own, without a number, for damaged data
+    if isinstance(error, RuntimeError):  # as when no thread can be started, but not two that only data bring about
+        return not isinstance(error, RecursionError | NotImplementedError)
+    return isinstance(error, Error | MemoryError | ImportError)
 
 
 @dataclass(frozen=True, slots=True)

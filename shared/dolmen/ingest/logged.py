@@ -14,6 +14,7 @@ from dolmen.errors import AppliedIdError, Error, InputError, LimitError, NotFoun
 
 HIDDEN = "…"
 """Stands where an error quotes something."""
+_UNFORESEEN = "an error that nobody foresaw; 'at' says where"
 _MOST_SHOWN = 120
 _MOST_FRAMES = 12
 
@@ -40,11 +41,28 @@ class MessageError(InputError):
         return MessageError(f"{place}: {self.template}", *self.quoted)
 
 
+class UnforeseenError(InputError):
+    """A file that cannot be ingested, whenever it is tried, by an error that nobody foresaw.
+
+    Args:
+        file: its name.
+        cause: the error, whose text may hold anything.
+    """
+
+    def __init__(self, file: str, cause: Exception) -> None:
+        super().__init__(
+            f"file {file!r} cannot be ingested: {type(cause).__name__}: {cause} (nobody foresaw this: please report it)"
+        )
+        self.__cause__ = cause
+
+
 def logged_reason(error: BaseException) -> str:
     """One line about an error without any value in it."""
     match error:
         case MessageError():
             return error.logged
+        case UnforeseenError():
+            return _UNFORESEEN
         case RowError():
             return "a row is malformed, or a value does not fit its column"
         case PredicateError():
@@ -56,7 +74,7 @@ def logged_reason(error: BaseException) -> str:
             return (type(error).__doc__ or "").partition("\n")[0]
         case Error():
             return str(error)  # about objects and versions: no caller's data
-    return "an error that nobody foresaw; 'at' says where"
+    return _UNFORESEEN
 
 
 def logged_facts(error: BaseException) -> dict[str, Any]:
@@ -65,8 +83,9 @@ def logged_facts(error: BaseException) -> dict[str, Any]:
     facts: dict[str, Any] = {"error": type(error).__name__, "reason": logged_reason(error)}
     if isinstance(error, RowError):
         facts |= {"line": error.line, "row": error.row}
-    if not isinstance(error, Error):
-        frames = extract_tb(error.__traceback__)[-_MOST_FRAMES:]
+    bug = error.__cause__ if isinstance(error, UnforeseenError) else error
+    if bug is not None and not isinstance(bug, Error):
+        frames = extract_tb(bug.__traceback__)[-_MOST_FRAMES:]
         facts["at"] = [f"{'/'.join(PurePath(one.filename).parts[-2:])}:{one.lineno} {one.name}" for one in frames]
     return {name: value for name, value in facts.items() if value is not None}
 
