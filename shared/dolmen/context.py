@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from dolmen.commit.head import Head
 from dolmen.errors import CorruptionError
-from dolmen.runtime import Runtime
+from dolmen.runtime import Runtime, shared_runtime
 from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
+from dolmen.store.url import open_store, portable_url
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,10 @@ class Context:
     store: ObjectStore
     runtime: Runtime
     head: Head
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Other processes open the store by its URL, with their own clock, threads and caches."""
+        return _reopen, (portable_url(self.store), self.head.trust_clock)
 
     @property
     def cache(self) -> ObjectCache:
@@ -45,3 +51,9 @@ class Context:
             if error.is_missing:
                 self.head.check_kept(version)
             raise
+
+
+def _reopen(url: str, trust_clock: bool) -> Context:
+    runtime = shared_runtime()
+    store = open_store(url, runtime)
+    return Context(store, runtime, Head(store, runtime, trust_clock=trust_clock))

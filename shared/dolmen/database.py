@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -19,7 +19,7 @@ from dolmen.results import Commit
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.snapshot import Snapshot, pin
 from dolmen.store.base import ObjectStore
-from dolmen.store.url import open_store
+from dolmen.store.url import open_store, portable_url
 from dolmen.table import Table
 from dolmen.transaction import Transaction
 
@@ -81,6 +81,28 @@ class Database:
     def __init__(self, store: ObjectStore, runtime: Runtime, *, trust_clock: bool = False) -> None:
         self._context = Context(store, runtime, Head(store, runtime, trust_clock=trust_clock))
         self._context.head.refresh()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Other processes open it anew, by its URL."""
+        return _reopen, (portable_url(self._context.store), self._context.head.trust_clock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held open: connections and threads belong to the process, for all that it opens."""
+
+    def __getitem__(self, name: str) -> Table:
+        """Short for ``table(name)``."""
+        return self.table(name)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the newest version has a table of this name."""
+        return name in self._context.head.refresh().manifest.tables
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of the tables."""
+        return iter(self.tables())
 
     @property
     def context(self) -> Context:
@@ -372,3 +394,7 @@ class Database:
         from html import escape
 
         return f"<code>{escape(repr(self))}</code>"
+
+
+def _reopen(url: str, trust_clock: bool) -> Database:
+    return open(url, trust_clock=trust_clock)

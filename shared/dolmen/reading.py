@@ -17,6 +17,9 @@ from dolmen.scan.scan import Scan
 from dolmen.segments.live import LiveFiles, tombstones_of
 
 if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
 Where: TypeAlias = str | Mapping[str, Any] | Predicate | None
@@ -130,6 +133,26 @@ class ReadableTable:
     def to_arrow(self) -> pa.Table:
         """All rows. Short for ``scan().to_arrow()``."""
         return self.scan().to_arrow()
+
+    def to_pandas(self, **options: Any) -> pd.DataFrame:
+        """All rows as a pandas frame. Short for ``scan().to_pandas()``."""
+        return self.scan().to_pandas(**options)
+
+    def to_polars(self) -> pl.DataFrame:
+        """All rows as a Polars frame. Short for ``scan().to_polars()``."""
+        return self.scan().to_polars()
+
+    def scan_polars(self) -> pl.LazyFrame:
+        """The rows of this version as a lazy frame of Polars, which keeps showing it. See ``Scan.to_polars_lazy``."""
+        return self.scan().to_polars_lazy()
+
+    def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
+        """The rows of this version as a DuckDB relation, which keeps showing it. See ``Scan.to_duckdb``."""
+        return self.scan().to_duckdb(connection)
+
+    def head(self, rows: int = 5) -> pa.Table:
+        """Some rows, to look at: whichever are read first."""
+        return self.scan(limit=rows).to_arrow()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """All rows, for anything that reads Arrow streams (DuckDB, Polars, pandas, ...)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,18 @@ class Snapshot:
     def manifest(self) -> Manifest:
         """All that the version says."""
         return self._manifest
+
+    def __getitem__(self, name: str) -> PinnedTable:
+        """Short for ``table(name)``."""
+        return self.table(name)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether it has a table of this name."""
+        return name in self._manifest.tables
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of its tables."""
+        return iter(self.tables())
 
     def tables(self) -> list[str]:
         """Names of its tables, sorted."""

@@ -28,6 +28,9 @@ class TransactionTable(ReadableTable):
         super().__init__(transaction.context, name)
         self._transaction = transaction
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise InputError("a transaction belongs to one process: hand over db.at(version).table(name), or rows")
+
     def _snapshot(self) -> Manifest:
         return self._transaction.manifest
 

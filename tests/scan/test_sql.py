@@ -336,3 +336,74 @@ def test_what_goes_wrong_in_a_scan_is_raised_as_itself() -> None:
     world.store.delete([file.path for file in world.entry("events").files])
     with pytest.raises(CorruptionError, match="missing"):
         result.fetchall()
+
+
+def test_parameters_stand_for_values_and_reach_the_scans(world: World) -> None:
+    result = run(world, "SELECT id FROM events WHERE id >= ? AND s = ? ORDER BY id", [50, "s1"])
+    assert result.fetchall() == [(52,), (55,), (58,)]
+    assert sorted(str(pushed(result)[0]).split(" AND ")) == ["id >= 50", "s = 's1'"]
+    named = run(world, "SELECT id, $word AS w FROM events WHERE id = $id", {"id": 7, "word": "'; DROP"})
+    assert named.fetchall() == [(7, "'; DROP")]
+    assert pushed(named) == ["id = 7"]
+    assert run(world, "SELECT count(*) FROM events WHERE list_contains($ids, id)", {"ids": [1, 2, 99]}).fetchall() == [
+        (2,)
+    ]
+    assert world.db.table("users").at(world.db.version).count() == 5
+    assert world.db.at(world.db.version).sql("SELECT count(*) FROM users WHERE id > ?", [1]).fetchall() == [(3,)]
+    with world.db.transaction() as tx:
+        assert tx.sql("SELECT count(*) FROM users WHERE id > ?", [1]).fetchall() == [(3,)]
+    for query, parameters in (
+        ("SELECT ?", []),
+        ("SELECT ?", None),
+        ("SELECT ?", [1, 2]),
+        ("SELECT $a", {"b": 1}),
+        ("SELECT ?", [object()]),
+        ("SELECT ?", "x"),
+        ("SELECT ?", 5),
+    ):
+        with pytest.raises(InputError):
+            run(world, query, parameters)  # type: ignore[arg-type]
+
+
+def test_explain_tells_what_is_read_and_what_is_pruned(world: World) -> None:
+    query = "SELECT count(*) FROM events e JOIN users u ON e.user_id = u.id WHERE e.id = $id"
+    world.store.reset()
+    result = run(world, f"EXPLAIN {query}", {"id": 3})
+    assert result.columns == ["explain_key", "explain_value"]
+    (users, events, (key, plan)) = result.fetchall()
+    assert (users[0], events[0], key) == ("dolmen_scan", "dolmen_scan", "physical_plan")
+    assert "1 of 3" in events[1]
+    assert "pruned 2 by statistics" in events[1]
+    assert "row groups, by footers  1 of 4" in events[1]
+    assert "id = 3" in events[1]
+    assert "Hash Join" in plan
+    assert repr(result) == run(world, query, {"id": 3}).explain()
+    assert "pruned 2 by statistics" in repr(result)
+    assert "analyzed_plan" in str(run(world, f"/* why */ explain ANALYZE {query}", {"id": 3}).fetchall())
+    assert '"name"' in run(world, f"EXPLAIN (FORMAT json) {query}", {"id": 3}).fetchall()[-1][1]
+    with pytest.raises(InputError, match="nope"):
+        run(world, "EXPLAIN SELECT nope FROM events").fetchall()
+
+
+def test_tables_and_columns_can_be_listed(world: World) -> None:
+    assert run(world, "show tables").fetchall() == [("events",), ("users",)]
+    assert run(world, "SELECT table_name FROM information_schema.tables ORDER BY 1").fetchall() == [
+        ("events",),
+        ("users",),
+    ]
+    assert [row[:2] for row in run(world, "DESCRIBE users").fetchall()] == [
+        ("id", "BIGINT"), ("x", "BIGINT"), ("name", "VARCHAR"),
+    ]  # fmt: skip
+    assert run(world, "SUMMARIZE users").to_arrow().num_rows == 3
+
+
+def test_what_is_refused_is_told_with_what_to_do_instead(world: World) -> None:
+    for query, words in (
+        ("INSERT INTO events VALUES (1)", "not INSERT; write through append"),
+        ("SET threads = 1", "not SET"),
+        ("PIVOT events ON s USING sum(x)", "ON column IN"),
+        ("FROM read_csv('/etc/passwd')", "run DuckDB yourself"),
+        ("SELECT 1; SELECT 2", "not 2 statements"),
+    ):
+        with pytest.raises(InputError, match=words):
+            run(world, query).fetchall()

@@ -47,7 +47,7 @@ class Head:
         self.store, self.runtime = store, runtime
         self.cache = ObjectCache(disk=DiskCache.from_environment(store.url, runtime)) if cache is None else cache
         self.segments = SegmentReader(store, runtime, self.cache)
-        self._trust_clock = trust_clock
+        self.trust_clock = trust_clock
         self._base: Base | None = None
         self._seen_at = float("-inf")
         self._is_new = False
@@ -154,7 +154,7 @@ class Head:
         now_us, age_seconds = self.store.clock.reading()
         local_us = self.runtime.clock_us()
         off = min(abs(now_us - other) for other in (local_us, previous.created_at or local_us))
-        if off > _DAY_US and not self._trust_clock:
+        if off > _DAY_US and not self.trust_clock:
             raise ClockError(
                 f"the store's clock is {off / _DAY_US:.1f} days away from this machine's and from the last commit; "
                 "set the wrong one right, or open the database with trust_clock=True"

@@ -14,7 +14,7 @@ from dolmen.errors import InputError
 from dolmen.format.manifest import Manifest
 from dolmen.format.schema import COMMIT_TS
 from dolmen.predicate import Predicate, bind
-from dolmen.runtime import Runtime
+from dolmen.runtime import Runtime, shared_runtime
 from dolmen.scan import plan as planning
 from dolmen.scan.blobs import Pending
 from dolmen.scan.count import count_rows
@@ -28,11 +28,16 @@ from dolmen.scan.surviving import column_of, surviving, to_arrow
 from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
+from dolmen.store.url import open_store, portable_url
 
 if TYPE_CHECKING:
     import duckdb
     import pandas as pd
     import polars as pl
+
+
+def _without_guard(version: int) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 class Scan:
@@ -68,7 +73,7 @@ class Scan:
         order_by: str | Sequence[str] | None = None,
         with_commit_ts: bool = False,
         pending: Pending | None = None,
-        reading: Callable[[int], AbstractContextManager[None]] = lambda version: nullcontext(),
+        reading: Callable[[int], AbstractContextManager[None]] = _without_guard,
     ) -> None:
         self._reading = reading
         self._store, self._runtime, self._cache, self._pending = store, runtime, cache, pending
@@ -90,6 +95,20 @@ class Scan:
         self._stored_schema = entry.schema
         self._planned: Plan | None = None
         self._paths: frozenset[str] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What other processes need to do the same scan: they open its store by its URL."""
+        url = portable_url(self._store)
+        own = ("_store", "_runtime", "_cache", "_segments", "_planned")
+        return {"url": url, **{name: value for name, value in self.__dict__.items() if name not in own}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        url = state.pop("url")
+        self.__dict__.update(state)
+        self._runtime = shared_runtime()
+        self._store, self._cache = open_store(url, self._runtime), ObjectCache()
+        self._segments = SegmentReader(self._store, self._runtime, self._cache)
+        self._planned = None
 
     @property
     def plan(self) -> Plan:
@@ -148,10 +167,20 @@ class Scan:
         from dolmen.scan.dataset import ScanDataset  # pyarrow's datasets: only for those who ask
 
         duckdb = optional("duckdb", "dolmen[sql]")
-        rows = (
-            self if self._limit is not None else ScanDataset(self._table, self.schema, self._stored_schema, self.only)
-        )
-        return (connection or duckdb.default_connection()).from_arrow(rows)
+        connection = connection or duckdb.default_connection()
+        if self.is_limited:
+            return connection.from_arrow(self)
+        return connection.from_arrow(ScanDataset(self._table, self.schema, self._stored_schema, self.only))
+
+    def to_polars_lazy(self) -> pl.LazyFrame:
+        """A lazy frame of Polars that scans when it is collected.
+
+        It reads the columns that the query needs, and those files and row groups that its conditions leave; conditions
+        that dolmen does not understand are left to Polars.
+        """
+        from dolmen.scan.lazy import lazy_frame  # only for those who ask
+
+        return lazy_frame(self, self._stored_schema)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """The stream by the Arrow PyCapsule interface, for anything that reads it."""
@@ -175,19 +204,27 @@ class Scan:
         part._planned = replace(self.plan, files=tuple(f for f in self.plan.files if f.file.path in part._paths))
         return part
 
-    def only(self, columns: Sequence[str], where: Predicate | None) -> Scan:
+    @property
+    def is_limited(self) -> bool:
+        """Whether it takes some of its rows: which ones is not known before it has run, so none can be left out."""
+        return self._limit is not None
+
+    def only(self, columns: Sequence[str], where: Predicate | None, limit: int | None = None) -> Scan:
         """The same scan of some of its columns, and of rows that fulfil one more condition.
 
         Args:
             columns: names, in this order; ``_commit_ts`` comes last, and never alone.
-            where: bound to the table's schema.
+            where: bound to the table's schema; None if the scan is limited.
+            limit: at most so many of its rows.
         """
-        assert self._limit is None, "which rows a limit leaves is not known before the scan"
+        assert where is None or not self.is_limited
+        limits = [most for most in (self._limit, limit) if most is not None]
         conditions = [condition for condition in (self._where, where) if condition is not None]
         part = self._like(
             columns=[name for name in columns if name != COMMIT_TS] or self.schema.names[:1],
             with_commit_ts=COMMIT_TS in columns,
             where=bind.conjunction(conditions) if conditions else None,
+            limit=min(limits) if limits else None,
         )
         part._paths = self._paths
         return part

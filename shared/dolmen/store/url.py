@@ -50,6 +50,17 @@ def open_store(url: str | os.PathLike[str], runtime: Runtime | None = None) -> O
     raise InputError(f"{text!r}: dolmen knows no {scheme}:// stores; {_FORMS}")
 
 
+def portable_url(store: ObjectStore) -> str:
+    """The URL by which other processes open the same store: what a handle becomes when it is pickled.
+
+    Raises:
+        InputError: the store is in this process's memory.
+    """
+    if store.url.startswith("memory://"):
+        raise InputError(f"{store.url} is in the memory of this process: others need a directory or s3://bucket/prefix")
+    return store.url
+
+
 def _open_s3(text: str, rest: str, runtime: Runtime) -> ObjectStore:
     bucket, _, prefix = rest.partition("/")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}", bucket):
