@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from functools import partial
 from pathlib import Path
@@ -263,7 +264,7 @@ def show(
 def local(
     root: Annotated[Path, typer.Option(help="Where landing/, queue/ and the rest are.")] = Path(".local"),
     database: Annotated[str | None, typer.Option("--database", "-d", help="Elsewhere than in ROOT/database.")] = None,
-    functions: Annotated[Path, typer.Option(help="The functions of the project.")] = Path("functions"),
+    functions: Annotated[Optional[Path], typer.Option(help="Run these instead of dolmen's own.")] = None,  # noqa: UP045
     once: Annotated[bool, typer.Option("--once", help="End when all that is there is handled.")] = False,
     auto_create: Annotated[
         bool, typer.Option("--auto-create/--no-auto-create", help="Create tables from the files dropped for them.")
@@ -286,8 +287,11 @@ def local(
             console.print(f"[bold]{event.function}[/] {event.text} [dim]{told}[/]", highlight=False, soft_wrap=True)
 
     if not as_json:
-        console.print(f"drop files into {layout.landing}/<table>/, and delete requests as .json into {layout.queue}/")
-        console.print(f"read with: dolmen scan <table> --database {layout.database}    (stop with Ctrl-C)")
+        for line in (
+            f"drop files into {layout.landing}/<table>/, and delete requests as .json into {layout.queue}/",
+            f"read with: dolmen scan <table> --database {shlex.quote(layout.database)}    (stop with Ctrl-C)",
+        ):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
     run_local(
         layout.database,
         layout.landing,

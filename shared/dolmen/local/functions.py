@@ -15,10 +15,18 @@ from dolmen.local.letters import Letter
 from dolmen.runtime import Runtime
 
 TIMEOUT_SECONDS = 900
+
+_PACKAGED = Path(__file__).with_name("handlers")
+_CHECKOUT = Path(__file__).parents[3] / "functions"
 _ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 Tell = Callable[[str, int, dict[str, Any]], None]
 """Takes what a function logs: the text, the level of ``logging``, and the named facts."""
+
+
+def functions_directory() -> Path:
+    """Where the functions are: in a checkout as they are deployed, elsewhere as the wheel has brought them."""
+    return _CHECKOUT if _CHECKOUT.is_dir() and not _PACKAGED.is_dir() else _PACKAGED
 
 
 class Module(Protocol):
@@ -152,7 +160,7 @@ def _set_stream(handler: logging.StreamHandler[Any], stream: Any) -> Any:
 def _load(path: Path) -> Module:
     spec = importlib.util.spec_from_file_location(f"dolmen_local_{path.parent.name}", path)
     if not path.is_file() or spec is None or spec.loader is None:
-        raise InputError(f"there is no function {path}: run this in a checkout of dolmen, or say where functions/ is")
+        raise InputError(f"there is no function {path}: install dolmen from its wheel, or say where functions/ is")
     module: Any = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dolmen.errors import InputError
-from dolmen.local.functions import Function
+from dolmen.local.functions import Function, functions_directory
 from dolmen.local.layout import Layout
 from dolmen.local.letters import LandingDirectory, Letter, QueueDirectory, write_whole
 from dolmen.local.schedule import Schedule
@@ -58,7 +58,7 @@ def run_local(
     database: str,
     landing_dir: str | os.PathLike[str],
     queue_dir: str | os.PathLike[str],
-    functions_dir: str | os.PathLike[str],
+    functions_dir: str | os.PathLike[str] | None = None,
     *,
     poll_seconds: float = 1.0,
     once: bool = False,
@@ -78,7 +78,7 @@ def run_local(
         database: its URL, or a directory.
         landing_dir: files go to ``<table>/...`` in it, and stay there, unless their table says otherwise.
         queue_dir: delete requests are ``*.json`` files in it, and go when they are applied.
-        functions_dir: the project's ``functions/``.
+        functions_dir: others than dolmen's own.
         poll_seconds: how long to wait between two looks.
         once: end as soon as everything there has been handled or given up.
         auto_create: create a table that does not exist from the first file dropped for it.
@@ -91,12 +91,13 @@ def run_local(
     """
     runtime = runtime or shared_runtime()
     layout = Layout.beside(landing_dir, queue_dir, database)
+    functions = functions_directory() if functions_dir is None else Path(functions_dir).absolute()
     layout.make()
     with ExitStack() as stack:
         stack.enter_context(_only_one(layout.state / "lock"))
         stack.enter_context(_environment(_settings(layout, auto_create)))
         lines = [
-            stack.enter_context(_line(name, source, Path(functions_dir), layout, runtime, on_event, poll_seconds))
+            stack.enter_context(_line(name, source, functions, layout, runtime, on_event, poll_seconds))
             for name, source in (
                 ("ingest", LandingDirectory(layout.landing, layout.state, runtime)),
                 ("delete", QueueDirectory(layout.queue)),
@@ -108,7 +109,7 @@ def run_local(
         def tell(function: str, text: str, level: int, facts: dict[str, Any]) -> None:
             on_event(LocalEvent(function, text, level, facts))
 
-        schedule = stack.enter_context(Schedule(Path(functions_dir).absolute(), log, seconds, tell, runtime))
+        schedule = stack.enter_context(Schedule(functions, log, seconds, tell, runtime))
         while True:
             handled = [line.step() for line in lines]
             schedule.poll()
