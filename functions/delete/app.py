@@ -17,10 +17,10 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
-from dolmen.ingest.deletes import apply_deletes
+from dolmen.ingest.deletes import apply_deletes, contents, names_for
 from dolmen.ingest.deliveries import Deliveries, Queues, half_of_the_time, open_queues
 from dolmen.ingest.events import Message, messages
-from dolmen.ingest.logged import logged_facts
+from dolmen.ingest.logged import Request, logged_facts
 from dolmen.ingest.requests import DeleteRequest, parse_request
 from dolmen.ingest.settings import Settings
 from dolmen.results import Commit
@@ -55,8 +55,10 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
                 continue
             if outcome.error is not None:
                 counts["DeletesFailed"] += 1
-                (deliveries.refuse if outcome.status == "refused" else deliveries.fail)(message, outcome.error)
-                _tell_failed(message, outcome.error, request.id, final=outcome.status == "refused")
+                facts = logged_facts(outcome.error, Request(contents(request), names_for(deleted.seen, request)))
+                final = outcome.status == "refused"
+                (deliveries.refuse if final else deliveries.fail)(message, facts)
+                logger.error("delete failed", message_id=message.id, request_id=request.id, final=final, **facts)
                 continue
             counts["DeletesDuplicate" if outcome.status == "duplicate" else "DeletesApplied"] += 1
             logger.info(
@@ -106,15 +108,11 @@ def _requests(
             requests.append(parse_request(message.body, message.id or invocation_id))
             sent_by.append(message)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one message must not block its batch
-            deliveries.refuse(message, error)
+            facts = logged_facts(error)
+            deliveries.refuse(message, facts)
             counts["DeletesFailed"] += 1
-            _tell_failed(message, error, None, final=True)
+            logger.error("delete failed", message_id=message.id, final=True, **facts)
     return requests, sent_by
-
-
-def _tell_failed(message: Message, error: Exception, request_id: str | None, *, final: bool) -> None:
-    """Logs why a request was not applied: what is wrong and where, never the values in it."""
-    logger.error("delete failed", message_id=message.id, request_id=request_id, final=final, **logged_facts(error))
 
 
 def _tell_commit(commit: Commit) -> None:

@@ -95,7 +95,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
                 deliveries.postpone(message)
             elif outcome.status == "failed":
                 assert outcome.error is not None
-                deliveries.fail(message, outcome.error)
+                deliveries.fail(message, logged_facts(outcome.error))
         if ingested.commit is not None:
             _tell_commit(ingested.commit)
             counts["CommitAttempts"] += ingested.commit.attempts
@@ -182,9 +182,10 @@ def _announced(group: list[Message], deliveries: Deliveries, counts: Counter[str
         drops += found
         announced_by += [message] * len(found)
         if error is not None:
-            deliveries.refuse(message, error)
+            facts = logged_facts(error)
+            deliveries.refuse(message, facts)
             counts["MessagesMalformed"] += 1
-            logger.error("message malformed", message_id=message.id, final=True, **logged_facts(error))
+            logger.error("message malformed", message_id=message.id, final=True, **facts)
     return drops, announced_by
 
 

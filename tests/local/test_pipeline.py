@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ import pyarrow as pa
 import pytest
 
 import dolmen.database
+from dolmen.cli.app import app
 from dolmen.errors import InputError
+from dolmen.ingest.queues import open_queue
 from dolmen.ingest.rejected import list_rejected
+from dolmen.ingest.requested import status_of
 from dolmen.ingest.retrying import retry
 from dolmen.local import Layout, LocalEvent, run_local
 from dolmen.runtime import Runtime
@@ -133,6 +137,27 @@ def test_a_request_that_can_never_be_applied_becomes_a_dead_letter_at_once_with_
     assert "no table 'nowhere'" in letter["reason"]
     assert json.loads(letter["body"]) == bodies["poison.json"]
     assert run(layout) == []
+
+
+def test_the_command_says_how_to_see_why_something_was_not_done(
+    layout: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = dolmen.database.open(layout.database).create_table("events", pa.schema([("id", pa.int64())]))
+    drop(layout, "events/b c.csv", "id\nx\n")
+    request(layout, "r.json", {"table": "events", "where": "idd = 7", "request_id": "r-1"})
+    root = layout.landing.parent
+    app(["local", "--root", str(root), "--once", "--functions", str(FUNCTIONS)], standalone_mode=False)
+    told = capsys.readouterr().out.splitlines()
+    [hint] = [line.partition(": ")[2] for line in told if "dolmen rejected show" in line]
+    app(shlex.split(hint)[1:], standalone_mode=False)
+    assert "'x' is not a valid int64" in capsys.readouterr().out
+    assert any("no column 'idd'" in line for line in told)
+    [status] = status_of(dolmen.database.open(layout.database), ["r-1"], open_queue(layout.queue))
+    assert (status.state, status.reason) == (
+        "failed",
+        "PredicateError: at character 0: no column 'idd'; did you mean 'id'?",
+    )
+    assert table.count() == 0
 
 
 def test_two_processes_on_one_landing_directory_are_refused(layout: Layout) -> None:

@@ -285,6 +285,12 @@ def local(
         else:
             told = escape(" ".join(f"{name}={value}" for name, value in facts.items()))
             console.print(f"[bold]{event.function}[/] {event.text} [dim]{told}[/]", highlight=False, soft_wrap=True)
+            if copy := facts.get("rejected_to"):
+                key = str(copy).removeprefix(f"{layout.rejected.as_uri()}/")
+                command = f"dolmen rejected show --rejected {shlex.quote(str(layout.rejected))} {shlex.quote(key)}"
+                console.print(f"  why, and what the file says there: {command}", **_AS_IT_IS)
+            if letter := facts.get("dead_letter"):
+                console.print(f"  correct it, and put it into {layout.queue}/ again: {letter}", **_AS_IT_IS)
 
     if not as_json:
         for line in (
@@ -303,6 +309,9 @@ def local(
         gc_seconds=None if once else gc_every,
         on_event=tell,
     )
+
+
+_AS_IT_IS: Any = {"markup": False, "highlight": False, "soft_wrap": True}
 
 
 def _plain(value: Any) -> str:

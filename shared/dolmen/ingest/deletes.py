@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dolmen.database import Database
 from dolmen.ingest.folding import Outcome, Request, apply_together
@@ -14,10 +15,14 @@ from dolmen.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What became of a batch of requests: an outcome for each, in their order, and the commit, if there was one."""
+    """What became of a batch of requests: an outcome for each, in their order, and the commit, if there was one.
+
+    ``seen`` is the transaction it was made in.
+    """
 
     outcomes: list[Outcome]
     commit: Commit | None
+    seen: Transaction | None = None
 
 
 def apply_deletes(
@@ -36,7 +41,20 @@ def apply_deletes(
         [Request(request.id, request.digest, _statements(request)) for request in requests],
         out_of_time=out_of_time,
     )
-    return Deleted(folded.outcomes, folded.commit)
+    return Deleted(folded.outcomes, folded.commit, folded.seen)
+
+
+def contents(request: DeleteRequest) -> list[Any]:
+    """All that a request says of rows: what an error may quote."""
+    return [[delete.where, delete.keys, delete.on] for delete in request.deletes]
+
+
+def names_for(seen: Transaction | None, request: DeleteRequest) -> frozenset[str]:
+    """The names of a request's tables, and of their columns, as far as there are such tables."""
+    tables = {delete.table for delete in request.deletes}
+    there = [name for name in tables if seen is not None and name in seen.manifest.tables]
+    columns = (field.name for name in there for field in seen.entry(name).schema.fields) if seen is not None else ()
+    return frozenset(tables).union(columns)
 
 
 def _statements(request: DeleteRequest) -> Callable[[Transaction], bool]:

@@ -25,10 +25,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from dolmen.errors import Error, RetryableError
+from dolmen.errors import Error
 from dolmen.ingest.events import (
     CRASHES_ATTRIBUTE,
     FAILURES_ATTRIBUTE,
@@ -37,7 +37,7 @@ from dolmen.ingest.events import (
     Message,
     isolate,
 )
-from dolmen.ingest.logged import logged_facts, logged_reason
+from dolmen.ingest.logged import logged_facts
 from dolmen.ingest.queues import HURRIED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES, Outgoing, SqsQueue, open_queue
 from dolmen.runtime import Runtime
 
@@ -66,6 +66,9 @@ class Redelivering(Protocol):
     def remove(self, receipts: Sequence[str]) -> None:
         """Takes messages that were delivered off the queue. Raises dolmen's errors: some may come again."""
 
+
+Facts = Mapping[str, Any]
+"""What a log says of an error: see ``logged_facts``."""
 
 Queues = tuple[Redelivering, Redelivering]
 """The function's own queue, and its dead-letter queue."""
@@ -98,10 +101,6 @@ def half_of_the_time(remaining_ms: Callable[[], int]) -> Callable[[], bool]:
     return out_of_time
 
 
-class CrashError(RetryableError):
-    """The function has died each time it took this message, in the end alone."""
-
-
 class Deliveries:
     """The messages of one invocation, and what is to become of those that are not done.
 
@@ -121,12 +120,12 @@ class Deliveries:
         self._batch, self._queues, self._now_us, self._remaining = list(batch), queues, now_us, remaining_seconds
         self._places = {id(message): place for place, message in enumerate(self._batch)}
         self._postponed: set[int] = set()
-        self._errors: dict[int, Exception] = {}
-        self._refusals: dict[int, Exception] = {}
+        self._errors: dict[int, Facts] = {}
+        self._refusals: dict[int, Facts] = {}
         self._sent: set[int] = set()
         self.counts = Counter({"QueueErrors": 0, "MessagesPostponed": 0, "MessagesGivenUp": 0})
         self.queue_error: Error | None = None
-        self.given_up: list[tuple[Message, Exception]] = []
+        self.given_up: list[tuple[Message, Facts]] = []
 
     @property
     def oldest_seconds(self) -> float | None:
@@ -146,7 +145,8 @@ class Deliveries:
             return
         for message in suspects:
             if message.crashes >= MAX_CRASHES:
-                self.refuse(message, CrashError(f"the function died {message.crashes} times that it took this message"))
+                reason = f"the function died {message.crashes} times that it took this message"
+                self.refuse(message, {"error": "CrashError", "reason": reason})
         suspects = [message for message in suspects if message.crashes < MAX_CRASHES]
         least = min((message.crashes for message in suspects), default=0)
         together = SUSPECTS_TOGETHER if least <= 1 else 1
@@ -171,13 +171,13 @@ class Deliveries:
         """Says that a message, or a part of it, was not begun."""
         self._postponed.add(self._place(message))
 
-    def fail(self, message: Message, error: Exception) -> None:
+    def fail(self, message: Message, facts: Facts) -> None:
         """Says that a message, or a part of it, has failed for the moment."""
-        self._errors.setdefault(self._place(message), error)
+        self._errors.setdefault(self._place(message), facts)
 
-    def refuse(self, message: Message, error: Exception) -> None:
+    def refuse(self, message: Message, facts: Facts) -> None:
         """Says that a message, or a part of it, can never be applied."""
-        self._refusals.setdefault(self._place(message), error)
+        self._refusals.setdefault(self._place(message), facts)
 
     def settle(self) -> list[str]:
         """Sends what is to be sent; returns the ids of what Lambda is to deliver again."""
@@ -191,14 +191,14 @@ class Deliveries:
         event again when its function raises."""
         for place in self._not_done():
             if self._batch[place].answer_id is None:
-                error = self._errors.get(place) or self._refusals.get(place)
-                return logged_reason(error) if error else "there was too little time to begin it"
+                facts = self._errors.get(place) or self._refusals.get(place)
+                return str(facts["reason"]) if facts else "there was too little time to begin it"
         return None
 
     def told(self) -> Iterator[tuple[Literal["warning", "error"], str, dict[str, Any]]]:
         """What a log says of all this: how bad it is, the text, and the named facts."""
-        for message, error in self.given_up:
-            yield "error", "message given up", {"message_id": message.id, **logged_facts(error)}
+        for message, about in self.given_up:
+            yield "error", "message given up", {"message_id": message.id, **about}
         if self.queue_error is not None:
             facts = logged_facts(self.queue_error)
             yield "error", "queue not reached", facts | {"then": "messages that are not done wait for their time-out"}
@@ -273,8 +273,8 @@ def _again(message: Message, *, failures: int | None = None) -> Outgoing:
     return Outgoing(_text(message), _attributes(message, failures), delay)
 
 
-def _dead_letter(message: Message, error: Exception) -> Outgoing:
-    reason = f"{type(error).__name__}: {logged_reason(error)}"[:_MAX_REASON]
+def _dead_letter(message: Message, facts: Facts) -> Outgoing:
+    reason = f"{facts['error']}: {facts['reason']}"[:_MAX_REASON]
     printable = "".join(character if character.isprintable() else " " for character in reason)
     return Outgoing(_text(message), {ID_ATTRIBUTE: str(message.id), REASON_ATTRIBUTE: printable})
 

@@ -6,11 +6,25 @@ read by others, kept elsewhere and for other times, and an erased person's name 
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import PurePath
 from traceback import extract_tb
 from typing import Any
 
-from dolmen.errors import AppliedIdError, Error, InputError, LimitError, NotFoundError, PredicateError, RowError
+from dolmen.errors import (
+    AppliedIdError,
+    Error,
+    InputError,
+    LimitError,
+    NotFoundError,
+    PredicateError,
+    RowError,
+    SchemaError,
+)
 
 HIDDEN = "…"
 """Stands where an error quotes something."""
@@ -56,31 +70,147 @@ class UnforeseenError(InputError):
         self.__cause__ = cause
 
 
-def logged_reason(error: BaseException) -> str:
-    """One line about an error without any value in it."""
+@dataclass(frozen=True)
+class Request:
+    """What somebody asked for, so that what a message quotes of it can be told from what dolmen says itself.
+
+    Args:
+        document: as it was sent, JSON decoded: all texts and numbers in it may be values.
+        names: of tables and columns, which are no values.
+    """
+
+    document: Any
+    names: frozenset[str] = frozenset()
+
+    def hide(self, text: str) -> str | None:
+        """A message without what it quotes of the request; None if the request is too long to tell.
+
+        Hidden is whatever stands in quotes and is no name, each word that is also one of the request (or begins like
+        one), and long numbers. A name that was misspelt is shown, if it is close enough to a real one.
+        """
+        if self._tokens is None:
+            return None
+        misspelt = text.startswith("no column ")
+
+        def of_quote(found: re.Match[str]) -> str:
+            inner = found[0][1:-1]
+            if inner in self.names or inner in _HARMLESS:
+                return found[0]
+            if misspelt and difflib.get_close_matches(inner, self.names, 1, _CLOSE):
+                return found[0]
+            return HIDDEN
+
+        def of_word(found: re.Match[str]) -> str:
+            return HIDDEN if self._is_quoted(found[0]) else found[0]
+
+        parts: list[str] = []
+        end = 0
+        for quote in _QUOTE.finditer(text):
+            parts += [_WORD.sub(of_word, text[end : quote.start()]), of_quote(quote)]
+            end = quote.end()
+        parts.append(_WORD.sub(of_word, text[end:]))
+        return re.sub(rf"{HIDDEN}(?:[^\w'\"({HIDDEN}]*{HIDDEN})+", HIDDEN, "".join(parts))
+
+    def _is_quoted(self, word: str) -> bool:
+        lower = word.lower()
+        if lower in _VOCABULARY or word in self.names:
+            return False
+        if sum(map(str.isdigit, word)) > _MOST_DIGITS:
+            return True
+        assert self._tokens is not None
+        if lower in self._tokens:
+            return True
+        return len(lower) >= _LEAST and any(
+            token.startswith(lower) or (len(token) >= _LEAST and token in lower) for token in self._tokens
+        )
+
+    @cached_property
+    def _tokens(self) -> frozenset[str] | None:
+        tokens: set[str] = set()
+        characters = 0
+        for text in _texts(self.document):
+            characters += len(text)
+            if characters > _MOST_SAID:
+                return None
+            tokens.update(word.lower() for word in _TOKEN.findall(text))
+        return frozenset(tokens - {name.lower() for name in self.names})
+
+
+_QUOTE = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*(?:'|\Z)|"(?:[^"\\]|\\.)*(?:"|\Z))""", re.DOTALL)
+_WORD = re.compile(r"\d[\d.,:_+-]*\d|\w+")
+_TOKEN = re.compile(r"\w+")
+_CLOSE = 0.75
+_LEAST = 4
+_MOST_DIGITS = 4
+_MOST_SAID = 1 << 16
+_HARMLESS = frozenset({"TRUE", "FALSE", "tombstone", "positions"})
+_VOCABULARY = frozenset(
+    re.findall(
+        r"\w+",
+        "a an and any are as at be between by cast character column columns compare compared condition date did "
+        "digits distinct does end ends error escape expected expecting false find fit for from function group has "
+        "have here if in interval into invalid is it its key keys lacks left like likes line long mean missing "
+        "more most must no not null number numbers of on or order out parse predicate quote quoted read row rows "
+        "select single something stand stands statement string table tables text texts than that the there this "
+        "time timestamp to token true type types understood unexpected unknown value values what where with "
+        "without write you",
+    )
+)
+"""Words that dolmen says itself, and keywords of SQL: no values, even where a request has them."""
+
+
+def _texts(document: Any) -> Iterator[str]:
+    """All texts and numbers in a document, names of members too."""
+    if isinstance(document, Mapping):
+        for name, value in document.items():
+            yield str(name)
+            yield from _texts(value)
+    elif isinstance(document, list | tuple):
+        for value in document:
+            yield from _texts(value)
+    elif document is not None and not isinstance(document, bool):
+        try:
+            yield str(document)
+        except ValueError:  # an integer with thousands of digits
+            yield " " * _MOST_SAID
+
+
+def logged_reason(error: BaseException, request: Request | None = None) -> str:
+    """One line about an error without any value in it.
+
+    Args:
+        request: that the error is about: then it is said what is wrong with it, but for what is quoted of it.
+    """
     match error:
         case MessageError():
             return error.logged
         case UnforeseenError():
             return _UNFORESEEN
-        case RowError():
-            return "a row is malformed, or a value does not fit its column"
-        case PredicateError():
-            place = "" if error.position is None else f"at character {error.position}: "
-            return f"{place}the predicate cannot be read, or does not fit the table"
         case LimitError() | AppliedIdError() | NotFoundError():
             return str(error)  # counts, ids and names
         case InputError():
-            return (type(error).__doc__ or "").partition("\n")[0]
+            position = getattr(error, "position", None)
+            place = "" if position is None else f"at character {position}: "
+            text = request.hide(getattr(error, "reason", str(error))) if request else None
+            return f"{place}{text if text is not None else _FALLBACK.get(type(error), _CORRECT)}"
         case Error():
             return str(error)  # about objects and versions: no caller's data
     return _UNFORESEEN
 
 
-def logged_facts(error: BaseException) -> dict[str, Any]:
+_CORRECT = "what was given cannot be used as it is"
+_FALLBACK: dict[type[BaseException], str] = {
+    RowError: "a row is malformed, or a value does not fit its column",
+    PredicateError: "the predicate cannot be read, or does not fit the table",
+    SchemaError: "a column does not fit the table, is missing, or is one too many",
+}
+"""What is said where the text may quote a value that cannot be told apart."""
+
+
+def logged_facts(error: BaseException, request: Request | None = None) -> dict[str, Any]:
     """The named facts of a log record about an error: its kind, reason and place; of a bug the calls that led there,
-    innermost last, for its text may hold anything."""
-    facts: dict[str, Any] = {"error": type(error).__name__, "reason": logged_reason(error)}
+    innermost last, for its text may hold anything. See ``logged_reason``."""
+    facts: dict[str, Any] = {"error": type(error).__name__, "reason": logged_reason(error, request)}
     if isinstance(error, RowError):
         facts |= {"line": error.line, "row": error.row}
     bug = error.__cause__ if isinstance(error, UnforeseenError) else error
