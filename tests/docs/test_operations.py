@@ -15,11 +15,13 @@ from dolmen.format.checksum import seal, unseal
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Pointer
+from dolmen.ingest import deliveries, emr_serverless
 from dolmen.store.local import LocalStore
 from support.template import TEMPLATE
 
 SCHEMA = pa.schema([("id", pa.int64())])
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+INGEST = (Path(__file__).parents[2] / "docs" / "ingest.md").read_text()
 
 
 def script(name: str, tmp_path: Path) -> Path:
@@ -117,3 +119,27 @@ def test_of_several_manifests_of_the_last_version_one_must_be_chosen(tmp_path: P
     assert run(path, database, newest).returncode == 0
     assert ids(database) == before
     assert dolmen.verify(str(database)).findings == ()
+
+
+def test_for_how_long_a_file_can_overtake_an_erasure_is_as_the_template_and_the_code_have_it() -> None:
+    resources, parameters = TEMPLATE["Resources"], TEMPLATE["Parameters"]
+    day = 24 * 3600
+    assert resources["IngestQueue"]["Properties"]["MessageRetentionPeriod"] == 4 * day
+    assert resources["IngestDeadLetters"]["Properties"]["MessageRetentionPeriod"] == 14 * day
+    assert parameters["IngestWindowSeconds"]["Default"] == 10
+    assert parameters["IngestTimeout"]["Default"] == 5 * 60
+    assert TEMPLATE["Mappings"]["VisibilityTimeout"]["300"]["Seconds"] == 31 * 60
+    assert (parameters["SparkTimeoutMinutes"]["Default"], emr_serverless._QUEUED_MINUTES) == (12 * 60, 12 * 60)
+    assert emr_serverless.MAX_ATTEMPTS == 2
+    assert parameters["HandedAgeAlarmSeconds"]["Default"] == 6 * 3600
+    assert parameters["LandingExpireDays"]["Default"] == 7
+    assert parameters["LandingOverwrittenDays"]["Default"] == 30
+    waits = [
+        min(deliveries.MAX_WAIT_SECONDS, deliveries.FIRST_WAIT_SECONDS * 2**n)
+        for n in range(deliveries.MAX_FAILURES - 1)
+    ]
+    assert 2.5 * 3600 < sum(waits) < 3 * 3600
+    assert (deliveries.MAX_FAILURES, deliveries.MAX_CRASHES) == (16, 4)
+    part = INGEST[INGEST.index("## A file that overtakes an erasure") : INGEST.index("## Settings")]
+    for said in ("4 days", "14 days", "nearly 3 hours, 16 times", "31 minutes", "12 hours", "35 days", "after 7 days"):
+        assert said in part

@@ -148,6 +148,22 @@ def test_a_delete_delivered_again_spares_rows_that_came_since(world: World) -> N
     assert world.ids() == []
 
 
+def test_a_file_that_overtakes_an_erasure_brings_its_rows_back_until_the_request_is_sent_under_a_new_id(
+    world: World,
+) -> None:
+    """As docs/ingest.md says; this is to fail once a request holds for files dropped before it."""
+    world.create()
+    late = world.drop("events/a.csv", f"{HEAD}1,42,x\n")
+    erasure = {"table": "events", "where": {"user_id": 42}, "request_id": "erasure-1"}
+    assert world.delete(erasure) == []
+    assert world.ingest(late) == []
+    assert world.ids() == [1]
+    assert world.delete(erasure) == []
+    assert world.ids() == [1]
+    assert world.delete(erasure | {"request_id": "erasure-1-again"}) == []
+    assert world.ids() == []
+
+
 def test_an_applied_drop_is_known_after_its_file_is_gone(world: World) -> None:
     world.create()
     record = world.drop("events/a.csv", f"{HEAD}1,1,x\n")
