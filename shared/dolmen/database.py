@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pyarrow as pa
 
+from dolmen import arguments
 from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
 from dolmen.context import Context
-from dolmen.errors import TableNotFoundError
+from dolmen.errors import InputError, TableNotFoundError
+from dolmen.format.layout import check_table_name
 from dolmen.format.properties import DATABASE_PROPERTIES, shown
 from dolmen.replay import replay
 from dolmen.results import Commit
@@ -79,6 +81,7 @@ class Database:
     """
 
     def __init__(self, store: ObjectStore, runtime: Runtime, *, trust_clock: bool = False) -> None:
+        arguments.flag("trust_clock", trust_clock)
         self._context = Context(store, runtime, Head(store, runtime, trust_clock=trust_clock))
         self._context.head.refresh()
 
@@ -141,6 +144,7 @@ class Database:
 
     def table(self, name: str) -> Table:
         """A table that follows the newest version. Raises TableNotFoundError."""
+        arguments.text("table", name)
         cached = self._context.head.cached
         if cached is None or name not in cached.manifest.tables:
             self._context.head.refresh().manifest.table(name)
@@ -168,6 +172,7 @@ class Database:
             SchemaError: a type that can't be stored, or a key that can't be one.
             InputError: an unknown setting, or a value that is not allowed.
         """
+        check_table_name(name)
         with Transaction(self._context, "create_table") as transaction:
             if name in transaction.base.tables:
                 transaction.refresh()  # somebody may have dropped it
@@ -217,6 +222,8 @@ class Database:
 
     def history(self, limit: int | None = None) -> list[Commit]:
         """Commits, newest first; one request per 64 beyond the newest 65."""
+        if limit is not None:
+            arguments.number("limit", limit, 0)
         newest = self._context.head.refresh().manifest
         entries: Iterator[Any] = commits(self._context.head, newest)
         with self._context.reading(newest.version):
@@ -240,6 +247,8 @@ class Database:
         Returns:
             what ``function`` returned in the run that was committed.
         """
+        if not callable(function):
+            raise InputError(f"function={arguments.shown(function)} can't be called")
         return replay(self._context, function).value
 
     def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
@@ -279,6 +288,7 @@ class Database:
         """
         from dolmen.maintenance.compaction import compact
 
+        arguments.flag("dry_run", dry_run)
         return self._each(table, lambda name: compact(self._context, name, dry_run=dry_run))
 
     def merge(self) -> Merged:
@@ -316,11 +326,14 @@ class Database:
         """
         from dolmen.maintenance.run import STEPS, maintain
 
+        chosen = STEPS if steps is None else arguments.names("steps", steps)
+        if unknown := sorted(set(chosen) - set(STEPS)):
+            raise InputError(f"no step {arguments.shown(unknown[0])}; there are: {', '.join(STEPS)}")
         return maintain(
             self._context,
-            tables=tables,
-            steps=steps or STEPS,
-            compacted_elsewhere=compacted_elsewhere,
+            tables=None if tables is None else arguments.names("tables", tables),
+            steps=[step for step in STEPS if step in chosen],
+            compacted_elsewhere=arguments.names("compacted_elsewhere", compacted_elsewhere),
             deadline=deadline,
             tell=tell,
         )
@@ -337,6 +350,8 @@ class Database:
         """
         from dolmen.maintenance.collection import collect
 
+        arguments.flag("dry_run", dry_run)
+        arguments.flag("full", full)
         return collect(self._context, dry_run=dry_run, full=full, deadline=deadline)
 
     def verify(
@@ -358,6 +373,10 @@ class Database:
         """
         from dolmen.maintenance import verification
 
+        if version is not None:
+            arguments.number("version", version)
+        arguments.flag("deep", deep)
+        arguments.flag("all_versions", all_versions)
         return verification.verify(
             self._context, version=version, deep=deep, all_versions=all_versions, progress=progress
         )
@@ -370,7 +389,7 @@ class Database:
         """
         from dolmen.maintenance.debt import debts
 
-        return debts(self._context, exact=exact)
+        return debts(self._context, exact=arguments.flag("exact", exact))
 
     def _each(self, table: str | None, run: Callable[[str], T]) -> dict[str, T]:
         """Runs a step for one table, or for all; one of all that is dropped before its turn is left out."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from dolmen import arguments
 from dolmen.context import Context
 from dolmen.format.entries import Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, TableEntry
@@ -112,19 +113,17 @@ class ReadableTable:
             self._context.cache,
             manifest,
             self.name,
-            columns=columns,
+            columns=None if columns is None else arguments.names("columns", columns),
             where=predicate,
-            limit=limit,
-            order_by=order_by,
-            with_commit_ts=with_commit_ts,
+            limit=None if limit is None else arguments.number("limit", limit, 0),
+            order_by=None if order_by is None else arguments.names("order_by", order_by),
+            with_commit_ts=arguments.flag("with_commit_ts", with_commit_ts),
             pending=self._pending,
             reading=self._context.reading,
         )
 
     def _bound(self, where: str | Mapping[str, Any] | Predicate, entry: TableEntry) -> Predicate:
-        if isinstance(where, (str, Mapping)):
-            return parse(where, entry.schema, now_us=self._context.store.clock.now_us)
-        return where
+        return parse(where, entry.schema, now_us=self._context.store.clock.now_us)
 
     def count(self, where: Where = None) -> int:
         """How many rows there are (for which ``where`` is TRUE); from metadata alone where that is exact."""

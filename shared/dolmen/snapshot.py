@@ -74,7 +74,7 @@ class Snapshot:
         """Runs a query over the tables of this version (see ``Database.sql``)."""
         from dolmen.scan.sql import run_sql  # DuckDB: only for those who ask
 
-        return run_sql(query, self, parameters)
+        return run_sql(arguments.text("query", query), self, parameters)
 
     def __repr__(self) -> str:
         told = f"version {self.version}{'' if self.settled else ', not settled yet,'}"

@@ -19,7 +19,7 @@ from dolmen.commit.statements import Claim, Create, Drop, Statement, is_prepared
 from dolmen.commit.upkeep import SetProperties
 from dolmen.commit.workbench import Workbench
 from dolmen.context import Context
-from dolmen.errors import InputError, VersionExpiredError
+from dolmen.errors import InputError, SchemaError, VersionExpiredError
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import AppliedId, Manifest, Segment, TableEntry
@@ -78,6 +78,13 @@ class Transaction:
     ) -> TransactionTable:
         """See ``Database.create_table``."""
         check_table_name(name)
+        if not isinstance(schema, pa.Schema):
+            raise SchemaError(
+                f"schema={arguments.shown(schema)} is a {type(schema).__name__}: give a pyarrow schema, as in "
+                "pa.schema({'id': pa.int64(), 'name': pa.string()})"
+            )
+        if properties is not None and not isinstance(properties, Mapping):
+            raise InputError(f"properties={arguments.shown(properties)} is no mapping of names to values")
         asked, applied = self.asks_content(request), self.has_applied(request)
         stored = Schema.from_arrow(schema)
         key = mutation.check_key(tuple(stored.field(column) for column in _names(primary_key)))
@@ -119,7 +126,7 @@ class Transaction:
         """Runs a query over the tables as this transaction sees them. See ``Database.sql``."""
         from dolmen.scan.sql import run_sql  # DuckDB: only for those who ask
 
-        return run_sql(query, self, parameters)
+        return run_sql(arguments.text("query", query), self, parameters)
 
     def bind(self, request: str, digest: str) -> None:
         """Makes this transaction apply a request exactly once, whose content the caller knows a digest of.
@@ -139,7 +146,9 @@ class Transaction:
 
     def asks_content(self, request: str | None) -> bool:
         """Whether statements under this id are to say their content: unless the caller binds it to a digest."""
-        return request is not None and request not in self._applied and request != self._bound_later
+        if request is None or arguments.request_id(request) == self._bound_later:
+            return False
+        return request not in self._applied
 
     def say(self, request: str, content: str) -> None:
         """Adds the digest of a statement to the content of its request."""
@@ -255,6 +264,7 @@ class Transaction:
 
     def entry(self, name: str) -> TableEntry:
         """The table's entry, statements so far included; looks again before it says that there is none."""
+        arguments.text("table", name)
         free = self._draft is None and not self._claims and not self._pinned  # nothing depends on the version yet
         tables = self._draft.tables if self._draft else self.base.tables
         if name not in tables and free:
@@ -333,6 +343,4 @@ class Transaction:
 
 
 def _names(columns: str | Sequence[str] | None) -> list[str]:
-    if columns is None:
-        return []
-    return [columns] if isinstance(columns, str) else list(columns)
+    return [] if columns is None else arguments.names("key", columns)

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from dolmen import arguments
 from dolmen.errors import CorruptionError, Error, InputError, TableNotFoundError
 from dolmen.format.checksum import seal, unseal
 from dolmen.format.decoding import prepare
@@ -269,6 +270,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def table(self, name: str) -> TableEntry:
         """The table of this name. Raises TableNotFoundError with the names there are."""
+        arguments.text("table", name)
         try:
             return self.tables[name]
         except KeyError:

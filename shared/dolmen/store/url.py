@@ -6,6 +6,7 @@ import os
 import re
 from urllib.parse import unquote
 
+from dolmen import arguments
 from dolmen.errors import InputError
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.store.base import ObjectStore
@@ -27,7 +28,7 @@ def open_store(url: str | os.PathLike[str], runtime: Runtime | None = None) -> O
         InputError: the URL is none of these.
     """
     runtime = runtime or shared_runtime()
-    text = os.fspath(url)
+    text = arguments.text("url", os.fspath(url) if isinstance(url, os.PathLike) else url)
     scheme, separator, rest = text.partition("://")
     if not separator:
         if not text:

@@ -92,7 +92,10 @@ def _hint(data: Any) -> str:
 
 def _from_items(items: Iterable[Any], schema: pa.Schema | None) -> pa.RecordBatchReader:
     """From an iterable of record batches (or tables), which is not run ahead of, or of dicts, which is taken whole."""
-    iterator = iter(items)
+    try:
+        iterator = iter(items)
+    except TypeError as error:  # a NumPy array without dimensions
+        raise InputError(f"{type(items).__name__} holds no rows; give {_TAKEN}") from error
     first = next(iterator, None)
     if first is None:
         return pa.RecordBatchReader.from_batches(pa.schema([]), [])
