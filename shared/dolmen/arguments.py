@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from operator import index
 from typing import Any
 
@@ -12,6 +12,8 @@ from dolmen.errors import InputError
 MAX_REQUEST_BYTES = 4096
 """Of a request's id, in UTF-8: room for the URL of any object of S3 and its version."""
 MAX_OPERATION_LENGTH = 64
+MAX_MESSAGE_BYTES = 256
+"""Of what a commit's author says of it: 64 of these stand in every manifest."""
 MAX_SHOWN = 60
 """Characters of a wrong value that an error shows."""
 
@@ -33,6 +35,14 @@ def operation(value: object) -> str:
     if not 0 < len(word) <= MAX_OPERATION_LENGTH or not word.isprintable():
         raise InputError(f"operation {shown(word)}: 1 to {MAX_OPERATION_LENGTH} printable characters, for history()")
     return word
+
+
+def message(value: object) -> str:
+    """``value`` if a commit's author may say so of it: text of at most 256 bytes. Raises InputError."""
+    said = text("message", value)
+    if len(said.encode()) > MAX_MESSAGE_BYTES:
+        raise InputError(f"message: {len(said.encode()):,} bytes; at most {MAX_MESSAGE_BYTES} are kept")
+    return said
 
 
 def text(name: str, value: object) -> str:
@@ -76,9 +86,20 @@ def names(name: str, value: object) -> list[str]:
     """One name or several, as a list. Raises InputError."""
     if isinstance(value, str):
         return [text(name, value)]
-    if not isinstance(value, Iterable) or isinstance(value, (bytes, bytearray, memoryview)):
+    try:
+        each = None if isinstance(value, (bytes, bytearray, memoryview)) else iter(value)  # type: ignore[call-overload]
+    except TypeError:  # of a NumPy array without dimensions too
+        each = None
+    if each is None:
         raise InputError(f"{name}={shown(value)} is neither a name nor a list of names")
-    return [text(name, each) for each in value]
+    return [text(name, one) for one in each]
+
+
+def one_of(name: str, value: object, choices: Sequence[str]) -> str:
+    """``value`` if it is one of these words. Raises InputError."""
+    if not isinstance(value, str) or value not in choices:
+        raise InputError(f"{name}={shown(value)}: {' or '.join(map(repr, choices))}")
+    return value
 
 
 def shown(value: Any) -> str:

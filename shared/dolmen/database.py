@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import pyarrow as pa
 
 from dolmen import arguments
+from dolmen.commit.applied import applied_by
 from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
 from dolmen.context import Context
@@ -221,35 +222,48 @@ class Database:
         return pin(self._context, version, timestamp, settled=settled)
 
     def history(self, limit: int | None = None) -> list[Commit]:
-        """Commits, newest first; one request per 64 beyond the newest 65."""
+        """Commits, newest first: what each did to which tables, for which requests, and what its author said of it.
+
+        One request per 64 beyond the newest 65, and one for each segment of ids that these have applied.
+
+        Args:
+            limit: no more than so many; all that are kept by default.
+        """
         if limit is not None:
             arguments.number("limit", limit, 0)
         newest = self._context.head.refresh().manifest
         entries: Iterator[Any] = commits(self._context.head, newest)
         with self._context.reading(newest.version):
-            return [Commit.of(entry) for entry in islice(entries, limit)]
+            told = list(islice(entries, limit))
+            versions = range(told[-1].version, told[0].version + 1) if told else range(0)
+            requests = applied_by(newest, versions, self._context.segments)
+        return [Commit.of(entry, requests.get(entry.version, ())) for entry in told]
 
-    def transaction(self, operation: str = "transaction") -> Transaction:
+    def transaction(self, operation: str = "transaction", *, message: str | None = None) -> Transaction:
         """Statements over any tables that become one version: ``with db.transaction() as tx: ...``.
 
         Args:
             operation: a word for ``history``.
+            message: what to say of it there: at most 256 bytes. Not personal: it stays when rows are deleted.
 
         Raises ConflictError at its end if something it read has changed; ``run`` repeats it instead.
         """
-        transaction = Transaction(self._context, operation)
+        transaction = Transaction(self._context, operation, message=message)
         transaction.refresh()
         return transaction
 
-    def run(self, function: Callable[[Transaction], T]) -> T:
+    def run(self, function: Callable[[Transaction], T], *, message: str | None = None) -> T:
         """Calls ``function`` with a transaction and commits; on a conflict both again, on the newest version.
+
+        Args:
+            message: see ``transaction``.
 
         Returns:
             what ``function`` returned in the run that was committed.
         """
         if not callable(function):
             raise InputError(f"function={arguments.shown(function)} can't be called")
-        return replay(self._context, function).value
+        return replay(self._context, function, message=message).value
 
     def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
         """Runs a query over the tables, on DuckDB. All of them are read in one version.
@@ -326,13 +340,13 @@ class Database:
         """
         from dolmen.maintenance.run import STEPS, maintain
 
-        chosen = STEPS if steps is None else arguments.names("steps", steps)
+        chosen = arguments.names("steps", steps) if steps is not None else []
         if unknown := sorted(set(chosen) - set(STEPS)):
             raise InputError(f"no step {arguments.shown(unknown[0])}; there are: {', '.join(STEPS)}")
         return maintain(
             self._context,
             tables=None if tables is None else arguments.names("tables", tables),
-            steps=[step for step in STEPS if step in chosen],
+            steps=[step for step in STEPS if step in chosen or not chosen],
             compacted_elsewhere=arguments.names("compacted_elsewhere", compacted_elsewhere),
             deadline=deadline,
             tell=tell,

@@ -217,7 +217,7 @@ def delete_positions(
         entry = context.segments.whole(manifest.table(name))
         predicate = parse_where(context, entry, where)
         found = matching_positions(context.store, context.runtime, context.cache, manifest, name, predicate, bench.read)
-    return DeletePositions.of(name, entry.uuid, found, request) if found else None
+    return DeletePositions.of(name, entry.uuid, found, request, tuple(sorted(columns(predicate)))) if found else None
 
 
 def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:

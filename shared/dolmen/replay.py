@@ -25,11 +25,17 @@ class Replayed(Generic[T]):
     commit: Commit
 
 
-def replay(context: Context, function: Callable[[Transaction], T], operation: str = "transaction") -> Replayed[T]:
+def replay(
+    context: Context,
+    function: Callable[[Transaction], T],
+    operation: str = "transaction",
+    *,
+    message: str | None = None,
+) -> Replayed[T]:
     """Runs ``function`` in transactions on ever newer versions until one commits."""
     conflict: Error
     for _ in attempts(context.runtime, _REPLAYS):
-        transaction = Transaction(context, operation)
+        transaction = Transaction(context, operation, message=message)
         transaction.refresh()
         try:
             value = function(transaction)

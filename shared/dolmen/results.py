@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html import escape
 
-from dolmen.format.manifest import Counts, HistoryEntry
+from dolmen.format.manifest import Counts, Deed, HistoryEntry
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,10 @@ class Commit:
         commit_id: names it for ever.
         operation: what it did, in a word; "nothing" if there was nothing to do.
         counts: what it did, in numbers.
+        did: what it did to which tables, and over which columns; the first few of it, and never a value.
+        did_more: how many more of these there were.
+        message: what its author said of it.
+        requests: ids of the requests that it applied, as long as they are remembered.
         attempts: how often the pointer was tried (0 when read from history).
         already: by request id, the versions that had applied requests of this call before.
     """
@@ -30,11 +35,22 @@ class Commit:
     commit_id: str
     operation: str
     counts: Counts
+    did: tuple[Deed, ...] = ()
+    did_more: int = 0
+    message: str = ""
+    requests: tuple[str, ...] = ()
     attempts: int = 0
     already: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, entry: HistoryEntry, *, attempts: int = 0, already: dict[str, int] | None = None) -> Commit:
+    def of(
+        cls,
+        entry: HistoryEntry,
+        requests: Sequence[str] = (),
+        *,
+        attempts: int = 0,
+        already: dict[str, int] | None = None,
+    ) -> Commit:
         """A commit as the manifest tells of it."""
         return cls(
             entry.version,
@@ -43,6 +59,10 @@ class Commit:
             entry.commit_id,
             entry.operation,
             entry.counts,
+            entry.did,
+            entry.did_more,
+            entry.message,
+            tuple(requests),
             attempts,
             already or {},
         )
@@ -52,7 +72,17 @@ class Commit:
         """The outcome of a call that had nothing to change on ``base``, or had been applied before."""
         version = max(already.values()) if already else base.version
         created_at = datetime.fromtimestamp(base.created_at / 1e6, UTC)
-        return cls(version, base.commit_ts, created_at, "", "nothing", Counts(), 0, already or {})
+        return cls(version, base.commit_ts, created_at, "", "nothing", Counts(), already=already or {})
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables that it changed, as far as ``did`` tells."""
+        return tuple(dict.fromkeys(deed.table for deed in self.did if deed.table))
+
+    @property
+    def done(self) -> str:
+        """What it did, in words: ``append events; delete users(user_id)``."""
+        return "; ".join([*map(str, self.did), *([f"{self.did_more:,} more"] if self.did_more else ())])
 
     @property
     def rows(self) -> int | None:
@@ -74,6 +104,9 @@ class Commit:
             ("groups dropped", counts.groups_dropped),
         ]
         told = [(name, f"{value:,}") for name, value in facts if value]
+        told += [("did", self.done)] if self.did else []
+        told += [("for", _few(self.requests))] if self.requests else []
+        told += [("message", repr(self.message))] if self.message else []
         if self.already:
             told.append(("applied before", ", ".join(f"{id_} (version {v})" for id_, v in self.already.items())))
         return told
@@ -86,3 +119,9 @@ class Commit:
         head = f"<b>version {self.version}</b> {escape(self.operation)} {self.created_at:%Y-%m-%d %H:%M:%S}Z"
         rows = "".join(f"<tr><td>{escape(n)}</td><td>{escape(v)}</td></tr>" for n, v in self._facts())
         return f"<div>{head}<table>{rows}</table></div>"
+
+
+def _few(ids: tuple[str, ...]) -> str:
+    """The first of many ids, each as long as a line has room for."""
+    told = [id_ if len(id_) <= 80 else f"{id_[:77]}..." for id_ in ids[:3]]
+    return ", ".join([*told, *([f"{len(ids) - 3:,} more"] if len(ids) > 3 else ())])

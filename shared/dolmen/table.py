@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from dolmen import arguments
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import TABLE_PROPERTIES, shown
@@ -51,7 +52,9 @@ class Table(ReadableTable):
             return self.at(version).to_spark(columns, where, with_commit_ts=with_commit_ts, spark=spark)
         return super().to_spark(columns, where, with_commit_ts=with_commit_ts, spark=spark)
 
-    def append(self, data: Any, *, cast: bool = False, request: str | None = None) -> Commit:
+    def append(
+        self, data: Any, *, cast: bool = False, request: str | None = None, message: str | None = None
+    ) -> Commit:
         """Adds rows. Keys are not checked: appending a key twice gives two rows (see ``upsert``).
 
         Args:
@@ -61,32 +64,34 @@ class Table(ReadableTable):
                 What loses nothing is cast in any case: of a pandas frame also floats that are all integers or NaN, and
                 midnights to dates (``dolmen.write.frames``; NaN of pandas is NULL).
             request: an id under which this is applied once, however often it is tried: text of 1 to 4,096 bytes.
+            message: what to say of it in ``history``: see ``Database.transaction``.
 
         Raises:
             SchemaError, RowError: the data does not fit the table; nothing was added.
             AppliedIdError: other rows were added under this id, or something else was done.
         """
-        return self._commit("append", lambda table: table.append(data, cast=cast, request=request))
+        return self._commit("append", lambda table: table.append(data, cast=cast, request=request), message)
 
     def upsert(
         self,
         data: Any,
-        on: Sequence[str] | None = None,
+        on: str | Sequence[str] | None = None,
         *,
         cast: bool = False,
         request: str | None = None,
+        message: str | None = None,
     ) -> Commit:
         """Adds rows in place of all older rows with their keys, without reading any. Of equal keys the last wins.
 
         Args:
             on: the key's columns; the primary key by default.
-            cast, request: as for ``append``.
+            cast, request, message: as for ``append``.
 
         Raises:
             RowError: a NULL key, or rows that do not fit.
             LimitError: more than 1,000,000 keys.
         """
-        return self._commit("upsert", lambda table: table.upsert(data, on, cast=cast, request=request))
+        return self._commit("upsert", lambda table: table.upsert(data, on, cast=cast, request=request), message)
 
     def delete(
         self,
@@ -96,6 +101,7 @@ class Table(ReadableTable):
         on: Sequence[str] | None = None,
         mode: Mode = "tombstone",
         request: str | None = None,
+        message: str | None = None,
     ) -> Commit:
         """Deletes rows: all there are now for which the predicate is TRUE, or that have one of the keys.
 
@@ -105,29 +111,40 @@ class Table(ReadableTable):
         Args:
             where: SQL text or a mapping; ``"TRUE"`` deletes all rows.
             keys: values (tuples for several columns) of the primary key or of the columns ``on``.
-            request: as for ``append``; neither the order of keys nor ``mode`` makes it another delete.
+            request, message: as for ``append``; neither the order of keys nor ``mode`` makes it another delete.
         """
 
         def statement(table: TransactionTable) -> None:
             table.delete(where, keys=keys, on=on, mode=mode, request=request)
 
+        arguments.one_of("mode", mode, get_args(Mode))
         if mode == "positions":  # a file may be replaced between the look-up and the commit: look again
-            return replay(self._context, lambda tx: statement(tx.table(self.name)), "delete").commit
-        return self._commit("delete", statement)
+            return replay(self._context, lambda tx: statement(tx.table(self.name)), "delete", message=message).commit
+        return self._commit("delete", statement, message)
 
-    def overwrite(self, data: Any, *, force: bool = False, cast: bool = False, request: str | None = None) -> Commit:
+    def overwrite(
+        self,
+        data: Any,
+        *,
+        force: bool = False,
+        cast: bool = False,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> Commit:
         """Replaces all rows by others, in one commit. Older versions still show the old ones until they expire.
 
         Args:
             data: see ``append``; nothing empties the table.
             force: replace also what others have added or deleted since this began.
-            cast, request: as for ``append``; ``force`` does not make it another request.
+            cast, request, message: as for ``append``; ``force`` does not make it another request.
 
         Raises:
             ConflictError: somebody added or deleted rows meanwhile (unless forced), or overwrote the table too.
             SchemaError, RowError: the data does not fit the table; nothing was changed.
         """
-        return self._commit("overwrite", lambda table: table.overwrite(data, force=force, cast=cast, request=request))
+        return self._commit(
+            "overwrite", lambda table: table.overwrite(data, force=force, cast=cast, request=request), message
+        )
 
     def set(self, **changes: Any) -> Commit:
         """Changes settings of this table, in one commit: ``set(ttl="event_time 90d", target_file_bytes="256MB")``.
@@ -145,8 +162,10 @@ class Table(ReadableTable):
         entry = self._context.segments.whole(self._snapshot().table(self.name))
         return shown(entry.properties, TABLE_PROPERTIES)
 
-    def _commit(self, operation: str, statement: Callable[[TransactionTable], None]) -> Commit:
-        with Transaction(self._context, operation) as transaction:
+    def _commit(
+        self, operation: str, statement: Callable[[TransactionTable], None], message: str | None = None
+    ) -> Commit:
+        with Transaction(self._context, operation, message=message) as transaction:
             try:
                 statement(transaction.table(self.name))
             except InputError as error:

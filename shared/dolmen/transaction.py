@@ -44,8 +44,9 @@ class Transaction:
     was read must still hold when it commits, otherwise ConflictError; statements that don't read never conflict.
     """
 
-    def __init__(self, context: Context, operation: str = "transaction") -> None:
+    def __init__(self, context: Context, operation: str = "transaction", *, message: str | None = None) -> None:
         self.context, self._operation = context, arguments.operation(operation)
+        self._message = "" if message is None else arguments.message(message)
         self.bench = Workbench(context.store, context.runtime, context.segments)
         self._base: Manifest | None = None
         self._statements: list[Statement] = []
@@ -220,13 +221,15 @@ class Transaction:
             claims=tuple(self._claims),
             first_upload_us=self._first_upload_us,
             txid=self._intent.txid if self._intent else None,
+            message=self._message,
         )
         done = commit_change(self.context.head, change, self.bench)
         if self._intent and done.manifest is not None:
             self._intent.done()
         if done.manifest is None:
             return Commit.nothing(self.base.as_history(), done.already)
-        return Commit.of(done.manifest.as_history(), attempts=done.attempts, already=done.already)
+        requests = [id_ for id_ in applied if id_ not in done.already]
+        return Commit.of(done.manifest.as_history(), requests, attempts=done.attempts, already=done.already)
 
     def __enter__(self) -> Self:
         return self
@@ -336,6 +339,13 @@ class Transaction:
             return judge(predicate, known_bounds(file, schema, columns(predicate)), file.rows) is not Verdict.NEVER
 
         self._claims.append(Claim(name, entry.uuid, entry.epoch, self.base.commit_ts, may_match))
+
+    def __repr__(self) -> str:
+        tables = sorted({statement.name for statement in self._statements if statement.name})
+        state = "ended" if self._done else "open"
+        about = f" about {', '.join(tables)}" if tables else ""
+        base = "" if self._base is None else f" on version {self._base.version}"
+        return f"<Transaction {self._operation}, {state}{base}: {len(self._statements)} statements{about}>"
 
     def _open(self) -> None:
         if self._done:

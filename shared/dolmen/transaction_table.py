@@ -149,8 +149,7 @@ class TransactionTable(ReadableTable):
         entry = transaction.entry(self.name)
         if (keys is None) == (where is None):
             raise InputError("delete takes a predicate or keys=..., one of them")
-        if mode not in get_args(mutation.Mode):
-            raise InputError(f'mode={arguments.shown(mode)}: "tombstone" or "positions"')
+        arguments.one_of("mode", mode, get_args(mutation.Mode))
         if on is not None and keys is None:
             raise InputError("on=... goes with keys: a predicate names its columns itself")
         if mode == "positions" and keys is not None:

@@ -106,6 +106,8 @@ SETTINGS = st.dictionaries(
     or_odd("7d", 4096, None, "id 90d"),
     max_size=2,
 )
+FUNCTION = or_odd(lambda tx: None).filter(lambda given: not callable(given) or given.__name__ == "<lambda>")
+MESSAGE = or_odd(None, None, "for the audit")
 MODE = or_odd("tombstone", "positions")
 WRITES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "append": {"data": ROWS, "request": REQUEST},
@@ -127,7 +129,8 @@ CREATE = {
 }  # fmt: skip
 OF_DATABASE: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "table": {"name": NAME}, "create_table": CREATE, "drop_table": {"name": NAME}, "at": AT,
-    "history": {"limit": or_odd(None, 3)}, "transaction": {"operation": or_odd("word")}, "run": {"function": anything},
+    "history": {"limit": or_odd(None, 3)}, "transaction": {"operation": or_odd("word"), "message": MESSAGE},
+    "run": {"function": FUNCTION, "message": MESSAGE},
     "sql": {"query": or_odd("SELECT * FROM people")}, "resolve": {"table": NAME},
     "compact": {"table": NAME, "dry_run": FLAG}, "expire": {}, "merge": {},
     "maintain": {
@@ -151,7 +154,7 @@ def calls(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     what = draw(st.sampled_from(("database", "table", "transaction", "table of a transaction", "snapshot", "open")))
     methods = {
         "database": OF_DATABASE,
-        "table": {**WRITES, **READS, "at": AT},
+        "table": {**{name: {**given, "message": MESSAGE} for name, given in WRITES.items()}, **READS, "at": AT},
         "transaction": OF_TRANSACTION,
         "table of a transaction": {**WRITES, **READS, "replace": {"data": ROWS, "keys": KEYS, "request": REQUEST}},
         "snapshot": {"table": {"name": NAME}, "sql": {"query": or_odd("SELECT * FROM people")}, **READS},

@@ -68,7 +68,7 @@ UPKEEP: tuple[Mutation, ...] = (
         "a snapshot's second table is read from the newest version",
         "a snapshot is one version, of all its tables",
         "snapshot.py",
-        "        return PinnedTable(self._context, name, self._manifest)\n",
+        "        return PinnedTable(self._context, name, self._manifest, settled=self.settled)\n",
         "        newest = self._context.head.refresh().manifest\n"
         "        first = name == min(self._manifest.tables) or name not in newest.tables\n"
         "        return PinnedTable(self._context, name, self._manifest if first else newest)\n",

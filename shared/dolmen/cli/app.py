@@ -212,9 +212,25 @@ def history(
         return
     told = ("rows_added", "files_added", "tombstones_added", "rows_deleted")
     print_rows(
-        ["version", "time (UTC)", "operation", *(name.replace("_", " ") for name in told)],
+        [
+            "version",
+            "time (UTC)",
+            "operation",
+            "did",
+            *(name.replace("_", " ") for name in told),
+            "requests",
+            "message",
+        ],
         (
-            (c.version, f"{c.created_at:%Y-%m-%d %H:%M:%S}", c.operation, *(getattr(c.counts, n) or "" for n in told))
+            (
+                c.version,
+                f"{c.created_at:%Y-%m-%d %H:%M:%S}",
+                c.operation,
+                c.done,
+                *(getattr(c.counts, n) or "" for n in told),
+                len(c.requests) if len(c.requests) > 1 else "".join(c.requests),
+                c.message,
+            )
             for c in commits
         ),
     )

@@ -53,6 +53,9 @@ def commit_facts(commit: Commit) -> dict[str, Any]:
         "commit_id": commit.commit_id,
         **counts,
     }
+    if commit.did:
+        facts["did"] = [msgspec.to_builtins(deed) for deed in commit.did]
+    facts |= {name: value for name in ("requests", "message") if (value := getattr(commit, name))}
     return facts | ({"already": commit.already} if commit.already else {})
 
 

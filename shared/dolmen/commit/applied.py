@@ -7,6 +7,7 @@ import json
 from collections.abc import Collection
 from datetime import date, time
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +30,16 @@ def find_applied(manifest: Manifest, ids: Collection[str], segments: SegmentRead
         if missing := [id_ for id_ in ids if id_ not in known]:
             known |= {entry.id: entry for entry in segments.applied(segment, missing)}
     return known
+
+
+def applied_by(manifest: Manifest, versions: range, segments: SegmentReader) -> dict[int, list[str]]:
+    """The ids that versions have applied, by version; one GET for each segment that has any of them."""
+    found: dict[int, list[str]] = {}
+    held = [s for s in manifest.segments_of("applied") if s.least < versions.stop and s.greatest >= versions.start]
+    for entry in chain(chain.from_iterable(map(segments.applied, held)), manifest.applied):
+        if entry.version in versions:
+            found.setdefault(entry.version, []).append(entry.id)
+    return found
 
 
 def digest_of(request: Any) -> str:

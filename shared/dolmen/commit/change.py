@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 
 from dolmen import arguments
 from dolmen.commit.applied import find_applied
+from dolmen.commit.deeds import deed_of, told
 from dolmen.commit.draft import Draft
 from dolmen.commit.statements import Claim, DeletePositions, Statement, Write, is_prepared
 from dolmen.commit.workbench import Workbench
 from dolmen.errors import AppliedIdError, ConflictError, StaleWriterError
-from dolmen.format.manifest import AppliedId, Manifest
+from dolmen.format.manifest import AppliedId, Deed, Manifest
 from dolmen.segments.reader import SegmentReader
 
 
@@ -26,6 +27,7 @@ class Change:
         claims: what it read, if its validity depends on that.
         first_upload_us: the server's clock before the first of its objects was uploaded; None if none was yet.
         txid: the intent its objects were uploaded under, if any.
+        message: what the author says of it, for ``history``.
         upkeep: background work, which makes no version when others have left it nothing to do.
     """
 
@@ -37,9 +39,11 @@ class Change:
     first_upload_us: int | None = None
     txid: str | None = None
     upkeep: bool = False
+    message: str = ""
 
     def __post_init__(self) -> None:
         arguments.operation(self.operation)
+        arguments.message(self.message)
         for id_, digest in self.applied.items():
             arguments.request_id(id_)
             arguments.text("digest", digest)
@@ -113,17 +117,24 @@ class Change:
         draft = Draft(base, segments)
         for claim in self.claims:
             claim.check(draft)
+        deeds: list[Deed] = []
         first_ts = max(base.commit_ts, now_us) + 1
         for index, statement in enumerate(self.statements):
             statement.apply(draft, first_ts + index)
+            if (deed := deed_of(statement, draft)) is not None:
+                deeds.append(deed)
         if self.upkeep and not draft.changed:
             return None
+        did, did_more = told(deeds)
         return draft.finish(
             attempt=attempt,
             commit_id=self.commit_id,
             operation=self.operation,
             commit_ts=first_ts + max(len(self.statements) - 1, 0),  # the LAST statement's
             created_at=max(base.created_at, now_us),
+            did=did,
+            did_more=did_more,
+            message=self.message,
             applied=tuple(AppliedId(id_, digest, draft.version) for id_, digest in self.applied.items()),
         )
 

@@ -12,6 +12,7 @@ from dolmen.format.manifest import (
     HISTORY_LENGTH,
     AppliedId,
     Counts,
+    Deed,
     HistoryEntry,
     Manifest,
     Released,
@@ -116,6 +117,9 @@ class Draft:
         commit_ts: int,
         created_at: int,
         applied: tuple[AppliedId, ...],
+        did: tuple[Deed, ...] = (),
+        did_more: int = 0,
+        message: str = "",
     ) -> Manifest:
         """The next manifest. Fields it does not know how to change are carried over from the base."""
         base = self.base
@@ -137,6 +141,9 @@ class Draft:
             created_at=created_at,
             operation=operation,
             counts=self.counts,
+            did=did,
+            did_more=did_more,
+            message=message,
             data_change=self.data_change,
             tables=self.tables,
             history=self._history(),

@@ -134,6 +134,7 @@ class DeletePositions:
         positions: by path of the data file, the positions found to be deleted; empty: rows were looked up in vain.
         vectors: by path, the file's effective entry when the vector was made, and the vector; made by ``prepare``, and
             made again for files whose vector somebody else has replaced meanwhile (vectors merge by OR).
+        columns: ids of those by which the rows were looked up, for the history.
     """
 
     name: str
@@ -141,12 +142,20 @@ class DeletePositions:
     positions: Mapping[str, BitMap]
     vectors: Mapping[str, tuple[DataFile, Vector]]
     request: str | None = None
+    columns: tuple[int, ...] = ()
     prepared_on: str = ""
 
     @classmethod
-    def of(cls, name: str, uuid: str, positions: Mapping[str, BitMap], request: str | None = None) -> DeletePositions:
+    def of(
+        cls,
+        name: str,
+        uuid: str,
+        positions: Mapping[str, BitMap],
+        request: str | None = None,
+        columns: tuple[int, ...] = (),
+    ) -> DeletePositions:
         """The statement before it is prepared."""
-        return cls(name, uuid, positions, {}, request)
+        return cls(name, uuid, positions, {}, request, columns)
 
     def prepare(self, draft: Draft, bench: Workbench) -> DeletePositions:
         """Merges the positions with the vectors that the files have now.

@@ -126,7 +126,7 @@ def _read(head: Head, entry: HistoryEntry) -> Manifest:
     except ObjectNotFoundError:
         head.check_kept(entry.version)
         raise CorruptionError(entry.manifest, "the manifest is missing") from None
-    if manifest.as_history() != entry:
+    if not manifest.as_history().is_same_commit(entry):
         raise CorruptionError(
             entry.manifest, f"it is of commit {manifest.commit_id}; later versions tell of {entry.commit_id} there"
         )

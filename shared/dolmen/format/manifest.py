@@ -42,8 +42,30 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
         return Counts(*(a + b for a, b in pairs))
 
 
+class Deed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a commit did to one table, without a value of any row.
+
+    Args:
+        table: its name; "" for the database itself.
+        what: in a word: append, upsert, delete, overwrite, create, drop, set, resolve, compact, merge.
+        over: columns of a delete's predicate or keys, or the settings that were set; the first few.
+        more: how many more there were.
+    """
+
+    table: str
+    what: str
+    over: tuple[str, ...] = ()
+    more: int = 0
+
+    def __str__(self) -> str:
+        names = [*self.over, f"{self.more:,} more"] if self.more else self.over
+        return f"{self.what}{' ' if self.table else ''}{self.table}{'(' if names else ''}{', '.join(names)}" + (
+            ")" if names else ""
+        )
+
+
 class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One earlier commit. ``attempt`` completes the name of its manifest."""
+    """One earlier commit. ``attempt`` completes the name of its manifest; the others are as in ``Manifest``."""
 
     version: int
     attempt: str
@@ -52,6 +74,14 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     created_at: int
     operation: str
     counts: Counts = Counts()
+    did: tuple[Deed, ...] = ()
+    did_more: int = 0
+    message: str = ""
+
+    def is_same_commit(self, other: HistoryEntry) -> bool:
+        """Whether both tell of one commit, though one may tell less of what it did: not every writer knows of that."""
+        bare = [msgspec.structs.replace(entry, did=(), did_more=0, message="") for entry in (self, other)]
+        return bare[0] == bare[1]
 
     @property
     def manifest(self) -> str:
@@ -218,6 +248,9 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         commit_ts: timestamp of the commit's LAST statement, int64 microseconds; orders deletes against data.
         created_at: microseconds by the server's clock, never decreasing; for time travel and retention.
         operation: what the commit did, in a word ("append", "delete", "transaction", ...).
+        did: what it did to which tables: the first few.
+        did_more: how many more of these there were.
+        message: what its author said of it.
         data_change: whether any scan's rows may differ from the version before.
         history: the commits before this one, oldest first: at least the last 64, older ones are in segments.
         applied: ids applied exactly once, oldest first; older ones are in segments.
@@ -243,6 +276,9 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     created_at: int
     operation: str
     counts: Counts = Counts()
+    did: tuple[Deed, ...] = ()
+    did_more: int = 0
+    message: str = ""
     data_change: bool = True
     tables: dict[str, TableEntry] = {}
     history: tuple[HistoryEntry, ...] = ()
@@ -280,7 +316,16 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def as_history(self) -> HistoryEntry:
         """This commit, as later manifests tell of it."""
         return HistoryEntry(
-            self.version, self.attempt, self.commit_id, self.commit_ts, self.created_at, self.operation, self.counts
+            self.version,
+            self.attempt,
+            self.commit_id,
+            self.commit_ts,
+            self.created_at,
+            self.operation,
+            self.counts,
+            self.did,
+            self.did_more,
+            self.message,
         )
 
     def encode(self) -> bytes:

@@ -143,6 +143,17 @@ class Debts:
         """Age of the oldest unresolved delete of any table; 0 if there is none."""
         return max((table.oldest_unresolved_age_us or 0 for table in self.tables.values()), default=0)
 
+    def __repr__(self) -> str:
+        what = {
+            "unresolved deletes": self.total("tombstones"),
+            "files fewer when compacted": self.total("files_saved"),
+            "dead rows": self.total("dead_rows"),
+            "released objects": self.released_objects,
+        }
+        told = ", ".join(f"{count:,} {name}" for name, count in what.items() if count) or "nothing to do"
+        size = f"manifest of {self.manifest_bytes:,} bytes of {self.manifest_budget:,}"
+        return f"<Debts of version {self.version}, {len(self.tables):,} tables: {told}; {size}>"
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         tables = {name: table.to_dict() for name, table in self.tables.items()}

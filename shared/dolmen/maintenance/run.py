@@ -40,6 +40,9 @@ class Done:
     result: Any
     seconds: float
 
+    def __repr__(self) -> str:
+        return f"<Done {self.step} {self.table or 'the database'} in {self.seconds:.2f} s: {self.result!r}>"
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -48,6 +51,9 @@ class Failure:
     step: Step
     table: str | None
     error: Exception
+
+    def __repr__(self) -> str:
+        return f"<Failure {self}>"
 
     def __str__(self) -> str:
         about = self.table or "the database"
@@ -67,6 +73,11 @@ class Round:
     done: tuple[Done, ...]
     failures: tuple[Failure, ...]
     finished: bool
+
+    def __repr__(self) -> str:
+        told = [*map(repr, self.done), *map(repr, self.failures)]
+        lines = "".join(f"\n  {line}" for line in told) or " nothing was there to do"
+        return f"<Round{'' if self.finished else ', cut short by its deadline'}:{lines}>"
 
     def results(self, step: Step) -> list[Any]:
         """What the runs of one step returned."""

@@ -183,7 +183,7 @@ def _check_manifest(
 ) -> None:
     """A kept version against what the newest tells of it and of those before."""
     own = (manifest.version, manifest.version)
-    if manifest.as_history() != entry:
+    if not manifest.as_history().is_same_commit(entry):
         ledger.found("history-differs", manifest.key, "later versions tell otherwise of this one", versions=own)
     if manifest.previous is not None:
         before = told.get(manifest.version - 1)
@@ -192,7 +192,7 @@ def _check_manifest(
             ledger.found("chain-broken", manifest.key, reason, versions=own)
         elif (parsed := parse_manifest_key(manifest.previous)) and parsed[0] != manifest.version - 1:
             ledger.found("chain-broken", manifest.key, f"its previous is {manifest.previous}", versions=own)
-    differ = [each.version for each in manifest.history if told.get(each.version, each) != each]
+    differ = [each.version for each in manifest.history if not told.get(each.version, each).is_same_commit(each)]
     if differ:
         reason = f"its history of version {differ[-1]} is not that of version {newest.version}"
         ledger.found("history-differs", manifest.key, reason, versions=own)

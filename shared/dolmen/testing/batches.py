@@ -122,7 +122,7 @@ class _Witness(Database):
         assert self._run is not None
         return self._run
 
-    def transaction(self, operation: str = "transaction") -> Transaction:
+    def transaction(self, operation: str = "transaction", *, message: str | None = None) -> Transaction:
         if self._run and self._run.effects:
             self._process.network.counts["batches made anew"] += 1
         run = self._run = self._process.begin_run()

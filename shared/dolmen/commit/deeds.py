@@ -1,0 +1,62 @@
+"""What statements did, in words: for the history, and without a value of any row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dolmen.commit.draft import Draft
+from dolmen.commit.statements import Create, DeletePositions, Drop, Overwrite, Statement, Write
+from dolmen.commit.upkeep import Compact, MergeSegments, Resolve, SetProperties
+from dolmen.format.manifest import Deed
+
+MOST_DEEDS = 4
+MOST_NAMES = 4
+MOST_CHARACTERS = 64
+"""Of deeds in a commit, of names in a deed, and of a name: beyond it counted or cut: manifests hold 64 of these."""
+
+
+def deed_of(statement: Statement, draft: Draft) -> Deed | None:
+    """What a statement has done to a table, or with table "" to the database; None for what is no one's business.
+
+    Args:
+        draft: after it was applied; before it for one that drops a table.
+    """
+    match statement:
+        case Create():
+            return Deed(statement.name, "create")
+        case Drop():
+            return Deed(statement.name, "drop")
+        case Overwrite():
+            return Deed(statement.name, "overwrite")
+        case Write(files=files, tombstones=tombstones) if files or tombstones:
+            ids = dict.fromkeys(id_ for tombstone in tombstones for id_ in tombstone.columns)
+            what = ("upsert" if files else "delete") if tombstones else "append"
+            return Deed(statement.name, what, _names(statement, list(ids), draft))
+        case DeletePositions(vectors=vectors) if vectors:
+            return Deed(statement.name, "delete", _names(statement, statement.columns, draft))
+        case SetProperties():
+            return Deed(statement.name or "", "set", tuple(statement.changes))
+        case Resolve():
+            return Deed(statement.name, "resolve")
+        case Compact(fitting=fitting) if fitting:
+            return Deed(statement.name, "compact")
+        case MergeSegments():
+            return Deed(statement.name or "", "merge")
+    return None
+
+
+def told(deeds: Iterable[Deed]) -> tuple[tuple[Deed, ...], int]:
+    """Deeds as a manifest holds them: each once, no more than a few; and how many more there were."""
+    once = list(dict.fromkeys(deeds))
+    return tuple(map(_short, once[:MOST_DEEDS])), max(0, len(once) - MOST_DEEDS)
+
+
+def _short(deed: Deed) -> Deed:
+    over = tuple(name if len(name) <= MOST_CHARACTERS else f"{name[: MOST_CHARACTERS - 3]}..." for name in deed.over)
+    return Deed(deed.table, deed.what, over[:MOST_NAMES], max(0, len(over) - MOST_NAMES))
+
+
+def _names(statement: Statement, ids: Sequence[int], draft: Draft) -> tuple[str, ...]:
+    entry = draft.tables.get(statement.name or "")
+    columns = draft.segments.whole(entry).schema.by_id if entry else {}
+    return tuple(columns[id_].name for id_ in ids if id_ in columns)
