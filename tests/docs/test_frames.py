@@ -1,4 +1,4 @@
-"""The example of docs/frames.md is run as it stands there."""
+"""The examples of docs/frames.md and docs/python.md are run as they stand there."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = (Path(__file__).parents[2] / "docs" / "frames.md").read_text()
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_example_prints_what_it_says(tmp_path: Path) -> None:
-    found = re.search(r"<!-- example: round trip -->\n```python\n(.*?)```", PAGE, re.DOTALL)
+@pytest.mark.parametrize(("page", "example"), [("frames.md", "round trip"), ("python.md", "python")])
+def test_the_example_prints_what_it_says(page: str, example: str, tmp_path: Path) -> None:
+    text = (DOCS / page).read_text()
+    found = re.search(rf"<!-- example: {example} -->\n```python\n(.*?)```", text, re.DOTALL)
     assert found
     done = subprocess.run([sys.executable, "-c", found[1]], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == re.findall(r"print\(.*?\)\s+# (.+)$", found[1], re.MULTILINE)
+    assert done.stdout.splitlines() == re.findall(r"print\(.*\)\s+# (.+)$", found[1], re.MULTILINE)

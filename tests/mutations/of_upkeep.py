@@ -71,7 +71,7 @@ UPKEEP: tuple[Mutation, ...] = (
         "        return PinnedTable(self._context, name, self._manifest, settled=self.settled)\n",
         "        newest = self._context.head.refresh().manifest\n"
         "        first = name == min(self._manifest.tables) or name not in newest.tables\n"
-        "        return PinnedTable(self._context, name, self._manifest if first else newest)\n",
+        "        return PinnedTable(self._context, name, self._manifest if first else newest, settled=self.settled)\n",
     ),
     mutation(
         "a transaction reads each table as it is by now",
