@@ -169,3 +169,13 @@ def test_a_request_id_is_applied_once(events: Cli) -> None:
     again = events("append", "events", EVENTS, "--request-id", "r1", "--json")
     assert json.loads(again.out)["already"] == {"r1": json.loads(first.out)["version"]}
     assert events("scan", "events", "--count").out.strip() == "12"
+
+
+def test_a_shell_completes_the_names_of_tables(events: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    events("create", "errors", "--columns", "id BIGINT")
+    monkeypatch.setenv("_DOLMEN_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "dolmen scan e")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert events().out.split() == ["errors", "events"]
+    monkeypatch.setenv("DOLMEN_DATABASE", "/nowhere/at/all")
+    assert events().out.split() == []

@@ -11,7 +11,9 @@ from typing import Annotated, Any, Optional
 import typer
 from typer.core import TyperGroup
 
+import dolmen
 from dolmen.cli.exit_codes import BROKEN_PIPE, INTERRUPTED
+from dolmen.errors import Error
 
 
 class Commands(TyperGroup):
@@ -58,7 +60,19 @@ DatabaseUrl = Annotated[
     typer.Option("--database", "-d", envvar="DOLMEN_DATABASE", help="s3://bucket/prefix or a directory."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-TableName = Annotated[str, typer.Argument(help="Name of the table.")]
+
+
+def _complete_table(context: typer.Context, incomplete: str) -> list[str]:
+    """The tables of the database, for shells that ask on Tab; none, if that cannot be told."""
+    database = context.params.get("database") or os.environ.get("DOLMEN_DATABASE")
+    try:
+        names = dolmen.open(database).tables() if database else []
+    except Error:
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+TableName = Annotated[str, typer.Argument(help="Name of the table.", autocompletion=_complete_table)]
 Version = Annotated[Optional[int], typer.Option("--version", help="Read this version.")]  # noqa: UP045 (typer)
 At = Annotated[Optional[str], typer.Option("--at", help="Read the version of this time (ISO 8601, UTC).")]  # noqa: UP045
 Request = Annotated[Optional[str], typer.Option("--request-id", help="Apply once, however often tried.")]  # noqa: UP045

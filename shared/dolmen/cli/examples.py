@@ -1,0 +1,63 @@
+"""Examples of the commands, as ``--help`` shows them; docs/cli.md has them all, and they are run from there."""
+
+from __future__ import annotations
+
+import typer
+from rich.markup import escape
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "create": (
+        "dolmen create users --columns 'id BIGINT NOT NULL, name VARCHAR, at TIMESTAMPTZ' --primary-key id",
+        "dolmen create events --like examples/events.csv --primary-key id --sort-key event_time",
+    ),
+    "append": (
+        "dolmen append events examples/events.csv",
+        "dolmen append events examples/events.csv --upsert --request-id load-7",
+        "zcat -f examples/events.csv | dolmen append copies - --format csv --create",
+    ),
+    "delete": (
+        "dolmen delete events --where \"user_id = 13 AND event_time < '2026-01-01'\"",
+        "dolmen delete events --keys 1,2 --request-id erasure-17",
+    ),
+    "scan": (
+        "dolmen scan events --where 'user_id = 42' --columns id,amount",
+        "dolmen scan events --order-by -event_time --limit 3 --json",
+        "dolmen scan events --version 3 -o events.parquet",
+        "dolmen scan events | head -3",
+    ),
+    "sql": (
+        "dolmen sql 'SELECT kind, count(*) AS n FROM events GROUP BY kind ORDER BY n DESC'",
+        "dolmen sql 'SELECT events.*, name FROM events LEFT JOIN users ON user_id = users.id' -o joined.csv.gz",
+    ),
+    "history": ("dolmen history --limit 5",),
+    "tables": ("dolmen tables", "dolmen tables --version 3 --json"),
+    "show": ("dolmen show events",),
+    "drop": ("dolmen drop copies --yes",),
+    "set": ("dolmen set events target_file_bytes=256MB 'ttl=event_time 3650d'",),
+    "settings": ("dolmen settings events",),
+    "stats": ("dolmen stats",),
+    "resolve": ("dolmen resolve events",),
+    "compact": ("dolmen compact --dry-run",),
+    "maintain": ("dolmen maintain",),
+    "gc": ("dolmen gc --dry-run",),
+    "verify": ("dolmen verify --deep",),
+    "apply": ("dolmen apply examples/tables.yaml -d declared --dry-run --exit-code || test $? -eq 9",),
+    "local": ("dolmen local --once",),
+    "backfill": ("dolmen backfill .local/landing --dry-run",),
+    "request-delete": (
+        "dolmen request-delete events --where 'user_id = 42' --queue .local/queue --request-id erasure-18",
+    ),
+    "request-status": ("dolmen request-status erasure-18 --queue .local/queue || test $? -eq 4",),
+    "check-store": ("dolmen check-store ./somewhere",),
+    "simulate": ("dolmen simulate --seed 1 --steps 300",),
+    "rejected": (),
+}
+"""By command, in the order in which they can be run."""
+
+
+def add_examples(app: typer.Typer) -> None:
+    """Shows the examples below the help of each command."""
+    for command in app.registered_commands:
+        name = command.name or str(getattr(command.callback, "__name__", ""))
+        if lines := EXAMPLES.get(name):
+            command.epilog = "\n\n".join(["Examples:", *(escape(line) for line in lines)])

@@ -1,0 +1,114 @@
+"""docs/cli.md is run as it stands there; and every ``dolmen`` command that a page or a message names exists, with its
+options."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from dolmen.cli import exit_codes
+from dolmen.cli.examples import EXAMPLES
+from dolmen.cli.options import app
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "cli.md").read_text()
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "Makefile"]
+SOURCES = [*sorted((ROOT / "shared").rglob("*.py")), *sorted((ROOT / "functions").rglob("*.py"))]
+SOURCES += [*sorted((ROOT / "jobs").glob("*.py")), *sorted((ROOT / "examples").glob("*.py")), ROOT / "template.yaml"]
+_GLOBAL = {"--version", "--help", "-h", "--install-completion", "--show-completion"}
+
+
+def tours() -> str:
+    return "".join(re.findall(r"<!-- tour: [a-z ]+ -->\n```sh\n(.*?)```", PAGE, re.DOTALL))
+
+
+def test_the_page_runs_as_it_stands_there(tmp_path: Path) -> None:
+    for name in ("examples", "functions"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-eu", "-c", tours()],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "events.parquet").is_file()
+    assert (tmp_path / "joined.csv.gz").is_file()
+    assert '"id":6' in done.stdout
+
+
+def test_the_page_has_every_example_of_the_help() -> None:
+    lines = tours().splitlines()
+    for examples in EXAMPLES.values():
+        for example in examples:
+            assert any(line.startswith(example) for line in lines), example
+
+
+def test_every_command_has_an_example_that_its_help_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert EXAMPLES.keys() == commands().keys()
+    for name, command in commands().items():
+        if EXAMPLES[name]:
+            shown = command.get_help(command.make_context(name, [], resilient_parsing=True))
+            shown += capsys.readouterr().out
+            words = re.sub(r"[\s│]+", "", shown)
+            assert re.sub(r"\s+", "", EXAMPLES[name][0]) in words, name
+
+
+def test_the_page_has_every_exit_code() -> None:
+    assert exit_codes.__doc__
+    codes = re.findall(r"^(\d+) ", exit_codes.__doc__, re.MULTILINE)
+    assert set(codes) == set(re.findall(r"\d+", " ".join(re.findall(r"^\| ([\d, ]+) \|", PAGE, re.MULTILINE))))
+
+
+@cache
+def commands() -> dict[str, Any]:
+    group: Any = typer.main.get_command(app)
+    return dict(group.commands)
+
+
+def named(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Each mention of a command, with the options that stand behind it on its line."""
+    for name, rest in re.findall(r"\bdolmen ([a-z][a-z-]+)((?: [^`\n|;]*)?)", text):
+        if name in commands():
+            yield name, re.findall(r"(?<![\w-])(--[a-z][a-z-]*|-[a-z](?![\w-]))", rest)
+
+
+def test_every_option_that_is_named_with_a_command_exists() -> None:
+    mentions = [(file, *mention) for file in (*PAGES, *SOURCES) for mention in named(file.read_text())]
+    assert len(mentions) > 100
+    for file, name, options in mentions:
+        command = commands()[name]
+        members = getattr(command, "commands", {"": command}).values()
+        known = {
+            word for one in members for parameter in one.params for word in (*parameter.opts, *parameter.secondary_opts)
+        }
+        for option in options:
+            assert option in known | {"--help", "-h"}, f"{file}: dolmen {name} has no {option}"
+
+
+@pytest.mark.parametrize("file", PAGES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_every_command_in_code_on_a_page_exists(file: Path) -> None:
+    text = file.read_text()
+    blocks = "".join(re.findall(r"```(?:sh|bash)\n(.*?)```", text, re.DOTALL))
+    code = [*re.findall(r"`(dolmen [^`\n]+)`", text), *re.findall(r"^(dolmen .+)$", blocks, re.MULTILINE)]
+    for line in code:
+        word = line.split()[1]
+        assert word in commands() or word in _GLOBAL or not re.fullmatch(r"[a-z][a-z-]+|--?[a-z-]+", word), line
+
+
+def test_a_version_is_asked_for_as_a_version() -> None:
+    for file in [*PAGES, *SOURCES]:
+        assert not re.search(r"dolmen \w+ [^`\n]*--at (VERSION|\d+\b(?!-))", file.read_text()), file
