@@ -23,10 +23,11 @@ that is never closed still ends the reading, and so does a header that cannot be
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, combinations
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +45,7 @@ from dolmen.ingest.files.infer import NOTHING, TEXT, shape_of_cells
 from dolmen.ingest.files.json_text import nested_parse
 from dolmen.ingest.files.options import BadRow, OnBadRow, ReadOptions
 from dolmen.ingest.files.quoting import Records, last_record_end
-from dolmen.ingest.files.text import precision_check, text_cast
+from dolmen.ingest.files.text import precision_check, text_cast, within_years
 from dolmen.ingest.files.times import TimeFormat
 from dolmen.write.conform import Plan, conform_batch, plan_conform
 from dolmen.write.lossless import Cast, Misfit
@@ -189,6 +190,8 @@ class _File:
         several = len(self.names) > 1
         if not data or (data.isspace() and several and not data.strip(b"\r\n")):
             return _nothing(pa.schema(list(types.items())))
+        if not data.endswith((b"\n", b"\r")):
+            data += b"\n"  # else pyarrow takes an empty last field for a quoted one if the one before it is quoted
         marked = data.startswith(_MARK)
         if marked:
             data = b"\n" + data  # in the middle of a file it is text, and pyarrow would skip it
@@ -263,11 +266,14 @@ class _Converter:
         times = options.times
         self._find_cast = partial(_cell_cast, times=times, ignore_extra=options.ignore_extra)
         native = {field.name: kind for field in schema if (kind := _native_type(field.type, times)) is not None}
-        wary = {name: kind for name, kind in native.items() if not (t.is_integer(kind) or t.is_decimal(kind))}
-        self._has_decimals = any(t.is_decimal(kind) for kind in native.values())
+        self._suspects = [suspect for suspect in _SUSPECTS if any(map(suspect.concerns, native.values()))]
         try:
             self._text = self._ask({}, schema)
-            self._native, self._wary = self._ask(native, schema), self._ask(wary, schema)
+            self._asked = {
+                doubts: self._ask(_without(native, doubts), schema)
+                for size in range(len(self._suspects) + 1)
+                for doubts in combinations(self._suspects, size)
+            }
         except SchemaError as error:
             raise SchemaError(f"file {file.name!r}: {error}") from None
 
@@ -293,8 +299,7 @@ class _Converter:
         return pa.concat_batches(made) if made else _nothing(self._text.plan.target), len(rows)
 
     def _convert(self, block: Block, row: int) -> pa.RecordBatch:
-        wary = _may_be_hexadecimal(block.data) or (self._has_decimals and may_be_tiny(block.data))
-        asked = self._wary if wary else self._native
+        asked = self._asked[tuple(suspect for suspect in self._suspects if suspect.is_in(block.data))]
         try:
             return conform_batch(self._file.parse(block.data, asked.types), asked.plan, first_row=row)
         except (pa.ArrowInvalid, UnicodeDecodeError, RowError):
@@ -367,6 +372,23 @@ def _is_parsed_natively(target: pa.DataType) -> bool:
     )
 
 
+@dataclass(frozen=True)
+class _Suspect:
+    """Text that pyarrow's CSV reader may take for more than ``text`` does: columns are then asked for as text.
+
+    Args:
+        concerns: whether it does so where it reads values of this type.
+        is_in: whether a block of text may hold some; seldom wrong, and cheap.
+    """
+
+    concerns: Callable[[pa.DataType], bool]
+    is_in: Callable[[bytes], bool]
+
+
+def _without(native: dict[str, pa.DataType], doubts: Sequence[_Suspect]) -> dict[str, pa.DataType]:
+    return {name: kind for name, kind in native.items() if not any(doubt.concerns(kind) for doubt in doubts)}
+
+
 def _may_be_hexadecimal(data: bytes) -> bool:
     """Whether there is a 0x anywhere, which pyarrow would take for the beginning of an integer."""
     if b"x" not in data and b"X" not in data:
@@ -375,11 +397,37 @@ def _may_be_hexadecimal(data: bytes) -> bool:
     return bool(((array[1:] | _LOWER_CASE == ord("x")) & (array[:-1] == ord("0"))).any())
 
 
+def _may_have_payload(data: bytes) -> bool:
+    """Whether there is a nan(1) anywhere, which pyarrow would take for NaN."""
+    return b"(" in data and _PAYLOAD.search(data) is not None
+
+
+def _may_be_hour_alone(data: bytes) -> bool:
+    """Whether there is a 2024-02-29T13 anywhere, which pyarrow would take for 13:00."""
+    array = np.frombuffer(data + b"\n\n\n", np.uint8)
+    marks = np.flatnonzero((array[1:-3] == ord("T")) | (array[1:-3] == ord(" "))) + 1
+    if not len(marks):
+        return False
+    digits = (array - ord("0")) < 10  # unsigned: what is below 0 is far above
+    return bool((digits[marks - 1] & digits[marks + 1] & digits[marks + 2] & (array[marks + 3] != ord(":"))).any())
+
+
+_PAYLOAD = re.compile(rb"[nN]\(")
+_SUSPECTS = (
+    _Suspect(lambda kind: bool(t.is_integer(kind) or t.is_decimal(kind)), _may_be_hexadecimal),
+    _Suspect(t.is_decimal, may_be_tiny),
+    _Suspect(t.is_floating, _may_have_payload),
+    _Suspect(t.is_timestamp, _may_be_hour_alone),
+)
+
+
 def _cell_cast(
     source: pa.DataType, target: pa.DataType, *, times: TimeFormat | None, ignore_extra: bool
 ) -> Cast | None:
     """The cast of cells, parsed to ``target`` or to numbers already, or text (see ``lossless.FindCast``)."""
     if source == target or (t.is_decimal(source) and t.is_decimal(target)):
+        if t.is_timestamp(target) or t.is_date(target):
+            return within_years
         return _not_infinite if t.is_floating(target) else precision_check(target)
     if times is not None and (numbers := times.number_cast(source, target)) is not None:
         return numbers

@@ -16,7 +16,9 @@ time64                ``13:45``, ``13:45:10`` or ``13:45:10.123456``
 binary, fixed size    base64 (RFC 4648, padded), as in dolmen's own JSON
 ====================  ==============================================================================================
 
-Spaces around anything but a string do not count.
+Spaces around anything but a string do not count. Dates and timestamps lie within the years 1 to 9999 (UTC), exponents
+of integers and decimals within -1000 to 1000. Arrow's parsers take more than this in places: ``nan(1)``, an hour
+without minutes, the year 0; that is refused here.
 """
 
 from __future__ import annotations
@@ -35,6 +37,10 @@ from dolmen.write.lossless import Cast, Misfit, shown
 Parse: TypeAlias = Callable[[pa.Array], pa.Array]
 
 _EXACT_INTEGER = pa.decimal128(38, 0)
+_HOUR_ALONE = "[T ][0-9]{2}([Z+-]|$)"
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+"""Of the years 1 and 9999, in days since 1970: what Python, and ISO 8601, have words for."""
+_DAY_US = 86_400_000_000
 
 
 def text_cast(target: pa.DataType, *, empty_is_null: bool, parse: Parse | None = None) -> Cast:
@@ -93,7 +99,9 @@ def _parse(text: pa.Array, target: pa.DataType) -> pa.Array:
     if t.is_floating(target):
         return _parse_float(text, target)
     if t.is_timestamp(target):
-        return _parse_timestamp(text, target)
+        return within_years(_parse_timestamp(text, target))
+    if t.is_date(target):
+        return within_years(text.cast(target))
     if t.is_time(target):
         moments = _parse_timestamp(pc.binary_join_element_wise("1970-01-01", text, "T"), pa.timestamp("us"))
         return moments.cast(target)
@@ -112,6 +120,8 @@ def _parse_integer(text: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _parse_float(text: pa.Array, target: pa.DataType) -> pa.Array:
+    if pc.any(pc.match_substring(text, "(")).as_py():
+        raise Misfit("NaN with a payload")  # Arrow would take nan(1) for NaN
     values = text.cast(target)
     infinite = pc.is_inf(values)
     if (
@@ -122,7 +132,19 @@ def _parse_float(text: pa.Array, target: pa.DataType) -> pa.Array:
     return values
 
 
+def within_years(values: pa.Array) -> pa.Array:
+    """Dates or timestamps as they are. Raises Misfit unless all lie within the years 1 to 9999, UTC."""
+    unit = pa.int32() if t.is_date(values.type) else pa.int64()
+    ends = pc.min_max(values.view(unit)).as_py()
+    scale = 1 if t.is_date(values.type) else _DAY_US
+    if ends["min"] is not None and (ends["min"] < FIRST_DAY * scale or ends["max"] >= (LAST_DAY + 1) * scale):
+        raise Misfit("not within the years 1 to 9999")
+    return values
+
+
 def _parse_timestamp(text: pa.Array, target: pa.DataType) -> pa.Array:
+    if pc.any(pc.match_substring_regex(text, _HOUR_ALONE)).as_py():
+        raise Misfit("an hour without minutes")  # Arrow would take 01 for 01:00
     try:
         return text.cast(target)
     except pa.ArrowInvalid:

@@ -37,7 +37,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.errors import InputError
-from dolmen.ingest.files.text import Parse, parse_text
+from dolmen.ingest.files.text import FIRST_DAY, LAST_DAY, Parse, parse_text
 from dolmen.write.lossless import Cast, Misfit, shown
 
 _UNIT_DIGITS = {"epoch_s": 6, "epoch_ms": 3, "epoch_us": 0}
@@ -47,7 +47,6 @@ _SECONDS = pa.decimal128(32, 6)
 """Seconds to the microsecond, with more digits than there are years for."""
 
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 and 9999: what Python, and ISO 8601, have words for
 _DAY_US = 86_400_000_000
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _LONG_MONTHS = "january|february|march|april|may|june|july|august|september|october|november|december"
@@ -213,11 +212,11 @@ def _parse_numbers(text: pa.Array, digits: int, target: pa.DataType) -> pa.Array
 def _cast_numbers(numbers: pa.Array, digits: int, target: pa.DataType) -> pa.Array:
     """Numbers since the epoch as times."""
     if t.is_date(target):
-        digits, low, high = 0, _FIRST_DAY, _LAST_DAY
+        digits, low, high = 0, FIRST_DAY, LAST_DAY
     elif t.is_time(target):
         low, high = 0, _DAY_US - 1
     else:
-        low, high = _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1
+        low, high = FIRST_DAY * _DAY_US, (LAST_DAY + 1) * _DAY_US - 1
     try:
         if t.is_decimal(numbers.type):
             exact = numbers.cast(pa.decimal128(32, digits))  # as many decimal places as count: none is lost
