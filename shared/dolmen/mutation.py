@@ -15,11 +15,11 @@ from dolmen.context import Context
 from dolmen.errors import InputError, LimitError, SchemaError
 from dolmen.format.entries import DataFile, KeysTombstone, WhereTombstone
 from dolmen.format.keys import Keys, add_keys, keys_from_arrow
-from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.manifest import PREDICATE_EXPRESSIONS, Manifest, TableEntry
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.values import to_array
 from dolmen.intent import Intent, LateIntent
-from dolmen.predicate import Predicate, as_keys, check_evaluates, columns, parse, to_builtins, to_json
+from dolmen.predicate import Predicate, as_keys, check_evaluates, columns, parse, to_builtins, to_json, uses_calls
 from dolmen.reading import Where
 from dolmen.scan.positions import matching_positions
 from dolmen.write.conform import conform
@@ -157,7 +157,8 @@ def delete_where(
     ids = tuple(sorted(columns(predicate)))
     blob = bench.tombstone_object(name, entry.uuid).add_where(body, ids)
     inline = to_builtins(predicate) if len(body) <= INLINE_BYTES else None
-    return Write(name, entry.uuid, tombstones=(WhereTombstone(ids, blob, inline),), request=request)
+    needs = (PREDICATE_EXPRESSIONS,) if uses_calls(predicate) else ()
+    return Write(name, entry.uuid, tombstones=(WhereTombstone(ids, blob, inline, needs=needs),), request=request)
 
 
 def delete_keys(bench: Workbench, name: str, entry: TableEntry, keys: Keys, request: str | None = None) -> Write:

@@ -13,7 +13,7 @@ from dolmen.context import Context
 from dolmen.format.entries import Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Schema
-from dolmen.predicate import Predicate, from_builtins, parse, to_sql
+from dolmen.predicate import Parameters, Predicate, from_builtins, parse, to_sql, with_parameters
 from dolmen.scan.scan import Scan
 from dolmen.segments.live import LiveFiles, tombstones_of
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
-Where: TypeAlias = str | Mapping[str, Any] | Predicate | None
-"""A predicate: SQL text (``"user_id = 42 AND price > 3"``), a mapping of columns to values, or a bound one."""
+Where: TypeAlias = str | Mapping[str, Any] | tuple[str, Parameters] | Predicate | None
+"""A predicate: SQL text (``"user_id = 42 AND price > 3"``), a mapping of columns to values, a pair of text
+and the values of its parameters, or a bound one (docs/predicates.md)."""
 
 
 class ReadableTable:
@@ -83,9 +84,10 @@ class ReadableTable:
     def scan(
         self,
         columns: Sequence[str] | None = None,
-        where: Where | Predicate = None,
+        where: Where = None,
         limit: int | None = None,
         *,
+        parameters: Parameters | None = None,
         order_by: str | Sequence[str] | None = None,
         with_commit_ts: bool = False,
     ) -> Scan:
@@ -94,6 +96,7 @@ class ReadableTable:
         Args:
             columns: names, in the order wanted; all by default.
             where: only rows for which this is TRUE; or a predicate that is bound to this schema already.
+            parameters: values of ``?`` in the text of ``where``, or by name of ``:name``.
             limit: at most so many rows, whichever come first (see ``order_by``).
             order_by: columns to sort by, descending with a leading ``-``; NaN and then NULLs come last either way.
                 Sorts in memory.
@@ -105,6 +108,7 @@ class ReadableTable:
         """
         manifest = self._snapshot()
         entry = self._context.segments.whole(manifest.table(self.name))
+        where = with_parameters(where, parameters)
         predicate = None if where is None else self._bound(where, entry)
         self._note_read(predicate)
         return Scan(
@@ -122,12 +126,13 @@ class ReadableTable:
             reading=self._context.reading,
         )
 
-    def _bound(self, where: str | Mapping[str, Any] | Predicate, entry: TableEntry) -> Predicate:
+    def _bound(self, where: Where, entry: TableEntry) -> Predicate:
+        assert where is not None
         return parse(where, entry.schema, now_us=self._context.store.clock.now_us)
 
-    def count(self, where: Where = None) -> int:
+    def count(self, where: Where = None, *, parameters: Parameters | None = None) -> int:
         """How many rows there are (for which ``where`` is TRUE); from metadata alone where that is exact."""
-        return self.scan(where=where).count()
+        return self.scan(where=where, parameters=parameters).count()
 
     def to_arrow(self) -> pa.Table:
         """All rows. Short for ``scan().to_arrow()``."""

@@ -11,6 +11,7 @@ from dolmen.errors import ConflictError, InputError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import TABLE_PROPERTIES, shown
 from dolmen.mutation import Mode
+from dolmen.predicate import Parameters
 from dolmen.reading import ReadableTable, Where
 from dolmen.replay import replay
 from dolmen.results import Commit
@@ -97,6 +98,7 @@ class Table(ReadableTable):
         self,
         where: Where = None,
         *,
+        parameters: Parameters | None = None,
         keys: Any = None,
         on: Sequence[str] | None = None,
         mode: Mode = "tombstone",
@@ -110,12 +112,13 @@ class Table(ReadableTable):
 
         Args:
             where: SQL text or a mapping; ``"TRUE"`` deletes all rows.
+            parameters: values of ``?`` in the text of ``where``, or by name of ``:name``.
             keys: values (tuples for several columns) of the primary key or of the columns ``on``.
             request, message: as for ``append``; neither the order of keys nor ``mode`` makes it another delete.
         """
 
         def statement(table: TransactionTable) -> None:
-            table.delete(where, keys=keys, on=on, mode=mode, request=request)
+            table.delete(where, parameters=parameters, keys=keys, on=on, mode=mode, request=request)
 
         arguments.one_of("mode", mode, get_args(Mode))
         if mode == "positions":  # a file may be replaced between the look-up and the commit: look again

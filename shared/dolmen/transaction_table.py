@@ -13,7 +13,7 @@ from dolmen.errors import InputError
 from dolmen.format.keys import Keys
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import check_table_properties
-from dolmen.predicate import Predicate
+from dolmen.predicate import Parameters, Predicate, with_parameters
 from dolmen.reading import ReadableTable, Where
 from dolmen.write.row_digest import RowDigest, content_digest
 
@@ -139,6 +139,7 @@ class TransactionTable(ReadableTable):
         self,
         where: Where = None,
         *,
+        parameters: Parameters | None = None,
         keys: Any = None,
         on: Sequence[str] | None = None,
         mode: mutation.Mode = "tombstone",
@@ -147,6 +148,7 @@ class TransactionTable(ReadableTable):
         """See ``Table.delete``."""
         transaction = self._transaction
         entry = transaction.entry(self.name)
+        where = with_parameters(where, parameters)
         if (keys is None) == (where is None):
             raise InputError("delete takes a predicate or keys=..., one of them")
         arguments.one_of("mode", mode, get_args(mutation.Mode))

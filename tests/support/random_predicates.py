@@ -49,6 +49,8 @@ def _leaf(rng: Rng, table: pa.Table) -> str:
     def literal() -> str:
         return _literal(rng, table[field.name])
 
+    if rng.random() < 0.12:
+        return _computed(rng, name, field.type, literal)
     if rng.random() < 0.01:
         return rng.choice(["TRUE", "FALSE", "NULL", f"{name} = NULL"])
     if pa.types.is_boolean(field.type) and rng.random() < 0.5:
@@ -71,6 +73,42 @@ def _leaf(rng: Rng, table: pa.Table) -> str:
     weights, makers = zip(*forms, strict=True)
     make: Callable[[], str] = rng.choices(makers, weights)[0]
     return make()
+
+
+def _computed(rng: Rng, name: str, arrow_type: pa.DataType, literal: Callable[[], str]) -> str:
+    """A comparison of what is computed of a column."""
+    operator, small = rng.choice(_OPERATORS), rng.choice([-3, -1, 1, 2, 3, 10])
+    t = pa.types
+    if t.is_integer(arrow_type):
+        remainder = f"{name} % {small} {operator} {rng.randint(-2, 2)}"
+        forms = [
+            f"{name} + {small} {operator} {literal()}",
+            f"{name} * 2 - 1 IN ({rng.randint(-5, 5)}, {rng.randint(-5, 5)}, {literal()})",
+            f"{name} / {small} {operator} {rng.randint(-3, 3)}.5",
+            f"{small} - {name} BETWEEN -5 AND 5",
+            f"CAST({name} AS DOUBLE) {operator} {literal()}",
+            f"TRY_CAST({name} AS {rng.choice(['TINYINT', 'UINTEGER', 'DECIMAL(4, 1)'])}) {operator} 3",
+            f"TRY_CAST({name} AS TINYINT) IS {rng.choice(['', 'NOT '])}NULL",
+            f"{name}::VARCHAR {operator} '{rng.randint(-20, 20)}'",
+            f"(-{name}) {operator} {small}",
+        ]
+        return rng.choice(forms if arrow_type == pa.uint64() else [*forms, remainder, remainder])
+    if t.is_decimal(arrow_type) and arrow_type.precision <= 15:
+        forms = [f"{name} * 2 {operator} {literal()}", f"{name} - 0.5 {operator} {literal()}", f"{name} / 4 > 0.25"]
+        return rng.choice(forms)
+    if t.is_floating(arrow_type):
+        forms = [f"{name} * 0.5 {operator} {literal()}", f"{name} + 1 {operator} {literal()}", f"{name} / 0 = 'nan'"]
+        return rng.choice([*forms, f"-{name} {operator} {literal()}", f"{name}::DOUBLE {operator} {literal()}"])
+    if t.is_string(arrow_type):
+        function = rng.choice(["lower", "upper"])
+        text = literal()
+        forms = [f"= {text}", f"LIKE {text[:-1]}%'", f"IN ({text}, '', 'ab', 'AB')", f"= {function}({name})", "IS NULL"]
+        return f"{function}({name}) {rng.choice(forms)}"
+    if t.is_date(arrow_type) or t.is_timestamp(arrow_type):
+        day = "" if t.is_date(arrow_type) else f"CAST({name} AS DATE) {operator} DATE '2001-09-09'"
+        forms = [f"year({name}) {operator} 2001", f"month({name}) {operator} 6", f"day({name}) {operator} 15"]
+        return rng.choice([*forms, day or forms[0], f"extract(month FROM {name}) IN (1, 2, 12)"])
+    return f"{name} IS NOT NULL"
 
 
 def _list(rng: Rng, literal: Callable[[], str]) -> str:

@@ -41,6 +41,7 @@ class Draft:
         self.properties: dict[str, Any] = base.properties
         self.own_segments = base.segments
         self.released = base.released
+        self.features = base.features
         self._objects: set[str] = set()
         self._trees: dict[str, Segment] = {}
 
@@ -93,6 +94,10 @@ class Draft:
 
     def _dropped_here(self, name: str) -> TableEntry:
         return msgspec.structs.replace(self.base, tables=self.tables).table(name)
+
+    def require(self, features: Iterable[str]) -> None:
+        """Notes what a reader must understand from now on; it stays, as older versions can be restored."""
+        self.features = tuple(sorted({*self.features, *features}))
 
     def release(self, objects: Iterable[str]) -> None:
         """Notes objects from which this commit removes a reference."""
@@ -157,6 +162,7 @@ class Draft:
             swept=self.swept,
             properties=self.properties,
             segments=self.own_segments,
+            features=self.features,
         )
 
     def _history(self) -> tuple[HistoryEntry, ...]:

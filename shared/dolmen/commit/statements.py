@@ -112,6 +112,7 @@ class Write:
         for tombstone in self.tombstones:
             if gone := set(tombstone.columns) - entry.schema.by_id.keys():
                 raise ConflictError(f"table {self.name!r}: columns {sorted(gone)} of the delete were dropped meanwhile")
+        draft.require(need for tombstone in self.tombstones for need in getattr(tombstone, "needs", ()))
         draft.tables[self.name] = msgspec.structs.replace(
             entry,
             files=(*entry.files, *(file.stamped(ts) for file in self.files)),

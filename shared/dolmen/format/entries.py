@@ -126,12 +126,14 @@ class WhereTombstone(msgspec.Struct, frozen=True, omit_defaults=True, tag_field=
         columns: ids of the columns the predicate names.
         blob: the predicate's JSON in the commit's ``.del`` object: the record.
         predicate: the same predicate, inline when it is small, so that readers fetch nothing.
+        needs: features of the format that its predicate goes by; the manifest names them.
     """
 
     columns: tuple[int, ...]
     blob: Blob
     predicate: dict[str, Any] | None = None
     ts: int = UNSTAMPED
+    needs: tuple[str, ...] = ()
 
     def stamped(self, ts: int) -> WhereTombstone:
         """This tombstone with its statement's timestamp."""

@@ -17,7 +17,9 @@ from dolmen.format.schema import Schema
 from dolmen.format.values import Json
 
 HISTORY_LENGTH = 64
-FEATURES: frozenset[str] = frozenset()
+PREDICATE_EXPRESSIONS = "predicate-expressions"
+"""Tombstones may compute with columns: predicates may have nodes of kind ``call``."""
+FEATURES = frozenset({PREDICATE_EXPRESSIONS})
 """Features of the format, beyond its version, that this code understands."""
 
 

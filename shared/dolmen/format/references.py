@@ -80,7 +80,7 @@ WITHOUT: dict[type, tuple[str, ...]] = {
         "removed",  # uuids of files that are NOT needed
     ),
     Vector: ("offset", "length", "crc32", "cardinality"),
-    WhereTombstone: ("columns", "predicate", "ts"),
+    WhereTombstone: ("columns", "predicate", "ts", "needs"),
 }  # fmt: skip
 """Fields that hold no references."""
 

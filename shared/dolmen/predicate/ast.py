@@ -23,6 +23,7 @@ from dolmen.format.decoding import prepare
 from dolmen.format.schema import type_from_json
 from dolmen.format.values import Json, Plain
 from dolmen.format.values import from_json as value_from_json
+from dolmen.predicate.functions import Function, result_of
 from dolmen.predicate.limits import MAX_DEPTH
 
 Op: TypeAlias = Choice["=", "<>", "<", "<=", ">", ">="]
@@ -57,12 +58,32 @@ class Literal(msgspec.Struct, frozen=True, dict=True, tag="literal", tag_field="
         return value_from_json(self.value, self.arrow_type)
 
 
+class Call(msgspec.Struct, frozen=True, tag="call", tag_field="kind"):
+    """What a function gives of columns, as if it were a column of its own.
+
+    Args:
+        type: stored type of the result: ``result_of`` the arguments' types.
+    """
+
+    function: Function
+    args: tuple[Term | Literal, ...]
+    type: str
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The result's type as an Arrow type."""
+        return type_from_json(self.type)
+
+
+Term: TypeAlias = Column | Call
+
+
 class Compare(msgspec.Struct, frozen=True, tag="compare", tag_field="kind"):
     """``left op right``; NULL when either is NULL."""
 
     op: Op
-    left: Column
-    right: Column | Literal
+    left: Term
+    right: Term | Literal
 
 
 class In(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag="in", tag_field="kind"):
@@ -74,7 +95,7 @@ class In(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag="in", t
         null: whether NULL is a member too: then a value that is not found gives NULL instead of FALSE.
     """
 
-    column: Column
+    column: Term
     type: str
     values: tuple[Json, ...]
     null: bool = False
@@ -99,7 +120,7 @@ class In(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag="in", t
 class IsNull(msgspec.Struct, frozen=True, tag="is_null", tag_field="kind"):
     """``column IS NULL``; never NULL itself."""
 
-    column: Column
+    column: Term
 
 
 class Like(msgspec.Struct, frozen=True, omit_defaults=True, tag="like", tag_field="kind"):
@@ -110,7 +131,7 @@ class Like(msgspec.Struct, frozen=True, omit_defaults=True, tag="like", tag_fiel
         ignore_case: ILIKE: both sides are lower-cased first, character by character.
     """
 
-    column: Column
+    column: Term
     pattern: str
     escape: str | None = None
     ignore_case: bool = False
@@ -151,13 +172,35 @@ Predicate: TypeAlias = Compare | In | IsNull | Like | Truth | Constant | Not | A
 TRUE, FALSE, NULL = Constant(True), Constant(False), Constant(None)
 
 
-def columns_of(p: Predicate) -> tuple[Column, ...]:
-    """The columns that a leaf names, in reading order."""
+def terms_of(p: Predicate) -> tuple[Term, ...]:
+    """The columns, and what is computed of columns, that a leaf looks at, in reading order."""
     if isinstance(p, Compare):
-        return (p.left, p.right) if isinstance(p.right, Column) else (p.left,)
+        return (p.left,) if isinstance(p.right, Literal) else (p.left, p.right)
     if isinstance(p, (In, IsNull, Like, Truth)):
         return (p.column,)
     return ()
+
+
+def columns_in(term: Term | Literal) -> tuple[Column, ...]:
+    """The columns of a term, in reading order."""
+    if isinstance(term, Call):
+        return tuple(column for arg in term.args for column in columns_in(arg))
+    return (term,) if isinstance(term, Column) else ()
+
+
+def computes(p: Predicate) -> bool:
+    """Whether a leaf looks at what is computed of columns: what statistics and keys say nothing of."""
+    return any(isinstance(term, Call) for term in terms_of(p))
+
+
+def uses_calls(p: Predicate) -> bool:
+    """Whether anything in a predicate is computed of columns."""
+    return computes(p) or any(map(uses_calls, children(p)))
+
+
+def columns_of(p: Predicate) -> tuple[Column, ...]:
+    """The columns that a leaf names, in reading order."""
+    return tuple(column for term in terms_of(p) for column in columns_in(term))
 
 
 def children(p: Predicate) -> tuple[Predicate, ...]:
@@ -214,8 +257,8 @@ def _check(p: Predicate, depth: int = 1) -> None:
     """Meets types and values that would only fail later, in the middle of a scan."""
     if depth > MAX_DEPTH:
         raise SchemaError(f"more than {MAX_DEPTH} levels")
-    for column in columns_of(p):
-        assert column.arrow_type is not None
+    for term in terms_of(p):
+        _check_term(term, depth)
     if isinstance(p, Compare) and isinstance(p.right, Literal):
         _check_value(p.right.plain, p.right.arrow_type)
     if isinstance(p, In):
@@ -226,6 +269,22 @@ def _check(p: Predicate, depth: int = 1) -> None:
             _check_value(value, arrow_type)
     for child in children(p):
         _check(child, depth + 1)
+
+
+def _check_term(term: Term | Literal, depth: int) -> None:
+    if isinstance(term, Literal):
+        _check_value(term.plain, term.arrow_type)
+    if isinstance(term, Call):
+        if depth > MAX_DEPTH:
+            raise SchemaError(f"more than {MAX_DEPTH} levels")
+        for arg in term.args:
+            _check_term(arg, depth + 1)
+        if all(isinstance(arg, Literal) for arg in term.args):
+            raise SchemaError("a function of literals alone")
+        if result_of(term.function, [arg.arrow_type for arg in term.args], term.arrow_type) != term.arrow_type:
+            raise SchemaError(f"{term.function} does not give {term.type}")
+    else:
+        assert term.arrow_type is not None
 
 
 def _check_value(value: Plain, arrow_type: pa.DataType) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -23,6 +23,7 @@ from dolmen.predicate.ast import (
     NULL,
     TRUE,
     And,
+    Call,
     Column,
     Compare,
     Constant,
@@ -34,14 +35,42 @@ from dolmen.predicate.ast import (
     Op,
     Or,
     Predicate,
+    Term,
     Truth,
-    columns_of,
+    terms_of,
 )  # fmt: skip
 from dolmen.predicate.constants import MAX_DIGITS, Value, from_text
+from dolmen.predicate.constants import NULL as NULL_VALUE
 from dolmen.predicate.domain import HOLDS, Domain, domain_of, fit, grid, into, join, order, plain_of
+from dolmen.predicate.functions import Function, result_of
 from dolmen.predicate.limits import MAX_MEMBERS, MAX_PATTERN, check_count, shown
 
-Side: TypeAlias = Field | Value
+
+class Computed(NamedTuple):
+    """What is computed of columns: in conditions it stands where a column may."""
+
+    call: Call
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The result's type."""
+        return self.call.arrow_type
+
+    @property
+    def type(self) -> str:
+        """The result's type, for messages."""
+        return self.call.type
+
+    @property
+    def name(self) -> str:
+        """What it is, for messages."""
+        return f"{self.call.function}(...)"
+
+
+Named: TypeAlias = Field | Computed
+Side: TypeAlias = Named | Value
+
+_NAMED = (Field, Computed)
 
 _MIRROR: dict[Op, Op] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _TYPES = {
@@ -85,9 +114,9 @@ def compare(op: Op, left: Side, right: Side, within: Domain | None = None) -> Pr
     Raises:
         PredicateError: the sides have types that do not compare.
     """
-    if isinstance(left, Value) and isinstance(right, Field):
+    if isinstance(left, Value) and isinstance(right, _NAMED):
         return compare(_MIRROR[op], right, left, within)
-    if isinstance(left, Field):
+    if isinstance(left, _NAMED):
         right = _coerced(right, left)
     if any(isinstance(side, Value) and side.kind is None for side in (left, right)):
         return NULL
@@ -106,9 +135,9 @@ def compare(op: Op, left: Side, right: Side, within: Domain | None = None) -> Pr
 def between(value: Side, low: Side, high: Side) -> Predicate:
     """``low <= value <= high``, all three in their common domain."""
     sides = [value, low, high]
-    for field in [side for side in sides if isinstance(side, Field)][:1]:
+    for field in [side for side in sides if isinstance(side, _NAMED)][:1]:
         sides = [_coerced(side, field) for side in sides]
-    known = [side for side in sides if isinstance(side, Field) or side.kind is not None]
+    known = [side for side in sides if isinstance(side, _NAMED) or side.kind is not None]
     if not known:
         return NULL
     domain = _domain(known)
@@ -116,7 +145,7 @@ def between(value: Side, low: Side, high: Side) -> Predicate:
     return conjunction([compare(">=", value, low, domain), compare("<=", value, high, domain)])
 
 
-def one_of(field: Field, values: Iterable[Value]) -> Predicate:
+def one_of(field: Named, values: Iterable[Value]) -> Predicate:
     """``field IN (values)``."""
     coerced = [_coerced(value, field) for value in values]
     check_count(len(coerced), MAX_MEMBERS, "members of an IN", "split it")
@@ -150,19 +179,21 @@ def one_of_tuples(fields: Sequence[Field], rows: Sequence[Sequence[Value]]) -> P
     return disjunction(alternatives)
 
 
-def is_null(field: Field) -> Predicate:
+def is_null(field: Named) -> Predicate:
     """``field IS NULL``."""
     return IsNull(_column(field))
 
 
-def truth(field: Field) -> Predicate:
+def truth(field: Named) -> Predicate:
     """A boolean column by itself."""
     if domain_of(field.arrow_type) is not Domain.BOOLEAN:
         raise PredicateError(f"column {field.name!r} is {field.type}, not a condition; compare it with something")
-    return Truth(_column(field))
+    column = _column(field)
+    assert isinstance(column, Column), "nothing that is computed is a boolean"
+    return Truth(column)
 
 
-def like(field: Field, pattern: Value, escape: str | None, ignore_case: bool) -> Predicate:
+def like(field: Named, pattern: Value, escape: str | None, ignore_case: bool) -> Predicate:
     """``field LIKE pattern [ESCAPE escape]``, or ILIKE."""
     if domain_of(field.arrow_type) is not Domain.TEXT:
         raise PredicateError(f"LIKE is for strings, and column {field.name!r} is {field.type}")
@@ -180,7 +211,7 @@ def like(field: Field, pattern: Value, escape: str | None, ignore_case: bool) ->
 
 def distinct_from(left: Side, right: Side) -> Predicate:
     """``left IS DISTINCT FROM right``: ``<>`` with NULL as one more value; never NULL."""
-    if isinstance(left, Value) and isinstance(right, Field):
+    if isinstance(left, Value) and isinstance(right, _NAMED):
         left, right = right, left
     if isinstance(left, Value):
         raise PredicateError("IS DISTINCT FROM needs a column")
@@ -190,6 +221,25 @@ def distinct_from(left: Side, right: Side) -> Predicate:
     one_null = [conjunction([is_null(a), negation(is_null(b))]) for a, b in ((left, right), (right, left))]
     both = [negation(is_null(left)), negation(is_null(right))]
     return disjunction([conjunction([differ, *both]), *one_null])
+
+
+def compute(function: Function, args: Sequence[Side], target: pa.DataType | None = None) -> Side:
+    """What a function gives of columns; of NULL it is NULL. Raises PredicateError."""
+    if any(isinstance(arg, Value) and arg.kind is None for arg in args):
+        return NULL_VALUE
+    terms = [_argument(function, arg) for arg in args]
+    if function == "cast" and terms[0].arrow_type == target:
+        return args[0]
+    found = result_of(function, [term.arrow_type for term in terms], target)
+    return Computed(Call(function, tuple(terms), str(found)))
+
+
+def _argument(function: Function, arg: Side) -> Term | Literal:
+    if not isinstance(arg, Value):
+        return _column(arg)
+    if not isinstance(arg.kind, Domain) or not (arg.kind is Domain.EXACT or arg.kind.is_float):
+        raise PredicateError(f"can't compute a column {function} {arg.name}: + - * / % are for numbers")
+    return _literal(arg, arg.kind, pa.int8())
 
 
 def conjunction(args: Iterable[Predicate]) -> Predicate:
@@ -227,37 +277,51 @@ def rebind(p: Predicate, schema: Schema) -> Predicate:
         return msgspec.structs.replace(p, args=tuple(rebind(arg, schema) for arg in p.args))
     if isinstance(p, Not):
         return Not(rebind(p.arg, schema))
-    fields = {field.id: field for field in schema.fields}
-    new = {}
-    for column in columns_of(p):
-        if column.id not in fields:
-            old = schema.by_id.get(column.id)
-            raise SchemaError(f"column {old.name if old else column.id!r}, which the predicate names, was dropped")
-        field = fields[column.id]
-        own, become = domain_of(column.arrow_type), domain_of(field.arrow_type)
-        if become is None or join(own, become) is not become:
-            raise SchemaError(f"column {field.name!r} was {column.type} for the predicate and is now {field.type}")
-        new[column] = _column(field)
-    if isinstance(p, Compare):
-        right = new[p.right] if isinstance(p.right, Column) else p.right
-        if join(domain_of(new[p.left].arrow_type), domain_of(right.arrow_type)) is None:
-            raise SchemaError(f"column {fields[p.left.id].name!r} no longer compares with {right.type}")
-        return Compare(p.op, new[p.left], right)
     if isinstance(p, Constant):
         return p
+    new = {term: _rebind_term(term, schema) for term in terms_of(p)}
+    if isinstance(p, Compare):
+        right = p.right if isinstance(p.right, Literal) else new[p.right]
+        if join(domain_of(new[p.left].arrow_type), domain_of(right.arrow_type)) is None:
+            raise SchemaError(f"what was {p.left.type} for the predicate no longer compares with {right.type}")
+        return Compare(p.op, new[p.left], right)
     if isinstance(p, Like) and domain_of(new[p.column].arrow_type) is not Domain.TEXT:
-        raise SchemaError(f"column {fields[p.column.id].name!r} is no longer a string")
+        raise SchemaError("the column of a LIKE is no longer a string")
     return msgspec.structs.replace(p, column=new[p.column])
 
 
-def _column(field: Field) -> Column:
+def _rebind_term(term: Term, schema: Schema) -> Term:
+    if isinstance(term, Call):
+        args = tuple(arg if isinstance(arg, Literal) else _rebind_term(arg, schema) for arg in term.args)
+        try:
+            found = result_of(term.function, [arg.arrow_type for arg in args], term.arrow_type)
+        except PredicateError as error:
+            raise SchemaError(f"the predicate no longer fits: {error.reason}") from error
+        return Call(term.function, args, str(found))
+    field = next((field for field in schema.fields if field.id == term.id), None)
+    if field is None:
+        old = schema.by_id.get(term.id)
+        raise SchemaError(f"column {old.name if old else term.id!r}, which the predicate names, was dropped")
+    own, become = domain_of(term.arrow_type), domain_of(field.arrow_type)
+    if become is None or join(own, become) is not become:
+        raise SchemaError(f"column {field.name!r} was {term.type} for the predicate and is now {field.type}")
+    return _column(field)
+
+
+def _computed_name(side: Computed | Value) -> str:
+    return f"{side.name} ({side.type})" if isinstance(side, Computed) else side.name
+
+
+def _column(field: Named) -> Term:
+    if isinstance(field, Computed):
+        return field.call
     assert isinstance(field.type, str), "nested columns are refused where names are looked up"
     return Column(field.id, field.type)
 
 
-def _coerced(side: Side, field: Field) -> Side:
+def _coerced(side: Side, field: Named) -> Side:
     """A literal as it is meant beside this column: texts are parsed, a date is UTC midnight beside zoned ones."""
-    if isinstance(side, Field):
+    if isinstance(side, _NAMED):
         return side
     beside = domain_of(field.arrow_type)
     if side.kind is Domain.TEXT and beside is not Domain.TEXT:
@@ -269,12 +333,12 @@ def _coerced(side: Side, field: Field) -> Side:
 
 def _domain(sides: Sequence[Side]) -> Domain:
     """The common domain. Raises PredicateError."""
-    kinds = [domain_of(side.arrow_type) if isinstance(side, Field) else side.kind for side in sides]
+    kinds = [domain_of(side.arrow_type) if isinstance(side, _NAMED) else side.kind for side in sides]
     domain = join(*kinds) if all(isinstance(kind, Domain) for kind in kinds) else None  # type: ignore[arg-type]
     if domain is not None:
         return domain
     names = " with ".join(
-        f"column {side.name!r} ({side.type})" if isinstance(side, Field) else side.name for side in sides
+        f"column {side.name!r} ({side.type})" if isinstance(side, Field) else _computed_name(side) for side in sides
     )
     hint = ""
     if {Domain.ZONED, Domain.NAIVE} <= set(kinds):

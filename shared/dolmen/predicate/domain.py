@@ -13,13 +13,15 @@ from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from dolmen.format.values import Plain
-from dolmen.predicate.ast import Op
+
+if TYPE_CHECKING:
+    from dolmen.predicate.ast import Op
 
 DAY_US = 86_400_000_000
 

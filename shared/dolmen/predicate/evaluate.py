@@ -15,10 +15,26 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.errors import SchemaError
+from dolmen.errors import PredicateError, SchemaError
 from dolmen.format.values import Plain, to_array, to_scalar
 from dolmen.predicate import like
-from dolmen.predicate.ast import And, Column, Compare, Constant, In, IsNull, Like, Not, Op, Or, Predicate, Truth
+from dolmen.predicate.ast import (
+    And,
+    Call,
+    Compare,
+    Constant,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Not,
+    Op,
+    Or,
+    Predicate,
+    Term,
+    Truth,
+    columns_in,
+)  # fmt: skip
 from dolmen.predicate.domain import (
     DAY_US,
     HOLDS,
@@ -33,6 +49,7 @@ from dolmen.predicate.domain import (
     plain_of,
     rounds_to,
 )
+from dolmen.predicate.functions import compute, result_of, to_floats
 
 Columns: TypeAlias = Mapping[int, pa.Array | pa.ChunkedArray]
 
@@ -103,36 +120,74 @@ def _fold(kernel: Any, final: pa.Scalar, args: tuple[Predicate, ...], columns: C
     return result
 
 
-def _array(column: Column, columns: Columns) -> Any:
+def _array(column: Term, columns: Columns) -> Any:
+    if isinstance(column, Call):
+        return _computed(column, columns)
     array = columns[column.id]
     if pa.types.is_dictionary(array.type):
         return array.cast(array.type.value_type)
     return array.cast(column.arrow_type) if pa.types.is_null(array.type) else array
 
 
-def _only(domain: Domain, column: Column, columns: Columns) -> Any:
+def _computed(call: Call, columns: Columns) -> Any:
+    """What a function gives, in a type for the columns' types here, which may be other than those it was bound to."""
+    args = [_argument(arg, columns) for arg in call.args]
+    try:
+        target = result_of(call.function, [arg.type for arg in args], call.arrow_type)
+    except PredicateError as error:
+        raise SchemaError(f"{call.function}, bound to {call.type}: {error.reason}") from error
+    return compute(call.function, args, target)
+
+
+def _argument(arg: Term | Literal, columns: Columns) -> Any:
+    if isinstance(arg, Literal):
+        return to_scalar(arg.plain, arg.arrow_type)
+    array = _array(arg, columns)
+    domain, own = _domain(arg, array, array.type), arg.arrow_type
+    if array.type == own:
+        return array
+    if domain.is_float:
+        return to_floats(array, pa.float32() if domain is Domain.FLOAT32 else pa.float64())
+    if domain is Domain.EXACT:
+        return array if _holds(array.type, own) else array.cast(_exact_common(array.type, own))
+    return _common(array, array, domain)
+
+
+def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    """Whether an exact type has all values of another."""
+    a, b = grid(wide, Domain.EXACT), grid(narrow, Domain.EXACT)
+    in_steps = (b.unit / a.unit).denominator == 1
+    return in_steps and a.least * a.unit <= b.least * b.unit and a.greatest * a.unit >= b.greatest * b.unit
+
+
+def _only(domain: Domain, column: Term, columns: Columns) -> Any:
     """A column that must be of this domain in the file too."""
     array = _array(column, columns)
     if domain_of(array.type) is not domain:
-        raise SchemaError(f"column {column.id}, bound as {column.type}, is {array.type} in this file")
+        raise _other_type(column, array)
     return array
 
 
-def _domain(column: Column, array: Any, other: pa.DataType) -> Domain:
+def _other_type(column: Term, array: Any) -> SchemaError:
+    ids = ", ".join(str(each.id) for each in columns_in(column))
+    return SchemaError(f"column {ids}, bound as {column.type}, is {array.type} in this file")
+
+
+def _domain(column: Term, array: Any, other: pa.DataType) -> Domain:
     """The domain of a comparison: no narrower than the column's bound type and its type in the file."""
     domain = join(domain_of(column.arrow_type), domain_of(array.type), domain_of(other))
     if domain is None:
-        raise SchemaError(f"column {column.id}, bound as {column.type}, is {array.type} in this file")
+        raise _other_type(column, array)
     return domain
 
 
 def _compare(p: Compare, columns: Columns) -> Any:
     left = _array(p.left, columns)
-    if isinstance(p.right, Column):
+    if not isinstance(p.right, Literal):
         right = _array(p.right, columns)
         domain = join(_domain(p.left, left, left.type), _domain(p.right, right, right.type))
         if domain is None:
-            raise SchemaError(f"columns {p.left.id} ({left.type}) and {p.right.id} ({right.type}) do not compare")
+            raise SchemaError(f"columns of types {left.type} and {right.type} do not compare")
         return _compare_columns(p.op, _common(left, right, domain), _common(right, left, domain), domain)
     domain = _domain(p.left, left, p.right.arrow_type)
     value = into(p.right.plain, domain_of(p.right.arrow_type), domain)
@@ -233,12 +288,7 @@ def _precision(arrow_type: pa.DataType) -> int:
 
 
 def _floats(array: Any, domain: Domain) -> Any:
-    target = pa.float64() if domain is Domain.FLOAT64 else pa.float32()
-    if array.type == target:
-        return array
-    if pa.types.is_decimal(array.type):
-        return array.cast(pa.string()).cast(target)  # Arrow's direct cast rounds more than once
-    return array.cast(target, safe=False)  # large integers go to the nearest float
+    return to_floats(array, pa.float64() if domain is Domain.FLOAT64 else pa.float32())
 
 
 def _plain_bytes(array: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from dolmen.format.values import Plain
-from dolmen.predicate.ast import And, Column, Compare, In, IsNull, Literal, Not, Or, Predicate
+from dolmen.predicate.ast import And, Column, Compare, In, IsNull, Literal, Not, Or, Predicate, Term
 from dolmen.predicate.domain import Domain, domain_of, exact_float, fit, grid, into, join, plain_of
 
 MAX_KEYS = 1_000_000
@@ -39,7 +39,9 @@ def as_keys(p: Predicate) -> Tuples | None:
     return None
 
 
-def _values(column: Column, values: list[Plain], own: pa.DataType) -> Tuples | None:
+def _values(column: Term, values: list[Plain], own: pa.DataType) -> Tuples | None:
+    if not isinstance(column, Column):
+        return None
     arrow_type = column.arrow_type
     domain = join(domain_of(arrow_type), domain_of(own))
     if domain is None or pa.types.is_floating(arrow_type) or len(values) > MAX_KEYS:
@@ -59,9 +61,12 @@ def _values(column: Column, values: list[Plain], own: pa.DataType) -> Tuples | N
 def _all_of(p: And) -> Tuples | None:
     """The product of what the parts say; parts over the same columns must agree, others must share none."""
     by_columns: dict[tuple[int, ...], dict[tuple[Plain, ...], None]] = {}
-    not_null = {arg.arg.column.id for arg in p.args if isinstance(arg, Not) and isinstance(arg.arg, IsNull)}
+    not_null = set()
     for arg in p.args:
         if isinstance(arg, Not) and isinstance(arg.arg, IsNull):
+            if not isinstance(arg.arg.column, Column):
+                return None
+            not_null.add(arg.arg.column.id)
             continue
         part = as_keys(arg)
         if part is None:

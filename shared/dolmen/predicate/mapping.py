@@ -1,4 +1,4 @@
-"""Predicates as Python objects: a mapping of columns to the values they must have."""
+"""Predicates as Python objects: a mapping of columns to the values they must have, or to operators and values."""
 
 from __future__ import annotations
 
@@ -11,13 +11,22 @@ from typing import Any
 import numpy as np
 
 from dolmen.errors import PredicateError
-from dolmen.format.schema import Schema
+from dolmen.format.schema import Field, Schema
 from dolmen.predicate import bind, constants
-from dolmen.predicate.ast import Predicate
+from dolmen.predicate.ast import Op, Predicate
 from dolmen.predicate.bind import find_column
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domain import Domain
 from dolmen.predicate.limits import MAX_MEMBERS, check_characters, check_count, shown
+
+LISTS = (list, tuple, set, frozenset, range)
+"""What is taken for a list of values."""
+_COMPARISONS: dict[str, Op] = {
+    "=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="
+}  # fmt: skip
+OPERATORS = (
+    *_COMPARISONS, "in", "not in", "between", "not between", "like", "not like", "ilike", "not ilike", "is", "is not"
+)  # fmt: skip
 
 
 def parse_mapping(source: Mapping[str, Any], schema: Schema) -> Predicate:
@@ -30,21 +39,65 @@ def parse_mapping(source: Mapping[str, Any], schema: Schema) -> Predicate:
             raise PredicateError(f"a mapping's keys are column names, not {shown(name)}")
         field = find_column(name, schema)
         try:
-            if value is None:
-                conditions.append(bind.is_null(field))
-            elif isinstance(value, (list, tuple, set, frozenset, range)):
-                check_count(len(value), MAX_MEMBERS, "members of a list", "split it")
-                if any(member is None for member in value):
-                    raise PredicateError("NULL in a list equals nothing: for NULL too, write text with OR ... IS NULL")
-                conditions.append(bind.one_of(field, [_from_python(member) for member in value]))
-            else:
-                conditions.append(bind.compare("=", field, _from_python(value)))
+            conditions.append(_by_operators(field, value) if isinstance(value, Mapping) else _equal(field, value))
         except PredicateError as error:
             raise PredicateError(f"column {field.name!r}: {error.reason}") from None
     return bind.conjunction(conditions)
 
 
-def _from_python(value: Any) -> Value:
+def _equal(field: Field, value: Any) -> Predicate:
+    if value is None:
+        return bind.is_null(field)
+    if isinstance(value, LISTS):
+        return bind.one_of(field, _members(value))
+    return bind.compare("=", field, from_python(value))
+
+
+def _by_operators(field: Field, conditions: Mapping[Any, Any]) -> Predicate:
+    """All of ``{">=": 3, "<": 9}``."""
+    if not conditions:
+        raise PredicateError('an empty mapping says nothing; write {"column": {">=": 3}}')
+    found = []
+    for word, value in conditions.items():
+        operator = " ".join(word.lower().split()) if isinstance(word, str) else None
+        if operator not in OPERATORS:
+            raise PredicateError(f"{shown(word)} is no operator; there are {', '.join(OPERATORS)}")
+        positive = operator.removeprefix("not ")
+        p = _operator(field, positive, value)
+        found.append(p if positive == operator else bind.negation(p))
+    return bind.conjunction(found)
+
+
+def _operator(field: Field, operator: str, value: Any) -> Predicate:
+    if operator in ("is", "is not"):
+        if value is not None:
+            raise PredicateError(f"{operator!r} takes None alone; use '=' or '<>'")
+        return bind.is_null(field) if operator == "is" else bind.negation(bind.is_null(field))
+    if value is None:
+        raise PredicateError(f'nothing is {operator} NULL; write {{"is": None}} or {{"is not": None}}')
+    if operator == "in":
+        if not isinstance(value, LISTS):
+            raise PredicateError("'in' takes a list of values")
+        return bind.one_of(field, _members(value))
+    if operator == "between":
+        if not isinstance(value, (list, tuple)) or len(value) != 2:
+            raise PredicateError("'between' takes a list of two values: the least and the greatest")
+        return bind.between(field, *map(from_python, value))
+    if isinstance(value, LISTS):
+        raise PredicateError(f"{operator!r} takes one value; 'in' takes a list")
+    if operator in ("like", "ilike"):
+        return bind.like(field, from_python(value), None, operator == "ilike")
+    return bind.compare(_COMPARISONS[operator], field, from_python(value))
+
+
+def _members(values: Any) -> list[Value]:
+    check_count(len(values), MAX_MEMBERS, "members of a list", "split it")
+    if any(value is None for value in values):
+        raise PredicateError("NULL in a list equals nothing: for NULL too, write text with OR ... IS NULL")
+    return [from_python(value) for value in values]
+
+
+def from_python(value: Any) -> Value:
     """The constant that a Python value means."""
     if isinstance(value, np.generic):
         value = _from_numpy(value)

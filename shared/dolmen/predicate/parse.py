@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from dolmen.predicate.constants import Value
 from dolmen.predicate.domain import DAY_US, Domain
 from dolmen.predicate.limits import (
     MAX_CONDITIONS,
+    MAX_MEMBERS,
     MAX_NESTING,
     MAX_NUMBER,
     MAX_OPERATORS,
@@ -33,11 +34,14 @@ from dolmen.predicate.limits import (
     check_count,
     shown,
 )
-from dolmen.predicate.mapping import parse_mapping
+from dolmen.predicate.mapping import LISTS, from_python, parse_mapping
 from dolmen.predicate.temporal import Interval
 
 if TYPE_CHECKING:
     from sqlglot import exp
+
+Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
+Source: TypeAlias = str | Mapping[str, Any] | tuple[str, Parameters] | Predicate
 
 _SIZE = re.compile("[0-9]{1,9}")
 _TOKEN = re.compile(r"\d+\.\d*|\w+|[^\w\s]")
@@ -45,6 +49,11 @@ _TOKEN_OR_LITERAL = re.compile(rf"""'[^']*'|"[^"]*"|{_TOKEN.pattern}""")
 _INSTEAD = "give many values as a mapping, {'id': [...]}, or delete by keys=[...]"
 _COMPARISONS: dict[str, Op] = {"eq": "=", "neq": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/", "intdiv": "//", "mod": "%"}
+_FUNCTIONS = {
+    "lower": "lower", "upper": "upper", "year": "year", "month": "month", "day": "day", "dayofmonth": "day",
+    "hour": "hour", "minute": "minute",
+}  # fmt: skip
+"""Functions of columns, by sqlglot's names."""
 _NOW = frozenset(("now", "get_current_timestamp", "transaction_timestamp"))
 _CASTS = {
     "BOOLEAN": pa.bool_(), "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INT": pa.int32(), "BIGINT": pa.int64(),
@@ -55,14 +64,16 @@ _CASTS = {
 }  # fmt: skip
 
 
-def parse(source: str | Mapping[str, Any] | Predicate, schema: Schema, *, now_us: int) -> Predicate:
+def parse(source: Source, schema: Schema, *, now_us: int) -> Predicate:
     """Binds a predicate to a table's schema.
 
     Args:
         source: SQL text such as ``"user_id = 42 AND event_time < now() - INTERVAL 90 DAY"``; or a mapping such as
             ``{"user_id": 42, "country": ["de", "fr"], "email": None}``: equality, IN and IS NULL, all of which must
-            hold. Texts in it mean what a quoted literal means in SQL, floats what their digits mean. What is bound to
-            this schema already is returned as it is.
+            hold; or ``{"amount": {">=": 3, "<": 9}}`` with operators. Texts in it mean what a quoted literal means in
+            SQL, floats what their digits mean. Or a pair of text and the values of its parameters, as in
+            ``("user_id = ?", [42])`` or ``("user_id = :id", {"id": 42})``. What is bound to this schema already is
+            returned as it is.
         schema: columns are looked up here without regard to case; exactly when a quoted name stands there exactly.
         now_us: microseconds since the epoch for ``now()``, ``current_timestamp`` and ``current_date`` (UTC).
 
@@ -71,7 +82,9 @@ def parse(source: str | Mapping[str, Any] | Predicate, schema: Schema, *, now_us
         LimitError: it is larger than the limits (limits.py).
     """
     if isinstance(source, str):
-        return _parse_text(source, schema, now_us)
+        return _parse_text(source, schema, now_us, ())
+    if isinstance(source, tuple) and len(source) == 2 and isinstance(source[0], str):
+        return _parse_text(source[0], schema, now_us, source[1])
     if isinstance(source, Mapping):
         return parse_mapping(source, schema)
     if isinstance(source, Predicate):
@@ -79,7 +92,16 @@ def parse(source: str | Mapping[str, Any] | Predicate, schema: Schema, *, now_us
     raise PredicateError(f"a predicate is SQL text or a mapping of columns to values, not {type(source).__name__}")
 
 
-def _parse_text(text: str, schema: Schema, now_us: int) -> Predicate:
+def with_parameters(source: Any, parameters: Parameters | None) -> Any:
+    """A predicate together with the values of its parameters. Raises PredicateError if it is no text."""
+    if parameters is None:
+        return source
+    if not isinstance(source, str):
+        raise PredicateError("parameters go with a predicate's text, as in where='user_id = ?', parameters=[42]")
+    return source, parameters
+
+
+def _parse_text(text: str, schema: Schema, now_us: int, parameters: Parameters) -> Predicate:
     from sqlglot import exp
     from sqlglot.dialects.dialect import Dialect
     from sqlglot.errors import ParseError, TokenError
@@ -94,13 +116,36 @@ def _parse_text(text: str, schema: Schema, now_us: int) -> Predicate:
         trees = duckdb.parser().parse_into(exp.Condition, tokens, text)
         if not trees or trees[0] is None:
             raise PredicateError("an empty predicate names no rows; to mean every row, write TRUE")
-        return _Reader(schema, now_us).predicate(trees[0])
+        return _Reader(schema, now_us, _values_of(trees[0], parameters)).predicate(trees[0])
     except ParseError as error:
         raise _syntax_error(text, error.errors) from None
     except TokenError as error:
         raise PredicateError(f"can't read {shown(text)}: is a quote or a comment left open? ({error})") from None
     except RecursionError:
         raise PredicateError("nested too deeply: write it with fewer NOT, minus signs or parentheses") from None
+
+
+def _values_of(tree: exp.Expression, parameters: Parameters) -> dict[int, Any]:
+    """The value of each placeholder, by the identity of its node. Raises PredicateError."""
+    if not isinstance(parameters, (list, tuple, Mapping)):
+        raise PredicateError(f"parameters are a list, or a mapping of names to values, not {type(parameters).__name__}")
+    places = [node for node in tree.walk(bfs=False) if node.key == "placeholder"]
+    names = [str(node.args.get("this") or "") for node in places]
+    if isinstance(parameters, Mapping):
+        if "" in names:
+            raise PredicateError("? takes its value from a list; of a mapping name it, as in user_id = :user_id")
+        known: dict[str, Any] = {str(name): value for name, value in parameters.items()}
+    else:
+        counted = iter(range(1, len(places) + 1))
+        names = [name or str(next(counted)) for name in names]
+        known = {str(number): value for number, value in enumerate(parameters, 1)}
+    if missing := [name for name in names if name not in known]:
+        raise PredicateError(
+            f"no value for parameter {shown(missing[0])}: {len(set(names))} are asked for, {len(known)} were given"
+        )
+    if unused := known.keys() - set(names):
+        raise PredicateError(f"parameter {shown(min(unused))} stands nowhere in the text")
+    return {id(node): known[name] for node, name in zip(places, names, strict=True)}
 
 
 def _check_tokens(tokens: Sequence[Any]) -> None:
@@ -162,8 +207,8 @@ def _syntax_error(text: str, errors: Sequence[Mapping[str, Any]]) -> PredicateEr
 class _Reader:
     """Turns sqlglot's tree into a bound predicate. Nodes are dispatched on by their (stable) ``key``."""
 
-    def __init__(self, schema: Schema, now_us: int) -> None:
-        self.schema, self.now_us = schema, now_us
+    def __init__(self, schema: Schema, now_us: int, parameters: Mapping[int, Any]) -> None:
+        self.schema, self.now_us, self.parameters = schema, now_us, parameters
         self.conditions = 0
 
     def predicate(self, node: exp.Expression) -> Predicate:
@@ -181,7 +226,7 @@ class _Reader:
             raise _refusal(node)
 
     def _bare(self, side: Side) -> Predicate:
-        if isinstance(side, Field):
+        if not isinstance(side, Value):
             return bind.truth(side)
         if side.kind in (None, Domain.BOOLEAN):
             return Constant(side.value)  # type: ignore[arg-type]
@@ -224,15 +269,25 @@ class _Reader:
         return bind.one_of_tuples(fields, members)
 
     def _in(self, node: exp.Expression) -> Predicate:
-        _only(node, "this", "expressions")
+        _only(node, "this", "expressions", "field")
         if node.this.key == "tuple":
+            _only(node, "this", "expressions")
             return self._tuples(node.this, node.expressions)
         side = self.side(node.this)
-        members = [self.constant(member) for member in node.expressions]
-        if isinstance(side, Field):
+        members = self._listed(node.args["field"]) if node.args.get("field") else []
+        members += [self.constant(member) for member in node.expressions]
+        if not isinstance(side, Value):
             return bind.one_of(side, members)
         equal = bind.disjunction([bind.compare("=", side, member) for member in members])
         return equal if members else FALSE
+
+    def _listed(self, node: exp.Expression) -> list[Value]:
+        """The members that a parameter gives: ``id IN ?``."""
+        value = self.parameters.get(id(node))
+        if not isinstance(value, LISTS):
+            raise _refusal(node) if node.key != "placeholder" else PredicateError("IN ? takes a list of values")
+        check_count(len(value), MAX_MEMBERS, "members of a list", "split it")
+        return [constants.NULL if member is None else from_python(member) for member in value]
 
     def _between(self, node: exp.Expression) -> Predicate:
         _only(node, "this", "low", "high")
@@ -242,9 +297,9 @@ class _Reader:
         _only(node, "this", "expression")
         side, what = self.side(node.this), node.expression
         if what.key == "null":
-            return bind.is_null(side) if isinstance(side, Field) else Constant(side.kind is None)
+            return Constant(side.kind is None) if isinstance(side, Value) else bind.is_null(side)
         if what.key == "boolean":
-            if not isinstance(side, Field):
+            if isinstance(side, Value):
                 raise PredicateError("IS TRUE and IS FALSE need a boolean column")
             holds = bind.truth(side) if what.this else bind.negation(bind.truth(side))
             return bind.conjunction([holds, bind.negation(bind.is_null(side))])
@@ -260,7 +315,7 @@ class _Reader:
     def _like(self, node: exp.Expression, escape: str | None = None) -> Predicate:
         _only(node, "this", "expression", "negate")
         side = self.side(node.this)
-        if not isinstance(side, Field):
+        if isinstance(side, Value):
             raise PredicateError("LIKE needs a column on its left")
         p = bind.like(side, self.constant(node.expression), escape or None, node.key == "ilike")
         return bind.negation(p) if node.args.get("negate") else p
@@ -279,39 +334,80 @@ class _Reader:
         while node.key == "paren":
             _only(node, "this")
             node = node.this
-        if node.key != "column":
-            return self.constant(node)
         with _at(node):
+            if node.key != "column":
+                return self._computed(node)
             _only(node, "this")
             if node.this.key != "identifier":
                 raise _refusal(node)
             return find_column(node.name, self.schema, quoted=bool(node.this.args.get("quoted")))
 
+    def _computed(self, node: exp.Expression) -> Side:
+        """A constant, or what is computed of columns."""
+        if node.key in _ARITHMETIC:
+            _only(node, "this", "expression", "safe", "typed")
+            operator = _ARITHMETIC[node.key]
+            a, b = self.side(node.this), self.side(node.expression)
+            if isinstance(a, Value) and isinstance(b, Value):
+                return constants.arithmetic(operator, a, b)
+            if operator == "//":
+                raise PredicateError("// is for constants only: engines don't agree on it")
+            return bind.compute(operator, (a, b))  # type: ignore[arg-type]
+        if node.key == "neg":
+            _only(node, "this")
+            a = self.side(node.this)
+            return constants.negate(a) if isinstance(a, Value) else bind.compute("negate", (a,))
+        if node.key in ("cast", "trycast"):
+            _only(node, "this", "to", "safe")
+            a, target = self.side(node.this), _cast_target(node)
+            if not isinstance(a, Value):
+                return bind.compute("cast", (a,), target)
+            if node.key == "trycast":
+                raise _refusal(node)
+            return constants.cast(a, target)
+        if node.key == "extract":
+            _only(node, "this", "expression")
+            return self._function(node.this.name.lower(), node.expression, node)
+        if node.key in _FUNCTIONS:
+            _only(node, "this")
+            return self._function(_FUNCTIONS[node.key], node.this, node)
+        return self._constant(node)
+
+    def _function(self, name: str, arg: exp.Expression, node: exp.Expression) -> Side:
+        if name not in _FUNCTIONS.values():
+            raise _refusal(node)
+        side = self.side(arg)
+        if isinstance(side, Value):
+            raise PredicateError(f"{name} is for columns: write what it gives of a constant")
+        return bind.compute(name, (side,))  # type: ignore[arg-type]
+
     def constant(self, node: exp.Expression) -> Value:
         """A constant expression, folded."""
+        side = self.side(node)
+        if not isinstance(side, Value):
+            with _at(node):
+                raise _refusal(node)
+        return side
+
+    def _constant(self, node: exp.Expression) -> Value:
+        """A constant that is no arithmetic."""
         with _at(node):
             match node.key:
                 case "null":
                     return constants.NULL
+                case "placeholder":
+                    value = self.parameters[id(node)]
+                    if isinstance(value, LISTS):
+                        raise PredicateError("a parameter that is a list goes with IN, as in id IN ?")
+                    return constants.NULL if value is None else from_python(value)
                 case "boolean":
                     return Value(Domain.BOOLEAN, bool(node.this))
                 case "literal":
                     return Value(Domain.TEXT, node.name) if node.is_string else constants.number(node.name)
-                case "paren":
-                    _only(node, "this")
-                    return self.constant(node.this)
-                case "neg":
-                    return constants.negate(self.constant(node.this))
-                case "cast":
-                    return constants.cast(self.constant(node.this), _cast_target(node))
                 case "interval":
                     return self._interval(node)
                 case "timestamptrunc" | "datetrunc":
                     return self._truncated(node)
-            if node.key in _ARITHMETIC:
-                _only(node, "this", "expression", "safe", "typed")
-                a, b = self.constant(node.this), self.constant(node.expression)
-                return constants.arithmetic(_ARITHMETIC[node.key], a, b)
             name = node.name.lower() if node.key == "anonymous" else node.key
             if not any(node.args.get(arg) for arg in ("expressions", "expression")):
                 if name in _NOW or name == "currenttimestamp":
@@ -355,7 +451,6 @@ def _chain(node: exp.Expression) -> list[exp.Expression]:
 
 
 def _cast_target(node: exp.Expression) -> pa.DataType:
-    _only(node, "this", "to")
     target = node.args["to"]
     name = target.this.name if hasattr(target.this, "name") else str(target.this)
     if name == "DECIMAL":
@@ -382,7 +477,7 @@ def _refusal(node: exp.Expression) -> PredicateError:
     if node.key == "column" and node.args.get("table"):
         advice = "write the column's name alone"
     elif any(part.key == "column" for part in node.walk()):
-        advice = "compare columns themselves, without functions, casts or arithmetic"
+        advice = f"of columns there are + - * / %, CAST and {', '.join(dict.fromkeys(_FUNCTIONS.values()))}"
     else:
         advice = "only literals, CAST, + - * / // %, now(), current_date, date_trunc and INTERVAL make constants"
     return PredicateError(f"{text} is not understood in a predicate; {advice}", position=_position(node))

@@ -25,10 +25,12 @@ from dolmen.predicate.ast import (
     In,
     IsNull,
     Like,
+    Literal,
     Not,
     Op,
     Or,
     Predicate,
+    Term,
     Truth,
 )  # fmt: skip
 from dolmen.predicate.domain import HOLDS, Domain, domain_of, into, join
@@ -78,14 +80,14 @@ def _outcomes(p: Predicate, stats: Mapping[int, Bounds], rows: int) -> _May:
         case Constant():
             return _May.BE_NULL if p.value is None else _truth(p.value)
         case IsNull():
-            nulls = stats.get(p.column.id, UNKNOWN).nulls
+            nulls = _bounds(p.column, stats).nulls
             return _May.BE_TRUE | _May.BE_FALSE if nulls is None else _either(nulls > 0, nulls < rows)
         case Compare():
             domain = _domain(p.left, p.right.arrow_type)
             left = _spread(p.left, stats, rows, domain)
-            if isinstance(p.right, Column):
-                return _compare(left, p.op, _spread(p.right, stats, rows, domain))
-            return _compare(left, p.op, _point(into(p.right.plain, domain_of(p.right.arrow_type), domain)))
+            if isinstance(p.right, Literal):
+                return _compare(left, p.op, _point(into(p.right.plain, domain_of(p.right.arrow_type), domain)))
+            return _compare(left, p.op, _spread(p.right, stats, rows, domain))
         case In():
             return _in(p, stats, rows)
         case Like():
@@ -134,8 +136,13 @@ def _point(value: Any) -> _Spread:
     return _Spread(value, value, not nan, nan, False)
 
 
-def _spread(column: Column, stats: Mapping[int, Bounds], rows: int, domain: Domain) -> _Spread:
-    least, greatest, nulls, nans = stats.get(column.id, UNKNOWN)
+def _bounds(term: Term, stats: Mapping[int, Bounds]) -> Bounds:
+    """What statistics say of a column, which is nothing of what is computed of columns."""
+    return stats.get(term.id, UNKNOWN) if isinstance(term, Column) else UNKNOWN
+
+
+def _spread(column: Term, stats: Mapping[int, Bounds], rows: int, domain: Domain) -> _Spread:
+    least, greatest, nulls, nans = _bounds(column, stats)
     own = domain_of(column.arrow_type)
     if own is not None and not own.is_float:
         nans = 0
@@ -146,7 +153,7 @@ def _spread(column: Column, stats: Mapping[int, Bounds], rows: int, domain: Doma
     return _Spread(least, greatest, ordinary, nans is None or nans > 0, nulls is None or nulls > 0)
 
 
-def _domain(column: Column, other: pa.DataType) -> Domain:
+def _domain(column: Term, other: pa.DataType) -> Domain:
     domain = join(domain_of(column.arrow_type), domain_of(other))
     assert domain is not None, "bound predicates compare what can be compared"
     return domain

@@ -13,6 +13,7 @@ from dolmen.format.values import Plain
 from dolmen.predicate import temporal
 from dolmen.predicate.ast import (
     And,
+    Call,
     Column,
     Compare,
     Constant,
@@ -23,6 +24,7 @@ from dolmen.predicate.ast import (
     Not,
     Or,
     Predicate,
+    Term,
     Truth,
 )  # fmt: skip
 from dolmen.predicate.domain import Domain, domain_of
@@ -38,6 +40,14 @@ _RESERVED = (
 )
 _RESERVED_NAMES = frozenset(_RESERVED.split())
 
+_ANY_NUMBER = Column(0, "int64")
+_SQL_TYPES = {
+    "int8": "TINYINT", "int16": "SMALLINT", "int32": "INT", "int64": "BIGINT", "uint8": "UTINYINT",
+    "uint16": "USMALLINT", "uint32": "UINTEGER", "uint64": "UBIGINT", "float": "FLOAT", "double": "DOUBLE",
+    "string": "VARCHAR", "date32[day]": "DATE", "timestamp[us]": "TIMESTAMP",
+    "timestamp[us, tz=UTC]": "TIMESTAMPTZ",
+}  # fmt: skip
+
 
 def to_sql(p: Predicate, schema: Schema) -> str:
     """DuckDB's SQL for a predicate. Parsed again with the same schema it is the same predicate.
@@ -48,7 +58,7 @@ def to_sql(p: Predicate, schema: Schema) -> str:
     match p:
         case Compare():
             right = p.right
-            text = _name(right, schema) if isinstance(right, Column) else _value(right.plain, right.type, p.left)
+            text = _value(right.plain, right.type, p.left) if isinstance(right, Literal) else _name(right, schema)
             return f"{_name(p.left, schema)} {p.op} {text}"
         case In():
             return _in(p, "IN", schema)
@@ -85,7 +95,9 @@ def _nested(p: Predicate, schema: Schema) -> str:
     return f"({text})" if isinstance(p, (And, Or)) else text
 
 
-def _name(column: Column, schema: Schema) -> str:
+def _name(column: Term, schema: Schema) -> str:
+    if isinstance(column, Call):
+        return _call(column, schema)
     name = schema.by_id[column.id].name
     alone = sum(field.name.lower() == name for field in schema.fields) <= 1
     return (
@@ -95,11 +107,25 @@ def _name(column: Column, schema: Schema) -> str:
     )
 
 
+def _call(call: Call, schema: Schema) -> str:
+    args = [
+        _value(arg.plain, arg.type, _ANY_NUMBER) if isinstance(arg, Literal) else _name(arg, schema)
+        for arg in call.args
+    ]
+    if call.function == "cast":
+        return f"TRY_CAST({args[0]} AS {_SQL_TYPES.get(call.type) or call.type.replace('decimal128', 'DECIMAL')})"
+    if call.function == "negate":
+        return f"-({args[0]})"
+    if len(args) == 2:
+        return f"({args[0]} {call.function} {args[1]})"
+    return f"{call.function}({args[0]})"
+
+
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _value(value: Plain, own: str, column: Column) -> str:
+def _value(value: Plain, own: str, column: Term) -> str:
     """A literal that binds to the same type beside this column."""
     domain, beside = domain_of(Literal(own, None).arrow_type), domain_of(column.arrow_type)
     match domain, value:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.errors import PredicateError, SchemaError
+from dolmen.errors import InputError
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.values import to_plain
 from dolmen.predicate import Constant, Not, Predicate, bind
@@ -81,7 +81,7 @@ def read_filter(expression: pc.Expression, schema: Schema) -> Filter:
     for conjunct in _conjuncts(node):
         try:
             understood.append(_predicate(conjunct, schema))
-        except (_NotUnderstoodError, PredicateError, SchemaError):
+        except (_NotUnderstoodError, InputError):
             whole = False
     return Filter(frozenset(_columns(node)), bind.conjunction(understood) if understood else None, whole)
 

@@ -26,7 +26,9 @@ from dolmen.predicate.ast import (
     Op,
     Or,
     Predicate,
+    Term,
     Truth,
+    computes,
 )  # fmt: skip
 from dolmen.predicate.domain import HOLDS, Domain, domain_of, into, join
 from dolmen.predicate.prune import successor
@@ -56,6 +58,8 @@ class _May(NamedTuple):
 
 
 def _outcomes(p: Predicate, table: StatsTable) -> _May:
+    if computes(p):  # statistics say nothing of it
+        return _May(*(np.ones(len(table), np.bool_) for _ in range(3)))
     match p:
         case And():
             return reduce(_and, (_outcomes(arg, table) for arg in p.args))
@@ -66,6 +70,7 @@ def _outcomes(p: Predicate, table: StatsTable) -> _May:
         case Constant():
             return _constant(p.value, len(table))
         case IsNull():
+            assert isinstance(p.column, Column)
             nulls, rows = table.numbers(f"nulls_{p.column.id}"), table.numbers("rows")
             return _May(nulls != 0, (nulls < 0) | (nulls < rows), _none(table))
         case Compare():
@@ -95,7 +100,8 @@ def _and(a: _May, b: _May) -> _May:
     return _May(a.true & b.true, a.false | b.false, null)
 
 
-def _spread(column: Column, table: StatsTable) -> Spread:
+def _spread(column: Term, table: StatsTable) -> Spread:
+    assert isinstance(column, Column), "what is computed was left out before"
     return spread(table, column.id, column.arrow_type)
 
 

@@ -21,7 +21,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from dolmen.errors import Error
-from dolmen.predicate.ast import And, Compare, Constant, In, IsNull, Like, Not, Op, Or, Predicate, Truth
+from dolmen.predicate.ast import And, Compare, Constant, In, IsNull, Like, Literal, Not, Op, Or, Predicate, Term, Truth
 from dolmen.predicate.ast import Column as ColumnOf
 from dolmen.predicate.domain import HOLDS, Domain, domain_of, fit, grid, into, join, order, plain_of, rounds_to
 from dolmen.predicate.like import pattern
@@ -67,21 +67,27 @@ def to_column(predicate: Predicate, column: FindColumn) -> Column:
         case Not():
             return ~to_column(predicate.arg, column)
         case IsNull():
-            return column(predicate.column.id).isNull()
+            return _column(predicate.column, column).isNull()
         case Like():
             return _like(predicate, column)
         case Truth():
-            return column(predicate.column.id)
+            return _column(predicate.column, column)
         case Constant():
             return F.expr(_NULL_TRUTH) if predicate.value is None else F.lit(predicate.value)
 
 
+def _column(term: Term, column: FindColumn) -> Column:
+    if isinstance(term, ColumnOf):
+        return column(term.id)
+    raise Unsupported("Spark computes otherwise where numbers are too large, and changes case in another way")
+
+
 def _compare(p: Compare, column: FindColumn) -> Column:
-    left = column(p.left.id)
-    if isinstance(p.right, ColumnOf):
+    left = _column(p.left, column)
+    if not isinstance(p.right, Literal):
         if p.left.type != p.right.type:
             raise Unsupported(f"columns of types {p.left.type} and {p.right.type} are compared")
-        return _KERNELS[p.op](left, column(p.right.id))
+        return _KERNELS[p.op](left, _column(p.right, column))
     return _compare_value(p.op, left, p.left.arrow_type, p.right.plain, p.right.arrow_type)
 
 
@@ -172,7 +178,7 @@ _SPARK_INTEGERS = {
 
 def _in(p: In, column: FindColumn) -> Column:
     """A disjunction, member by member: Spark's own IN compares floats by their bits."""
-    left, own, of = column(p.column.id), p.column.arrow_type, p.arrow_type
+    left, own, of = _column(p.column, column), p.column.arrow_type, p.arrow_type
     parts = [_compare_value("=", left, own, value, of) for value in p.plain]
     if p.null:
         parts.append(F.expr(_NULL_TRUTH))
@@ -189,7 +195,7 @@ def _any(parts: list[Column]) -> Column:
 def _like(p: Like, column: FindColumn) -> Column:
     if p.ignore_case:
         raise Unsupported("ILIKE folds case character by character, Spark does not")
-    left = column(p.column.id)
+    left = _column(p.column, column)
     found = pattern(p.pattern, p.escape)
     if found.is_text:
         return left == F.lit(found.prefix)

@@ -1,0 +1,219 @@
+"""What predicates compute of columns, and the types of it.
+
+Everything here is total: a row never stops a reader. Integers and decimals compute as in mathematics, in types wide
+enough for every value that the arguments' types have; what could need more than 38 digits is refused when the predicate
+is read. Floats compute by IEEE 754. A cast to a type that lacks the value gives NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, TypeAlias
+from typing import Literal as Choice
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dolmen.errors import PredicateError
+from dolmen.predicate import like
+from dolmen.predicate.domain import DAY_US, Domain, domain_of, grid, join
+
+Function: TypeAlias = Choice[
+    "+", "-", "*", "/", "%", "negate", "lower", "upper", "cast", "year", "month", "day", "hour", "minute"
+]
+
+MAX_DIGITS = 38
+_HOUR_US, _MINUTE_US = 3_600_000_000, 60_000_000
+_KERNELS = {"+": pc.add, "-": pc.subtract, "*": pc.multiply, "/": pc.divide}
+_TIMES = (Domain.NAIVE, Domain.ZONED)
+_PARTS: dict[str, tuple[Domain, ...]] = {
+    "year": (Domain.DATE, *_TIMES), "month": (Domain.DATE, *_TIMES), "day": (Domain.DATE, *_TIMES),
+    "hour": _TIMES, "minute": _TIMES,
+}  # fmt: skip
+PARTS = tuple(_PARTS)
+
+
+def result_of(function: Function, types: Sequence[pa.DataType], target: pa.DataType | None = None) -> pa.DataType:
+    """The type of what a function gives.
+
+    Args:
+        types: of its arguments.
+        target: of a cast.
+
+    Raises:
+        PredicateError: it does not take these.
+    """
+    domains = [domain_of(arrow_type) for arrow_type in types]
+    if len(types) != (2 if function in ("+", "-", "*", "/", "%") else 1):
+        raise PredicateError(f"{function} does not take {len(types)} arguments")
+    if function == "cast":
+        if target is None or not _has_cast(types[0], target):
+            raise PredicateError(
+                f"no cast from {types[0]} to {target} of a column: it would not mean the same everywhere; "
+                "there are casts of integers to numbers and VARCHAR, of timestamps to DATE, and what loses no digit"
+            )
+        return target
+    if function in ("lower", "upper"):
+        if domains[0] is not Domain.TEXT:
+            raise PredicateError(f"{function} is for strings, not for {types[0]}")
+        return pa.string()
+    if function in _PARTS:
+        if domains[0] not in _PARTS[function]:
+            raise PredicateError(f"{function} is for {' and '.join(d.value for d in _PARTS[function])}, not {types[0]}")
+        return pa.int64()
+    domain = join(*domains)
+    if domain is None or not (domain is Domain.EXACT or domain.is_float):
+        raise PredicateError(f"can't compute {f' {function} '.join(map(str, types))}: + - * / % are for numbers")
+    if function == "%":
+        if not all(pa.types.is_signed_integer(t) or (pa.types.is_integer(t) and t != pa.uint64()) for t in types):
+            raise PredicateError("% is for integers of up to 64 bits with sign")
+        return _exact_type(min(_bound(types[0]), _bound(types[1]) - 1), 0)
+    if domain.is_float or function == "/":
+        return pa.float32() if domain is Domain.FLOAT32 else pa.float64()
+    bounds, scales = [_bound(t) for t in types], [_scale(t) for t in types]
+    if function == "negate":
+        return _exact_type(bounds[0], scales[0])
+    if function == "*":
+        return _exact_type(bounds[0] * bounds[1], sum(scales))
+    scale = max(scales)
+    return _exact_type(sum(bound * 10 ** (scale - own) for bound, own in zip(bounds, scales, strict=True)), scale)
+
+
+def _bound(arrow_type: pa.DataType) -> int:
+    """The greatest amount of a type's values, without the decimal point."""
+    cells = grid(arrow_type, Domain.EXACT)
+    return max(-cells.least, cells.greatest)
+
+
+def _scale(arrow_type: pa.DataType) -> int:
+    return int(arrow_type.scale) if pa.types.is_decimal(arrow_type) else 0
+
+
+def _exact_type(bound: int, scale: int) -> pa.DataType:
+    if scale == 0:
+        for candidate in (pa.int8(), pa.int16(), pa.int32(), pa.int64()):
+            if bound < 2 ** (candidate.bit_width - 1):
+                return candidate
+    digits = max(len(str(bound)), scale)
+    if digits > MAX_DIGITS:
+        raise PredicateError(
+            f"the result may have {digits} digits, and at most {MAX_DIGITS} are computed with: "
+            "compute with fewer or smaller numbers, or with a double, as in 2e0 * n"
+        )
+    return pa.decimal128(digits, scale)
+
+
+def _has_cast(own: pa.DataType, target: pa.DataType) -> bool:
+    kind, to = domain_of(own), domain_of(target)
+    if kind is Domain.EXACT:
+        if to is Domain.EXACT:
+            return _scale(target) >= _scale(own) and not (pa.types.is_decimal(own) and pa.types.is_integer(target))
+        return to in (Domain.FLOAT32, Domain.FLOAT64) or (to is Domain.TEXT and pa.types.is_integer(own))
+    allowed: dict[Domain | None, tuple[Domain, ...]] = {
+        Domain.FLOAT32: (Domain.FLOAT64,),
+        Domain.BOOLEAN: (Domain.TEXT,),
+        Domain.NAIVE: (Domain.DATE, Domain.ZONED),
+        Domain.ZONED: (Domain.DATE, Domain.NAIVE),
+    }
+    return to in allowed.get(kind, ())
+
+
+def compute(function: Function, args: Sequence[Any], target: pa.DataType) -> Any:
+    """What a function gives for columns; NULL for NULL.
+
+    Args:
+        args: arrays, and scalars for literals, at least one an array.
+        target: ``result_of`` their types.
+    """
+    if function in ("lower", "upper"):
+        return like.lower(args[0]) if function == "lower" else pc.utf8_upper(like.repaired(args[0]))
+    if function in _PARTS:
+        return _part(function, args[0])
+    if function == "cast":
+        return _cast(args[0], target)
+    if function == "%":
+        return _modulo(*args)
+    if pa.types.is_floating(target):
+        floats = [to_floats(arg, target) for arg in args]
+        return pc.negate(floats[0]) if function == "negate" else _KERNELS[function](*floats)
+    if function == "negate":
+        return pc.subtract(pa.scalar(0, _working(target)), args[0].cast(_working(target))).cast(target)
+    if pa.types.is_integer(target):
+        return _KERNELS[function](*(arg.cast(pa.int64()) for arg in args))
+    return _KERNELS[function](*map(_decimal256, args)).cast(target)
+
+
+def _working(target: pa.DataType) -> pa.DataType:
+    return pa.int64() if pa.types.is_integer(target) else pa.decimal256(target.precision, target.scale)
+
+
+def _decimal256(array: Any) -> Any:
+    digits = array.type.precision if pa.types.is_decimal(array.type) else len(str(2**array.type.bit_width))
+    return array.cast(pa.decimal256(digits, _scale(array.type)))
+
+
+def to_floats(array: Any, target: pa.DataType) -> Any:
+    """Numbers as the nearest floats."""
+    if array.type == target:
+        return array
+    if pa.types.is_decimal(array.type):
+        return array.cast(pa.string()).cast(target)  # Arrow's direct cast rounds more than once
+    return array.cast(target, safe=False) if isinstance(array, pa.Scalar) else pc.cast(array, target, safe=False)
+
+
+def _modulo(x: Any, y: Any) -> Any:
+    """The remainder, with the dividend's sign; NULL where the divisor is 0."""
+    x, y = x.cast(pa.int64()), y.cast(pa.int64())
+    y = pc.if_else(pc.equal(y, 0), pa.scalar(None, pa.int64()), y)
+    y = pc.if_else(pc.equal(y, -1), pa.scalar(1, pa.int64()), y)  # the least integer has no quotient by -1
+    return pc.subtract(x, pc.multiply(pc.divide(x, y), y))
+
+
+def _cast(array: Any, target: pa.DataType) -> Any:
+    to = domain_of(target)
+    if to in (Domain.FLOAT32, Domain.FLOAT64):
+        return to_floats(array, target)
+    if to is not Domain.EXACT:
+        return array.cast(target)
+    own, cells = grid(array.type, Domain.EXACT), grid(target, Domain.EXACT)
+    digits = len(str(max(-own.least, own.greatest))) - _scale(array.type) + _scale(target)
+    wide = _decimal256(array).cast(pa.decimal256(max(digits, 1), _scale(target)))
+    if own.least * own.unit < cells.least * cells.unit or own.greatest * own.unit > cells.greatest * cells.unit:
+        most = 10**wide.type.precision - 1
+        ends = (_wide_scalar(end, wide.type) for end in (max(cells.least, -most), min(cells.greatest, most)))
+        fits = pc.and_(pc.greater_equal(wide, next(ends)), pc.less_equal(wide, next(ends)))
+        wide = pc.if_else(fits, wide, pa.scalar(None, wide.type))
+    return wide.cast(target)
+
+
+def _wide_scalar(raw: int, arrow_type: pa.DataType) -> pa.Scalar:
+    """The decimal with these digits and the type's scale."""
+    digits = tuple(map(int, str(abs(raw))))
+    return pa.scalar(Decimal((raw < 0, digits, -arrow_type.scale)), arrow_type)
+
+
+def _part(function: str, array: Any) -> pa.Array:
+    """A part of dates and times in the proleptic Gregorian calendar, in UTC; over the whole range that is stored."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    of_dates = pa.types.is_date32(array.type)
+    raw = array.view(pa.int32() if of_dates else pa.int64()).cast(pa.int64())
+    values = raw.fill_null(0).to_numpy(zero_copy_only=False)
+    if function in ("hour", "minute"):
+        step = _HOUR_US if function == "hour" else _MINUTE_US
+        found = values % DAY_US // step % (24 if function == "hour" else 60)
+    else:
+        found = _civil(values if of_dates else values // DAY_US)[("year", "month", "day").index(function)]
+    return pa.array(found, pa.int64(), mask=raw.is_null().to_numpy(zero_copy_only=False))
+
+
+def _civil(days: Any) -> tuple[Any, Any, Any]:
+    """As ``temporal.civil_from_days``, of whole arrays."""
+    era, of_era = np.divmod(days + 719_468, 146_097)
+    years = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
+    of_year = of_era - (365 * years + years // 4 - years // 100)
+    shifted = (5 * of_year + 2) // 153
+    month = np.where(shifted < 10, shifted + 3, shifted - 9)
+    return years + era * 400 + (month <= 2), month, of_year - (153 * shifted + 2) // 5 + 1
