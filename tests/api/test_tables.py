@@ -137,7 +137,7 @@ def test_what_a_delete_tells(table: dolmen.Table, store: CountingStore) -> None:
 
 def test_null_equals_nothing(table: dolmen.Table) -> None:
     table.append(pa.table({"id": [1, 2], "user_id": [None, 5]}))
-    table.delete("user_id = NULL")
+    table.delete("user_id IN (NULL)")
     table.delete("user_id <> 5")
     table.delete("user_id NOT IN (7, NULL)")
     assert ids(table) == [1, 2]

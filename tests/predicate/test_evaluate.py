@@ -258,6 +258,6 @@ def test_columns_may_be_chunked_dictionaries_large_or_of_type_null() -> None:
 
 def test_constants_take_the_given_length() -> None:
     assert evaluate(bound("TRUE", x=pa.int8()), {}, 3).to_pylist() == [True] * 3
-    assert evaluate(bound("x = NULL", x=pa.int8()), {}, 2).to_pylist() == [None] * 2
+    assert evaluate(bound("x IN (NULL)", x=pa.int8()), {}, 2).to_pylist() == [None] * 2
     assert matches(bound("NULL", x=pa.int8()), {}, 1).to_pylist() == [False]
     assert evaluate(bound("x < 300", x=pa.int8()), {1: pa.array([1, 2], pa.int8())}, 2).to_pylist() == [True, True]

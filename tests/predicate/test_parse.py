@@ -96,7 +96,6 @@ def literal(source: Any) -> Literal:
         ("n IN (1, NULL)", "n IN (1, NULL)"),
         ("n IN ()", "FALSE"),
         ("n IN (NULL)", "NULL"),
-        ("n = NULL", "NULL"),
         ("n NOT IN (1, 2)", "n NOT IN (1, 2)"),
         ("n ISNULL", "n IS NULL"),
         ("NOT n IS NULL", "n IS NOT NULL"),

@@ -52,7 +52,7 @@ def _leaf(rng: Rng, table: pa.Table) -> str:
     if rng.random() < 0.12:
         return _computed(rng, name, field.type, literal)
     if rng.random() < 0.01:
-        return rng.choice(["TRUE", "FALSE", "NULL", f"{name} = NULL"])
+        return rng.choice(["TRUE", "FALSE", "NULL", f"{name} IN (NULL)"])
     if pa.types.is_boolean(field.type) and rng.random() < 0.5:
         return rng.choice([name, f"NOT {name}", f"{name} IS TRUE", f"{name} IS NOT FALSE", f"{name} = TRUE"])
     if pa.types.is_string(field.type) and rng.random() < 0.4:

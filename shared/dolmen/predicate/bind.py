@@ -64,7 +64,7 @@ class Computed(NamedTuple):
     @property
     def name(self) -> str:
         """What it is, for messages."""
-        return f"{self.call.function}(...)"
+        return f"what {self.call.function} gives"
 
 
 Named: TypeAlias = Field | Computed
@@ -77,6 +77,13 @@ _TYPES = {
     Domain.BOOLEAN: pa.bool_(), Domain.FLOAT32: pa.float32(), Domain.FLOAT64: pa.float64(), Domain.TEXT: pa.string(),
     Domain.BYTES: pa.binary(), Domain.DATE: pa.date32(), Domain.TIME: pa.time64("us"),
     Domain.NAIVE: pa.timestamp("us"), Domain.ZONED: pa.timestamp("us", tz="UTC"),
+}  # fmt: skip
+
+
+_MOST_NAMES = 30
+_WORDS = {
+    "none": "write IS NULL", "nil": "write IS NULL", "nan": "write 'nan'", "inf": "write 'inf'",
+    "infinity": "write 'inf'",
 }  # fmt: skip
 
 
@@ -96,9 +103,11 @@ def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
         raise PredicateError(f"column {name} could be any of {', '.join(f.name for f in found)}: quote its exact name")
     if not found:
         names = [field.name for field in schema.fields]
-        close = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}"
-        text = " (texts stand in single quotes)" if quoted else ""
+        close = difflib.get_close_matches(name.lower(), [each.lower() for each in names], 1, cutoff=0.7)
+        meant = [each for each in names if each.lower() in close]
+        listed = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+        hint = f"did you mean {meant[0]!r}?" if meant else _WORDS.get(name.lower(), f"there are: {listed}")
+        text = "" if meant and not quoted else " (texts stand in single quotes)"
         raise PredicateError(f"no column {shown(name)}{text}; {hint}")
     if is_nested(found[0].arrow_type):
         raise PredicateError(f"column {found[0].name!r} is nested: it can be stored, but not used in predicates")
@@ -187,7 +196,7 @@ def is_null(field: Named) -> Predicate:
 def truth(field: Named) -> Predicate:
     """A boolean column by itself."""
     if domain_of(field.arrow_type) is not Domain.BOOLEAN:
-        raise PredicateError(f"column {field.name!r} is {field.type}, not a condition; compare it with something")
+        raise PredicateError(f"{_described(field)} is {field.type}, not a condition; compare it with something")
     column = _column(field)
     assert isinstance(column, Column), "nothing that is computed is a boolean"
     return Truth(column)
@@ -196,7 +205,7 @@ def truth(field: Named) -> Predicate:
 def like(field: Named, pattern: Value, escape: str | None, ignore_case: bool) -> Predicate:
     """``field LIKE pattern [ESCAPE escape]``, or ILIKE."""
     if domain_of(field.arrow_type) is not Domain.TEXT:
-        raise PredicateError(f"LIKE is for strings, and column {field.name!r} is {field.type}")
+        raise PredicateError(f"LIKE is for strings, and {_described(field)} is {field.type}: CAST integers AS VARCHAR")
     if pattern.kind is None:
         return NULL
     if pattern.kind is not Domain.TEXT:
@@ -308,8 +317,8 @@ def _rebind_term(term: Term, schema: Schema) -> Term:
     return _column(field)
 
 
-def _computed_name(side: Computed | Value) -> str:
-    return f"{side.name} ({side.type})" if isinstance(side, Computed) else side.name
+def _described(side: Named) -> str:
+    return f"column {side.name!r}" if isinstance(side, Field) else side.name
 
 
 def _column(field: Named) -> Term:
@@ -338,7 +347,7 @@ def _domain(sides: Sequence[Side]) -> Domain:
     if domain is not None:
         return domain
     names = " with ".join(
-        f"column {side.name!r} ({side.type})" if isinstance(side, Field) else _computed_name(side) for side in sides
+        f"{_described(side)} ({side.type})" if isinstance(side, _NAMED) else side.name for side in sides
     )
     hint = ""
     if {Domain.ZONED, Domain.NAIVE} <= set(kinds):
@@ -349,6 +358,8 @@ def _domain(sides: Sequence[Side]) -> Domain:
         hint = ": write the day as a DATE, such as CAST(now() AS DATE) (UTC)"
     elif Domain.BOOLEAN in kinds:
         hint = ": compare it with TRUE or FALSE"
+    elif Domain.EXACT in kinds and {Domain.DATE, Domain.NAIVE, Domain.ZONED, Domain.TIME} & set(kinds):
+        hint = ": write times in single quotes, such as '2025-01-31' or '2025-01-31 10:00:00'"
     elif Domain.TEXT in kinds:
         hint = ": write texts in single quotes, numbers without"
     raise PredicateError(f"can't compare {names}{hint}")

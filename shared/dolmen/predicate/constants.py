@@ -205,7 +205,9 @@ def arithmetic(operator: str, a: Value, b: Value) -> Value:
     if result is None and operator in "+*":
         result = _times(operator, b, a)
     if result is None:
-        raise PredicateError(f"can't compute {a.name} {operator} {b.name}")
+        dated = any(side.kind in (Domain.DATE, Domain.NAIVE, Domain.ZONED) for side in (a, b))
+        hint = "; write spans of time as in now() - INTERVAL 7 DAY" if dated else ""
+        raise PredicateError(f"can't compute {a.name} {operator} {b.name}{hint}")
     return result
 
 

@@ -105,6 +105,7 @@ def _parse_text(text: str, schema: Schema, now_us: int, parameters: Parameters) 
     from sqlglot import exp
     from sqlglot.dialects.dialect import Dialect
     from sqlglot.errors import ParseError, TokenError
+    from sqlglot.tokens import TokenType
 
     check_count(len(text), MAX_TEXT, "characters", _INSTEAD)
     check_characters(text)
@@ -116,11 +117,16 @@ def _parse_text(text: str, schema: Schema, now_us: int, parameters: Parameters) 
         trees = duckdb.parser().parse_into(exp.Condition, tokens, text)
         if not trees or trees[0] is None:
             raise PredicateError("an empty predicate names no rows; to mean every row, write TRUE")
+        if len([tree for tree in trees if tree is not None]) > 1:
+            behind = next(token.start for token in tokens if token.token_type is TokenType.SEMICOLON)
+            raise PredicateError("there is more behind the semicolon: join conditions by AND or OR", position=behind)
         return _Reader(schema, now_us, _values_of(trees[0], parameters)).predicate(trees[0])
     except ParseError as error:
         raise _syntax_error(text, error.errors) from None
-    except TokenError as error:
-        raise PredicateError(f"can't read {shown(text)}: is a quote or a comment left open? ({error})") from None
+    except TokenError:
+        raise PredicateError(
+            f"can't read {shown(text)}: is a quote or a comment left open? (A quote in a text stands twice: 'it''s')"
+        ) from None
     except RecursionError:
         raise PredicateError("nested too deeply: write it with fewer NOT, minus signs or parentheses") from None
 
@@ -164,7 +170,10 @@ def _check_tokens(tokens: Sequence[Any]) -> None:
     for token in tokens:
         kind = token.token_type
         if kind in (TokenType.L_BRACKET, TokenType.L_BRACE):
-            raise PredicateError("lists and structs are not understood; write IN (1, 2)", position=token.start)
+            raise PredicateError(
+                "lists and structs are not understood; write IN (1, 2), and give values as parameters, 'id = ?'",
+                position=token.start,
+            )
         if previous is TokenType.INTERVAL and len(token.text) > MAX_NUMBER:
             # sqlglot reads such a text itself, and not in linear time.
             raise PredicateError(f"an interval of more than {MAX_NUMBER} characters", position=token.start)
@@ -201,7 +210,23 @@ def _syntax_error(text: str, errors: Sequence[Mapping[str, Any]]) -> PredicateEr
         problem = f"something is missing around {shown(first['highlight'])}"
     else:
         problem = f"unexpected {shown(first['highlight'])}"
-    return PredicateError(f"{problem}; a predicate is what stands behind WHERE in DuckDB's SQL", position=position)
+    return PredicateError(f"{problem}; {_advice_on_syntax(text, first)}", position=position)
+
+
+def _advice_on_syntax(text: str, error: Mapping[str, Any]) -> str:
+    near = f"{error['start_context'][-3:]}{error['highlight']}{error['end_context'][:2]}"
+    word = error["highlight"].upper()
+    if any(quote in text for quote in "\u2018\u2019\u201c\u201d"):
+        return "texts stand in straight single quotes, 'like this'"
+    if "=>" in near or "=<" in near:
+        return "write >= or <="
+    if word in ("WHERE", "SELECT", "FROM", "ORDER BY", "GROUP BY", "LIMIT"):
+        return "a predicate is only what stands behind WHERE, such as id = 1 AND name = 'a'"
+    if "," in near:
+        return "a list stands in parentheses, IN (1, 2), and decimals have a point, 0.5"
+    if "%" in near:
+        return "texts and patterns stand in single quotes, LIKE 'a%'; values from elsewhere are parameters, 'id = ?'"
+    return "a predicate is what stands behind WHERE in DuckDB's SQL, with texts in single quotes"
 
 
 class _Reader:
@@ -230,7 +255,9 @@ class _Reader:
             return bind.truth(side)
         if side.kind in (None, Domain.BOOLEAN):
             return Constant(side.value)  # type: ignore[arg-type]
-        raise PredicateError(f"{side.name} is not a condition")
+        raise PredicateError(
+            f"{side.name} is not a condition: repeat the column, as in n = 1 OR n = 2, or write n IN (1, 2)"
+        )
 
     def _paren(self, node: exp.Expression) -> Predicate:
         _only(node, "this")
@@ -250,6 +277,9 @@ class _Reader:
         _only(node, "this", "expression")
         if node.this.key == "tuple" and op == "=":
             return self._tuples(node.this, [node.expression])
+        if "null" in (node.this.key, node.expression.key):
+            wanted = "IS NOT NULL" if op == "<>" else "IS NULL"
+            raise PredicateError(f"{op} NULL is TRUE for no row: write {wanted}")
         return bind.compare(op, self.side(node.this), self.side(node.expression))
 
     def _tuples(self, left: exp.Expression, rows: Sequence[exp.Expression]) -> Predicate:
@@ -285,7 +315,7 @@ class _Reader:
         """The members that a parameter gives: ``id IN ?``."""
         value = self.parameters.get(id(node))
         if not isinstance(value, LISTS):
-            raise _refusal(node) if node.key != "placeholder" else PredicateError("IN ? takes a list of values")
+            raise PredicateError("IN takes a list in parentheses, IN (1, 2), or a parameter that is a list, IN ?")
         check_count(len(value), MAX_MEMBERS, "members of a list", "split it")
         return [constants.NULL if member is None else from_python(member) for member in value]
 
@@ -474,9 +504,20 @@ def _refusal(node: exp.Expression) -> PredicateError:
     text = node.sql("duckdb")
     if len(text) > 80:
         text = text[:77] + "..."
-    if node.key == "column" and node.args.get("table"):
+    parts = {part.key for part in node.walk()}
+    if parts & {"select", "subquery", "exists"}:
+        advice = "there are no subqueries: read the values first, and give them as a parameter, 'id IN ?'"
+    elif parts & {"regexplike", "regexpilike", "similarto", "glob"}:
+        advice = "there are no regular expressions: write LIKE 'a%'"
+    elif parts & {"arrayoverlaps", "bitwiseand", "bitwiseor", "dpipe", "concat", "xor"}:
+        advice = "join conditions by AND and OR, and the members of a list by commas; texts are not joined"
+    elif parts & {"sum", "count", "max", "min", "avg"}:
+        advice = "a predicate looks at one row: aggregate with db.sql"
+    elif node.key in _COMPARISONS:
+        advice = "a comparison is not compared again: write 1 < n AND n < 5, or BETWEEN"
+    elif node.key == "column" and node.args.get("table"):
         advice = "write the column's name alone"
-    elif any(part.key == "column" for part in node.walk()):
+    elif "column" in parts:
         advice = f"of columns there are + - * / %, CAST and {', '.join(dict.fromkeys(_FUNCTIONS.values()))}"
     else:
         advice = "only literals, CAST, + - * / // %, now(), current_date, date_trunc and INTERVAL make constants"

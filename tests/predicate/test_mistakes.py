@@ -1,0 +1,99 @@
+"""Mistakes that new users make, and the hint each gets."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from dolmen.errors import PredicateError
+from dolmen.format.schema import Schema
+from dolmen.predicate import parse
+
+SCHEMA = Schema.from_arrow(
+    pa.schema(
+        [
+            ("id", pa.int64()),
+            ("name", pa.string()),
+            ("price", pa.float64()),
+            ("active", pa.bool_()),
+            ("day", pa.date32()),
+            ("created_at", pa.timestamp("us", tz="UTC")),
+            ("seen", pa.timestamp("us")),
+            ("tags", pa.list_(pa.string())),
+        ]
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('name = "ada"', "single quotes"),
+        ("name = ada", "single quotes"),
+        ("name IN (ada, bob)", "single quotes"),
+        ("name LIKE ada%", "single quotes"),
+        ("name LIKE %ada%", "single quotes"),
+        ("name = \u2018ada\u2019", "single quotes"),
+        ("name = 'it's'", "stands twice"),
+        ("nmae = 'x'", "did you mean 'name'"),
+        ("Craeted_At = 'x'", "did you mean 'created_at'"),
+        ("id = 'abc'", "no value of type int64"),
+        ("name = 5", "texts in single quotes, numbers without"),
+        ("name = NULL", "write IS NULL"),
+        ("id != NULL", "write IS NOT NULL"),
+        ("id = None", "write IS NULL"),
+        ("id IS 5", "IS is followed by NULL"),
+        ("id IN 1", r"IN \(1, 2\)"),
+        ("id IN ['1']", r"IN \(1, 2\)"),
+        ("id BETWEEN 1, 5", "list stands in parentheses"),
+        ("price = 0,1", "decimals have a point"),
+        ("id IN (SELECT id FROM t)", "no subqueries"),
+        ("id = (SELECT 1)", "no subqueries"),
+        ("EXISTS (SELECT 1)", "no subqueries"),
+        ("id => 1", "write >= or <="),
+        ("id =< 1", "write >= or <="),
+        ("id = 1 && name = 'x'", "AND and OR"),
+        ("id = 1 || name = 'x'", "AND and OR"),
+        ("name IN ('a' 'b')", "by commas"),
+        ("name = 'a' OR 'b'", "repeat the column"),
+        ("id = 1 OR 2", "repeat the column"),
+        ("1 < id < 5", "1 < n AND n < 5"),
+        ("active = 1", "TRUE or FALSE"),
+        ("active = 'yes'", "TRUE or FALSE"),
+        ("created_at > 2025-01-01", "times in single quotes"),
+        ("day = 20250101", "times in single quotes"),
+        ("created_at > '01.02.2025'", "YYYY-MM-DD"),
+        ("created_at > '2025-13-01'", "no such day"),
+        ("created_at > seen", "time zone"),
+        ("seen > '2025-01-01T00:00:00Z'", "remove it"),
+        ("created_at > now() - 7", "INTERVAL 7 DAY"),
+        ("created_at > now() - '7 days'", "INTERVAL 7 DAY"),
+        ("day > now()", r"CAST\(now\(\) AS DATE\)"),
+        ("name ~ 'a.*'", "LIKE 'a%'"),
+        ("id LIKE '4%'", "CAST integers AS VARCHAR"),
+        ("length(name) = 3", "lower, upper"),
+        ("sum(id) > 5", "one row"),
+        ("WHERE id = 1", "only what stands behind WHERE"),
+        ("SELECT * FROM t WHERE id = 1", "only what stands behind WHERE"),
+        ("id = 1 LIMIT 5", "only what stands behind WHERE"),
+        ("id = 1; name = 'x'", "behind the semicolon"),
+        ("t.id = 1", "name alone"),
+        ("tags = 'a'", "nested"),
+        ("id", "compare it with something"),
+        ("id % 2", "compare it with something"),
+        ("id = {id}", "parameters"),
+        ("id = %s", "parameters"),
+        ("id = ?", "no value for parameter"),
+        ("price = nan", "write 'nan'"),
+    ],
+)
+def test_a_mistake_gets_a_hint(text: str, hint: str) -> None:
+    with pytest.raises(PredicateError, match=hint):
+        parse(text, SCHEMA, now_us=0)
+
+
+def test_nothing_behind_a_semicolon_is_lost() -> None:
+    for text in ("id = 1; id = 2", "id = 1;; id = 2", ";id = 1; id = 2", "id = 1 ; TRUE", "TRUE; id = 1"):
+        with pytest.raises(PredicateError):
+            parse(text, SCHEMA, now_us=0)
+    assert parse("id = 1;", SCHEMA, now_us=0) == parse("id = 1 ; ", SCHEMA, now_us=0)
