@@ -9,6 +9,7 @@ import pytest
 
 from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES
 from dolmen.format.property import Property
+from dolmen.ingest.files.options import MAX_BYTES
 from support.template import PARAMETERS
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +63,5 @@ def test_every_parameter_of_the_stack_is_described_with_its_default() -> None:
         assert said == ("required" if default is None else "empty" if default == "" else f"`{default}`"), name
 
 
-def test_the_limit_of_a_file_is_the_one_of_the_stack() -> None:
-    default = PARAMETERS["MaxFileBytes"]["Default"]
-    assert _rows(_part("## Variables"))["DOLMEN_MAX_FILE_BYTES"].startswith(f"`{default}`")
+def test_the_limit_of_a_file_is_the_one_of_the_code() -> None:
+    assert _rows(_part("## Variables"))["DOLMEN_MAX_FILE_BYTES"].startswith(f"`{MAX_BYTES}`")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -65,3 +66,17 @@ def test_the_samples_of_schedules_are_what_the_scheduled_functions_take(samples:
 def test_every_sample_is_run() -> None:
     there = {path.stem for path in EVENTS.glob("*.json")} - {"local-env"}  # that one is for `sam local invoke`
     assert there == INGESTED.keys() | LEFT.keys() | SCHEDULED
+
+
+def test_no_two_samples_share_an_id() -> None:
+    """Sent into one stack, one after the other, each is a message and a request of its own."""
+    ids: list[str] = []
+    for path in sorted(EVENTS.glob("*.json")):
+        document = json.loads(path.read_text())
+        ids += [document[name] for name in ("id", "request_id") if name in document]
+        for record in document.get("Records", []):
+            ids += [record[name] for name in ("messageId", "receiptHandle") if name in record]
+            body = json.loads(record.get("body", "{}"))
+            ids += [body["request_id"]] if "request_id" in body else []
+    assert len(ids) > 20
+    assert len(ids) == len(set(ids))

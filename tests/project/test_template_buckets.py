@@ -97,21 +97,43 @@ def test_a_bucket_is_reached_by_tls_only(bucket: str) -> None:
     }
 
 
-def test_a_write_into_the_database_without_a_condition_is_refused_whoever_makes_it() -> None:
-    # Two keys under one operator must both hold: neither header is there. Starting an upload in parts, and its parts,
-    # create no object (s3:ObjectCreationOperation is false for them) and take no condition.
-    assert policy("DatabaseBucket")["OnlyConditionalWrites"] == {
-        "Sid": "OnlyConditionalWrites",
+POINTERS = sub("${DatabaseBucket.Arn}/*/_latest_manifest")
+
+
+def test_nothing_in_the_database_is_replaced_but_the_pointer_and_that_only_by_who_has_seen_it() -> None:
+    # Keys under one operator must all hold. Starting an upload in parts, and its parts, create no object
+    # (s3:ObjectCreationOperation is false for them) and take no condition.
+    denied = {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject"}
+    creating = {"s3:ObjectCreationOperation": "true"}
+    found = policy("DatabaseBucket")
+    assert found["OnlyNewObjects"] == denied | {
+        "Sid": "OnlyNewObjects",
+        "NotResource": POINTERS,
+        "Condition": {"Null": {"s3:if-none-match": "true"}, "Bool": creating},
+    }
+    assert found["OnlyComparedPointers"] == denied | {
+        "Sid": "OnlyComparedPointers",
+        "Resource": POINTERS,
+        "Condition": {"Null": {"s3:if-none-match": "true", "s3:if-match": "true"}, "Bool": creating},
+    }
+
+
+def test_nobody_deletes_a_pointer() -> None:
+    assert policy("DatabaseBucket")["NobodyDeletesPointers"] == {
+        "Sid": "NobodyDeletesPointers",
         "Effect": "Deny",
         "Principal": "*",
-        "Action": "s3:PutObject",
-        "Resource": sub("${DatabaseBucket.Arn}/*"),
-        "Condition": {
-            "Null": {"s3:if-none-match": "true", "s3:if-match": "true"},
-            "Bool": {"s3:ObjectCreationOperation": "true"},
-        },
+        "Action": ["s3:DeleteObject", "s3:DeleteObjectVersion"],
+        "Resource": POINTERS,
     }
-    assert set(policy("DatabaseBucket")) == {"OnlyTls", "OnlyConditionalWrites"}
+    rules = {"OnlyTls", "OnlyNewObjects", "OnlyComparedPointers", "NobodyDeletesPointers"}
+    assert set(policy("DatabaseBucket")) == rules
+
+
+@pytest.mark.parametrize("bucket", BUCKETS)
+def test_a_buckets_policy_survives_its_stack_as_the_bucket_does(bucket: str) -> None:
+    made = MADE.resources[f"{bucket}Policy"]
+    assert made["DeletionPolicy"] == made["UpdateReplacePolicy"] == "Retain"
 
 
 def test_a_drop_needs_no_condition() -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dolmen.ingest.files.options import MAX_BYTES
 from dolmen.maintenance.compaction_plan import CompactionOptions
 from dolmen.maintenance.deadline import MARGIN_SECONDS
 from support.built import LAYERS, RUNTIME
-from support.template import PARAMETERS, arn, deployed, sub
+from support.template import PARAMETERS, TEMPLATE, arn, deployed, sub
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK = deployed()
@@ -100,7 +101,14 @@ def test_the_functions_are_told_where_the_database_is_and_how_to_log() -> None:
     variables = STACK.functions["Environment"]["Variables"]
     assert variables["DOLMEN_DATABASE"] == sub("s3://${DatabaseBucketName}/${DatabasePrefix}")
     assert variables["DOLMEN_AUTO_CREATE"] == {"Ref": "AutoCreate"}
-    assert variables["DOLMEN_MAX_FILE_BYTES"] == {"Ref": "MaxFileBytes"}
+    fits = {"Fn::FindInMap": ["VisibilityTimeout", {"Ref": "IngestTimeout"}, "FileBytes"]}
+    assert variables["DOLMEN_MAX_FILE_BYTES"] == fits
+    for timeout, mapped in TEMPLATE["Mappings"]["VisibilityTimeout"].items():
+        assert int(mapped["FileBytes"]) / 30e6 < int(timeout) / 2
+    told = deployed(MaxFileBytes="7").functions["Environment"]["Variables"]
+    assert told["DOLMEN_MAX_FILE_BYTES"] == {"Ref": "MaxFileBytes"}
+    jobs = deployed(CreateSpark="yes", SparkJobs="code/dolmen/0123").functions["Environment"]["Variables"]
+    assert int(jobs["DOLMEN_MAX_FILE_BYTES"]) == MAX_BYTES
     assert variables["AWS_ENDPOINT_URL_S3"] == {"Ref": "S3Endpoint"}
     assert variables["POWERTOOLS_LOG_LEVEL"] == {"Ref": "LogLevel"}
     assert variables["POWERTOOLS_METRICS_NAMESPACE"] == {"Ref": "MetricsNamespace"}

@@ -58,8 +58,11 @@ GIVEN = {
     "SparkApplicationId": "00f1r2a3b4c5d6e7",
     "SparkJobRoleArn": "arn:aws:iam::111122223333:role/jobs",
     "SparkJobs": "code/dolmen/0123",
+    "PermissionsBoundaryArn": "arn:aws:iam::111122223333:policy/boundary",
+    "MaxFileBytes": "1000000",
 }
-"""Others, which are only given together: an application of others, in the place of one that the stack makes."""
+"""Others, which are given together: an application of others, in the place of one that the stack makes, and what is
+decided by itself."""
 
 
 def all_choices() -> Iterator[dict[str, str]]:
