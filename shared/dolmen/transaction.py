@@ -119,6 +119,9 @@ class Transaction:
         if changes:
             self.add(SetProperties(None, "", check_database_properties(changes)))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise InputError("a transaction belongs to one process: hand over rows, or what is to be done")
+
     def tables(self) -> list[str]:
         """Names of the tables as this transaction sees them, sorted."""
         return sorted(self.manifest.tables)

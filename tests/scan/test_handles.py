@@ -100,5 +100,25 @@ def test_what_is_of_one_process_says_so() -> None:
     for handle in (db, table, db.at(db.version), table.scan()):
         with pytest.raises(InputError, match="memory of this process"):
             pickle.dumps(handle)
-    with db.transaction() as tx, pytest.raises(InputError, match="belongs to one process"):
-        pickle.dumps(tx.table("t"))
+    with db.transaction() as tx:
+        for mine in (tx, tx.table("t"), tx.table("t").scan()):
+            with pytest.raises(InputError, match=r"belongs to one process|memory of this process"):
+                pickle.dumps(mine)
+
+
+def test_a_transactions_scan_stays_in_its_process(db: dolmen.Database) -> None:
+    with db.transaction() as tx:
+        tx.table("t").append(ROWS)
+        for mine in (tx, tx.table("t"), tx.table("t").scan()):
+            with pytest.raises(InputError, match="belongs to one process"):
+                pickle.dumps(mine)
+
+
+def test_handles_on_s3_are_opened_with_the_configuration_of_the_process_they_come_to(s3_url: str) -> None:
+    db = dolmen.open(s3_url)
+    table = db.create_table("t", ROWS.schema)
+    table.append(ROWS)
+    handles = [db, table, db.at(db.version), table.at(db.version), table.scan(where="id < 4")]
+    table.append(ROWS)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(count, handles) == [20, 20, 10, 10, 4]

@@ -240,6 +240,8 @@ def _value(scalar: pa.Scalar, field: Field) -> Value:
     """A literal of the column's own type, or one that is stored alike."""
     own, wanted = scalar.type, field.arrow_type
     domain = domain_of(own)
+    if own == pa.float64() and wanted == pa.float32():  # the same number, written wider
+        return _value(scalar, Field(field.id, field.name, "double"))
     alike = own == wanted or (
         domain is domain_of(wanted)
         and (domain in (Domain.TEXT, Domain.BYTES, Domain.EXACT) or own == pa.timestamp("us", getattr(own, "tz", None)))
