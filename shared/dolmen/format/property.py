@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from dolmen import arguments
 from dolmen.errors import InputError
 
 _UNITS_US = {"w": 604_800_000_000, "d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000}
@@ -23,7 +24,9 @@ def parse_duration(text: str) -> int:
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     duration_us = int(match[1]) * _UNITS_US[match[2]] if match else 0
     if not 0 < duration_us <= _MAX_US:
-        raise InputError(f"{text!r} is no duration: a number and w, d, h, m or s, as in 90d, of at most a century")
+        raise InputError(
+            f"{arguments.shown(text)} is no duration: a number and w, d, h, m or s, as in 90d, of at most a century"
+        )
     return duration_us
 
 
@@ -32,7 +35,9 @@ def parse_size(value: str | int) -> int:
     """Bytes of ``256MB``, ``64KB``, ``1GB`` (powers of 1024) or a plain number. Raises InputError."""
     match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, (str, int)) else None
     if match is None:
-        raise InputError(f"{value!r} is no size: a number of bytes, or one with KB, MB or GB, as in 256MB")
+        raise InputError(
+            f"{arguments.shown(value)} is no size: a number of bytes, or one with KB, MB or GB, as in 256MB"
+        )
     return int(match[1]) * _SIZES[match[2].upper()]
 
 
@@ -60,7 +65,7 @@ def sized(least: int, most: int) -> Callable[[Any], int]:
     def parse(value: Any) -> int:
         size = parse_size(value)
         if not least <= size <= most:
-            raise InputError(f"{value!r} is out of bounds: from {least:,} to {most:,} bytes")
+            raise InputError(f"{arguments.shown(value)} is out of bounds: from {least:,} to {most:,} bytes")
         return size
 
     return parse
@@ -70,7 +75,7 @@ def count(value: Any) -> int:
     """Reads a number from 1 to 999,999,999."""
     text = str(value).strip()
     if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
-        raise InputError(f"{value!r} is no number from 1 to 999,999,999")
+        raise InputError(f"{arguments.shown(value)} is no number from 1 to 999,999,999")
     return int(text)
 
 
@@ -79,7 +84,7 @@ def one_of(*words: str) -> Callable[[Any], str]:
 
     def parse(value: Any) -> str:
         if value not in words:
-            raise InputError(f"{value!r} is none of {', '.join(words)}")
+            raise InputError(f"{arguments.shown(value)} is none of {', '.join(words)}")
         return str(value)
 
     return parse
@@ -91,21 +96,21 @@ def truth(value: Any) -> bool:
         return True
     if value in (False, "false"):
         return False
-    raise InputError(f"{value!r} is neither true nor false")
+    raise InputError(f"{arguments.shown(value)} is neither true nor false")
 
 
 def words(value: Any) -> tuple[str, ...]:
     """Reads a list of texts, or one text with commas between them."""
     listed = value.split(",") if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(isinstance(word, str) for word in listed):
-        raise InputError(f"{value!r} is no list of texts")
+        raise InputError(f"{arguments.shown(value)} is no list of texts")
     return tuple(listed)
 
 
 def name(value: Any) -> str:
     """Reads a name: any text that is not blank."""
     if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{value!r} is no name")
+        raise InputError(f"{arguments.shown(value)} is no name")
     return value.strip()
 
 
@@ -113,7 +118,7 @@ def check_properties(changes: Mapping[str, Any], known: Mapping[str, Property], 
     """Returns ``changes`` if each is a known property and a value of it; None as a value unsets. Raises InputError."""
     for changed, value in changes.items():
         if changed not in known:
-            raise InputError(f"{what} has no property {changed!r}; there are: {', '.join(known)}")
+            raise InputError(f"{what} has no property {arguments.shown(changed)}; there are: {', '.join(known)}")
         if value is not None:
             _read(known[changed], value)
     return dict(changes)
@@ -128,7 +133,11 @@ def value_of(known: Property, properties: Mapping[str, Any]) -> Any:
 def _read(known: Property, value: Any) -> Any:
     try:
         if type(value) not in (str, int, known.also):
-            raise InputError(f"{value!r} is neither text nor a whole number")
+            raise InputError(f"{arguments.shown(value)} is neither text nor a whole number")
+        if isinstance(value, str):
+            arguments.text("value", value)
+        elif type(value) is int:
+            arguments.number("value", value)
         return known.parse(value)
     except InputError as error:
         raise InputError(f"property {known.name}: {error}") from None
