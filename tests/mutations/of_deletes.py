@@ -11,8 +11,8 @@ DELETES: tuple[Mutation, ...] = (
         "a tombstone hides its own upsert's rows",
         "a tombstone hides rows in files with applied_through < T, and not those with <= T",
         "scan/surviving.py",
-        "hidden = lookup.hidden([columns[id_] for id_ in lookup.columns], group.file.file.applied_through)",
-        "hidden = lookup.hidden([columns[id_] for id_ in lookup.columns], group.file.file.applied_through - 1)",
+        "lookup.hidden(rows[lookup.columns], group.file.file.applied_through)",
+        "lookup.hidden(rows[lookup.columns], group.file.file.applied_through - 1)",
     ),
     mutation(
         "fresh files are a tick older than their tombstone",
@@ -31,9 +31,9 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "keys deleted twice are remembered by their first delete",
         "all keys tombstones are one lookup, value -> GREATEST T",
-        "scan/keys_lookup.py",
-        '.aggregate([("ts", "max")])\n        merged = merged.rename_columns(["ts" if name == "ts_max" else name',
-        '.aggregate([("ts", "min")])\n        merged = merged.rename_columns(["ts" if name == "ts_min" else name',
+        "scan/sorted_keys.py",
+        "            ts, found, order = np.maximum.reduceat(ts, firsts), found[firsts], order[firsts]\n",
+        "            ts, found, order = np.minimum.reduceat(ts, firsts), found[firsts], order[firsts]\n",
     ),
     mutation(
         "the first of equal keys wins in an upsert",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import cProfile
 import random
+from collections.abc import Callable
+from pstats import Stats
 
 import numpy as np
 import pyarrow as pa
@@ -13,15 +16,24 @@ from dolmen.format.keys import keys_from_arrow
 from dolmen.format.schema import Schema
 from dolmen.format.statistics import Bounds, column_stats
 from dolmen.format.values import to_plain
+from dolmen.predicate import Verdict
 from dolmen.scan.key_codes import codes, is_exact
-from dolmen.scan.keys_lookup import KeysLookup
+from dolmen.scan.keys_gathering import KeysGathering
+from dolmen.scan.keys_lookup import KeysLookup, Tuples
+from dolmen.scan.sorted_keys import Mask
 from support.random_tables import FLAT, random_column
 
 KEYS = [kind for kind in FLAT if not kind.startswith("float")]
 
 
 def lookup(*lists: tuple[int, pa.Table]) -> KeysLookup:
-    """Tombstones with these timestamps over the rows of these tables."""
+    """Tombstones with these timestamps over the rows of these tables, in memory."""
+    (one,) = lookups(*lists)
+    return one
+
+
+def lookups(*lists: tuple[int, pa.Table]) -> list[KeysLookup]:
+    """The same wherever they are."""
     schema = Schema.from_arrow(lists[0][1].schema)
     found = []
     for ts, rows in lists:
@@ -41,7 +53,32 @@ def lookup(*lists: tuple[int, pa.Table]) -> KeysLookup:
                 keys,
             )
         )
-    return KeysLookup(found, [field.arrow_type for field in schema.fields])
+    gathering = KeysGathering(schema)
+    for tombstone, keys in found:
+        gathering.add([tombstone], keys)
+    (made,) = gathering.finish().values()
+    return list(made)
+
+
+@pytest.fixture(params=["in memory", "in files", "both"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where keys are: the files' fences, spans and blocks are so small that a few keys have many of them."""
+    if request.param != "in memory":
+        monkeypatch.setattr("dolmen.scan.keys_gathering.HELD_BYTES", 0 if request.param == "in files" else 400)
+        for name, value in (("_FENCE", 3), ("_SPAN", 6), ("_BLOCK_BYTES", 50)):
+            monkeypatch.setattr(f"dolmen.scan.sorted_keys.{name}", value)
+    return str(request.param)
+
+
+def any_hidden(found: list[KeysLookup], arrays: list[pa.Array], applied_through: int) -> list[bool]:
+    """Which rows any of some lookups hides."""
+    rows = Tuples(arrays, found[0].types)
+    return np.logical_or.reduce([each.hidden(rows, applied_through) for each in found]).tolist()  # type: ignore[no-any-return]
+
+
+def hidden(found: KeysLookup, arrays: list[pa.Array], applied_through: int) -> Mask:
+    """Which rows are hidden."""
+    return found.hidden(Tuples(arrays, found.types), applied_through)
 
 
 def plain(rows: pa.Table) -> list[tuple[object, ...]]:
@@ -49,7 +86,7 @@ def plain(rows: pa.Table) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_hidden_rows_are_those_whose_tuple_is_in_a_newer_list(seed: int) -> None:
+def test_hidden_rows_are_those_whose_tuple_is_in_a_newer_list(seed: int, place: str) -> None:
     rng = random.Random(seed)
     kinds = [rng.choice(KEYS) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
     names = [f"c{place}" for place in range(len(kinds))]
@@ -61,27 +98,35 @@ def test_hidden_rows_are_those_whose_tuple_is_in_a_newer_list(seed: int) -> None
     for ts in (10, 20, 30):
         drawn = whole.take(pa.array([rng.randrange(whole.num_rows) for _ in range(rng.randint(1, 30))]))
         lists.append((ts, drawn))
-    found = lookup(*lists)
+    found = lookups(*lists)
+    assert len(found) == 3 or place != "in files"
     for applied_through in (0, 10, 15, 29, 30, 99):
         newer = {key for ts, drawn in lists if ts > applied_through for key in plain(drawn)}
         expected = [key in newer and None not in key for key in plain(rows)]
         arrays = [column.combine_chunks() for column in rows.columns]
-        assert found.hidden(arrays, applied_through).tolist() == expected
+        assert any_hidden(found, arrays, applied_through) == expected
         part = [array.slice(37, 90) for array in arrays]
-        assert found.hidden(part, applied_through).tolist() == expected[37:127]
+        assert any_hidden(found, part, applied_through) == expected[37:127]
+        told = set()
+        for each in found:
+            keys, younger = each.keys(applied_through)
+            assert (younger > applied_through).all()
+            assert len(keys[0]) == len(younger) <= each.count
+            told.update(plain(pa.table(keys, names)))
+        assert told == newer
 
 
-def test_many_keys_and_rows_agree_with_numpy() -> None:
+def test_many_keys_and_rows_agree_with_numpy(place: str) -> None:
     rng = np.random.default_rng(3)
     for keys, rows in (
         (rng.choice(1_000_000, 20_000, replace=False), np.arange(300_000, 500_000)),
+        (rng.choice(1_000_000, 20_000, replace=False), rng.integers(0, 1_000_000, 100_000)),
         (rng.integers(-(2**63), 2**63 - 1, 5_000), rng.integers(-(2**63), 2**63 - 1, 50_000)),
         (np.array([2**63 - 1, -(2**63), 0]), np.array([2**63 - 1, -(2**63), 1, 0, -1])),
     ):
         table = pa.table({"k": pa.array(np.unique(keys), pa.int64())})
         rows = np.concatenate([rows, keys[:3]])
-        found = lookup((5, table)).hidden([pa.array(rows)], 0)
-        assert (found == np.isin(rows, keys)).all()
+        assert any_hidden(lookups((5, table)), [pa.array(rows)], 0) == np.isin(rows, keys).tolist()
 
 
 def test_rows_in_order_are_looked_up_the_other_way_round_with_the_same_result() -> None:
@@ -96,7 +141,38 @@ def test_rows_in_order_are_looked_up_the_other_way_round_with_the_same_result() 
             np.array([], np.int64),
         ):
             for applied_through, keys in ((0, np.union1d(old, new)), (5, new), (9, new[:0])):
-                assert (found.hidden([pa.array(rows)], applied_through) == np.isin(rows, keys)).all()
+                assert (hidden(found, [pa.array(rows)], applied_through) == np.isin(rows, keys)).all()
+
+
+def calls(function: Callable[[], object]) -> int:
+    """How many functions it calls, those of numpy among them."""
+    profile = cProfile.Profile()
+    profile.enable()
+    function()
+    profile.disable()
+    return sum(count for _, count, *_ in Stats(profile).stats.values())  # type: ignore[attr-defined]
+
+
+def test_a_key_of_many_rows_takes_as_many_steps_as_a_key_of_one() -> None:
+    found = lookup((5, pa.table({"k": [1, 3, 4, 6]})))
+    for frequent in (2, 100_000):
+        rows = np.repeat(np.arange(8), [3, frequent, 2, frequent, 1, 4, 1, 2])
+        assert (hidden(found, [pa.array(rows)], 0) == np.isin(rows, [1, 3, 4, 6])).all()
+    few, many = (pa.array(np.repeat(np.arange(8), times)) for times in (2, 50_000))
+    assert calls(lambda: hidden(found, [many], 0)) == calls(lambda: hidden(found, [few], 0))
+
+
+def test_texts_of_very_different_lengths_are_told_apart_in_few_steps() -> None:
+    long = "x" * 1_000_000
+    texts = ["", "x", "x" * 1023, "x" * 1024, "x" * 1025, "x" * 1032, "x" * 2000, long, long + "y", long + "z"]
+    assert len(set(codes([pa.array(texts)]).tolist())) == len(texts)
+    assert codes([pa.array(texts)])[2:9].tolist() == codes([pa.array(texts[2:9])]).tolist()
+    for place, text in enumerate(texts):
+        assert hidden(lookup((5, pa.table({"k": [text]}))), [pa.array(texts)], 0).tolist() == [
+            other == place for other in range(len(texts))
+        ]
+    short = calls(lambda: codes([pa.array(["x" * 2_000] * 3)]))
+    assert calls(lambda: codes([pa.array([long] * 3)])) == short
 
 
 def test_texts_that_share_beginning_and_end_are_told_apart() -> None:
@@ -107,7 +183,7 @@ def test_texts_that_share_beginning_and_end_are_told_apart() -> None:
         "a" * 9,
     ]
     found = lookup((5, pa.table({"k": texts[::3]})))
-    assert found.hidden([pa.array(texts)], 0).tolist() == [n % 3 == 0 for n in range(len(texts))]
+    assert hidden(found, [pa.array(texts)], 0).tolist() == [n % 3 == 0 for n in range(len(texts))]
 
 
 def test_codes_of_a_tuple_do_not_depend_on_its_neighbours() -> None:
@@ -117,14 +193,19 @@ def test_codes_of_a_tuple_do_not_depend_on_its_neighbours() -> None:
     assert len(set(codes([pa.array([b"", b"\x00", b"\x00\x00", b"\x00" * 8, b"\x00" * 9])]).tolist())) == 5
 
 
-def test_colliding_codes_are_compared_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "dolmen.scan.keys_lookup.codes", lambda arrays: np.array([len(str(v)) for v in arrays[0]], np.int64)
-    )
-    found = lookup((5, pa.table({"k": ["ab", "cd", "e", "ef"]})), (9, pa.table({"k": ["cd", "gh"]})))
+def test_colliding_codes_are_compared_by_value(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    for module in ("keys_lookup", "sorted_keys"):
+        monkeypatch.setattr(
+            f"dolmen.scan.{module}.codes", lambda arrays: np.array([len(str(v)) for v in arrays[0]], np.int64)
+        )
+    found = lookups((5, pa.table({"k": ["ab", "cd", "e", "ef"]})), (9, pa.table({"k": ["cd", "gh"]})))
     rows = pa.array(["ab", "xx", "cd", "e", "f", None, "gh", "ef"])
-    assert found.hidden([rows], 0).tolist() == [True, False, True, True, False, False, True, True]
-    assert found.hidden([rows], 5).tolist() == [False, False, True, False, False, False, True, False]
+    assert any_hidden(found, [rows], 0) == [True, False, True, True, False, False, True, True]
+    assert any_hidden(found, [rows], 5) == [False, False, True, False, False, False, True, False]
+    many = [f"{n:04}" for n in range(50)]  # all of one code, on both sides of every fence
+    found = lookups((5, pa.table({"k": many[::2]})), (9, pa.table({"k": many[::3]})))
+    assert any_hidden(found, [pa.array(many)], 0) == [n % 2 == 0 or n % 3 == 0 for n in range(50)]
+    assert any_hidden(found, [pa.array(many)], 5) == [n % 3 == 0 for n in range(50)]
 
 
 def test_one_integer_like_column_needs_no_comparison() -> None:
@@ -135,9 +216,17 @@ def test_one_integer_like_column_needs_no_comparison() -> None:
     assert not is_exact([pa.int8(), pa.int8()])
 
 
-def test_row_groups_without_any_key_between_their_bounds_are_not_asked() -> None:
-    found = lookup((5, pa.table({"k": [10, 1000]})), (9, pa.table({"k": [500]})))
-    (id_,) = found.columns
+def test_row_groups_without_any_key_between_their_bounds_are_not_asked(place: str) -> None:
+    found = lookups((5, pa.table({"k": [10, 1000]})), (9, pa.table({"k": [500]})))
+    (id_,) = found[0].columns
+
+    def verdict(known: Bounds, applied_through: int) -> Verdict:
+        return (
+            Verdict.MAYBE
+            if Verdict.MAYBE in {each.judge({id_: known}, 10, applied_through) for each in found}
+            else Verdict.NEVER
+        )
+
     for least, greatest, applied_through, expected in (
         (0, 9, 0, False),
         (0, 10, 0, True),
@@ -149,6 +238,29 @@ def test_row_groups_without_any_key_between_their_bounds_are_not_asked() -> None
         (400, 600, 9, False),
         (-(2**63), 2**63 - 1, 0, True),
     ):
-        assert found.may_match({id_: Bounds(least, greatest, 0, 0)}, 10, applied_through) is expected
-    assert found.may_match({id_: Bounds()}, 10, 0)
-    assert not found.may_match({id_: Bounds(nulls=10)}, 10, 0)
+        judged = verdict(Bounds(least, greatest, 0, 0), applied_through)
+        # between the fences of a file there may be keys or not
+        assert judged is (Verdict.MAYBE if expected or (place == "in files" and least == 11) else Verdict.NEVER)
+    assert verdict(Bounds(), 0) is Verdict.MAYBE
+    assert verdict(Bounds(nulls=10), 0) is Verdict.NEVER
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_that_all_have_one_deleted_tuple_need_not_be_read(seed: int, place: str) -> None:
+    rng = random.Random(seed)
+    kinds = [rng.choice(KEYS) for _ in range(rng.choice([1, 1, 2]))]
+    rows = pa.table([random_column(rng, kind, 40) for kind in kinds], [f"c{place}" for place in range(len(kinds))])
+    rows = rows.drop_null()
+    keys = rows.slice(0, rows.num_rows // 2)
+    if not keys.num_rows:
+        return
+    (found,) = lookups((5, keys))
+    for row in plain(rows):
+        expected = row in set(plain(keys))
+        known = {id_: Bounds(value, value, 0, 0) for id_, value in zip(found.columns, row, strict=True)}
+        assert found.judge(known, 7, 4) is (Verdict.ALWAYS if expected else Verdict.NEVER)
+        assert found.judge(known, 7, 5) is Verdict.NEVER
+        for id_ in known:
+            for unsure in (Bounds(known[id_].min, known[id_].max, 1), Bounds(known[id_].min, known[id_].max), Bounds()):
+                verdict = found.judge({**known, id_: unsure}, 7, 0)
+                assert verdict is Verdict.MAYBE if expected else verdict is not Verdict.ALWAYS

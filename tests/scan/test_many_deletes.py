@@ -273,7 +273,7 @@ def test_explain_counts_the_tombstones_that_may_hide_rows_of_some_file() -> None
 
 
 def test_suspects_of_mixed_kinds_come_oldest_first() -> None:
-    rows = pa.table({"k": range(10), "s": ["x"] * 10})
+    rows = pa.table({"k": range(10), "s": ["x"] * 9 + ["w"]})
     world = World(runtime=Runtime(threads=1))
     world.create(rows)
     table = world.db.table("t")

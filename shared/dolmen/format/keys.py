@@ -6,7 +6,7 @@ ascending order of ids. Sorting makes integers cheap (delta encoding) and bounds
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TypeAlias
 
@@ -24,6 +24,8 @@ from dolmen.format.values import Json, Plain, from_json, to_array, to_json, to_p
 
 _FEW = 64
 """Up to so many keys are not worth the time that it takes to set up a thorough compression."""
+_FIXED_AT_ONCE, _TEXTS_AT_ONCE = 1 << 17, 1 << 13
+"""So many keys of a long list are decoded at once: of fixed width, and others."""
 INLINE_BYTES = 1024
 """Lists whose JSON is at most this long also stand in the manifest entry."""
 
@@ -117,10 +119,41 @@ def decode_keys(body: bytes, tombstone: KeysTombstone) -> Keys:
         table = pq.ParquetFile(pa.BufferReader(body)).read(use_threads=False)
     except (pa.ArrowInvalid, OSError) as error:
         raise CorruptionError(tombstone.blob.object, f"keys at byte {tombstone.blob.offset}: {error}") from error
-    names = [str(column) for column in tombstone.columns]
-    if table.column_names != names or table.num_rows != tombstone.count:
-        raise CorruptionError(tombstone.blob.object, f"keys at byte {tombstone.blob.offset}: not those of the entry")
+    _check_columns(table, tombstone)
+    if table.num_rows != tombstone.count:
+        raise _other_keys(tombstone)
     return table
+
+
+def decode_keys_in_parts(body: bytes, tombstone: KeysTombstone) -> Iterator[Keys]:
+    """The keys of a fetched blob, some thousands at a time. Raises CorruptionError."""
+    check_blob(body, tombstone.blob)
+    fixed = all(_is_fixed_width(type_from_json(name)) for name in tombstone.types)
+    rows = 0
+    try:
+        file = pq.ParquetFile(pa.BufferReader(body))
+        for batch in file.iter_batches(_FIXED_AT_ONCE if fixed else _TEXTS_AT_ONCE, use_threads=False):
+            part = pa.Table.from_batches([batch])
+            _check_columns(part, tombstone)
+            rows += part.num_rows
+            yield part
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptionError(tombstone.blob.object, f"keys at byte {tombstone.blob.offset}: {error}") from error
+    if rows != tombstone.count:
+        raise _other_keys(tombstone)
+
+
+def _is_fixed_width(arrow_type: pa.DataType) -> bool:
+    return not (pa.types.is_string(arrow_type) or pa.types.is_binary(arrow_type))
+
+
+def _check_columns(keys: Keys, tombstone: KeysTombstone) -> None:
+    if keys.column_names != [str(column) for column in tombstone.columns]:
+        raise _other_keys(tombstone)
+
+
+def _other_keys(tombstone: KeysTombstone) -> CorruptionError:
+    return CorruptionError(tombstone.blob.object, f"keys at byte {tombstone.blob.offset}: not those of the entry")
 
 
 def _encode(keys: Keys) -> bytes:

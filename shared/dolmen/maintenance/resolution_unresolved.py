@@ -37,7 +37,7 @@ class Unresolved:
 
     def hides_all_of(self, file: DataFile) -> bool:
         """Whether all rows of a file are certainly gone."""
-        return not file.live_rows or bool(self._where and self._by_predicates(file, self._known(file)) is None)
+        return self.plan(file) is None
 
     def plan(self, file: DataFile) -> FilePlan | None:
         """A file with the deletes that may hide rows of it; None when all of its rows are certainly gone."""
@@ -49,11 +49,13 @@ class Unresolved:
         tests = self._by_predicates(file, known)
         if tests is None:
             return None
-        tests += [
-            tombstone
-            for columns, tombstone in self._keys.items()
-            if self.deletes.lookups[columns].may_match(known, file.rows, file.applied_through)
-        ]
+        for columns, tombstone in self._keys.items():
+            lookups = self.deletes.lookups[columns]
+            found = {lookup.judge(known, file.rows, file.applied_through) for lookup in lookups}
+            if Verdict.ALWAYS in found:
+                return None
+            if Verdict.MAYBE in found:
+                tests.append(tombstone)
         return FilePlan(file, False, tuple(tests))
 
     def _known(self, file: DataFile) -> dict[int, Bounds]:

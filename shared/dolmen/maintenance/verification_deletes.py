@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from io import SEEK_END, BytesIO
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,12 +15,15 @@ from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, Unsupport
 from dolmen.format import vectors
 from dolmen.format.checksum import crc32
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector
-from dolmen.format.keys import Keys, decode_keys, inline_keys
+from dolmen.format.keys import Keys, decode_keys, decode_keys_in_parts, inline_keys
 from dolmen.format.tombstone_object import BlobInfo, Footer, check_blob, read_footer
 from dolmen.format.values import to_plain
 from dolmen.maintenance.verification_report import Ledger
 from dolmen.predicate import from_builtins, from_json
 from dolmen.segments.judging import key_bounds
+
+WHOLE_BYTES = 32 << 20
+"""Objects with more than this are read blob by blob, and not held as a whole."""
 
 
 @dataclass
@@ -78,10 +83,14 @@ def check_deletes(context: Context, objects: Iterable[DeleteObject], total: int,
     def check(one: DeleteObject) -> tuple[DeleteObject, Ledger]:
         own = Ledger(oldest=ledger.oldest, newest=ledger.newest)
         try:
-            body = context.store.get(one.key).body
+            if one.end <= WHOLE_BYTES:
+                with BytesIO(context.store.get(one.key).body) as body:
+                    _check_object(body, one, own)
+            else:
+                with context.store.open_input(one.key) as body:
+                    _check_object(body, one, own)
         except ObjectNotFoundError:
-            return one, own
-        _check_object(body, one, own)
+            pass
         return one, own
 
     for one, own in context.runtime.map(check, objects, ahead=max(2, context.runtime.threads // 4)):
@@ -90,13 +99,18 @@ def check_deletes(context: Context, objects: Iterable[DeleteObject], total: int,
         ledger.take(own)
 
 
-def _check_object(body: bytes, one: DeleteObject, ledger: Ledger) -> None:
+def _piece(body: BinaryIO, blob: Blob | Vector | BlobInfo) -> bytes:
+    body.seek(blob.offset)
+    return body.read(blob.length)
+
+
+def _check_object(body: BinaryIO, one: DeleteObject, ledger: Ledger) -> None:
     footer = _footer(body, one, ledger)
     blobs = {info.offset: info for info in footer.blobs} if footer else {}
     for tombstone in one.tombstones:
         blob = tombstone.blob
         try:
-            _check_tombstone(body[blob.offset : blob.offset + blob.length], tombstone)
+            _check_tombstone(_piece(body, blob), tombstone)
         except CorruptionError as error:
             ledger.found("tombstone-damaged", one.key, error.reason, table=one.table)
         except Error as error:
@@ -107,7 +121,7 @@ def _check_object(body: bytes, one: DeleteObject, ledger: Ledger) -> None:
         info = blobs.get(vector.offset)
         reason = ""
         try:
-            vectors.decode(body[vector.offset : vector.offset + vector.length], vector, rows)
+            vectors.decode(_piece(body, vector), vector, rows)
         except CorruptionError as error:
             reason = f"file {file}: {error.reason}"
         if info and info.file != file:
@@ -118,14 +132,21 @@ def _check_object(body: bytes, one: DeleteObject, ledger: Ledger) -> None:
             _check_info(info, vector, "vector", one, footer, ledger)
     needed = {t.blob.offset for t in one.tombstones} | {vector.offset for vector, _, _ in one.vectors}
     for info in footer.blobs if footer else ():
-        if info.offset not in needed and crc32(body[info.offset : info.offset + info.length]) != info.crc32:
+        if info.offset not in needed and crc32(_piece(body, info)) != info.crc32:
             reason = f"the {info.kind} at byte {info.offset}, which this version does not need: checksum differs"
             ledger.found("delete-footer", one.key, reason, table=one.table)
 
 
-def _footer(body: bytes, one: DeleteObject, ledger: Ledger) -> Footer | None:
+def _footer(body: BinaryIO, one: DeleteObject, ledger: Ledger) -> Footer | None:
+    size = body.seek(0, SEEK_END)
+    body.seek(max(0, size - 8))
+    length = int.from_bytes(body.read(4), "little")
+    start = max(4, size - 8 - length)
+    body.seek(0)
+    first = body.read(4)
+    body.seek(start)
     try:
-        footer = read_footer(body, one.key)
+        footer = read_footer(first + body.read(), one.key)
     except CorruptionError as error:
         ledger.found("delete-footer", one.key, error.reason, table=one.table)
         return None
@@ -133,7 +154,6 @@ def _footer(body: bytes, one: DeleteObject, ledger: Ledger) -> Footer | None:
         ledger.found("newer-format", one.key, str(error), table=one.table)
         return None
     end = max((info.offset + info.length for info in footer.blobs), default=4)
-    start = len(body) - 8 - int.from_bytes(body[-8:-4], "little")
     if end != start:
         reason = f"its blobs end at byte {end}, and the footer begins at {start}"
         ledger.found("delete-footer", one.key, reason, table=one.table)
@@ -165,10 +185,11 @@ def _check_tombstone(body: bytes, tombstone: Tombstone) -> None:
     """Raises CorruptionError when the record is not what the entry says."""
     place = f"at byte {tombstone.blob.offset}: "
     if isinstance(tombstone, KeysTombstone):
-        keys, inline = decode_keys(body, tombstone), inline_keys(tombstone)
-        if inline is not None and not inline.equals(keys):
+        inline = inline_keys(tombstone)
+        if inline is not None and not inline.equals(decode_keys(body, tombstone)):
             raise CorruptionError(tombstone.blob.object, f"{place}other keys than those in the manifest")
-        _check_keys(keys, tombstone, place)
+        for part in decode_keys_in_parts(body, tombstone):
+            _check_keys(part, tombstone, place)
         return
     recorded = from_json(check_blob(body, tombstone.blob))
     if tombstone.predicate is not None and from_builtins(tombstone.predicate) != recorded:

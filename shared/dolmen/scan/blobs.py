@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -18,6 +18,10 @@ from dolmen.store.cache import CacheKey, ObjectCache
 
 Pending: TypeAlias = Callable[[str, int, int], bytes | None]
 """(key, offset, length) -> those bytes of an object that a transaction has not uploaded yet; None for others."""
+
+
+AHEAD_BYTES = 32 << 20
+"""Blobs that are worked on one after the other are fetched ahead up to this much."""
 
 
 class Place(NamedTuple):
@@ -72,26 +76,38 @@ class BlobReader:
         Raises:
             CorruptionError: the object is gone.
         """
-        found: dict[Place, bytes] = {}
+        return dict(self.stream(blobs))
+
+    def stream(self, blobs: Iterable[Blob | Vector]) -> Iterator[tuple[Place, bytes]]:
+        """The same one after the other, in no order; about ``AHEAD_BYTES`` are held, or the largest blob.
+
+        It makes the requests that ``requests`` tells.
+
+        Raises:
+            CorruptionError: the object is gone.
+        """
         wanted: dict[Place, Blob | Vector] = {}
-        for blob in blobs:
+        for where, blob in {place(blob): blob for blob in blobs}.items():
             own = self.pending and self.pending(blob.object, blob.offset, blob.length)
             if not own and self.cache:
                 own = self.cache.peek(cache_key(blob), partial(_check, blob))
             if own:
-                found[place(blob)] = own
+                yield where, own
             else:
-                wanted[place(blob)] = blob
+                wanted[where] = blob
         by_object: dict[str, list[tuple[Place, Blob | Vector]]] = defaultdict(list)
         for where, blob in wanted.items():
             by_object[where.object].append((where, blob))
-        for request, body in self.runtime.map(self._get, requests(wanted.values())):
+        asked = requests(wanted.values())
+        largest = max((request.range.length for request in asked), default=1)
+        ahead = max(1, min(self.runtime.threads, AHEAD_BYTES // largest))
+        for request, body in self.runtime.map(self._get, asked, ahead=ahead):
             for where, blob in by_object[request.key]:
                 start = blob.offset - request.range.start
                 if start >= 0 and blob.offset + blob.length <= request.range.end:
-                    found[where] = body[start : start + blob.length]
-                    self._keep(blob, found[where])
-        return found
+                    own = body[start : start + blob.length]
+                    self._keep(blob, own)
+                    yield where, own
 
     def _keep(self, blob: Blob | Vector, body: bytes) -> None:
         """Keeps a blob on the disk unless it is damaged, which is for those to say who decode it."""

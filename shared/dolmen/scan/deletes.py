@@ -7,17 +7,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dolmen.errors import CorruptionError, PredicateError
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone, WhereTombstone
-from dolmen.format.keys import Keys, decode_keys
+from dolmen.format.keys import all_inline_keys, decode_keys, decode_keys_in_parts
 from dolmen.format.schema import Schema
 from dolmen.format.tombstone_object import check_blob
 from dolmen.predicate import Predicate, from_json
 from dolmen.scan.blobs import BlobReader, Place, cache_key, place
+from dolmen.scan.keys_gathering import KeysGathering, by_types
 from dolmen.scan.keys_lookup import KeysLookup
 from dolmen.segments.judging import inline_predicate
 from dolmen.segments.tombstones import Suspects
 from dolmen.store.cache import ObjectCache
+
+_CACHED_KEYS, _CACHED_BYTES = 1_000_000, 8 << 20
+"""Keys are kept decoded for other scans when a scan needs no more than so many, of lists of so many bytes."""
+
+_INLINE_TOGETHER = 1_000
+"""So many lists that stand in their entries are decoded at once."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +35,11 @@ class Deletes:
 
     Args:
         predicates: of ``where`` tombstones, by the place of their blob.
-        lookups: of ``keys`` tombstones, by their columns: one for all of the same columns.
+        lookups: of ``keys`` tombstones, by their columns: one for all of the same columns if these are not too many.
     """
 
     predicates: dict[Blob, Predicate]
-    lookups: dict[tuple[int, ...], KeysLookup]
+    lookups: dict[tuple[int, ...], tuple[KeysLookup, ...]]
 
     def predicates_of(self, tombstones: Suspects | Iterable[Tombstone]) -> list[Predicate]:
         """The predicates among these tombstones."""
@@ -40,8 +49,10 @@ class Deletes:
     def lookups_of(self, tombstones: Suspects | Iterable[Tombstone]) -> list[KeysLookup]:
         """The lookups that these tombstones are in."""
         if isinstance(tombstones, Suspects):
-            return [self.lookups[columns] for columns in tombstones.key_columns]
-        return [self.lookups[columns] for columns in {t.columns for t in tombstones if isinstance(t, KeysTombstone)}]
+            names = tombstones.key_columns
+        else:
+            names = list(dict.fromkeys(t.columns for t in tombstones if isinstance(t, KeysTombstone)))
+        return [lookup for columns in names for lookup in self.lookups[columns]]
 
 
 def not_inline(tombstones: Iterable[Tombstone], cache: ObjectCache) -> list[Tombstone]:
@@ -54,43 +65,51 @@ def not_inline(tombstones: Iterable[Tombstone], cache: ObjectCache) -> list[Tomb
 
 
 def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobReader, cache: ObjectCache) -> Deletes:
-    """Fetches what does not stand in the manifest, and makes it ready.
+    """Fetches what does not stand in the manifest, and makes it ready, in bounded memory however many keys there are.
 
     Raises:
         CorruptionError: a blob is not what its entry says.
+        LimitError: there is no room on the disk for keys that don't fit into memory.
     """
     predicates: dict[Blob, Predicate] = {}
-    keys: dict[tuple[int, ...], list[tuple[KeysTombstone, Keys]]] = defaultdict(list)
-    inline: dict[tuple[int, ...], list[KeysTombstone]] = defaultdict(list)
-    held: dict[Place, Predicate | Keys | None] = {}
-    others: list[Tombstone] = []
+    keys = KeysGathering(schema)
+    for alike in by_types([t for t in tombstones if isinstance(t, KeysTombstone) and t.values is not None]):
+        for start in range(0, len(alike), _INLINE_TOGETHER):
+            some = alike[start : start + _INLINE_TOGETHER]
+            counts = [len(each.values[0]) if each.values else 0 for each in some]
+            keys.add(some, all_inline_keys(some), np.repeat(np.array([each.ts for each in some], np.int64), counts))
+    wanted: dict[Place, list[Tombstone]] = defaultdict(list)
+    lists: list[KeysTombstone] = []
     for tombstone in tombstones:
-        if isinstance(tombstone, KeysTombstone) and tombstone.values is not None:
-            inline[tombstone.columns].append(tombstone)  # thousands of them are decoded together
-        else:
-            others.append(tombstone)
-            held[place(tombstone.blob)] = inline_predicate(tombstone) or cache.get(cache_key(tombstone.blob))
-    bodies = reader.read(t.blob for t in others if held[place(t.blob)] is None)
-    for tombstone in others:
-        found: Any = held[place(tombstone.blob)]
+        if isinstance(tombstone, KeysTombstone):
+            if tombstone.values is not None:
+                continue
+            lists.append(tombstone)
+        found: Any = inline_predicate(tombstone) or cache.get(cache_key(tombstone.blob))
         if found is None:
-            body = bodies[place(tombstone.blob)]
-            found = _decode(tombstone, body)
-            cache.put(cache_key(tombstone.blob), found, 4 * len(body))
-        if isinstance(tombstone, WhereTombstone):
+            wanted[place(tombstone.blob)].append(tombstone)
+        elif isinstance(tombstone, WhereTombstone):
             predicates[tombstone.blob] = found
         else:
-            keys[tombstone.columns].append((tombstone, found))
-    lookups = {}
-    for columns in keys.keys() | inline.keys():
-        types = [schema.by_id[id_].arrow_type for id_ in columns]
-        lookups[columns] = KeysLookup(keys.get(columns, ()), types, inline.get(columns, ()))
-    return Deletes(predicates, lookups)
+            keys.add([tombstone], found)
+    few = sum(each.count for each in lists) <= _CACHED_KEYS and sum(t.blob.length for t in lists) <= _CACHED_BYTES
+    for where, body in reader.stream(each[0].blob for each in wanted.values()):
+        for tombstone in wanted[where]:
+            if isinstance(tombstone, WhereTombstone):
+                predicate = _decode(tombstone, body)
+                cache.put(cache_key(tombstone.blob), predicate, 4 * len(body))
+                predicates[tombstone.blob] = predicate
+            elif few:
+                whole = decode_keys(body, tombstone)
+                cache.put(cache_key(tombstone.blob), whole, whole.nbytes)
+                keys.add([tombstone], whole)
+            else:
+                for part in decode_keys_in_parts(body, tombstone):
+                    keys.add([tombstone], part)
+    return Deletes(predicates, keys.finish())
 
 
-def _decode(tombstone: Tombstone, body: bytes) -> Predicate | Keys:
-    if isinstance(tombstone, KeysTombstone):
-        return decode_keys(body, tombstone)
+def _decode(tombstone: WhereTombstone, body: bytes) -> Predicate:
     check_blob(body, tombstone.blob)
     try:
         return from_json(body)

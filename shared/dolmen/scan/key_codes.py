@@ -7,16 +7,22 @@ whole content: equal values have equal codes, and equal codes have to be compare
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 Words = npt.NDArray[np.uint64]
+Places = npt.NDArray[np.int64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: Fibonacci hashing (Knuth, TAOCP 3, section 6.4)
 _STEP = np.uint64(0xFF51AFD7ED558CCD)  # the first multiplier of MurmurHash3's 64-bit finaliser
 _SHIFT = np.uint64(32)
+
+_IN_WORDS = 1024
+"""Bytes of a text that are taken 64 bits at a time, for all texts at once; the rest of each is hashed by itself, as a
+few long texts among many short ones would make many steps."""
 
 _INTEGER_WIDTHS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 _SIGNED_WIDTHS = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
@@ -33,11 +39,11 @@ def codes(arrays: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
         return integers(arrays[0])
     mixed = np.zeros(len(arrays[0]), np.uint64)
     for array in arrays:
-        for word, there in _words(array):
-            if there is None:
+        for word, rows in _words(array):
+            if rows is None:
                 mixed = _mix(mixed, word)
             else:
-                mixed[there] = _mix(mixed[there], word[there])
+                mixed[rows] = _mix(mixed[rows], word)
     return mixed.view(np.int64)
 
 
@@ -65,6 +71,14 @@ def integers(array: pa.Array) -> npt.NDArray[np.int64]:
     return values.view(np.int64) if values.itemsize == 8 else values.astype(np.int64)
 
 
+def from_integers(values: npt.NDArray[np.int64], arrow_type: pa.DataType) -> pa.Array:
+    """The array of an integer-like type that ``integers`` makes these values of."""
+    if pa.types.is_boolean(arrow_type):
+        return pa.array(values != 0)
+    narrow = np.ascontiguousarray(values.astype(_SIGNED_WIDTHS[arrow_type.bit_width], copy=False))
+    return pa.Array.from_buffers(arrow_type, len(values), [None, pa.py_buffer(narrow)])
+
+
 def _is_integer_like(arrow_type: pa.DataType) -> bool:
     t = pa.types
     return bool(t.is_integer(arrow_type) or t.is_temporal(arrow_type) or t.is_boolean(arrow_type))
@@ -79,8 +93,8 @@ def _values(array: pa.Array, dtype: npt.DTypeLike, width: int = 1) -> npt.NDArra
     return values[array.offset * width :]
 
 
-def _words(array: pa.Array) -> Iterator[tuple[Words, npt.NDArray[np.bool_] | None]]:
-    """All of each value's content, 64 bits at a time, and which values are that long; None = all."""
+def _words(array: pa.Array) -> Iterator[tuple[Words, Places | None]]:
+    """All of each value's content, 64 bits at a time, and the places of the values that are that long; None = all."""
     if _is_integer_like(array.type):
         yield integers(array).view(np.uint64), None
     elif pa.types.is_decimal(array.type):
@@ -98,9 +112,7 @@ def _words(array: pa.Array) -> Iterator[tuple[Words, npt.NDArray[np.bool_] | Non
         yield from _text_words(data, ends.astype(np.int64))
 
 
-def _text_words(
-    data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]
-) -> Iterator[tuple[Words, npt.NDArray[np.bool_] | None]]:
+def _text_words(data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]) -> Iterator[tuple[Words, Places | None]]:
     data, offsets = data[offsets[0] : offsets[-1]], offsets - offsets[0]
     starts, lengths = offsets[:-1], np.diff(offsets)
     yield lengths.view(np.uint64), None
@@ -110,8 +122,17 @@ def _text_words(
     padded[: len(data)] = data
     anywhere = np.ndarray((len(data) + 1,), "<u8", padded.data, 0, (1,))  # the 8 bytes from each byte on
     masks = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [2**64 - 1], np.uint64)
-    shortest = int(lengths.min())
-    for done in range(0, int(lengths.max()), 8):
-        left = np.clip(lengths - done, 0, 8)
-        word = anywhere[np.minimum(starts + done, len(data))] & masks[left]
-        yield word, None if shortest > done else left > 0
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    rows: Places | None = None  # those that are longer than what is done
+    for done in range(0, min(longest, _IN_WORDS), 8):
+        if shortest > done:
+            yield anywhere[starts + done] & masks[np.minimum(lengths - done, 8)], None
+        else:
+            rows = np.flatnonzero(lengths > done) if rows is None else rows[lengths[rows] > done]
+            yield anywhere[starts[rows] + done] & masks[np.minimum(lengths[rows] - done, 8)], rows
+    if longest > _IN_WORDS:
+        rows = np.flatnonzero(lengths > _IN_WORDS)
+        ends = zip((starts[rows] + _IN_WORDS).tolist(), (starts[rows] + lengths[rows]).tolist(), strict=True)
+        body = memoryview(data)  # type: ignore[arg-type]
+        tails = b"".join([blake2b(body[start:end], digest_size=8).digest() for start, end in ends])
+        yield np.frombuffer(tails, "<u8").astype(np.uint64), rows

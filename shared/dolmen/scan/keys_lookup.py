@@ -1,13 +1,13 @@
-"""All keys tombstones over one tuple of columns as ONE lookup: value -> greatest timestamp that deletes it.
+"""Keys of some keys tombstones over one tuple of columns as ONE lookup: value -> greatest timestamp that deletes it.
 
-Rows are first sifted by a table of one byte per slot, about 16 slots a key, which is small enough for the
-processor's cache; the few that pass are looked up in the sorted keys. Both are several times faster than building
-a hash table of the keys for every row group, as ``pyarrow.compute.is_in`` does.
+Keys in memory are sifted by a table of one byte per slot, about 16 slots a key, which is small enough for the
+processor's cache; the few rows that pass are looked up in the sorted keys. Both are several times faster than building
+a hash table of the keys for every row group, as ``pyarrow.compute.is_in`` does. Keys in a file are read from it in the
+order of the rows' codes, no more at once than a row group's rows need beside them.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -17,150 +17,189 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.format.entries import KeysTombstone
-from dolmen.format.keys import Keys, all_inline_keys
 from dolmen.format.statistics import Bounds
+from dolmen.format.values import to_array
+from dolmen.predicate import Verdict
 from dolmen.scan.key_codes import codes, is_exact, slots
-from dolmen.segments.judging import KeyRanges
-
-Mask = npt.NDArray[np.bool_]
+from dolmen.scan.sorted_keys import HeldKeys, Int64s, Mask, Span, StoredKeys
+from dolmen.segments.judging import KeyRanges, one_tuple
 
 _SLOTS_PER_KEY = 16
 _MAX_SLOT_BITS = 24
 
 
-class KeysLookup:
-    """Tells which rows are hidden by some keys tombstones over the same columns.
+class Tuples:
+    """Rows' values of a tuple of columns, made ready to be looked up in any number of lookups over these columns.
 
     Args:
-        tombstones: with their keys.
+        arrays: the columns in the order of the tuple, as a file has them.
+        types: the columns' types in the table now.
+    """
+
+    def __init__(self, arrays: Sequence[pa.Array], types: Sequence[pa.DataType]) -> None:
+        self.arrays = [
+            array if array.type == own else array.cast(own) for array, own in zip(arrays, types, strict=True)
+        ]
+        self.nullable = [array for array in self.arrays if array.null_count]
+        self.codes = codes(self.arrays)
+
+    @cached_property
+    def are_ascending(self) -> bool:
+        """Whether the codes are in order as the rows come."""
+        return bool((self.codes[1:] >= self.codes[:-1]).all())
+
+    @cached_property
+    def order(self) -> Int64s:
+        """The rows in the order of their codes."""
+        return np.arange(len(self.codes)) if self.are_ascending else np.argsort(self.codes)
+
+    @cached_property
+    def ascending(self) -> Int64s:
+        """The codes in order."""
+        return self.codes if self.are_ascending else self.codes[self.order]
+
+
+class KeysLookup:
+    """Tells which rows are hidden by some keys over the same columns.
+
+    Args:
+        columns: ids of the tuple's columns.
         types: the columns' types in the table now, to which older ones are cast: types only ever widen.
-        inline: tombstones whose keys stand in their entries. There must be one at least of either kind.
+        keys: merged, at least one.
+        tombstones: those that the keys are of.
     """
 
     def __init__(
         self,
-        tombstones: Sequence[tuple[KeysTombstone, Keys]],
+        columns: tuple[int, ...],
         types: Sequence[pa.DataType],
-        inline: Sequence[KeysTombstone] = (),
+        keys: HeldKeys | StoredKeys,
+        tombstones: Sequence[KeysTombstone],
     ) -> None:
-        self._tombstones = [*(tombstone for tombstone, _ in tombstones), *inline]
-        self.columns = self._tombstones[0].columns
-        self._types = types
-        self._given = tombstones, inline, types
-        keys, ts = _merged(*self._given)
+        self.columns, self.types = columns, types
+        self._keys, self._tombstones = keys, tombstones
         self._exact = is_exact(types)
-        found = codes(keys)
-        order = np.argsort(found, kind="stable")
-        self._codes, self._ts = found[order], ts[order]
-        self._keys = [] if self._exact else [column.take(pa.array(order)) for column in keys]
-        self._longest_run = 1 if self._exact else _longest_run(self._codes)
-        self._bits = min(_MAX_SLOT_BITS, max(6, (_SLOTS_PER_KEY * len(found)).bit_length()))
-        self._sieve = np.zeros(1 << self._bits, np.bool_)
-        self._sieve[slots(self._codes, self._bits)] = True
-        self._least_ts = int(ts.min())
+        self._least_ts = min(tombstone.ts for tombstone in tombstones)
+        self._greatest_ts = max(tombstone.ts for tombstone in tombstones)
 
-    def keys(self) -> tuple[list[pa.Array], npt.NDArray[np.int64]]:
-        """The distinct tuples, by column, and the greatest timestamp of each; made anew for each caller."""
-        return _merged(*self._given)
+    @property
+    def count(self) -> int:
+        """How many keys."""
+        return self._keys.count
+
+    def keys(self, applied_through: int) -> tuple[list[pa.Array], Int64s]:
+        """The tuples that hide rows of files with this ``applied_through``, by column, and the timestamp of each."""
+        arrays, ts = self._keys.all(self.types)
+        if self._least_ts > applied_through:
+            return arrays, ts
+        counting = pa.array(ts > applied_through)
+        return [array.filter(counting) for array in arrays], ts[ts > applied_through]
 
     @cached_property
     def _ranges(self) -> list[KeyRanges]:
         """Asked only where the keys themselves can't tell."""
         return KeyRanges.each(self._tombstones)
 
-    def may_match(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> bool:
-        """Whether rows with these bounds may be hidden in a file with this ``applied_through``."""
+    def judge(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> Verdict:
+        """What is hidden of rows with these bounds, in a file with this ``applied_through``."""
+        if self._greatest_ts <= applied_through:
+            return Verdict.NEVER
+        if rows and (values := one_tuple(known.get(id_) for id_ in self.columns)):
+            arrays = [to_array([value], own) for value, own in zip(values, self.types, strict=True)]
+            return Verdict.ALWAYS if self.hidden(Tuples(arrays, self.types), applied_through)[0] else Verdict.NEVER
+        return Verdict.MAYBE if self._may_match(known, rows, applied_through) else Verdict.NEVER
+
+    def _may_match(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> bool:
         own = known[self.columns[0]]
         if (
             not self._exact
-            or pa.types.is_uint64(self._types[0])
+            or pa.types.is_uint64(self.types[0])
             or not isinstance(own.min, int)
             or not isinstance(own.max, int)
         ):
             return any(ranges.mask(known, rows, applied_through).any() for ranges in self._ranges)
-        if rows == 0 or own.nulls == rows:
-            return False
-        first = np.searchsorted(self._codes, own.min, "left")
-        last = np.searchsorted(self._codes, own.max, "right")
-        return bool((self._ts[first:last] > applied_through).any())
+        return rows > 0 and own.nulls != rows and self._keys.may_hold(own.min, own.max, applied_through)
 
-    def hidden(self, arrays: Sequence[pa.Array], applied_through: int) -> Mask:
-        """Which rows are hidden in a file with this ``applied_through``.
-
-        Args:
-            arrays: the columns of the tuple, in the order of ``columns``, as the file has them.
-        """
-        widened = [
-            array if array.type == own else array.cast(own) for array, own in zip(arrays, self._types, strict=True)
-        ]
-        sifted = codes(widened)
-        if self._exact and not widened[0].null_count and _is_ascending(sifted):
-            return self._hidden_in_order(sifted, applied_through)
-        mask = np.zeros(len(sifted), np.bool_)
-        rows = np.flatnonzero(self._sieve[slots(sifted, self._bits)])
-        first = np.searchsorted(self._codes, sifted[rows])
-        for step in range(self._longest_run):
-            place = np.minimum(first + step, len(self._codes) - 1)
-            same = self._codes[place] == sifted[rows]
-            if self._least_ts <= applied_through:
-                same &= self._ts[place] > applied_through
-            hits = rows[same]
-            if len(hits):
-                mask[hits] |= self._equal(widened, hits, place[same])
+    def hidden(self, rows: Tuples, applied_through: int) -> Mask:
+        """Which rows are hidden in a file with this ``applied_through``."""
+        keys, mask = self._keys, np.zeros(len(rows.codes), np.bool_)
+        if self._greatest_ts <= applied_through or not len(mask):
+            return mask
+        if isinstance(keys, StoredKeys):
+            for span, some in keys.spans(rows.ascending):
+                mask[self._matching(span, rows, rows.order[some], applied_through)] = True
+            return mask
+        if self._exact and not rows.nullable and rows.are_ascending:
+            return self._hidden_in_order(keys, rows.codes, applied_through)
+        sifted = np.flatnonzero(self._sieve[slots(rows.codes, self._bits)])
+        mask[self._matching(keys, rows, sifted, applied_through)] = True
         return mask
 
-    def _hidden_in_order(self, ascending: npt.NDArray[np.int64], applied_through: int) -> Mask:
+    @cached_property
+    def _bits(self) -> int:
+        return min(_MAX_SLOT_BITS, max(6, (_SLOTS_PER_KEY * self._keys.count).bit_length()))
+
+    @cached_property
+    def _sieve(self) -> Mask:
+        assert isinstance(self._keys, HeldKeys)
+        sieve = np.zeros(1 << self._bits, np.bool_)
+        sieve[slots(self._keys.codes, self._bits)] = True
+        return sieve
+
+    def _hidden_in_order(self, held: HeldKeys, ascending: Int64s, applied_through: int) -> Mask:
         """The same for ascending values of one column: here each key is looked up among the rows."""
         mask = np.zeros(len(ascending), np.bool_)
-        start, end = np.searchsorted(self._codes, ascending[[0, -1]] if len(ascending) else [0, 0])
-        keys = self._codes[start : end + 1][self._ts[start : end + 1] > applied_through]
+        start, end = np.searchsorted(held.codes, ascending[[0, -1]])
+        keys = held.codes[start : end + 1][held.ts[start : end + 1] > applied_through]
         first, last = np.searchsorted(ascending, keys, "left"), np.searchsorted(ascending, keys, "right")
-        for step in range(int((last - first).max(initial=0))):  # as often as the most frequent key
-            mask[first[first + step < last] + step] = True
-        return mask
+        there = last > first
+        first, last = first[there], last[there]
+        if int((last - first).max(initial=0)) <= 1:
+            mask[first] = True
+            return mask
+        steps = np.zeros(len(ascending) + 1, np.int8)  # where rows of a key begin, and where they end
+        steps[first] = 1
+        steps[last] -= 1  # keys differ, so no two end at the same row
+        return np.cumsum(steps[:-1], dtype=np.int8).view(np.bool_)
 
-    def _equal(self, arrays: list[pa.Array], rows: npt.NDArray[np.int64], keys: npt.NDArray[np.int64]) -> Mask:
-        """Whether the tuples at these rows are these keys: NULL never is, and codes may collide."""
-        same = np.ones(len(rows), np.bool_)
-        picked_rows, picked_keys = pa.array(rows), pa.array(keys)
-        for array in arrays:
-            if array.null_count:
-                same &= pc.is_valid(array.take(picked_rows)).to_numpy(zero_copy_only=False)
-        for array, column in zip(arrays, self._keys, strict=False):
-            equal = pc.equal(array.take(picked_rows), column.take(picked_keys))
-            same &= equal.fill_null(False).to_numpy(zero_copy_only=False)
-        return same
+    def _matching(self, span: Span, rows: Tuples, at: Int64s, applied_through: int) -> Int64s:
+        """Those of the rows ``at`` whose tuple is a younger key of the span.
+
+        Args:
+            at: in the order of their codes where the span is of a file.
+        """
+        found: list[Int64s] = []
+        places = np.searchsorted(span.codes, rows.codes[at])
+        ts = span.ts if self._least_ts <= applied_through else None
+        while len(at):  # once, and again for rows whose code is that of several keys
+            inside = np.minimum(places, len(span.codes) - 1)
+            same = (inside == places) & (span.codes[inside] == rows.codes[at])
+            at, places = at[same], places[same]
+            hits = self._equal(rows, at, span, places, ts, applied_through)
+            found.append(at[hits])
+            if self._exact:
+                break
+            at, places = at[~hits], places[~hits] + 1
+        return np.concatenate(found) if found else at
+
+    def _equal(
+        self, rows: Tuples, at: Int64s, span: Span, places: Int64s, ts: Int64s | None, applied_through: int
+    ) -> Mask:
+        """Whether the tuples at these rows are these keys, and these count: NULL never does, and codes may collide."""
+        same = np.ones(len(at), np.bool_) if ts is None else ts[places] > applied_through
+        for array in rows.nullable:
+            same &= pc.is_valid(array.take(pa.array(at))).to_numpy(zero_copy_only=False)
+        if self._exact or not same.any():
+            return same
+        if not same.all():
+            same[same] = _are_equal(rows, at[same], span.take(places[same]))
+            return same
+        return _are_equal(rows, at, span.take(places))
 
 
-def _merged(
-    tombstones: Sequence[tuple[KeysTombstone, Keys]], inline: Sequence[KeysTombstone], types: Sequence[pa.DataType]
-) -> tuple[list[pa.Array], npt.NDArray[np.int64]]:
-    """The distinct tuples of all tombstones, each with its greatest timestamp."""
-    names = [str(id_) for id_ in (inline[0] if inline else tombstones[0][0]).columns]
-    schema = pa.schema(zip(names, types, strict=True))
-    tables = [
-        keys.cast(schema).append_column("ts", pa.repeat(pa.scalar(tombstone.ts, pa.int64()), keys.num_rows))
-        for tombstone, keys in tombstones
-    ]
-    by_types: dict[tuple[str, ...], list[KeysTombstone]] = defaultdict(list)
-    for tombstone in inline:
-        by_types[tombstone.types].append(tombstone)
-    for alike in by_types.values():
-        counts = [len(each.values[0]) if each.values else 0 for each in alike]
-        ts = np.repeat(np.array([each.ts for each in alike], np.int64), counts)
-        tables.append(all_inline_keys(alike).cast(schema).append_column("ts", pa.array(ts)))
-    merged = pa.concat_tables(tables)
-    if len(tombstones) + len(inline) > 1:
-        merged = merged.group_by(names, use_threads=False).aggregate([("ts", "max")])
-        merged = merged.rename_columns(["ts" if name == "ts_max" else name for name in merged.column_names])
-    arrays = [merged[name].combine_chunks() for name in names]
-    return arrays, merged["ts"].combine_chunks().to_numpy()
-
-
-def _is_ascending(values: npt.NDArray[np.int64]) -> bool:
-    return bool((values[1:] >= values[:-1]).all())
-
-
-def _longest_run(ascending: npt.NDArray[np.int64]) -> int:
-    starts = np.flatnonzero(np.append(True, ascending[1:] != ascending[:-1]))
-    return int(np.diff(np.append(starts, len(ascending))).max())
+def _are_equal(rows: Tuples, at: Int64s, keys: list[pa.Array]) -> Mask:
+    same: npt.NDArray[np.bool_] = np.ones(len(at), np.bool_)
+    picked = pa.array(at)
+    for array, column in zip(rows.arrays, keys, strict=True):
+        same &= pc.equal(array.take(picked), column).to_numpy(zero_copy_only=False)
+    return same

@@ -102,6 +102,9 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes) -> Ite
         tests = _predicates_to_test(predicates, known, rows)
         if tests is None:
             continue
+        judged = [(lookup.judge(known, rows, plan.file.applied_through), lookup) for lookup in lookups]
+        if any(found is Verdict.ALWAYS for found, _ in judged):
+            continue
         yield RowGroup(
             file=file,
             index=index,
@@ -110,7 +113,7 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes) -> Ite
             gone=gone,
             filter=wanted if verdict is Verdict.MAYBE else None,
             predicates=tests,
-            lookups=tuple(x for x in lookups if x.may_match(known, rows, plan.file.applied_through)),
+            lookups=tuple(lookup for found, lookup in judged if found is Verdict.MAYBE),
         )
 
 

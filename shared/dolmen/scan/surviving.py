@@ -11,6 +11,7 @@ import pyarrow as pa
 from dolmen.format.schema import COMMIT_TS_ID, Field
 from dolmen.format.vectors import keep_mask
 from dolmen.predicate import matches
+from dolmen.scan.keys_lookup import Tuples
 from dolmen.scan.row_groups import RowGroup
 
 Mask = npt.NDArray[np.bool_]
@@ -25,9 +26,11 @@ def live(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
         columns: by id, at least those that ``group.tests`` names, whole.
     """
     keep = keep_mask(group.file.vector, group.first, group.rows) if group.gone and group.file.vector else None
+    rows: dict[tuple[int, ...], Tuples] = {}
     for lookup in group.lookups:
-        hidden = lookup.hidden([columns[id_] for id_ in lookup.columns], group.file.file.applied_through)
-        keep = _without(keep, hidden)
+        if lookup.columns not in rows:
+            rows[lookup.columns] = Tuples([columns[id_] for id_ in lookup.columns], lookup.types)
+        keep = _without(keep, lookup.hidden(rows[lookup.columns], group.file.file.applied_through))
     for predicate in group.predicates:
         keep = _without(keep, to_mask(matches(predicate, columns, group.rows)))
     return keep

@@ -86,6 +86,19 @@ def may_hold_keys(keys: KeyBounds, known: Mapping[int, Bounds], rows: int) -> bo
     return rows > 0
 
 
+def one_tuple(known: Iterable[Bounds | None]) -> tuple[Plain, ...] | None:
+    """The one tuple of values that all rows with these bounds have; None if they may differ, or one may be NULL.
+
+    Bounds that were cut are never equal, so that equal ones are the value itself.
+    """
+    found: list[Plain] = []
+    for own in known:
+        if own is None or own.min is None or own.nulls != 0 or own.min != own.max:
+            return None
+        found.append(own.min)
+    return tuple(found)
+
+
 def _less(a: Any, b: Any) -> bool:
     """Whether a < b is certain; None is unknown."""
     return a is not None and b is not None and bool(a < b)
@@ -140,6 +153,20 @@ class KeyRanges:
     def types(self) -> tuple[str, ...]:
         """Stored types of these columns when the tombstones were written."""
         return self.tombstones[0].types
+
+    def hide_all(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> bool:
+        """Whether one of them certainly hides all rows with these bounds: its only tuple is that of all the rows."""
+        values = one_tuple(known.get(id_) for id_ in self.columns)
+        if values is None or rows == 0:
+            return False
+        mask = (self.ts > applied_through) & self._single
+        for ends, value in zip(self.ends.values(), values, strict=True):
+            ends.keep_equal(mask, value)
+        return bool(mask.any())
+
+    @cached_property
+    def _single(self) -> Mask:
+        return np.array([tombstone.count == 1 for tombstone in self.tombstones], np.bool_)
 
     @cached_property
     def greatest_ts(self) -> int:
@@ -199,6 +226,15 @@ class _Ends:
 
     def some(self, kept: _Int64) -> _Ends:
         return _Ends(self.least[kept], self.greatest[kept], self.values)
+
+    def keep_equal(self, mask: Mask, value: Any) -> None:
+        """Takes those out of a mask whose least and greatest value are not both this one."""
+        if self.values is not None:
+            rank = bisect_left(self.values, value)
+            there = rank < len(self.values) and self.values[rank] == value
+        else:
+            rank, there = value, isinstance(value, int) and _INT64.min <= value <= _INT64.max
+        mask &= (self.least == rank) & (self.greatest == rank) if there else False
 
     def narrow(self, mask: Mask, own: Bounds) -> None:
         """Takes those out of a mask that end before ``own`` begins, or begin after it ends."""

@@ -150,6 +150,8 @@ class TombstoneJudge:
         where = self._of_where(known, file.rows, through)
         if where is None:
             return None
+        if any(each.hide_all(known, file.rows, through) for each in self._ranges):
+            return None
         ranges = tuple(each for each in self._ranges if each.mask(known, file.rows, through).any())
         own = {id_: known[id_] for each in ranges for id_ in each.columns if id_ in known}
         return Suspects(tuple(where), ranges, own, file.rows, through)

@@ -14,6 +14,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import reduce
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
@@ -23,7 +25,6 @@ from dolmen.format.entries import WhereTombstone
 from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.predicate import columns
 from dolmen.scan.deletes import Deletes
-from dolmen.scan.keys_lookup import KeysLookup
 from dolmen.scan.plan import FilePlan
 from dolmen.scan.scan import Scan
 from dolmen.segments.tombstones import Suspects
@@ -103,7 +104,7 @@ class _Native:
             self._deletes = self._reader.deletes()
         deletes, by_file = self._deletes, ByFile(files)
         tombstones = {t.blob: t for file in files for t in _where(file)}
-        lookups = {lookup.columns: lookup for file in files for lookup in deletes.lookups_of(file.tombstones)}
+        lookups = list(dict.fromkeys(lookup for file in files for lookup in deletes.lookups_of(file.tombstones)))
         if len(tombstones) > MOST_PREDICATES:
             raise Unsupported("too many unresolved predicates")
         shown = [] if where is None else [where]
@@ -115,20 +116,27 @@ class _Native:
             if max(through) >= tombstone.ts:
                 hidden &= F.expr(by_file.sql([applied < tombstone.ts for applied in through], "boolean"))
             shown.append(~hidden)
-        joins = [self._keys(lookup, by_file, through) for lookup in lookups.values()]
-        ids = self._ids.union(*(t.columns for t in tombstones.values()), *lookups)
+        joins, most = [], MOST_KEYS
+        for lookup in lookups:
+            arrays, ts = lookup.keys(min(through))
+            most -= len(ts)
+            if most < 0:
+                raise Unsupported("too many unresolved keys")
+            joins.append(self._keys(lookup.columns, arrays, ts, by_file, through))
+        ids = self._ids.union(*(t.columns for t in tombstones.values()), *(lookup.columns for lookup in lookups))
         return self._shown(files, shown, joins, ids, by_file, with_row=bool(positions))
 
-    def _keys(self, lookup: KeysLookup, by_file: ByFile, through: Sequence[int]) -> tuple[DataFrame, Column]:
+    def _keys(
+        self,
+        ids: tuple[int, ...],
+        arrays: Sequence[pa.Array],
+        ts: npt.NDArray[np.int64],
+        by_file: ByFile,
+        through: Sequence[int],
+    ) -> tuple[DataFrame, Column]:
         """Deleted keys, and how they are joined."""
-        arrays, ts = lookup.keys()
-        counting = pa.array(ts > min(through))
-        arrays, ts = [array.filter(counting) for array in arrays], ts[ts > min(through)]
-        if len(ts) > MOST_KEYS:
-            raise Unsupported("too many unresolved keys")
         names = [f"__key_{place}" for place in range(len(arrays))]
         keys = dict(zip(names, (array.cast(carried(array.type)) for array in arrays), strict=True))
-        ids = lookup.columns
         same = reduce(Column.__and__, (self._column(id_) == F.col(name) for id_, name in zip(ids, names, strict=True)))
         if len(ts) and ts.min() <= max(through):
             keys["__key_ts"] = pa.array(ts)
