@@ -35,7 +35,7 @@ def customers(**properties: Any) -> Feed:
     return feed
 
 
-def source(lsn: int | None) -> dict[str, Any]:
+def source(lsn: Any) -> dict[str, Any]:
     """As the PostgreSQL connector writes it."""
     return {
         "version": "3.3.1.Final",
@@ -53,7 +53,7 @@ def source(lsn: int | None) -> dict[str, Any]:
     }
 
 
-def event(op: str | None, before: Any, after: Any, lsn: int | None, **more: Any) -> dict[str, Any]:
+def event(op: str | None, before: Any, after: Any, lsn: Any, **more: Any) -> dict[str, Any]:
     """The payload of an event."""
     return {"before": before, "after": after, "source": source(lsn), "op": op, "ts_ms": 1559033904863, **more}
 
@@ -90,6 +90,73 @@ def test_events_of_debezium_create_read_update_and_delete_rows(wrap: bool) -> No
     feed = customers()
     assert feed.drop("a", lines(*events)) == ChangeCounts(upserted=1, deleted=1, unchanged=3)
     assert rows(feed) == {2: {**row(2, "Robert", "b@example.org"), "lsn": 24023131}}
+
+
+POSITIONS: list[list[Any]] = [
+    [24023100, 24023128, 24023130, 24023140],
+    ["24023100", "24023128", "24023130", "24023140"],
+    ["0/16E903C", "0/16E9058", "0/16E905A", "0/16e9064"],
+]
+"""One and the same, as connectors write them."""
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64(), pa.string()], ids=str)
+@pytest.mark.parametrize("wrap", [False, True])
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0]])
+def test_positions_are_numbers_or_text_and_one_order(kind: pa.DataType, wrap: bool, order: list[int]) -> None:
+    feed = Feed()
+    told = {"cdc_envelope": "debezium", "cdc_sequence": "lsn", "cdc_sequence_from": "source.lsn"}
+    feed.create(CUSTOMERS.set(3, pa.field("lsn", kind)), **told)
+    for number, form in enumerate(order):
+        first, second, third, last = POSITIONS[form]
+        events: list[Any] = [
+            event("t", None, None, None) if number > 2 else None,
+            event("u", row(1), row(1, f"older {form}"), first),
+            event("u", row(1), row(1, "newest"), last),
+            event("c", None, row(2, "gone"), second),
+            event("d", row(2), None, third),
+        ]
+        body = lines(*({"schema": WRAPPED, "payload": each} if wrap and each else each for each in events))
+        assert feed.drop(f"f{form}", body).upserted == (1 if number == 0 else 0)
+    (found,) = rows(feed).values()
+    assert (found["first_name"], int(found["lsn"])) == ("newest", 24023140)
+
+
+def test_a_position_that_orders_nothing_may_be_anything() -> None:
+    feed = customers(cdc_sequence_from="source.ts_ms")
+    at = {"lsn": "0/16E903C", "txId": "x", "ts_ms": 7, "file": {"a": [1]}, "pos": -1.5, "scn": True}
+    assert feed.drop("a", lines({"before": None, "after": row(1), "source": at, "op": "c"})).upserted == 1
+    assert rows(feed)[1]["lsn"] == 7
+
+
+@pytest.mark.parametrize(
+    ("paths", "sources"),
+    [
+        (
+            "source.file,source.pos",
+            [{"file": "mysql-bin.000003", "pos": 154}, {"file": "mysql-bin.000003", "pos": 1540}],
+        ),
+        ("source.commit_lsn", [{"commit_lsn": "00000025:00000448:0003"}, {"commit_lsn": "00000027:00000758:0005"}]),
+        ("source.scn", [{"scn": "999999"}, {"scn": "2868546"}]),
+        ("source.scn", [{"scn": 999999}, {"scn": 2868546}]),
+        ("source.ts_ms,source.ord", [{"ts_ms": 1580000000000, "ord": 9}, {"ts_ms": 1580000000000, "ord": 31}]),
+    ],
+    ids=["MySQL", "SQL Server", "Oracle", "Oracle, numbers", "MongoDB"],
+)
+def test_positions_of_other_connectors_order_changes(paths: str, sources: list[dict[str, Any]]) -> None:
+    feed = Feed()
+    told = {"cdc_envelope": "debezium", "cdc_sequence": "lsn", "cdc_sequence_from": paths}
+    feed.create(CUSTOMERS.set(3, pa.field("lsn", pa.string())), **told)
+    for number, at in enumerate(reversed(sources)):
+        name = "newest" if number == 0 else "late"
+        feed.drop(f"f{number}", lines({"before": None, "after": row(1, name), "source": at, "op": "u"}))
+    assert rows(feed)[1]["first_name"] == "newest"
+
+
+def test_a_position_that_is_none_is_a_bad_row() -> None:
+    feed = customers()
+    with pytest.raises(RowError, match="no sequence"):
+        feed.drop("a", lines(event("c", None, row(1), "here")))
 
 
 def test_tombstones_of_kafka_are_skipped() -> None:

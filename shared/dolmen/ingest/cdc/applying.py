@@ -26,6 +26,7 @@ from dolmen.ingest.cdc.changes import DELETED, ROW, ChangeTables, Faults, last_o
 from dolmen.ingest.cdc.current import LIVE, SEQUENCE, TS, current
 from dolmen.ingest.cdc.envelopes import envelope
 from dolmen.ingest.cdc.memory import Memory
+from dolmen.ingest.cdc.positions import forms
 from dolmen.ingest.files.compression import OpenFile
 from dolmen.ingest.files.formats import Format, read
 from dolmen.ingest.files.options import OnBadRow, ReadOptions
@@ -86,10 +87,17 @@ def ingest_changes(
     if transaction.has_applied(request):
         return ChangeCounts()
     target = _Target.of(transaction, table, settings, request, Faults(name, on_bad_row))
+    options, paths = options or ReadOptions.of(settings), target.settings.sequence_from
+    in_envelope = target.settings.envelope == "debezium"
     opened = envelope(
-        target.fields, target.keys, target.sequence, target.settings, reject_extra=settings.on_extra == "reject"
+        target.fields,
+        target.keys,
+        target.sequence,
+        target.settings,
+        reject_extra=settings.on_extra == "reject",
+        forms=forms(open_file, format, name, options, paths) if in_envelope else {},
     )
-    options, faults = opened.options(options or ReadOptions.of(settings)), target.faults
+    options, faults = opened.options(options), target.faults
     reader = read(open_file, format, opened.schema, name=name, options=options, on_bad_row=faults.unread)
     tables = ChangeTables(target.fields, target.keys, target.sequence, opened, faults).tables(reader)
     counts, first_ts = ChangeCounts(), transaction.next_ts

@@ -20,12 +20,13 @@ A row is the columns of the table, and one that says what became of it: ``I``, `
 insert. Files without a header have it first.
 
 The sequence stands in the row, or at paths in the envelope. Where the column is of strings, paths are joined by ``/``,
-and what is digits alone is filled with zeros to 20, so that it orders as a number does.
+and what is digits alone is filled with zeros to 20, so that it orders as a number does; PostgreSQL's ``0/16E9458`` is
+the number that it stands for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -36,6 +37,7 @@ from pyarrow import types as t
 from dolmen.errors import SchemaError
 from dolmen.format.ingest_properties import CdcSettings
 from dolmen.format.schema import Field
+from dolmen.ingest.cdc.positions import Form, number_of, plain_text
 from dolmen.ingest.files.options import CLOSED, ReadOptions
 
 DIGITS = 20
@@ -133,6 +135,7 @@ class Debezium:
     sequence: Field
     settings: CdcSettings
     reject_extra: bool
+    forms: Mapping[str, Form]
 
     @property
     def schema(self) -> pa.Schema:
@@ -142,7 +145,7 @@ class Debezium:
             names = path.split(".")
             if names[0] in _OWN:
                 raise SchemaError(f"property cdc_sequence_from: {path!r} orders no deletes; take one in source")
-            _plant(own, names, self._asked(names[-1]))
+            _plant(own, names, self._asked(path))
         before = pa.struct([pa.field(field.name, field.arrow_type) for field in self.keys])
         after = pa.struct([pa.field(field.name, field.arrow_type) for field in self._image])
         own["before"] = pa.field("before", before)
@@ -155,9 +158,14 @@ class Debezium:
         """The columns that ``after`` has: all but the sequence, which the envelope tells."""
         return [field for field in self.fields if field != self.sequence]
 
-    def _asked(self, name: str) -> pa.DataType:
+    def _asked(self, path: str) -> pa.DataType:
+        """The type to read a part of the sequence as: as the file has it, whatever the column is."""
         kind = self.sequence.arrow_type
-        return pa.int64() if t.is_string(kind) and name in _NUMBERS else kind
+        if not (t.is_string(kind) or t.is_integer(kind)):
+            return kind
+        if path in self.forms:
+            return pa.string() if self.forms[path] == "text" else kind if t.is_integer(kind) else pa.int64()
+        return pa.int64() if t.is_string(kind) and path.rpartition(".")[2] in _NUMBERS else kind
 
     def options(self, options: ReadOptions) -> ReadOptions:
         """How to read the file, given what the table asks for."""
@@ -193,16 +201,23 @@ Envelope: TypeAlias = Columns | Debezium
 
 
 def envelope(
-    fields: Sequence[Field], keys: Sequence[Field], sequence: Field, settings: CdcSettings, *, reject_extra: bool
+    fields: Sequence[Field],
+    keys: Sequence[Field],
+    sequence: Field,
+    settings: CdcSettings,
+    *,
+    reject_extra: bool,
+    forms: Mapping[str, Form],
 ) -> Envelope:
     """The envelope of a table's files.
 
     Args:
         fields: the table's columns.
         reject_extra: whether a row with a column that the table does not have is bad.
+        forms: how the file writes what stands at the sequence's paths in the envelope (``positions``).
     """
     if settings.envelope == "debezium":
-        return Debezium(tuple(fields), tuple(keys), sequence, settings, reject_extra)
+        return Debezium(tuple(fields), tuple(keys), sequence, settings, reject_extra, forms)
     return Columns(tuple(fields), sequence, settings)
 
 
@@ -214,9 +229,11 @@ def _kinds(words: pa.Array, upserts: Sequence[str | None], deletes: Sequence[str
 
 def _sequence(parts: list[pa.Array], field: Field) -> pa.Array:
     """One sequence from what stands at the paths; NULL where any of it is missing."""
+    if t.is_integer(field.arrow_type) and t.is_string(parts[0].type):
+        return number_of(parts[0]).cast(field.arrow_type)
     if not t.is_string(field.arrow_type):
         return parts[0]
-    texts = [part if t.is_string(part.type) else part.cast(pa.string()) for part in parts]
+    texts = [plain_text(part) if t.is_string(part.type) else part.cast(pa.string()) for part in parts]
     return pc.binary_join_element_wise(*map(_padded, texts), "/")
 
 
