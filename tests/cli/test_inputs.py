@@ -124,3 +124,19 @@ def test_a_table_is_dropped_only_by_who_says_so(cli: Cli, tmp_path: Path) -> Non
     assert cli("drop", "users", "--yes").code == 0
     assert cli("tables", "--json").lines() == [[]]
     assert cli("scan", "users", "--version", 1, "--count").out.strip() == "0"
+
+
+def test_a_delimiter_is_what_the_command_says(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("id;name\n1;a,b\n")
+    refused = cli("append", "users", tmp_path / "rows.csv", "--create", "--delimiter", ";;")
+    assert (refused.code, "is no delimiter" in refused.err) == (2, True)
+    assert cli("append", "users", tmp_path / "rows.csv", "--create", "--delimiter", ";").code == 0
+    assert cli("scan", "users", "--json").lines() == [{"id": 1, "name": "a,b"}]
+
+
+def test_keys_are_of_a_key_that_the_table_has(cli: Cli) -> None:
+    cli("create", "users", "--columns", "id BIGINT, name VARCHAR")
+    for arguments, phrase in ((["--keys", "1"], "no primary key"), (["--keys", "1", "--on", "nope"], "nope")):
+        outcome = cli("delete", "users", *arguments)
+        assert (outcome.code, phrase in outcome.err.replace("\n", " ")) == (2, True), outcome
+    assert cli("delete", "users", "--keys", "1, 2", "--on", "id").code == 0

@@ -245,3 +245,12 @@ def test_a_device_is_written_to_and_stays_one(tmp_path: Path) -> None:
 
 def test_the_version_is_told(cli: Cli) -> None:
     assert cli("--version").out == f"dolmen {version('dolmen')}\n"
+
+
+@pytest.mark.usefixtures("db")
+def test_a_plan_is_shown_as_it_is_laid_out(cli: Cli) -> None:
+    shown = cli("sql", "EXPLAIN SELECT id FROM events WHERE id > 3")
+    assert (shown.code, shown.err) == (0, "")
+    assert len(shown.out.splitlines()) > 5
+    assert "explain_key" not in shown.out
+    assert cli("sql", "EXPLAIN SELECT id FROM events", "--format", "csv").out.startswith("explain_key,explain_value\n")

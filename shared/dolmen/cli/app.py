@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
-import pyarrow as pa
 import typer
 from rich.markup import escape
 
@@ -18,6 +17,7 @@ from dolmen.cli.inputs import INPUT_HELP, open_inputs
 from dolmen.cli.options import (
     At,
     DatabaseUrl,
+    Delimiter,
     Form,
     InputForm,
     Json,
@@ -39,9 +39,10 @@ from dolmen.cli.output import (
     send_rows,
 )
 from dolmen.cli.progress import Progress
-from dolmen.cli.terminal import ends_of, show_ends, show_scan
+from dolmen.cli.terminal import PLAN_COLUMNS, ends_of, show_ends, show_plan, show_scan
 from dolmen.declaration.columns import parse_columns
 from dolmen.errors import Error, InputError
+from dolmen.ingest.requested import typed_keys
 from dolmen.snapshot import Snapshot
 
 
@@ -52,6 +53,7 @@ def create(
     columns: Annotated[str, typer.Option(help="e.g. 'id BIGINT NOT NULL, at TIMESTAMPTZ, name VARCHAR'.")] = "",
     like: Annotated[Optional[str], typer.Option(help=f"Infer the columns from {INPUT_HELP}.")] = None,  # noqa: UP045
     form: InputForm = None,
+    delimiter: Delimiter = None,
     primary_key: Annotated[str, typer.Option(help="Column, or columns with commas.")] = "",
     sort_key: Annotated[str, typer.Option(help="Column, or columns with commas.")] = "",
     as_json: Json = False,
@@ -62,7 +64,7 @@ def create(
     if like is None:
         schema = parse_columns(columns)
     else:
-        with open_inputs([like], form, again=True) as [file]:
+        with open_inputs([like], form, delimiter, again=True) as [file]:
             schema = file.infer()
     made = dolmen.open(database).create_table(table, schema, _names(primary_key), _names(sort_key))
     if as_json:
@@ -84,6 +86,7 @@ def append(
     ] = False,
     upsert: Annotated[bool, typer.Option("--upsert", help="Replace rows with the same primary key.")] = False,
     form: InputForm = None,
+    delimiter: Delimiter = None,
     request_id: Request = None,
     as_json: Json = False,
 ) -> None:
@@ -91,7 +94,7 @@ def append(
     db = dolmen.open(database)
     makes = create and table not in db.tables()
     with (
-        open_inputs(files, form, again=makes) as inputs,
+        open_inputs(files, form, delimiter, again=makes) as inputs,
         Progress(quiet=as_json) as progress,
         db.transaction("upsert" if upsert else "append") as tx,
     ):
@@ -122,11 +125,12 @@ def delete(
     """Delete rows by predicate or by keys."""
     if sum((where is not None, bool(keys), keys_file is not None)) != 1:
         raise InputError("give --where, --keys or --keys-file, one of them")
-    target = dolmen.open(database).table(table)
+    db = dolmen.open(database)
+    target = db.table(table)
     mode: Any = "positions" if positions else "tombstone"
     delete_them = partial(target.delete, on=_names(on), mode=mode, request=request_id)
     if keys_file is None:
-        chosen = _typed_keys(target, keys, _names(on)) if keys else None
+        chosen = typed_keys(db, table, [key.strip() for key in keys.split(",")], _names(on)) if keys else None
         commit = delete_them(where, keys=chosen)
     else:
         with open_inputs([keys_file], form, again=True) as [file]:
@@ -192,7 +196,9 @@ def sql(
     """Run a query on DuckDB; filters and columns are pushed into the scans."""
     format = destination(output, form, as_json=as_json)
     rows = _snapshot(dolmen.open(database), version, at).sql(query).to_reader()
-    if format is None:
+    if rows.schema.names == PLAN_COLUMNS and form is None and output is None and not as_json:
+        show_plan(rows)
+    elif format is None:
         show_ends(ends_of(rows, None))
     else:
         send_rows(rows, output, format, as_json=as_json)
@@ -349,17 +355,6 @@ def _snapshot(db: dolmen.Database, version: int | None, at: str | None) -> Snaps
 
 def _names(text: str) -> list[str] | None:
     return [name.strip() for name in text.split(",")] if text else None
-
-
-def _typed_keys(table: dolmen.Table, text: str, on: list[str] | None) -> Any:
-    names = on or list(table.primary_key)
-    if len(names) != 1:
-        raise InputError("--keys takes values of one column; give --keys-file for keys of several")
-    arrow_type = table.schema.field(names[0]).type
-    try:
-        return pa.table([pa.array([key.strip() for key in text.split(",")]).cast(arrow_type)], names=names)
-    except pa.ArrowInvalid as error:
-        raise InputError(f"--keys: {error}") from error
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dolmen.errors import InputError, ObjectNotFoundError
 from dolmen.ingest.files.export import TEXT_KINDS
-from dolmen.ingest.files.formats import Format, Kind, detect, infer, read
+from dolmen.ingest.files.formats import Format, Kind, ReadOptions, detect, infer, read
 from dolmen.reading import ReadableTable
 from dolmen.store.url import open_store
 
@@ -39,10 +39,11 @@ class Input:
     format: Format
     open: Callable[[], BinaryIO]
     size: int | None = None
+    options: ReadOptions = field(default_factory=ReadOptions)
 
     def infer(self) -> pa.Schema:
         """The columns that hold all of its rows."""
-        return infer(self.open, self.format, name=self.name)
+        return infer(self.open, self.format, name=self.name, options=self.options)
 
     def read_keys(self, table: ReadableTable | None, on: Sequence[str] | None) -> pa.Table:
         """Its rows, which are keys: values of these columns, or else of the primary key, of the table's types."""
@@ -53,25 +54,28 @@ class Input:
 
     def read(self, schema: pa.Schema | None) -> pa.RecordBatchReader:
         """Its rows, of these columns; None infers them."""
-        return read(self.open, self.format, schema, name=self.name)
+        return read(self.open, self.format, schema, name=self.name, options=self.options)
 
 
 @contextmanager
-def open_inputs(names: Sequence[str], form: str | None, *, again: bool = False) -> Iterator[list[Input]]:
+def open_inputs(
+    names: Sequence[str], form: str | None, delimiter: str | None = None, *, again: bool = False
+) -> Iterator[list[Input]]:
     """The files of these names; standard input is read once, or copied into a temporary file where that won't do.
 
     Args:
         form: the format of all of them, whatever their names say.
+        delimiter: of CSV, if not the format's own.
         again: whether they are opened more than once: to infer their columns first.
 
     Raises:
         InputError: a name says no format, or is no file's.
     """
-    kind = _kind(form)
+    kind, options = _kind(form), ReadOptions(delimiter=delimiter)
     if list(names).count(STANDARD_INPUT) > 1:
         raise InputError("standard input can be read once only")
     with ExitStack() as stack:
-        yield [_input(name, kind, stack, again=again) for name in names]
+        yield [replace(_input(name, kind, stack, again=again), options=options) for name in names]
 
 
 def _kind(form: str | None) -> Kind | None:

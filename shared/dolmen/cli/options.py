@@ -89,4 +89,8 @@ InputForm = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--format", help="csv, tsv, jsonl, parquet, arrow or avro, whatever the name says."),
 ]
+Delimiter = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--delimiter", help="What separates the fields of CSV, if not a comma: ';', '|'."),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask; needed where nobody can answer.")]

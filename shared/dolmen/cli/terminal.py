@@ -24,6 +24,9 @@ SHOWN_ROWS = 20
 LISTED_ROWS = 1_000
 """A ``--limit`` up to this is taken at its word: all rows are shown."""
 
+PLAN_COLUMNS = ["explain_key", "explain_value"]
+"""The columns of the result of EXPLAIN."""
+
 _CELL_WIDTHS = range(48, 11, -4)
 _BORDERS = 3
 
@@ -93,6 +96,12 @@ def ends_of(rows: pa.RecordBatchReader, limit: int | None) -> Ends:
 def _copied(table: pa.Table) -> pa.Table:
     """The table in memory of its own: a slice keeps all of the batch that it is of."""
     return table.take(pa.array(range(len(table)), pa.int64()))
+
+
+def show_plan(rows: pa.RecordBatchReader) -> None:
+    """Prints what EXPLAIN tells, which is laid out already."""
+    for row in rows.read_all().to_pylist():
+        console.print(str(row[PLAN_COLUMNS[1]]).rstrip(), markup=False, highlight=False, soft_wrap=True)
 
 
 def show_ends(ends: Ends) -> None:
