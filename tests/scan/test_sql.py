@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from pathlib import Path
 
 import duckdb
 import msgspec
@@ -318,6 +319,20 @@ def test_queries_reach_nothing_but_the_tables(world: World, tmp_path: object) ->
     ):
         with pytest.raises(error):
             run(world, query).fetchall()
+
+
+def test_queries_do_not_reach_where_others_spill(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB lets a query read its directory for temporary files, which is ``.tmp`` of the working directory."""
+    (tmp_path / ".tmp").mkdir()
+    (tmp_path / ".tmp" / "secret").write_text("secret")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="nothing else"):
+        run(world, "SELECT content FROM read_text('.tmp/*')").fetchall()
+    setting = "SELECT value FROM duckdb_settings() WHERE name = 'allowed_directories'"
+    ((first,),), ((second,),) = run(world, setting).fetchall(), run(world, setting).fetchall()
+    assert first != second
+    assert Path(first.strip("[]")).parent.stat().st_mode & 0o077 == 0
+    assert not Path(first.strip("[]")).exists()
 
 
 def test_mistakes_are_told_in_words(world: World) -> None:

@@ -7,9 +7,15 @@ they prune files and row groups. The query's text is never changed, and nothing 
 
 from __future__ import annotations
 
+import atexit
+import itertools
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -41,6 +47,7 @@ _SETTINGS = {
 }
 """A query sees the tables of one version and nothing else: no files, no network, no Python variables."""
 
+_numbers = itertools.count()
 _CATALOGUE = re.compile(r"show|describe|information_schema|sqlite_(master|schema)|pg_\w+|duckdb_\w+|pragma_\w+")
 """Words of queries that list tables, rather than name them."""
 
@@ -91,7 +98,7 @@ def run_sql(query: str, tables: Tables, parameters: Parameters = None) -> SqlRes
     if parameters is not None and (isinstance(parameters, str) or not isinstance(parameters, (Sequence, Mapping))):
         raise InputError("parameters are a list of values, for each ? in turn, or a dict of them, for each $name")
     duckdb = optional("duckdb", "dolmen[sql]")
-    connection = duckdb.connect(":memory:", config=_SETTINGS)
+    connection = duckdb.connect(":memory:", config={**_SETTINGS, "temp_directory": _spill_directory()})
     connection.execute("SET TimeZone = 'UTC'; SET lock_configuration = true")
     explained = _check_statement(query, connection, duckdb)
     words = set(re.findall(r"[a-z0-9_]+", query.lower()))
@@ -111,6 +118,31 @@ def run_sql(query: str, tables: Tables, parameters: Parameters = None) -> SqlRes
     result = SqlResult(_Query(connection, query, parameters, datasets, tables, refused), explained)
     result.columns  # noqa: B018  # binds the query: what does not fit is said now
     return result
+
+
+def _spill_directory() -> str:
+    """Where a query puts what exceeds memory: DuckDB makes it then, removes it, and lets queries read what is there.
+
+    By default that were ``.tmp`` of the working directory, with all that others have there.
+    """
+    root = _spill_root(os.getpid())
+    return os.path.join(root, str(next(_numbers))) if root else ""
+
+
+@cache
+def _spill_root(process: int) -> str:
+    """A directory that only this user can look into; empty, so that nothing is spilled, where none can be made."""
+    try:
+        root = tempfile.mkdtemp(prefix="dolmen-sql-")
+    except OSError:
+        return ""
+    atexit.register(_remove, root, process)
+    return root
+
+
+def _remove(root: str, process: int) -> None:
+    if os.getpid() == process:  # a fork has inherited this
+        shutil.rmtree(root, ignore_errors=True)
 
 
 def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: Any) -> str | None:
