@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
+from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 
+import dolmen
 from dolmen.ingest.requests import DeleteRequest, TableDelete, parse_request
 
 
@@ -67,3 +71,18 @@ def test_the_digest_is_of_what_is_deleted_and_not_of_how_it_is_written() -> None
 def test_text_and_integers_keep_their_value() -> None:
     request = parse({"table": "a", "keys": [2**63 - 1, -(2**63), "日本", "", None, True]})
     assert request.deletes[0].keys == [2**63 - 1, -(2**63), "日本", "", None, True]
+
+
+def test_where_may_say_ranges_lists_and_patterns() -> None:
+    table = dolmen.open(f"memory:///{uuid4()}").create_table(
+        "events", pa.schema([("id", pa.int64()), ("price", pa.decimal128(9, 2)), ("kind", pa.string())])
+    )
+    prices = [Decimal("3.00"), Decimal("8.99"), Decimal("9.00"), None]
+    table.append({"id": [1, 2, 3, 4], "price": prices, "kind": ["ab", "ab", "ab", "b"]})
+    where = {"price": {">=": 3, "<": 9.0}, "id": {"in": [2, 3]}, "kind": {"like": "a%"}}
+    request = parse_request(json.dumps({"table": "events", "where": where}), "m1")
+    table.delete(request.deletes[0].where)
+    assert table.to_arrow()["id"].to_pylist() == [1, 3, 4]
+    again = parse_request(json.dumps({"table": "events", "where": {"price": {"is": None}}}), "m2")
+    table.delete(again.deletes[0].where)
+    assert table.to_arrow()["id"].to_pylist() == [1, 3]

@@ -131,6 +131,8 @@ def test_what_is_computed_is_what_duckdb_computes(text: str) -> None:
         oracle.execute("SET TimeZone = 'UTC'")
         oracle.register("t", TABLE)
         assert found == oracle.sql(f"SELECT ({text}) AS found FROM t").to_arrow_table()["found"].to_pylist()
+    rows = [{id_: column.slice(at, 1) for id_, column in COLUMNS.items()} for at in range(len(TABLE))]
+    assert [evaluate(p, row, 1)[0].as_py() for row in rows] == found, "each row alone may be computed in another way"
     assert from_json(to_json(p)) == p == rebind(p, SCHEMA) == parse(to_sql(p, SCHEMA), SCHEMA, now_us=0)
     assert as_keys(p) is None
     check_evaluates(p)

@@ -27,6 +27,8 @@ Function: TypeAlias = Choice[
 MAX_DIGITS = 38
 _HOUR_US, _MINUTE_US = 3_600_000_000, 60_000_000
 _KERNELS = {"+": pc.add, "-": pc.subtract, "*": pc.multiply, "/": pc.divide}
+_ARROWS_DAYS = (-719_162, 2_932_897)
+"""The days of the years 1 to 9999, for which Arrow's calendar is surely right."""
 _TIMES = (Domain.NAIVE, Domain.ZONED)
 _PARTS: dict[str, tuple[Domain, ...]] = {
     "year": (Domain.DATE, *_TIMES), "month": (Domain.DATE, *_TIMES), "day": (Domain.DATE, *_TIMES),
@@ -140,9 +142,21 @@ def compute(function: Function, args: Sequence[Any], target: pa.DataType) -> Any
         return pc.negate(floats[0]) if function == "negate" else _KERNELS[function](*floats)
     if function == "negate":
         return pc.subtract(pa.scalar(0, _working(target)), args[0].cast(_working(target))).cast(target)
-    if pa.types.is_integer(target):
+    if pa.types.is_integer(target) or _stays_small(function, args):
         return _KERNELS[function](*(arg.cast(pa.int64()) for arg in args))
     return _KERNELS[function](*map(_decimal256, args)).cast(target)
+
+
+def _stays_small(function: Function, args: Sequence[Any]) -> bool:
+    """Whether these very integers give results of 64 bits, though others of their types would not."""
+    if not all(pa.types.is_integer(arg.type) for arg in args):
+        return False
+    bounds = []
+    for arg in args:
+        ends = [arg.as_py()] if isinstance(arg, pa.Scalar) else list(pc.min_max(arg).as_py().values())
+        bounds.append(max(abs(end or 0) for end in ends))
+    most = bounds[0] * bounds[1] if function == "*" else sum(bounds)
+    return bool(max(most, *bounds) < 2**63)
 
 
 def _working(target: pa.DataType) -> pa.DataType:
@@ -178,6 +192,15 @@ def _cast(array: Any, target: pa.DataType) -> Any:
     if to is not Domain.EXACT:
         return array.cast(target)
     own, cells = grid(array.type, Domain.EXACT), grid(target, Domain.EXACT)
+    if own.unit == cells.unit == 1 and pa.types.is_integer(array.type) and pa.types.is_integer(target):
+        least, greatest = max(own.least, cells.least), min(own.greatest, cells.greatest)
+        if (least, greatest) != (own.least, own.greatest):
+            fits = pc.and_(
+                pc.greater_equal(array, pa.scalar(least, array.type)),
+                pc.less_equal(array, pa.scalar(greatest, array.type)),
+            )
+            array = pc.if_else(fits, array, pa.scalar(None, array.type))
+        return array.cast(target)
     digits = len(str(max(-own.least, own.greatest))) - _scale(array.type) + _scale(target)
     wide = _decimal256(array).cast(pa.decimal256(max(digits, 1), _scale(target)))
     if own.least * own.unit < cells.least * cells.unit or own.greatest * own.unit > cells.greatest * cells.unit:
@@ -199,6 +222,11 @@ def _part(function: str, array: Any) -> pa.Array:
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     of_dates = pa.types.is_date32(array.type)
+    ends = pc.min_max(array.view(pa.int32() if of_dates else pa.int64())).as_py()
+    step = 1 if of_dates else DAY_US
+    if ends["min"] is None or _ARROWS_DAYS[0] * step <= ends["min"] <= ends["max"] < _ARROWS_DAYS[1] * step:
+        plain = array if of_dates else array.view(pa.int64()).view(pa.timestamp("us"))
+        return getattr(pc, function)(plain).cast(pa.int64())
     raw = array.view(pa.int32() if of_dates else pa.int64()).cast(pa.int64())
     values = raw.fill_null(0).to_numpy(zero_copy_only=False)
     if function in ("hour", "minute"):

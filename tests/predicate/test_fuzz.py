@@ -1,0 +1,197 @@
+"""Any text and any mapping is refused by an error of dolmen's, or is a predicate that every reader evaluates alike."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dolmen.errors import Error, InputError
+from dolmen.format.schema import Schema
+from dolmen.predicate import (
+    as_keys,
+    check_evaluates,
+    columns,
+    evaluate,
+    from_json,
+    judge,
+    parse,
+    rebind,
+    to_json,
+    to_sql,
+)
+from dolmen.predicate.mapping import OPERATORS
+
+CASES = 10_000 if os.environ.get("DOLMEN_LONG") else 300
+TABLE = pa.table(
+    {
+        "id": pa.array([1, -(2**63), 2**63 - 1, 0, None], pa.int64()),
+        "tiny": pa.array([1, -128, 127, 0, None], pa.int8()),
+        "u": pa.array([0, 1, 2**64 - 1, 2**63, None], pa.uint64()),
+        "name": pa.array(["a", "", "Ä%_'", "it's\n", None]),
+        "d": pa.array([1.5, float("nan"), float("inf"), -0.0, None]),
+        "f": pa.array([0.1, float("nan"), float("-inf"), 0.0, None], pa.float32()),
+        "c": pa.array([Decimal("1.25"), Decimal("-99.99"), Decimal(0), Decimal("99.99"), None], pa.decimal128(4, 2)),
+        "flag": pa.array([True, False, True, False, None]),
+        "raw": pa.array([b"a", b"", b"\xff", b"ab", None]),
+        "day": pa.array([0, -(2**31), 2**31 - 1, 19_000, None], pa.int32()).cast(pa.date32()),
+        "at": pa.array([0, -(2**63), 2**63 - 1, 1, None], pa.int64()).view(pa.timestamp("us", "UTC")),
+        "seen": pa.array([0, -(2**63), 2**63 - 1, 1, None], pa.int64()).view(pa.timestamp("us")),
+        "clock": pa.array([0, 1, 86_399_999_999, 5, None], pa.time64("us")),
+        "tags": pa.array([["a"], [], None, ["b"], None], pa.list_(pa.string())),
+    }
+)
+SCHEMA = Schema.from_arrow(TABLE.schema)
+DATA = {field.id: TABLE[field.name] for field in SCHEMA.fields}
+
+LITERALS = [
+    "0", "1", "-1", "2", "3.5", "1e3", "1e400", "0.1", "128", "18446744073709551616",
+    "99999999999999999999999999999999999999", "'a'", "''", "'A%'", "'1'", "'nan'", "'1e99999'", "'2020-01-31'",
+    "'2020-01-31 10:00'", "'99999-12-31'", "'-0044-03-15'", "'10:30'", "TRUE", "FALSE", "NULL", "now()",
+    "current_date", "DATE '2020-01-31'",
+]  # fmt: skip
+OTHERS = ["?", ":x", "$1", "INTERVAL"]
+NAMES = [*TABLE.column_names, '"id"', "ID", "nope", "t.id", '"']
+WORDS = [
+    "AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "ILIKE", "IS", "DISTINCT", "FROM", "ESCAPE", "CAST", "TRY_CAST",
+    "AS", "BIGINT", "TINYINT", "VARCHAR", "DOUBLE", "DATE", "DECIMAL(4,2)", "TIMESTAMP", "TIMESTAMPTZ", "DAY",
+    "MONTH", "lower(", "upper(", "year(", "month(", "hour(", "extract(", "YEAR", "date_trunc(", "CASE", "WHEN",
+    "THEN", "END", "SELECT", "EXISTS", "(", ")", ",", "=", "<>", "<", "<=", ">", ">=", "==", "+", "-", "*", "/",
+    "%", "//", "::", "||", ";", ".", "--", "/*", "*/", "[", "]", "{", "}", "~", "^", "&", "|", "!", "@", "#",
+    "$$", "e'", "x'",
+]  # fmt: skip
+TYPES = ["TINYINT", "BIGINT", "UBIGINT", "DOUBLE", "FLOAT", "VARCHAR", "DATE", "TIMESTAMP", "DECIMAL(9,3)"]
+FUNCTIONS = ["lower", "upper", "year", "day", "hour", "-"]
+SIDES = st.recursive(
+    st.sampled_from([*TABLE.column_names[:13], *LITERALS]),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from("+-*/%"), inner).map(lambda each: f"({each[0]} {each[1]} {each[2]})"),
+        st.tuples(st.sampled_from(FUNCTIONS), inner).map(lambda e: f"{e[0]}({e[1]})"),
+        st.tuples(inner, st.sampled_from(TYPES))
+        .map(lambda each: f"CAST({each[0]} AS {each[1]})"),
+    ),
+    max_leaves=4,
+)  # fmt: skip
+LEAVES = st.one_of(
+    st.tuples(SIDES, st.sampled_from(["=", "<>", "<", "<=", ">", ">=", "IS DISTINCT FROM"]), SIDES).map(" ".join),
+    st.tuples(SIDES, SIDES, SIDES).map(lambda each: f"{each[0]} BETWEEN {each[1]} AND {each[2]}"),
+    st.tuples(SIDES, st.lists(st.sampled_from(LITERALS), max_size=4)).map(
+        lambda each: f"{each[0]} IN ({', '.join(each[1])})"
+    ),
+    st.tuples(SIDES, st.sampled_from(["LIKE", "ILIKE"]), st.text("a%_'Ä", max_size=6)).map(
+        lambda each: f"{each[0]} {each[1]} '{each[2].replace(chr(39), chr(39) * 2)}'"
+    ),
+    SIDES.map(lambda side: f"{side} IS NULL"),
+    st.sampled_from(["flag", "TRUE", "NULL", "flag IS NOT TRUE", "(id, name) IN ((1, 'a'))"]),
+)  # fmt: skip
+CONDITIONS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        inner.map(lambda each: f"NOT ({each})"),
+        st.tuples(inner, st.sampled_from(["AND", "OR"]), inner).map(lambda each: f"({each[0]}) {each[1]} ({each[2]})"),
+    ),
+    max_leaves=4,
+)
+SOUP = st.one_of(
+    st.lists(st.sampled_from([*LITERALS, *OTHERS, *NAMES, *WORDS]), max_size=12).map(" ".join),
+    st.text(max_size=40),
+    st.text(st.characters(categories=["Cs", "Nd", "Po"]), max_size=10).map(lambda text: f"name = '{text}'"),
+)
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=5), st.decimals(),
+    st.datetimes(), st.datetimes(timezones=st.just(UTC)), st.dates(), st.times(), st.timedeltas(), st.uuids(),
+    st.complex_numbers(), st.text(st.characters(categories=["Cs"]), max_size=2),
+    st.sampled_from([10**1000, -(10**400), 2**64, Decimal("1e999999"), Decimal("sNaN"), pd.NaT, pd.NA, np.int8(3),
+                     np.float32(0.1), np.datetime64("NaT"), np.datetime64("2020-01-01", "ns"),
+                     np.datetime64("99999-01-01", "D"),
+                     np.timedelta64(1, "s"), pd.Timestamp(1), np.array([1]), object(), datetime.max, date.min, time.max,
+                     pa.scalar(1), float("-inf"), range(3), {1, 2}, b"\xff", bytearray(b"a"), Ellipsis, int]),
+)  # fmt: skip
+MAPPINGS = st.dictionaries(
+    st.one_of(st.sampled_from(NAMES), st.text(max_size=3)),
+    st.one_of(
+        VALUES,
+        st.lists(VALUES, max_size=4),
+        st.dictionaries(
+            st.one_of(st.sampled_from(OPERATORS), st.text(max_size=2), st.integers()),
+            st.one_of(VALUES, st.lists(VALUES, max_size=3)),
+            max_size=3,
+        ),
+    ),
+    max_size=3,
+)  # fmt: skip
+PATIENT = settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def check(source: Any) -> None:
+    """Refused by an InputError, or evaluated alike in every form that there is of it."""
+    try:
+        p = parse(source, SCHEMA, now_us=1_750_000_000_000_000)
+    except InputError as error:
+        if len(str(error)) > 1500:
+            raise
+        return
+    check_evaluates(p)
+    found = evaluate(p, DATA, 5)
+    stored = from_json(to_json(p))
+    assert stored == p == rebind(p, SCHEMA)
+    assert as_keys(stored) == as_keys(p)
+    halves = [
+        evaluate(stored, {id_: array.slice(at, 3) for id_, array in DATA.items()}, min(3, 5 - at)) for at in (0, 3)
+    ]
+    assert pa.chunked_array(halves).combine_chunks().equals(found)
+    again = parse(to_sql(p, SCHEMA), SCHEMA, now_us=0)
+    assert evaluate(again, DATA, 5).equals(found), to_sql(p, SCHEMA)
+    judge(p, {}, 5)
+    assert columns(p) <= DATA.keys()
+
+
+@PATIENT
+@given(CONDITIONS)
+def test_conditions_are_refused_or_evaluated(text: str) -> None:
+    check(text)
+
+
+@PATIENT
+@given(SOUP)
+def test_any_text_is_refused_or_evaluated(text: str) -> None:
+    check(text)
+
+
+@PATIENT
+@given(MAPPINGS)
+def test_any_mapping_is_refused_or_evaluated(mapping: dict[str, Any]) -> None:
+    check(mapping)
+
+
+@PATIENT
+@given(
+    st.one_of(st.sampled_from(["id = ?", "name = :x", "id IN ?", "d BETWEEN ? AND ?", "at < ? OR c = ?"]), SOUP),
+    st.one_of(st.lists(VALUES, max_size=3), st.dictionaries(st.text(max_size=2), VALUES, max_size=2), VALUES),
+)
+def test_any_parameters_are_refused_or_evaluated(text: str, parameters: Any) -> None:
+    check((text, parameters))
+
+
+def test_most_conditions_of_the_fuzz_are_accepted() -> None:
+    taken = 0
+
+    @settings(max_examples=200, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(CONDITIONS)
+    def count(text: str) -> None:
+        nonlocal taken
+        try:
+            parse(text, SCHEMA, now_us=0)
+            taken += 1
+        except Error:
+            pass
+
+    count()
+    assert taken >= 20, "a fuzz of what is refused finds nothing"
