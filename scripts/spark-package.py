@@ -63,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--to", help="s3://bucket/prefix, or a directory: where to put it")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "spark", help="where to make it")
-    parser.add_argument("--architecture", choices=list(MACHINES), default="x86_64", help="of the application")
+    parser.add_argument("--architecture", choices=list(MACHINES), default="arm64", help="of the application")
     options = parser.parse_args()
     made = package(options.output, options.architecture)
     print(f"made {made}")
@@ -77,7 +77,7 @@ def main() -> None:
             print(f"SparkJobs={url.removeprefix('s3://')}")
 
 
-def package(output: Path, architecture: str = "x86_64") -> Path:
+def package(output: Path, architecture: str = "arm64") -> Path:
     """Makes everything in ``output``; returns its folder, which is named by a digest of what is in it."""
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output, prefix="making-") as scratch:

@@ -127,7 +127,7 @@ def test_for_how_long_a_file_can_overtake_an_erasure_is_as_the_template_and_the_
     assert resources["IngestQueue"]["Properties"]["MessageRetentionPeriod"] == 4 * day
     assert resources["IngestDeadLetters"]["Properties"]["MessageRetentionPeriod"] == 14 * day
     assert parameters["IngestWindowSeconds"]["Default"] == 10
-    assert parameters["IngestTimeout"]["Default"] == 5 * 60
+    assert int(parameters["IngestTimeout"]["Default"]) == 5 * 60
     assert TEMPLATE["Mappings"]["VisibilityTimeout"]["300"]["Seconds"] == 31 * 60
     assert (parameters["SparkTimeoutMinutes"]["Default"], emr_serverless._QUEUED_MINUTES) == (12 * 60, 12 * 60)
     assert emr_serverless.MAX_ATTEMPTS == 2

@@ -62,6 +62,7 @@ def test_a_job_gets_its_packages_and_what_the_functions_are_told_about_files() -
         "DOLMEN_REJECTED_URL": "s3://drops/rejected",
         "DOLMEN_AUTO_CREATE": "1",
         "DOLMEN_MAX_FILE_BYTES": "1000",
+        "DOLMEN_BUCKET_OWNERS": "data=111122223333,drops=444455556666",
         "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9000",
     }
     extra = "--conf spark.executor.memory=8g"

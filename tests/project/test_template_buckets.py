@@ -136,6 +136,18 @@ def test_a_buckets_policy_survives_its_stack_as_the_bucket_does(bucket: str) -> 
     assert made["DeletionPolicy"] == made["UpdateReplacePolicy"] == "Retain"
 
 
+def test_every_request_names_the_accounts_that_own_the_buckets() -> None:
+    def owners(**parameters: str) -> dict[str, Any]:
+        text, named = deployed(**parameters).functions["Environment"]["Variables"]["DOLMEN_BUCKET_OWNERS"]["Fn::Sub"]
+        assert text == "${DatabaseBucketName}=${DatabaseOwner},${LandingBucketName}=${LandingOwner}"
+        return dict(named)
+
+    own = {"Ref": "AWS::AccountId"}
+    assert owners() == {"DatabaseOwner": own, "LandingOwner": own}
+    given = owners(DatabaseBucketOwner="111122223333", LandingBucketOwner="444455556666")
+    assert given == {"DatabaseOwner": {"Ref": "DatabaseBucketOwner"}, "LandingOwner": {"Ref": "LandingBucketOwner"}}
+
+
 def test_a_drop_needs_no_condition() -> None:
     assert set(policy("LandingBucket")) == {"OnlyTls"}
 

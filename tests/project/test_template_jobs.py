@@ -38,8 +38,9 @@ def test_the_application_starts_and_stops_by_itself_and_has_limits() -> None:
     assert application["AutoStopConfiguration"] == {"Enabled": True, "IdleTimeoutMinutes": 5}
     assert "InitialCapacity" not in application  # which would cost without jobs
     assert set(application["MaximumCapacity"]) == {"Cpu", "Memory"}
-    assert application["Architecture"] == "X86_64"
-    assert deployed(CreateSpark="yes", Architecture="arm64").properties("SparkApplication")["Architecture"] == "ARM64"
+    assert application["Architecture"] == "ARM64"
+    other = deployed(CreateSpark="yes", Architecture="x86_64")
+    assert other.properties("SparkApplication")["Architecture"] == "X86_64"
     subnets = deployed(CreateSpark="yes", SubnetIds="subnet-1").properties("SparkApplication")["NetworkConfiguration"]
     assert subnets["SubnetIds"] == {"Ref": "SubnetIds"}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.built import find_sam
-from support.template import CHOICES, GIVEN, PARAMETERS, TEMPLATE, all_choices, deployed, references
+from support.template import CHOICES, GIVEN, OWNERS, PARAMETERS, TEMPLATE, all_choices, deployed, references
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS = tomllib.loads((ROOT / "samconfig.toml").read_text())
@@ -31,7 +31,7 @@ def test_sam_validates_and_lints_the_template_under_all_its_conditions(tmp_path:
 
 
 def test_these_are_all_parameters_that_conditions_are_about() -> None:
-    assert set(references(TEMPLATE["Conditions"])) == {*CHOICES, *GIVEN}
+    assert set(references(TEMPLATE["Conditions"])) == {*CHOICES, *GIVEN, *OWNERS}
 
 
 def test_whatever_is_chosen_nothing_refers_to_what_is_not_made() -> None:
@@ -125,8 +125,8 @@ def test_the_outputs_say_where_things_are() -> None:
     wanted |= {"HandedUri"}
     assert wanted <= set(outputs)
     assert outputs["LandingUri"]["Value"] == {"Fn::Sub": "s3://${LandingBucketName}/${LandingPrefix}"}
-    assert outputs["DependenciesLayerArn"]["Value"] == {"Ref": "DependenciesX8664Layer"}
-    assert deployed(Architecture="arm64").outputs["DependenciesLayerArn"]["Value"] == {"Ref": "DependenciesArm64Layer"}
+    assert outputs["DependenciesLayerArn"]["Value"] == {"Ref": "DependenciesArm64Layer"}
+    assert deployed(Architecture="x86_64").outputs["DependenciesLayerArn"]["Value"] == {"Ref": "DependenciesX8664Layer"}
 
 
 def test_one_output_is_a_line_that_tells_a_shell_all_that_the_command_line_asks() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -23,6 +24,9 @@ from support.built import ROOT, built_stack, find_sam, runtime_python
 from support.ministack import Ministack, boto3_client, endpoint_environment
 
 WAIT_SECONDS = 180.0
+
+ARCHITECTURE = "arm64" if platform.machine() in ("aarch64", "arm64") else "x86_64"
+"""Of this machine, on which the functions run."""
 
 
 @contextmanager
@@ -61,6 +65,13 @@ def deploy(endpoint: str, packaged: Path, stack: str, parameters: Mapping[str, s
     return Stack(endpoint, dict(parameters), outputs)
 
 
+def delete_stack(endpoint: str, stack: str) -> None:
+    """Deletes what was deployed, and waits for its end. Buckets stay."""
+    client = boto3_client("cloudformation", endpoint)
+    client.delete_stack(StackName=stack)
+    client.get_waiter("stack_delete_complete").wait(StackName=stack, WaiterConfig={"Delay": 1, "MaxAttempts": 120})
+
+
 def _built_template() -> str:
     return str(built_stack() / "template.yaml")
 
@@ -73,6 +84,7 @@ def _sam(endpoint: str, directory: Path, command: str, *arguments: str) -> None:
             **os.environ,
             **endpoint_environment(endpoint),
             "SAM_CLI_TELEMETRY": "0",
+            "SAM_CLI_ENABLE_LANGUAGE_EXTENSIONS": "1",  # as samconfig.toml says, which is not read here
             "__SAM_CLI_APP_DIR": str(directory),
         },
         cwd=directory,
@@ -181,7 +193,7 @@ class Stack:
         try:
             wait("the rows", there, between=1)
         except TimeoutError:
-            assert found == wanted  # shows the difference
+            raise AssertionError(f"{table} holds {found}, not {wanted}") from None
 
     def settle(self) -> None:
         """Waits until all messages in the queues have been dealt with."""

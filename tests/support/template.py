@@ -33,7 +33,61 @@ def _function(loader: CloudFormationLoader, suffix: str, node: yaml.Node) -> dic
 
 CloudFormationLoader.add_multi_constructor("!", _function)
 
-TEMPLATE: dict[str, Any] = yaml.load((ROOT / "template.yaml").read_text(), CloudFormationLoader)
+
+def _expanded(part: Any, mappings: dict[str, Any]) -> Any:
+    """A part of the template with its loops (``Fn::ForEach``) written out, as AWS::LanguageExtensions does."""
+    if isinstance(part, list):
+        return [_expanded(item, mappings) for item in part]
+    if not isinstance(part, dict):
+        return part
+    found: dict[str, Any] = {}
+    for key, value in part.items():
+        if not key.startswith("Fn::ForEach::"):
+            found[key] = _expanded(value, mappings)
+            continue
+        identifier, values, body = value
+        for each in values:
+            made = _with(body, identifier, each, mappings)
+            assert not found.keys() & made.keys()
+            found |= made
+    return found
+
+
+def _with(part: Any, identifier: str, value: str, mappings: dict[str, Any]) -> Any:
+    """A loop's body for one value of its identifier; what has no other unknowns is computed."""
+
+    def written(part: Any) -> Any:
+        match part:
+            case list():
+                return [written(item) for item in part]
+            case {"Ref": name} if name == identifier:
+                return value
+            case {"Fn::Sub": str(text)}:
+                text = text.replace(f"${{{identifier}}}", value)
+                return {"Fn::Sub": text} if "${" in text else text
+            case {"Fn::Sub": [str(text), dict(named)]}:
+                known = {key: written(item) for key, item in named.items()}
+                for key, item in known.items():
+                    text = text.replace(f"${{{key}}}", item) if isinstance(item, str) else text
+                left = {key: item for key, item in known.items() if not isinstance(item, str)}
+                return {"Fn::Sub": [text, left] if left else text}
+            case {"Fn::FindInMap": [name, *keys]} if all(isinstance(written(key), str) for key in keys):
+                first, second = map(written, keys)
+                return mappings[name][first][second]
+            case dict():
+                return {key.replace(f"${{{identifier}}}", value): written(item) for key, item in part.items()}
+        return part
+
+    return written(part)
+
+
+def _read() -> dict[str, Any]:
+    template = yaml.load((ROOT / "template.yaml").read_text(), CloudFormationLoader)
+    expanded: dict[str, Any] = _expanded(template, template["Mappings"])
+    return expanded
+
+
+TEMPLATE: dict[str, Any] = _read()
 PARAMETERS: dict[str, Any] = TEMPLATE["Parameters"]
 
 ARN = "arn:${AWS::Partition}:"
@@ -49,7 +103,7 @@ CHOICES: dict[str, tuple[str, str]] = {
     "SubnetIds": ("", "subnet-1,subnet-2"),
     "AlarmEmail": ("", "people@example.com"),
     "Schedules": ("ENABLED", "DISABLED"),
-    "Architecture": ("x86_64", "arm64"),
+    "Architecture": ("arm64", "x86_64"),
     "CreateSpark": ("no", "yes"),
 }
 """The parameters that conditions are about: the default, and what else."""
@@ -75,6 +129,10 @@ def all_choices() -> Iterator[dict[str, str]]:
             yield choice | (GIVEN if number % 4 == 0 else {})
 
 
+OWNERS = {"DatabaseBucketOwner": "111122223333", "LandingBucketOwner": "444455556666"}
+"""The accounts of buckets that the stack's own does not own."""
+
+
 @dataclass(frozen=True)
 class Stack:
     """The template with its conditions decided: what is not made is not there.
@@ -97,9 +155,13 @@ class Stack:
         return [name for name, resource in self.resources.items() if resource["Type"] == type_]
 
     def statements(self, role: str) -> dict[str, dict[str, Any]]:
-        """What a role may do: its statements by id."""
-        documents = [policy["PolicyDocument"] for policy in self.properties(role)["Policies"]]
-        return {statement["Sid"]: statement for document in documents for statement in document["Statement"]}
+        """What a role may do: its statements, and those of the policies that it shares with others, by id."""
+        own = self.properties(role)
+        shared = [self.properties(each["Ref"]) for each in own.get("ManagedPolicyArns", ())]
+        documents = [policy["PolicyDocument"] for policy in [*own["Policies"], *shared]]
+        found = [statement for document in documents for statement in document["Statement"]]
+        assert len({statement["Sid"] for statement in found}) == len(found), f"an id stands twice in {role}"
+        return {statement["Sid"]: statement for statement in found}
 
     def allowed(self, role: str) -> dict[str, set[str]]:
         """What a role may do: actions by statement id."""

@@ -31,6 +31,7 @@ _PASSED_ON = (
     "DOLMEN_REJECTED_URL",
     "DOLMEN_AUTO_CREATE",
     "DOLMEN_MAX_FILE_BYTES",
+    "DOLMEN_BUCKET_OWNERS",
     "AWS_ENDPOINT_URL_S3",
 )
 """What a job must take as the functions do, so that a file becomes the same rows, or the same reject, in both."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import boto3
@@ -49,7 +51,7 @@ def connect(runtime: Runtime, session: Any = None) -> Connection:
     """
     if session is not None:
         return _make(runtime, session)
-    shown = ("AWS_", "DOLMEN_S3_", "HOME", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+    shown = ("AWS_", "DOLMEN_S3_", "DOLMEN_BUCKET_OWNERS", "HOME", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
     environment = tuple(sorted(item for item in os.environ.items() if item[0].upper().startswith(shown)))
     return _shared(runtime, environment, os.getpid())
 
@@ -79,8 +81,34 @@ def _make(runtime: Runtime, session: Any) -> Connection:
             client = session.client("s3", region_name=region, config=config)
         except ValueError as error:
             raise InputError(f"the AWS configuration cannot be used: {error}") from error
+    if owners := bucket_owners(os.environ):
+        client.meta.events.register("provide-client-params.s3", partial(_name_owner, owners))
     client.meta.events.register("response-received.s3", lambda **event: _observe(clock, event.get("response_dict")))
     return Connection(client, clock)
+
+
+def bucket_owners(environment: Mapping[str, str]) -> dict[str, str]:
+    """The accounts that own buckets, by bucket: ``DOLMEN_BUCKET_OWNERS=bucket=111122223333,other=444455556666``.
+
+    Raises:
+        InputError: a part of it is no bucket and account.
+    """
+    text = environment.get("DOLMEN_BUCKET_OWNERS", "")
+    owners: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        bucket, _, account = part.partition("=")
+        if not bucket or not re.fullmatch(r"[0-9]{12}", account):
+            raise InputError(f"DOLMEN_BUCKET_OWNERS: {part!r} must be a bucket, =, and the 12 digits of an account")
+        owners[bucket] = account
+    return owners
+
+
+def _name_owner(owners: Mapping[str, str], params: dict[str, Any], model: Any, **_event: Any) -> dict[str, Any]:
+    """Adds ``ExpectedBucketOwner``: S3 then refuses (403) a bucket of this name that belongs to somebody else."""
+    account = owners.get(str(params.get("Bucket")))
+    if account and "ExpectedBucketOwner" in model.input_shape.members:
+        return {"ExpectedBucketOwner": account, **params}
+    return params
 
 
 def _observe(clock: ServerClock, response: dict[str, Any] | None) -> None:
