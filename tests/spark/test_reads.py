@@ -176,3 +176,13 @@ def test_like_means_the_same_and_ends_whatever_the_pattern(spark: SparkSession, 
         where = f"s LIKE '{pattern}'"
         found = {row["s"] for row in to_spark(table, where=where).collect()}
         assert found == set(table.scan(where=where).to_arrow()["s"].to_pylist()), pattern[:20]
+
+
+def test_deletes_that_compute_hide_the_same_rows(spark: SparkSession, db: Database) -> None:
+    table = db.create_table("computed", pa.schema([("s", pa.string()), ("n", pa.int64())]))
+    table.append({"s": ["A", "ß", None, "İ", "b"] * 40, "n": list(range(200))})
+    table.delete("lower(s) = 'a' OR n % 7 = 3 OR upper(s) IS NULL AND n + 1 > 100")
+    for where in (None, "n * 2 < 150", "CAST(n AS VARCHAR) LIKE '1%'"):
+        expected = sorted(table.scan(["n"], where).to_arrow()["n"].to_pylist())
+        assert 0 < len(expected) < 200
+        assert sorted(row["n"] for row in to_spark(table, ["n"], where).collect()) == expected

@@ -16,12 +16,13 @@ import pyarrow as pa
 from dolmen.errors import LimitError, PredicateError
 from dolmen.format.schema import Field, Schema
 from dolmen.predicate import bind, constants, temporal
-from dolmen.predicate.ast import FALSE, Constant, Op, Predicate
+from dolmen.predicate.ast import FALSE, Constant, Op, Predicate, columns
 from dolmen.predicate.bind import Side, find_column
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domain import DAY_US, Domain
 from dolmen.predicate.limits import (
     MAX_CONDITIONS,
+    MAX_DEPTH,
     MAX_MEMBERS,
     MAX_NESTING,
     MAX_NUMBER,
@@ -88,8 +89,18 @@ def parse(source: Source, schema: Schema, *, now_us: int) -> Predicate:
     if isinstance(source, Mapping):
         return parse_mapping(source, schema)
     if isinstance(source, Predicate):
-        return source
+        return _bound_to(source, schema)
     raise PredicateError(f"a predicate is SQL text or a mapping of columns to values, not {type(source).__name__}")
+
+
+def _bound_to(p: Predicate, schema: Schema) -> Predicate:
+    try:
+        foreign = columns(p) - schema.by_id.keys()
+    except RecursionError:
+        raise PredicateError(f"nested too deeply: a stored predicate has at most {MAX_DEPTH} levels") from None
+    if foreign:
+        raise PredicateError(f"a predicate of another table: this one has no column of id {min(foreign)}")
+    return p
 
 
 def with_parameters(source: Any, parameters: Parameters | None) -> Any:
