@@ -15,7 +15,18 @@ import dolmen
 from dolmen.errors import PredicateError, UnsupportedFormatError
 from dolmen.format import manifest
 from dolmen.format.schema import Schema
-from dolmen.predicate import as_keys, check_evaluates, evaluate, from_json, parse, rebind, to_builtins, to_json, to_sql
+from dolmen.predicate import (
+    as_keys,
+    check_evaluates,
+    columns,
+    evaluate,
+    from_json,
+    parse,
+    rebind,
+    to_builtins,
+    to_json,
+    to_sql,
+)
 
 MOMENTS = [0, -1, 1_700_000_000_123_456, -62_135_596_800_000_001, 253_402_300_800_000_000, None]
 TABLE = pa.table(
@@ -139,6 +150,12 @@ def test_what_is_computed_is_what_duckdb_computes(text: str) -> None:
 
 
 def test_columns_of_narrower_and_wider_files_compute_alike() -> None:
+    for text, narrow in (("u::VARCHAR = '1'", pa.uint8()), ("i::VARCHAR LIKE '%7'", pa.int8())):
+        p = parse(text, SCHEMA, now_us=0)
+        (column,) = columns(p)
+        small = pa.array([0, 1, 7, None], narrow)
+        same = small.cast(SCHEMA.by_id[column].arrow_type)
+        assert evaluate(p, {column: small}, 4).equals(evaluate(p, {column: same}, 4))
     p = parse("i8 + 1 > 127 AND f * 2 > 0.1", SCHEMA, now_us=0)
     wide = {1: TABLE["i8"].cast(pa.int64()), 6: TABLE["f"].cast(pa.float64())}
     assert evaluate(p, wide, 6).to_pylist() == evaluate(p, COLUMNS, 6).to_pylist()

@@ -149,6 +149,8 @@ def _argument(arg: Term | Literal, columns: Columns) -> Any:
     if domain.is_float:
         return to_floats(array, pa.float32() if domain is Domain.FLOAT32 else pa.float64())
     if domain is Domain.EXACT:
+        if _holds(own, array.type):
+            return array.cast(own)
         return array if _holds(array.type, own) else array.cast(_exact_common(array.type, own))
     return _common(array, array, domain)
 
