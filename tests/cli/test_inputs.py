@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -140,3 +141,28 @@ def test_keys_are_of_a_key_that_the_table_has(cli: Cli) -> None:
         outcome = cli("delete", "users", *arguments)
         assert (outcome.code, phrase in outcome.err.replace("\n", " ")) == (2, True), outcome
     assert cli("delete", "users", "--keys", "1, 2", "--on", "id").code == 0
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_ctrl_c_ends_a_command_that_waits_for_standard_input(tmp_path: Path, form: str) -> None:
+    dolmen.open(tmp_path / "db").create_table("users", pa.schema([("id", pa.int64()), ("name", pa.string())]))
+    told = "import dolmen.cli.inputs as i; real = i._input\n"
+    told += "def said(*a, **k):\n    print('reading', flush=True)\n    return real(*a, **k)\ni._input = said\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{told}from dolmen.cli import main; main()", "append", "users", "-", "--format", form],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"DOLMEN_DATABASE": str(tmp_path / "db")},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"id,name\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"reading\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert dolmen.open(tmp_path / "db").table("users").count() == 0

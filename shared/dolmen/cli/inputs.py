@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
+import select
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO, get_args
+from typing import BinaryIO, cast, get_args
 
 import pyarrow as pa
 
@@ -118,7 +121,12 @@ def _object(url: str, kind: Kind | None) -> Input:
 
 def _standard_input(stack: ExitStack, *, copied: bool) -> Callable[[], BinaryIO]:
     if not copied:
-        return lambda: os.fdopen(os.dup(sys.stdin.fileno()), "rb")
+        woken, wake = os.pipe()
+        for end in (woken, wake):
+            stack.callback(os.close, end)
+        os.set_blocking(wake, False)
+        stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(wake))
+        return lambda: cast("BinaryIO", io.BufferedReader(_StandardInput(woken), 1 << 20))
     directory = stack.enter_context(TemporaryDirectory())
     copy = Path(directory, "input")
     with copy.open("wb") as file:
@@ -128,3 +136,26 @@ def _standard_input(stack: ExitStack, *, copied: bool) -> Callable[[], BinaryIO]
 
 def _open(file: Path) -> BinaryIO:
     return file.open("rb")
+
+
+class _StandardInput(io.RawIOBase):
+    """Standard input, of which a thread may wait for more: Ctrl-C, which only the main thread sees, ends that too.
+
+    Args:
+        woken: can be read from once a signal has come (``signal.set_wakeup_fd``).
+    """
+
+    def __init__(self, woken: int) -> None:
+        super().__init__()
+        self._woken = woken
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview | bytearray) -> int:  # type: ignore[override]  # typeshed's WriteableBuffer
+        source = sys.stdin.fileno()
+        if self._woken in select.select([source, self._woken], [], [])[0]:
+            raise KeyboardInterrupt
+        data = os.read(source, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
