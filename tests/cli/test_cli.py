@@ -179,3 +179,14 @@ def test_a_shell_completes_the_names_of_tables(events: Cli, monkeypatch: pytest.
     assert events().out.split() == ["errors", "events"]
     monkeypatch.setenv("DOLMEN_DATABASE", "/nowhere/at/all")
     assert events().out.split() == []
+
+
+def test_history_tells_what_was_done_to_which_tables_and_for_which_requests(events: Cli) -> None:
+    assert events("delete", "events", "--where", "user_id = 42", "--request-id", "gdpr-17").code == 0
+    told = events("history").out
+    for words in ("create events", "append events", "delete", "events(user_id)", "gdpr-17"):
+        assert words in told
+    assert events("delete", "events", "--where", "user_id = 43", "--request-id", "gdpr-17").code != 0
+    newest = events("history", "--limit", "1", "--json").lines()[0]
+    assert newest["did"] == [{"table": "events", "what": "delete", "over": ["user_id"]}]
+    assert newest["requests"] == ["gdpr-17"]

@@ -31,6 +31,7 @@ from dolmen.cli.options import (
 from dolmen.cli.output import (
     commit_facts,
     console,
+    counts,
     destination,
     errors,
     print_commit,
@@ -43,6 +44,7 @@ from dolmen.cli.terminal import PLAN_COLUMNS, ends_of, show_ends, show_plan, sho
 from dolmen.declaration.columns import parse_columns
 from dolmen.errors import Error, InputError
 from dolmen.ingest.requested import typed_keys
+from dolmen.results import Commit
 from dolmen.snapshot import Snapshot
 
 
@@ -216,30 +218,28 @@ def history(
         for commit in commits:
             print_json(commit_facts(commit))
         return
-    told = ("rows_added", "files_added", "tombstones_added", "rows_deleted")
+    more = [name for name in ("requests", "message") if any(getattr(commit, name) for commit in commits)]
     print_rows(
-        [
-            "version",
-            "time (UTC)",
-            "operation",
-            "did",
-            *(name.replace("_", " ") for name in told),
-            "requests",
-            "message",
-        ],
+        ["version", "time (UTC)", "did", "counts", *more],
         (
             (
-                c.version,
-                f"{c.created_at:%Y-%m-%d %H:%M:%S}",
-                c.operation,
-                c.done,
-                *(getattr(c.counts, n) or "" for n in told),
-                len(c.requests) if len(c.requests) > 1 else "".join(c.requests),
-                c.message,
+                commit.version,
+                f"{commit.created_at:%Y-%m-%d %H:%M:%S}",
+                _did(commit),
+                counts(commit),
+                *(", ".join(commit.requests) if name == "requests" else commit.message for name in more),
             )
-            for c in commits
+            for commit in commits
         ),
     )
+
+
+def _did(commit: Commit) -> str:
+    """What a commit did, and what it was called where that says more."""
+    if not commit.did:
+        return commit.operation
+    own = len(commit.did) == 1 and commit.operation.removesuffix("_table") == commit.did[0].what
+    return commit.done if own else f"{commit.operation}: {commit.done}"
 
 
 @app.command()

@@ -44,19 +44,25 @@ def print_json(document: Any) -> None:
 
 def commit_facts(commit: Commit) -> dict[str, Any]:
     """A commit for ``--json``."""
-    counts = {name: value for name, value in msgspec.structs.asdict(commit.counts).items() if value}
+    figures = {name: value for name, value in msgspec.structs.asdict(commit.counts).items() if value}
     facts: dict[str, Any] = {
         "version": commit.version,
         "operation": commit.operation,
         "created_at": commit.created_at.isoformat(),
         "commit_ts": commit.commit_ts,
         "commit_id": commit.commit_id,
-        **counts,
+        **figures,
     }
     if commit.did:
         facts["did"] = [msgspec.to_builtins(deed) for deed in commit.did]
     facts |= {name: value for name in ("requests", "message") if (value := getattr(commit, name))}
     return facts | ({"already": commit.already} if commit.already else {})
+
+
+def counts(commit: Commit) -> str:
+    """What a commit did, in numbers."""
+    each = msgspec.structs.asdict(commit.counts)
+    return ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in each.items() if value)
 
 
 def print_commit(commit: Commit, as_json: bool) -> None:
@@ -67,8 +73,7 @@ def print_commit(commit: Commit, as_json: bool) -> None:
     if commit.operation == "nothing":
         console.print(f"nothing to do; the database is at version [bold]{commit.version}[/]")
         return
-    counts = msgspec.structs.asdict(commit.counts)
-    told = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in counts.items() if value)
+    told = counts(commit)
     console.print(f"version [bold]{commit.version}[/] {commit.operation}{': ' + told if told else ''}")
 
 
