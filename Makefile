@@ -34,6 +34,9 @@ setup: .venv/.installed .venv-sam/.installed ## what development and tests need
 .venv-sam/.installed: locks/sam.txt locks/install.sh
 	@locks/install.sh .venv-sam locks/sam.txt
 
+.venv-lint/.installed: locks/lint.txt locks/install.sh
+	@locks/install.sh .venv-lint locks/lint.txt
+
 # ---- tests ----------------------------------------------------------------------------------------------------------
 
 .PHONY: test
@@ -60,6 +63,10 @@ check: .venv/.installed ## style, formatting, types, import arrows
 	$(DEV)/mypy || failed=1; \
 	$(DEV)/lint-imports || failed=1; \
 	exit $$failed
+
+.PHONY: check-template
+check-template: .venv/.installed .venv-lint/.installed ## cfn-lint and checkov on template.yaml
+	@scripts/lint-template.sh
 
 .PHONY: fix
 fix: .venv/.installed ## let ruff mend style and formatting
@@ -117,7 +124,7 @@ lock: ## make the lock files anew: make lock LOCK_FLAGS=--upgrade
 
 .PHONY: clean
 clean: ## remove environments, caches and what was built
-	rm -rf .venv .venv-demo .venv-sam .venv-spark-* .aws-sam .local .demo build dist .pytest_cache .mypy_cache .ruff_cache \
+	rm -rf .venv .venv-demo .venv-sam .venv-lint .venv-spark-* .aws-sam .local .demo build dist .pytest_cache .mypy_cache .ruff_cache \
 		.hypothesis .import_linter_cache
 	find shared functions tests bench examples layers \( -name __pycache__ -o -name '*.egg-info' \) -prune \
 		-exec rm -rf {} + 2>/dev/null || true

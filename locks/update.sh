@@ -37,3 +37,4 @@ for jobs_python in 3.11 3.13; do
         --constraint locks/dev.txt locks/jobs.in
 done
 compile locks/sam.txt "${everywhere[@]}" "$@" locks/sam.in
+compile locks/lint.txt "${everywhere[@]}" "$@" locks/lint.in
