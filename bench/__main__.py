@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 from rich.console import Console
 
-from bench import growth, scans
+from bench import growth, keys, scans
 from bench import ingest as ingesting
 from bench.append import compare_append, create
 from bench.dataset import events
@@ -25,7 +25,7 @@ from bench.measure import Comparison, compare
 from bench.places import Local, Ministack, place
 from bench.spark import part as spark
 
-PARTS = ("main", "maintenance", "growth", "ingest", "messages", "spark")
+PARTS = ("main", "keys", "maintenance", "growth", "ingest", "messages", "spark")
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 console = Console()
 
@@ -54,7 +54,7 @@ def main() -> None:
     if unknown := set(chosen.named) - set(PARTS):
         options.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     chosen.parts = [*chosen.named, *chosen.parts] or list(PARTS)
-    table = events(chosen.rows) if set(chosen.parts) - {"growth", "messages", "spark"} else None
+    table = events(chosen.rows) if set(chosen.parts) - {"growth", "keys", "messages", "spark"} else None
     sections = []
     if table is not None:
         console.print(f"{chosen.rows:,} rows")
@@ -62,6 +62,8 @@ def main() -> None:
         with place(name) as where:
             if "main" in chosen.parts:
                 sections.append(measure(where, table, chosen.rounds))
+            if "keys" in chosen.parts and name == "local":
+                sections.append(measure_keys(where, chosen.rounds))
             if "maintenance" in chosen.parts and name == "local":
                 sections.append(measure_maintenance(where, table, chosen.rounds))
             if "growth" in chosen.parts:
@@ -90,6 +92,31 @@ def updated(page: str, head: str, sections: list[str]) -> str:
 def verdict(found: float, target: float | None) -> str:
     """How a figure compares with what is to be reached."""
     return "" if target is None else f"<= {target:.2f}: " + ("reached" if found <= target else "**missed**")
+
+
+def measure_keys(where: Local, rounds: int) -> str:
+    """Unresolved deletes by key, in Markdown."""
+    lines = [
+        f"## Unresolved keys, {where.name}",
+        "",
+        f"{keys.ROWS:,} rows of {keys.TENANTS} tenants, one of which is deleted; {rounds} rounds in turns. Memory is "
+        "what a process takes at most, the interpreter included.",
+        "",
+        "| what | dolmen | beside | ratio | target |",
+        "|---|---|---|---|---|",
+    ]
+    for name, found in keys.tenants(where, rounds):
+        lines.append(
+            f'| count after `delete({{"tenant": 1}})`, {name} (beside: count of `tenant <> 1` before) | '
+            f"{found.ours:.4f} s | {found.theirs:.4f} s | {found.ratio:.2f} | {verdict(found.ratio, keys.COUNT)} |"
+        )
+        console.print(lines[-1], highlight=False, soft_wrap=True)
+    lines += ["", "| unresolved keys | memory of a count | of `resolve` | target |", "|---|---|---|---|"]
+    for kind, count, counting, resolving in keys.memory(where):
+        told = "reached" if max(counting, resolving) <= keys.MEMORY_MB else "**missed**"
+        lines.append(f"| {count:,} of {kind} | {counting} MB | {resolving} MB | <= {keys.MEMORY_MB} MB: {told} |")
+        console.print(lines[-1], highlight=False, soft_wrap=True)
+    return "\n".join(lines) + "\n"
 
 
 def measure_maintenance(where: Local | Ministack, table: pa.Table, rounds: int) -> str:

@@ -83,7 +83,6 @@ def run(program: str, *arguments: object) -> list[int]:
     return [int(word) for word in done.stdout.split()]
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 @pytest.mark.parametrize(("kind", "lists"), [("int64", 5), ("string", 2), ("tuple", 2)])
 def test_millions_of_unresolved_keys_take_bounded_memory(kind: str, lists: int, tmp_path: Path) -> None:
     lists *= 4 if os.environ.get("DOLMEN_LONG") else 1

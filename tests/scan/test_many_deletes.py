@@ -25,6 +25,8 @@ from dolmen.runtime import Runtime
 from dolmen.segments.judging import KeyRanges, key_bounds, known_bounds, may_hold_keys
 from dolmen.segments.live import LiveFiles, tombstones_of
 from dolmen.segments.tombstones import TombstoneJudge
+from dolmen.store.cache import ObjectCache
+from dolmen.store.counting import CountingStore
 from support.spilled import spilled
 from support.tables import World
 
@@ -295,3 +297,27 @@ def test_suspects_of_mixed_kinds_come_oldest_first() -> None:
         assert found == expected
         assert [found[0], found[-1], len(found)] == [expected[0], expected[-1], len(expected)]
         assert [every[place] for place in sorted(found.places())] == list(expected)
+
+
+@pytest.mark.parametrize("held", [0, 32 << 20])
+def test_keys_take_the_same_requests_in_memory_and_in_files(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dolmen.scan.keys_gathering.HELD_BYTES", held)
+    world = World(runtime=Runtime(threads=4))
+    world.create(pa.table({"k": range(20_000), "s": [f"{n:05}" for n in range(20_000)]}), group_rows=2_000)
+    for number in range(5):
+        world.db.table("t").delete(keys=pa.table({"k": range(number, 20_000, 11)}), on=["k"])
+    with world.db.transaction() as tx:  # one object: its lists come together
+        for number in range(5, 8):
+            tx.table("t").delete(keys=pa.table({"s": [f"{n:05}" for n in range(number, 20_000, 11)]}), on=["s"])
+    scan = world.scan(cache=ObjectCache())
+    told = scan.explain()
+    assert told.tombstone_fetch.requests == 6
+    assert isinstance(world.store, CountingStore)
+    left = [n for n in range(20_000) if n % 11 >= 8]
+    scan = world.scan(cache=ObjectCache())
+    world.store.gets = 0
+    assert scan.to_arrow()["k"].to_pylist() == left
+    assert world.store.gets == told.fetch.requests
+    assert world.scan().count() == len(left)
+    assert world.db.resolve()["t"].rows == 20_000 - len(left)
+    assert world.scan().count() == len(left)
