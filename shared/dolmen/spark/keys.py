@@ -175,9 +175,13 @@ class KeyedTask(KeysTask):
 
     Args:
         rows: whether the batches are rows of the table, in the order of their keys; else they are keys.
+        with_sums: also sum them, for the digest of a request.
+        only_sum: and write nothing.
     """
 
     rows: bool
+    with_sums: bool
+    only_sum: bool
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Reported:
         """Writes one partition, in bounded memory.
@@ -190,13 +194,20 @@ class KeyedTask(KeysTask):
         first = next(batches, None)
         if first is None:
             return report
+        source = pa.RecordBatchReader.from_batches(first.schema, chained(first, batches))
+        given = conform(source, self.decoded.schema if self.rows else only(self.fields))
+        if self.with_sums:
+            given = report.sums.passing(given)
+        if self.only_sum:
+            for _ in given:
+                pass
+            return report
         store = open_to_write(self.url, shared_runtime())
         sink = self.sink(store)
-        source = pa.RecordBatchReader.from_batches(first.schema, chained(first, batches))
         if self.rows:
-            report.files += self.put(store, self._keyed(conform(source, self.decoded.schema), sink))
+            report.files += self.put(store, self._keyed(given, sink))
         else:
-            for batch in conform(source, only(self.fields)):
+            for batch in given:
                 sink.add(batch)
         sink.finish(report)
         return report

@@ -125,7 +125,7 @@ class Clauses:
     def name(self, column: str) -> bool:
         """Whether some expression may name a column: it stands there as a word."""
         word = re.compile(rf"(?<!\w){re.escape(column)}(?!\w)", re.IGNORECASE)
-        return any(word.search(text) for text in self.texts)
+        return any(word.search(text.replace("``", "`")) for text in self.texts)
 
 
 def _clauses(

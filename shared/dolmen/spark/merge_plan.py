@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
@@ -73,12 +73,12 @@ class MergePlan:
             if isinstance(clause, Insert):
                 within = source
             if clause.when is not None:
-                kind = _typed(within, {"when": clause.when})["when"].dataType
+                kind = self._typed(within, {"when": clause.when})["when"].dataType
                 if not isinstance(kind, s.BooleanType):
                     raise InputError(f"when={clause.when!r} is no condition: it is of type {kind.simpleString()}")
             values = self._values(clause)
             if values is not None:
-                plan_conform(handed_schema(_typed(within, values)), self.entry.schema)
+                plan_conform(handed_schema(self._typed(within, values)), self.entry.schema)
 
     def needed(self) -> list[str]:
         """The table's columns that are read: those joined on, those in expressions, or all if some stay as they are."""
@@ -188,22 +188,30 @@ class MergePlan:
                 users.setdefault(place, []).append(number)
         columns = []
         for (_, text), place in self._texts.items():
-            column = F.when(F.col(ACTION).isin(users[place]), F.expr(text))
+            column = F.when(F.col(ACTION).isin(users[place]), self._expression(text))
             columns.append(column.alias(f"__value_{place}"))
         return columns
 
+    def _expression(self, text: str) -> Column:
+        """An expression. Names of columns are not parsed: a session may take quoted ones for patterns."""
+        return F.col(text) if text in self._own else F.expr(f"({text})")
 
-def _typed(frame: DataFrame, texts: dict[str, str]) -> s.StructType:
-    """The types of expressions. Raises InputError for one that Spark refuses."""
-    try:
-        return frame.select(*(F.expr(f"({text})").alias(name) for name, text in texts.items())).schema
-    except AnalysisException as error:
-        if len(texts) > 1:  # which one?
-            for name, text in texts.items():
-                _typed(frame, {name: text})
-            raise
-        reason = str(error).partition("\n")[0].partition(" SQLSTATE")[0]
-        raise InputError(f"Spark can't evaluate {next(iter(texts.values()))!r} in this clause: {reason}") from error
+    @cached_property
+    def _own(self) -> set[str]:
+        names = {field.name for field in self.entry.schema.fields}.union(self.given)
+        return {_column(side, name) for side in ("source", "target") for name in names}
+
+    def _typed(self, frame: DataFrame, texts: dict[str, str]) -> s.StructType:
+        """The types of expressions. Raises InputError for one that Spark refuses."""
+        try:
+            return frame.select(*(self._expression(text).alias(name) for name, text in texts.items())).schema
+        except (AnalysisException, ParseException) as error:
+            if len(texts) > 1:  # which one?
+                for name, text in texts.items():
+                    self._typed(frame, {name: text})
+                raise
+            reason = str(error).strip().partition("\n")[0].partition(" SQLSTATE")[0]
+            raise InputError(f"Spark can't evaluate {next(iter(texts.values()))!r} in this clause: {reason}") from error
 
 
 def _column(side: str, name: str) -> str:

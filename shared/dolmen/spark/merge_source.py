@@ -18,7 +18,8 @@ from dolmen.predicate import And, Compare, Constant, In, Literal, Predicate
 from dolmen.predicate import Column as ColumnOf
 from dolmen.spark.failures import telling, told
 from dolmen.spark.keys import key_columns, only, repeated
-from dolmen.spark.tasks import chained
+from dolmen.spark.row_sums import RowSums
+from dolmen.spark.tasks import chained, in_tasks
 from dolmen.spark.types import quoted
 from dolmen.write.conform import conform
 
@@ -100,6 +101,8 @@ class Source:
         self._kept = self._kept.repartition(*self.keys).sortWithinPartitions(*self.keys)
         self._is_kept = False
         self._summary: Summary | None = None
+        self._given = frame.columns
+        self._sums: RowSums | None = None
 
     @property
     def keys(self) -> list[str]:
@@ -122,11 +125,24 @@ class Source:
         """
         if self._summary is None:
             own = [F.col(quoted(field.name)) for field in self._fields]
-            job = self.frame.select(*own).mapInArrow(telling(summarizing(self._fields)), SUMMARY)
+            job = in_tasks(self.frame.select(*own), telling(summarizing(self._fields)), SUMMARY)
             with told():
                 rows = job.collect()
             self._summary = Summary.of(map(_decoded, rows), self._fields)
         return self._summary
+
+    def sums(self) -> RowSums:
+        """What tells its rows from others, for the digest of a request; the first time by a job.
+
+        Raises:
+            InputError: a column has a type of which no digest is made.
+        """
+        if self._sums is None:
+            given = self.frame.select(*(F.col(quoted(name)) for name in self._given))
+            with told():
+                rows = in_tasks(given, telling(summing), "sums BINARY").collect()
+            self._sums = RowSums.of(row.sums for row in rows)
+        return self._sums
 
     def matches(self, target: list[Column], keys: list[Column]) -> Column:
         """Whether a target row has the keys of a source row."""
@@ -139,6 +155,14 @@ class Source:
         """Forgets the rows."""
         if self._is_kept:
             self._kept.unpersist()
+
+
+def summing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For ``mapInArrow``: the rows of a partition become one that says their sums."""
+    sums = RowSums()
+    for batch in batches:
+        sums.add(batch)
+    yield pa.record_batch([pa.array([sums.encode()], pa.binary())], ["sums"])
 
 
 def summarizing(fields: tuple[Field, ...]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import msgspec
 from pyroaring import BitMap
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from dolmen.commit.statements import DeletePositions, Write
 from dolmen.errors import RowError, SchemaError
@@ -24,16 +26,17 @@ from dolmen.replay import replay
 from dolmen.results import Commit
 from dolmen.segments.live import LiveFiles
 from dolmen.spark.keys import tombstones, twice
-from dolmen.spark.merge_clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
+from dolmen.spark.merge_clauses import Clauses, Delete, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.spark.merge_plan import MergePlan
 from dolmen.spark.merge_source import Source
 from dolmen.spark.merge_tasks import MergeTask, matched_twice, write_merged
 from dolmen.spark.read import to_spark
 from dolmen.spark.reports import REPORT, Reported
-from dolmen.spark.types import quoted
-from dolmen.spark.write import attended, bare, delete, uploading, upsert
+from dolmen.spark.types import is_own, quoted
+from dolmen.spark.write import attended, bare, delete, is_compared, uploading, upsert
 from dolmen.table import Table
 from dolmen.transaction import Transaction
+from dolmen.write.row_digest import content_digest
 
 
 def merge(
@@ -85,7 +88,11 @@ def merge(
     if clauses.is_upsert and is_whole and _is_primary(fields, entry):
         return upsert(table, frame, names, request=request)
     if clauses.is_delete:
-        return delete(table, frame.select(*map(quoted, names)).dropna(), names, request=request)
+        return delete(table, _without_nulls(frame, names), names, request=request)
+    if own := [name for name in (*frame.columns, *(field.name for field in entry.schema.fields)) if is_own(name)]:
+        raise SchemaError(
+            f"column {own[0]!r}: merges have columns of that name themselves; rename it (withColumnRenamed)"
+        )
     source = Source(frame, fields)
     try:
         merging = _Merging(table.name, frame, source, clauses, names, request)
@@ -107,14 +114,17 @@ class _Merging:
 
     def run(self, transaction: Transaction) -> None:
         """Does it all but the commit."""
-        if self.request is not None:
-            transaction.bind(self.request, "")
         entry = transaction.entry(self.table)
         fields = key_fields(entry, self.on)
         plan = MergePlan(self.clauses, entry, fields, self.frame.columns)
-        if transaction.has_applied(self.request):
+        applied = transaction.has_applied(self.request)
+        if not applied:
+            plan.check(self.frame)
+        if self.request is not None:
+            compared = not applied or is_compared(transaction, self.request)
+            transaction.bind(self.request, self._digest() if compared else "")
+        if applied:
             return
-        plan.check(self.frame)
         summary = self.source.summarize()
         if self.clauses.not_matched and _is_primary(fields, entry):
             if summary.nulls:
@@ -147,6 +157,13 @@ class _Merging:
             raise matched_twice()
         self._state(transaction, entry, fields, reported, by_keys)
 
+    def _digest(self) -> str:
+        """Of the request: what is merged, and how."""
+        values = [None if isinstance(c, Delete) or c.values is None else dict(c.values) for c in self.clauses.all]
+        said = [[type(c).__name__, c.when, of] for c, of in zip(self.clauses.all, values, strict=True)]
+        counts = [len(self.clauses.matched), len(self.clauses.not_matched), len(self.clauses.by_source)]
+        return content_digest("merge", self.table, sorted(self.on), counts, said, self.source.sums().content())
+
     def _state(
         self,
         transaction: Transaction,
@@ -164,6 +181,12 @@ class _Merging:
             transaction.add(DeletePositions.of(self.table, entry.uuid, positions, self.request))
         if reported.files or hidden:
             transaction.add(Write(self.table, entry.uuid, tuple(reported.files), hidden, self.request))
+
+
+def _without_nulls(frame: DataFrame, names: Sequence[str]) -> DataFrame:
+    """The keys that can match."""
+    columns = [F.col(quoted(name)) for name in names]
+    return frame.select(*columns).where(reduce(Column.__and__, (column.isNotNull() for column in columns)))
 
 
 def _is_primary(fields: Sequence[Field], entry: TableEntry) -> bool:

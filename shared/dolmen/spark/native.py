@@ -35,7 +35,7 @@ from dolmen.spark.parquet import read_parquet
 from dolmen.spark.predicates import Unsupported, to_column
 from dolmen.spark.row_index import RowIndex
 from dolmen.spark.tasks import FILE, ROW
-from dolmen.spark.types import carried, quoted, spark_schema, to_frame
+from dolmen.spark.types import carried, is_own, quoted, spark_schema, to_frame
 
 FILES_TOGETHER = 48
 """So many files with deletes are read by one scan: more make its filter slow, fewer make more scans."""
@@ -190,6 +190,8 @@ class _Native:
             schema = self._origin.mark(spark_schema(fields))
         except SchemaError as error:  # a column that only predicates name
             raise Unsupported(str(error)) from None
+        if own := [name for name in schema.names if is_own(name)]:
+            raise Unsupported(f"a column has the name {own[0]}")
         if with_row and self._row.is_stored:
             schema.add(self._row.name, "long")
         elif with_row:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as s
 
+from dolmen.errors import SchemaError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.reading import ReadableTable, Where
 from dolmen.scan.plan import FilePlan
@@ -16,7 +17,7 @@ from dolmen.spark.native import native_frames
 from dolmen.spark.origin import Origin
 from dolmen.spark.paths import spark_paths
 from dolmen.spark.tasks import FILE, ROW, ReadTask, read_files
-from dolmen.spark.types import spark_schema, to_frame
+from dolmen.spark.types import is_own, spark_schema, to_frame
 
 
 def to_spark(
@@ -49,6 +50,8 @@ def to_spark(
     origin = Origin(plan.entry.uuid, plan.version)
     schema = origin.mark(spark_schema(plan.output))
     if with_positions:
+        if own := [name for name in schema.names if is_own(name)]:
+            raise SchemaError(f"column {own[0]!r} has a name that rows' positions need: leave it out")
         schema = schema.add(FILE, s.StringType()).add(ROW, s.LongType())
     paths = spark_paths(spark, table.context.store) if native else None
     frames, rest = (

@@ -11,6 +11,7 @@ from pyroaring import BitMap
 from pyspark.sql import Row
 
 from dolmen.format.entries import DataFile, KeysTombstone
+from dolmen.spark.row_sums import RowSums
 
 REPORT = "kind STRING, name STRING, body BINARY"
 _SCHEMA = pa.schema([("kind", pa.string()), ("name", pa.string()), ("body", pa.binary())])
@@ -26,6 +27,7 @@ class Reported:
         keys: lists of keys that were too short to be uploaded each by itself.
         positions: deleted rows by the name of their data file.
         again: whether a row stands among the positions more than once.
+        sums: of the rows that were given, for the digest of a request.
     """
 
     files: list[DataFile] = field(default_factory=list)
@@ -33,11 +35,12 @@ class Reported:
     keys: list[pa.Table] = field(default_factory=list)
     positions: dict[str, BitMap] = field(default_factory=dict)
     again: bool = False
+    sums: RowSums = field(default_factory=RowSums)
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Reported:
         """What the rows say."""
-        found = cls()
+        found = cls(sums=RowSums.of(row.body for row in rows if row.kind == "sums"))
         for row in rows:
             if row.kind == "file":
                 found.files.append(msgspec.json.decode(row.body, type=DataFile))
@@ -45,7 +48,7 @@ class Reported:
                 found.tombstones.append(msgspec.json.decode(row.body, type=KeysTombstone))
             elif row.kind == "keys":
                 found.keys.append(pa.ipc.open_stream(bytes(row.body)).read_all())
-            else:
+            elif row.kind == "positions":
                 found.add_positions(row.name, BitMap.deserialize(bytes(row.body)))
         return found
 
@@ -57,6 +60,8 @@ class Reported:
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows of a task's report, one batch each."""
+        if self.sums.rows:
+            yield from _batches("sums", [(self.sums.encode(), "")])
         yield from _batches("file", ((msgspec.json.encode(file), "") for file in self.files))
         yield from _batches("tombstone", ((msgspec.json.encode(each), "") for each in self.tombstones))
         yield from _batches("keys", ((_ipc(keys), "") for keys in self.keys))

@@ -11,7 +11,7 @@ commit names are found by the intent.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import pyarrow as pa
@@ -34,12 +34,14 @@ from dolmen.spark.failures import marked
 from dolmen.spark.origin import origins_of
 from dolmen.spark.paths import worker_url
 from dolmen.spark.pulse import Pulse
+from dolmen.spark.row_sums import RowSums
 from dolmen.spark.source_options import WRITE, Options
 from dolmen.spark.tasks import WriteTask, chained
 from dolmen.spark.types import handed_schema
-from dolmen.spark.write import bare
+from dolmen.spark.write import Asked, bare
 from dolmen.store.url import open_store
 from dolmen.write.conform import plan_conform
+from dolmen.write.row_digest import content_digest
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
         txid: of the job's intent.
         first_upload_us: the server's clock before the first of these files.
         query: of a stream: its id.
+        sums: of the rows, for the digest of a request, encoded; b"" where none is made.
     """
 
     entries: tuple[bytes, ...]
@@ -59,6 +62,7 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
     txid: str
     first_upload_us: int
     query: str = ""
+    sums: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class WriteJob:
         overwrite: replace the rows there are.
         force: those too that others have added since.
         txid: begins the names of all its files.
+        asked: whether tasks sum their rows, for the digest of a request.
     """
 
     url: str
@@ -85,6 +90,7 @@ class WriteJob:
     overwrite: bool
     force: bool
     txid: str
+    asked: Asked = Asked.NOT
 
     @property
     def operation(self) -> str:
@@ -102,9 +108,14 @@ class WriteJob:
             if first is None:
                 return self.nothing(query)
             first_upload_us = pulse.start()
-            files = task.write(chained(first, batches))
-            return Written(tuple(map(msgspec.json.encode, files)), self.uuid, self.txid, first_upload_us, query)
+            files = task.write(chained(first, batches), sums)
+            told = b"" if sums is None else sums.encode()
+            return Written(tuple(map(msgspec.json.encode, files)), self.uuid, self.txid, first_upload_us, query, told)
 
+        sums = None if self.asked is Asked.NOT else RowSums()
+        if self.asked is Asked.ONLY:
+            task.write(batches, sums, only_sum=True)
+            return replace(self.nothing(query), sums=sums.encode() if sums else b"")
         return runtime.attend(work, BEAT_SECONDS / 10, pulse.beat)
 
     def nothing(self, query: str = "") -> Written:
@@ -120,18 +131,23 @@ class WriteJob:
         written = [message for message in messages if message is not None and message.entries]
         if not written and not self.overwrite and request is None:
             return
+        digest = ""
+        if self.asked is not Asked.NOT:
+            sums = RowSums.of(message.sums for message in messages if message is not None and message.sums)
+            digest = content_digest(self.operation, self.table, None, sums.content())
         context = open_database(self.url).context
         files = tuple(msgspec.json.decode(entry, type=DataFile) for message in written for entry in message.entries)
         # Of a stream the tasks' copies of the job are others than the one that commits: what they sent is true.
         jobs = {(message.uuid, message.txid) for message in written}
         assert len(jobs) <= 1, "files of two jobs in one commit"
         uuid, txid = next(iter(jobs), (self.uuid, None))
-        statements = (self._statement(uuid, files, request),) if files or self.overwrite else ()
+        is_said = files or (self.overwrite and self.asked is not Asked.ONLY)
+        statements = (self._statement(uuid, files, request),) if is_said else ()
         change = Change(
             commit_id=context.runtime.uuid(),
             operation=self.operation,
             statements=statements,
-            applied={} if request is None else {request: ""},
+            applied={} if request is None else {request: digest},
             first_upload_us=min((message.first_upload_us for message in written), default=None),
             txid=txid,
         )
@@ -156,20 +172,20 @@ class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     Args:
         request: an id under which that happens once.
-        applied: it has happened before: nothing is to be done.
+        has_ended: it has happened before, without a word on its content: nothing is to be done.
     """
 
-    def __init__(self, job: WriteJob, request: str | None, applied: bool) -> None:
-        self.job, self.request, self.applied = job, request, applied
+    def __init__(self, job: WriteJob, request: str | None, has_ended: bool) -> None:
+        self.job, self.request, self.has_ended = job, request, has_ended
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """One task's rows."""
         with marked():
-            return self.job.nothing() if self.applied else self.job.write(iterator)
+            return self.job.nothing() if self.has_ended else self.job.write(iterator)
 
     def commit(self, messages: Sequence[Written | None]) -> None:
         """Once all tasks have ended."""
-        if not self.applied:
+        if not self.has_ended:
             with marked():
                 self.job.commit(messages, self.request)
 
@@ -230,8 +246,10 @@ def writer(options: Mapping[str, str], schema: s.StructType, overwrite: bool) ->
     """What writes a DataFrame. Raises as ``prepare`` does."""
     given = Options.of(options, WRITE)
     job = prepare(given, schema, overwrite, force=given.flag("force"))
-    request, applied = given.text("request"), False
-    if request is not None:
-        context = open_database(job.url).context
-        applied = bool(find_applied(context.head.refresh().manifest, [request], context.segments))
-    return TableWriter(job, request, applied)
+    request = given.text("request")
+    if request is None:
+        return TableWriter(job, None, False)
+    context = open_database(job.url).context
+    found = find_applied(context.head.refresh().manifest, [request], context.segments).get(request)
+    job = replace(job, asked=Asked.TOO if found is None else Asked.ONLY)
+    return TableWriter(job, request, found is not None and not found.digest)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
 
 from pyspark.sql import DataFrame
 
 from dolmen.errors import InputError
 from dolmen.spark.stream_write import QUERY_ID, request_id
-from dolmen.spark.write import append, upsert
+from dolmen.spark.write import Mode, apply_batch
 from dolmen.table import Table
-
-Mode: TypeAlias = Literal["append", "upsert"]
 
 
 def batches_into(
@@ -38,10 +35,6 @@ def batches_into(
         query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
         if not query:
             raise InputError("batches_into is for foreachBatch: outside of a streaming query there is no query id")
-        request = request_id(query, batch)
-        if mode == "upsert":
-            upsert(table, frame, on, request=request)
-        else:
-            append(table, frame, request=request)
+        apply_batch(table, mode, frame, on, request_id(query, batch))
 
     return write

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from dolmen.database import open as open_database
 from dolmen.format.entries import DataFile
@@ -20,6 +21,7 @@ from dolmen.runtime import Runtime, shared_runtime
 from dolmen.scan.located import located
 from dolmen.scan.scan import Scan
 from dolmen.spark.failures import telling
+from dolmen.spark.row_sums import RowSums
 from dolmen.spark.types import carried_schema
 from dolmen.store.base import ObjectStore
 from dolmen.store.url import open_store
@@ -77,8 +79,8 @@ def _with_positions(batch: pa.RecordBatch, path: str, rows: npt.NDArray[np.int64
     return batch.append_column(FILE, pa.repeat(name, batch.num_rows)).append_column(ROW, pa.array(rows))
 
 
-WRITTEN = "entry BINARY"
-"""What tasks that write report: the entries of their files, encoded."""
+WRITTEN = "entry BINARY, sums BINARY"
+"""What tasks that write report: the entries of their files, and in another row the sums of their rows, encoded."""
 
 
 def open_to_write(url: str, runtime: Runtime) -> ObjectStore:
@@ -123,22 +125,56 @@ class WriteTask:
         """Writes rows of the table's own types into as many data files as they need, in bounded memory."""
         return write_data_files(store, self.table, self.decoded, rows, shared_runtime(), options, self.name)
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> list[DataFile]:
-        """Writes one partition's rows."""
+    def write(
+        self, batches: Iterator[pa.RecordBatch], sums: RowSums | None, *, only_sum: bool = False
+    ) -> list[DataFile]:
+        """Writes one partition's rows.
+
+        Args:
+            sums: takes the rows, for the digest of a request.
+            only_sum: write nothing.
+        """
         first = next(batches, None)
         if first is None:
             return []
         rows = conform(pa.RecordBatchReader.from_batches(first.schema, chained(first, batches)), self.decoded.schema)
+        if sums is not None:
+            rows = sums.passing(rows)
+        if only_sum:
+            for _ in rows:
+                pass
+            return []
         return self.put(open_to_write(self.url, shared_runtime()), rows)
 
 
-def write_files(task: WriteTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: rows become the entries of the data files that hold them."""
+def in_tasks(
+    frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
+) -> DataFrame:
+    """``mapInArrow``, for columns of any names: it takes a dot for that of a field, and a backtick for a quote."""
+    names = frame.columns
+    if not any(sign in name for name in names for sign in ".`"):
+        return frame.mapInArrow(work, schema)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from work(batch.rename_columns(names) for batch in batches)
+
+    return frame.toDF(*(f"_{place}" for place in range(len(names)))).mapInArrow(run, schema)
+
+
+def write_files(
+    task: WriteTask, *, with_sums: bool, only_sum: bool = False
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For ``mapInArrow``: rows become the entries of the data files that hold them. See ``WriteTask.write``."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        entries = [msgspec.json.encode(file) for file in task.write(batches)]
+        sums = RowSums() if with_sums or only_sum else None
+        files = task.write(batches, sums, only_sum=only_sum)
+        entries: list[bytes | None] = [msgspec.json.encode(file) for file in files]
+        told: list[bytes | None] = [None] * len(entries)
+        if sums is not None and sums.rows:
+            entries, told = [*entries, None], [*told, sums.encode()]
         if entries:
-            yield pa.record_batch([pa.array(entries, pa.binary())], ["entry"])
+            yield pa.record_batch([pa.array(entries, pa.binary()), pa.array(told, pa.binary())], ["entry", "sums"])
 
     return telling(write)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from inspect import signature
 
@@ -127,6 +128,17 @@ def to_frame(
         spark = spark.newSession()  # the same Spark, with settings of its own
         spark.conf.set(_BATCH_ROWS, "10000")
     return spark.createDataFrame(table, mark(schema))
+
+
+_OWN = re.compile(
+    r"_metadata|_tmp_metadata_row_index|__(file|size|row|row_index|nothing|source|action|(key|value)_\w+)",
+    re.IGNORECASE,
+)
+
+
+def is_own(name: str) -> bool:
+    """Whether Spark, or dolmen beside it, has a column of this name when files are read, or a merge is made."""
+    return _OWN.fullmatch(name) is not None
 
 
 def quoted(name: str) -> str:

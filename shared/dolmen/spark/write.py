@@ -8,7 +8,8 @@ intent, so that what a dead job left is found and removed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from enum import Enum
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from pyspark import inheritable_thread_target
@@ -20,7 +21,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.intent import BEAT_SECONDS
-from dolmen.mutation import MAX_KEYS, delete_keys, key_fields, take_keys
+from dolmen.mutation import MAX_KEYS, delete_keys, key_fields, keys_content, take_keys
 from dolmen.reading import Where
 from dolmen.results import Commit
 from dolmen.snapshot import pin
@@ -29,11 +30,17 @@ from dolmen.spark.keys import KeyedTask, as_given, check_not_null, key_columns, 
 from dolmen.spark.origin import origins_read
 from dolmen.spark.paths import worker_url
 from dolmen.spark.reports import REPORT, Reported
-from dolmen.spark.tasks import WRITTEN, WriteTask, write_files
+from dolmen.spark.row_sums import RowSums
+from dolmen.spark.tasks import WRITTEN, WriteTask, in_tasks, write_files
 from dolmen.spark.types import handed_schema
 from dolmen.table import Table
 from dolmen.transaction import Transaction
 from dolmen.write.conform import plan_conform
+from dolmen.write.row_digest import content_digest
+
+Mode: TypeAlias = Literal["append", "upsert"]
+Made: TypeAlias = tuple[Statement | None, list[Any]]
+"""A statement, if there is anything to do, and what it says, for the digest of its request."""
 
 
 def append(table: Table, frame: DataFrame, *, request: str | None = None) -> Commit:
@@ -50,11 +57,16 @@ def append(table: Table, frame: DataFrame, *, request: str | None = None) -> Com
         PySparkException: a task failed by something that is not of dolmen, as what the frame is made by.
     """
 
-    def statement(transaction: Transaction, entry: TableEntry) -> Statement | None:
-        files = write_frame(transaction, table.name, frame)
-        return Write(table.name, entry.uuid, files, request=request) if files else None
+    return _append(table, frame, request, Asked.of(request))
 
-    return _commit(table, "append", request, statement)
+
+def _append(table: Table, frame: DataFrame, request: str | None, asked: Asked) -> Commit:
+    def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
+        files, sums = write_frame(transaction, table.name, frame, asked)
+        made = Write(table.name, entry.uuid, files, request=request) if files else None
+        return made, [None, sums.content()]
+
+    return _commit(table, "append", request, statement, asked)
 
 
 def overwrite(
@@ -75,7 +87,9 @@ def overwrite(
         VersionNotFoundError, VersionExpiredError: there is no version ``since``, or no more.
     """
 
-    def statement(transaction: Transaction, entry: TableEntry) -> Statement:
+    def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
+        if asked is Asked.ONLY:
+            return None, [None, write_frame(transaction, table.name, frame, asked)[1].content()]
         read = {origin.version for origin in origins_read(frame) if origin.table == entry.uuid}
         if since is not None:
             read.add(since)
@@ -83,10 +97,11 @@ def overwrite(
         own = base.table(table.name)
         if own.uuid != entry.uuid:
             raise ConflictError(f"table {table.name!r} was dropped and created again after version {base.version}")
-        files = write_frame(transaction, table.name, frame)
-        return Overwrite(table.name, entry.uuid, own.epoch, base.commit_ts, files, force, request)
+        files, sums = write_frame(transaction, table.name, frame, asked)
+        made = Overwrite(table.name, entry.uuid, own.epoch, base.commit_ts, files, force, request)
+        return made, [None, sums.content()]
 
-    return _commit(table, "overwrite", request, statement, refresh=False)
+    return _commit(table, "overwrite", request, statement, Asked.of(request), refresh=False)
 
 
 def upsert(
@@ -107,16 +122,33 @@ def upsert(
         ConflictError, PySparkException, ...: as for ``append``.
     """
 
-    def statement(transaction: Transaction, entry: TableEntry) -> Statement | None:
+    return _upsert(table, frame, on, request, Asked.of(request))
+
+
+def _upsert(
+    table: Table, frame: DataFrame, on: str | Sequence[str] | None, request: str | None, asked: Asked
+) -> Commit:
+    def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
         fields = key_fields(entry, on)
         check_columns(frame, entry)
         keys = key_columns(frame, fields)
-        together = frame.repartition(*keys).sortWithinPartitions(*keys)
-        reported = write_keys(transaction, table.name, together, fields, rows=True)
+        together = frame if asked is Asked.ONLY else frame.repartition(*keys).sortWithinPartitions(*keys)
+        reported = write_keys(transaction, table.name, together, fields, asked, rows=True)
+        content = [sorted(field.name for field in fields), reported.sums.content()]
+        if not reported.files:
+            return None, content
         hidden = tombstones(transaction.bench, table.name, entry.uuid, reported, fields)
-        return Write(table.name, entry.uuid, tuple(reported.files), hidden, request) if reported.files else None
+        return Write(table.name, entry.uuid, tuple(reported.files), hidden, request), content
 
-    return _commit(table, "upsert", request, statement)
+    return _commit(table, "upsert", request, statement, asked)
+
+
+def apply_batch(table: Table, mode: Mode, frame: DataFrame, on: str | Sequence[str] | None, request: str) -> Commit:
+    """Writes a batch of a stream once. Its id stands for its content: when a query does its last batch again, the rows
+    may be others (a time, a random number), and that is no error."""
+    if mode == "upsert":
+        return _upsert(table, frame, on, request, Asked.NOT)
+    return _append(table, frame, request, Asked.NOT)
 
 
 def delete(
@@ -143,7 +175,7 @@ def delete(
         return table.delete(what, request=request)
     frame = what
 
-    def statement(transaction: Transaction, entry: TableEntry) -> Statement | None:
+    def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
         fields = key_fields(entry, on)
         plan_conform(handed_schema(frame.schema), only(fields))
         key_columns(frame, fields)  # refuses what is of another kind
@@ -153,16 +185,37 @@ def delete(
         if few.num_rows <= MAX_KEYS:  # a job that collects them costs less than one that writes
             check_not_null(few, fields)
             keys = take_keys(entry, few, [field.name for field in fields])
+            content = keys_content(entry, keys)
+            if asked is Asked.ONLY:
+                return None, content
             made = delete_keys(transaction.bench, table.name, entry, keys, request)
-            return made if made.tombstones else None
-        reported = write_keys(transaction, table.name, given.distinct(), fields, rows=False)
+            return made if made.tombstones else None, content
+        reported = write_keys(transaction, table.name, given.distinct(), fields, asked, rows=False)
+        content = ["keys", sorted(field.name for field in fields), reported.sums.content()]
+        if asked is Asked.ONLY:
+            return None, content
         hidden = tombstones(transaction.bench, table.name, entry.uuid, reported, fields)
-        return Write(table.name, entry.uuid, (), hidden, request)
+        return Write(table.name, entry.uuid, (), hidden, request), content
 
-    return _commit(table, "delete", request, statement)
+    return _commit(table, "delete", request, statement, Asked.of(request))
 
 
-def write_frame(transaction: Transaction, name: str, frame: DataFrame) -> tuple[DataFile, ...]:
+class Asked(Enum):
+    """Whether a write makes up a digest of its rows, by which a request is told from another under its id."""
+
+    NOT = "no"
+    TOO = "beside writing"
+    ONLY = "and writes nothing: the request was applied before"
+
+    @classmethod
+    def of(cls, request: str | None) -> Asked:
+        """What a request asks for."""
+        return cls.NOT if request is None else cls.TOO
+
+
+def write_frame(
+    transaction: Transaction, name: str, frame: DataFrame, asked: Asked
+) -> tuple[tuple[DataFile, ...], RowSums]:
     """Writes the rows of a DataFrame into data files of a table, under the transaction's intent; commits nothing.
 
     Raises:
@@ -171,14 +224,17 @@ def write_frame(transaction: Transaction, name: str, frame: DataFrame) -> tuple[
     """
     entry = transaction.entry(name)
     check_columns(frame, entry)
-    url, txid = uploading(transaction)
+    only_sum = asked is Asked.ONLY
+    url, txid = (worker_url(transaction.context.store), "") if only_sum else uploading(transaction)
     task = WriteTask(url, name, msgspec.json.encode(bare(entry)), txid)
-    rows = attended(transaction, frame.mapInArrow(write_files(task), WRITTEN))
-    return tuple(msgspec.json.decode(row.entry, type=DataFile) for row in rows)
+    job = in_tasks(frame, write_files(task, with_sums=asked is Asked.TOO, only_sum=only_sum), WRITTEN)
+    rows = collected(job) if only_sum else attended(transaction, job)
+    files = tuple(msgspec.json.decode(row.entry, type=DataFile) for row in rows if row.entry is not None)
+    return files, RowSums.of(row.sums for row in rows if row.sums is not None)
 
 
 def write_keys(
-    transaction: Transaction, name: str, frame: DataFrame, fields: tuple[Field, ...], *, rows: bool
+    transaction: Transaction, name: str, frame: DataFrame, fields: tuple[Field, ...], asked: Asked, *, rows: bool
 ) -> Reported:
     """Writes keys, and rows if these are rows, under the transaction's intent; commits nothing.
 
@@ -186,10 +242,19 @@ def write_keys(
         frame: each key in one partition, in order, if these are rows.
         fields: the key's columns.
     """
-    url, txid = uploading(transaction)
-    key = tuple(field.id for field in fields)
-    task = KeyedTask(url, name, msgspec.json.encode(bare(transaction.entry(name))), txid, key, rows)
-    return Reported.of(attended(transaction, frame.mapInArrow(write_keyed(task), REPORT)))
+    only_sum = asked is Asked.ONLY
+    url, txid = (worker_url(transaction.context.store), "") if only_sum else uploading(transaction)
+    key, entry = tuple(field.id for field in fields), msgspec.json.encode(bare(transaction.entry(name)))
+    task = KeyedTask(url, name, entry, txid, key, rows, asked is not Asked.NOT, only_sum)
+    job = in_tasks(frame, write_keyed(task), REPORT)
+    return Reported.of(collected(job) if only_sum else attended(transaction, job))
+
+
+def collected(job: DataFrame) -> list[Row]:
+    """The rows of a job that uploads nothing. Raises as ``attended`` does."""
+    with told():
+        rows: list[Row] = job.collect()
+    return rows
 
 
 def uploading(transaction: Transaction) -> tuple[str, str]:
@@ -247,19 +312,33 @@ def _commit(
     table: Table,
     operation: str,
     request: str | None,
-    statement: Callable[[Transaction, TableEntry], Statement | None],
+    statement: Callable[[Transaction, TableEntry, Asked], Made],
+    asked: Asked,
     *,
     refresh: bool = True,
 ) -> Commit:
-    """Makes one statement, on the newest version there is or else on the newest that the table has seen."""
+    """Makes one statement, on the newest version there is or else on the newest that the table has seen.
+
+    Args:
+        statement: makes it, and says the request's content.
+    """
     transaction = Transaction(table.context, operation)
     if refresh:
         transaction.refresh()
-    if request is not None:
-        transaction.bind(request, "")
     entry = transaction.entry(table.name)
+    content: list[Any] | None = None
     if not transaction.has_applied(request):
-        made = statement(transaction, entry)
+        made, content = statement(transaction, entry, asked)
         if made is not None:
             transaction.add(made)
+    elif asked is Asked.TOO and is_compared(transaction, request):
+        _, content = statement(transaction, entry, Asked.ONLY)
+    if request is not None:
+        digest = "" if content is None or asked is Asked.NOT else content_digest(operation, table.name, *content)
+        transaction.bind(request, digest)
     return transaction.commit()
+
+
+def is_compared(transaction: Transaction, request: str | None) -> bool:
+    """Whether a request that was applied before has told its content then."""
+    return request is not None and bool(transaction.applied_before([request])[request].digest)
