@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,8 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import ConflictError, InputError, RowError, SchemaError
+from dolmen.spark.export import export
+from dolmen.spark.merges import merge
 from dolmen.spark.read import to_spark
-from dolmen.spark.write import append, overwrite
+from dolmen.spark.write import append, overwrite, upsert
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("x", pa.float64()), ("at", pa.timestamp("us", tz="UTC"))]
@@ -175,3 +178,20 @@ def test_a_database_in_memory_is_refused(spark: SparkSession) -> None:
     table = dolmen.open("memory://spark").create_table("t", SCHEMA)
     with pytest.raises(InputError, match="memory"):
         append(table, rows(spark, 0, 1))
+
+
+def test_what_is_no_frame_to_be_written_is_refused_in_words(spark: SparkSession, db: Database, table: Table) -> None:
+    double = rows(spark, 0, 1).select("id", "x", F.col("x").alias("x"))
+    stream = spark.readStream.format("rate").load().selectExpr("value AS id")
+    for write in (append, overwrite, upsert, partial(merge, on="id")):
+        with pytest.raises(InputError, match=r"not Table: Table\.append"):
+            write(table, pa.table({"id": [1]}))  # type: ignore[arg-type]
+        with pytest.raises(SchemaError, match="'x' more than once"):
+            write(table, double)
+        with pytest.raises(InputError, match="writeStream"):
+            write(table, stream)
+    with pytest.raises(InputError, match=r"Spark can't evaluate 'source\.x \+'"):
+        merge(table, rows(spark, 0, 1), "id", {"x": "source.x +"}, None)
+    with pytest.raises(InputError, match="no place that Spark can write to"):
+        export(table, "nowhere://bucket/prefix", spark=spark)
+    assert (db.version, table.count()) == (1, 0)

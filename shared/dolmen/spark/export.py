@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
@@ -21,7 +22,7 @@ from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import is_nested
 from dolmen.reading import ReadableTable, Where
 from dolmen.spark.paths import S3A, is_on_class_path
-from dolmen.spark.read import to_spark
+from dolmen.spark.read import active_session, to_spark
 
 Format = Literal["parquet", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("parquet", "csv", "json")
@@ -31,6 +32,14 @@ _TEXT = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     "timeZone": "UTC",
 }
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+}
+"""Of the session that writes, whatever those of a cluster are."""
 _OPTIONS: dict[Format, dict[str, Any]] = {
     "parquet": {},
     "csv": {
@@ -80,16 +89,20 @@ def export(
     """
     if format not in FORMATS:
         raise InputError(f"{format!r} is no format to export: {', '.join(FORMATS)}")
-    spark = (spark or SparkSession.active()).newSession()  # the same Spark, with settings of its own
-    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    spark = (spark or active_session()).newSession()  # the same Spark, with settings of its own
+    for name, value in _SETTINGS.items():
+        spark.conf.set(name, value)
     place = _place(spark, to)
     _check_apart(place, table.context.store.url)
     schema = table.scan(columns, where).schema
     if format == "csv":
         _check_flat(schema)
     path = spark._jvm.org.apache.hadoop.fs.Path(place)
-    files = path.getFileSystem(spark._jsc.hadoopConfiguration())
+    try:
+        files = path.getFileSystem(spark._jsc.hadoopConfiguration())
+    except Py4JJavaError as error:
+        reason = str(error.java_exception).partition("\n")[0]
+        raise InputError(f"{to!r} is no place that Spark can write to: {reason}") from error
     if not overwrite and _is_occupied(files, path):
         raise InputError(f"there is something in {to!r} already: give another place, or overwrite")
     frame = to_spark(table, columns, where, spark=spark)

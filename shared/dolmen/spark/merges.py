@@ -33,7 +33,7 @@ from dolmen.spark.merge_tasks import MergeTask, matched_twice, write_merged
 from dolmen.spark.read import to_spark
 from dolmen.spark.reports import REPORT, Reported
 from dolmen.spark.types import is_own, quoted
-from dolmen.spark.write import attended, bare, delete, is_compared, uploading, upsert
+from dolmen.spark.write import attended, bare, check_frame, delete, is_compared, uploading, upsert
 from dolmen.table import Table
 from dolmen.transaction import Transaction
 from dolmen.write.row_digest import content_digest
@@ -78,6 +78,7 @@ def merge(
         ConflictError: others changed what was read, a hundred times in a row.
         PySparkException: a task failed by something that is not of dolmen.
     """
+    check_frame(frame)
     clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
     entry = table.context.segments.whole(table.context.head.refresh().manifest.table(table.name))
     fields = key_fields(entry, on)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as s
 
-from dolmen.errors import SchemaError
+from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.reading import ReadableTable, Where
 from dolmen.scan.plan import FilePlan
@@ -44,7 +44,7 @@ def to_spark(
     Raises:
         PredicateError, SchemaError: as ``scan`` does; also for a column of a type that Spark does not have.
     """
-    spark = spark or SparkSession.active()
+    spark = spark or active_session()
     scan = table.scan(columns, where, with_commit_ts=with_commit_ts)
     plan = scan.plan
     origin = Origin(plan.entry.uuid, plan.version)
@@ -65,6 +65,16 @@ def to_spark(
     if not frames:
         return spark.createDataFrame([], schema)
     return reduce(DataFrame.unionAll, frames)
+
+
+def active_session() -> SparkSession:
+    """The session of this process. Raises InputError if there is none."""
+    session = SparkSession.getActiveSession()
+    if session is None:
+        raise InputError(
+            "there is no Spark session: make one by SparkSession.builder...getOrCreate(), or give spark=..."
+        )
+    return session
 
 
 def _by_dolmen(

@@ -7,6 +7,7 @@ intent, so that what a dead job left is found and removed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Literal, TypeAlias
@@ -16,7 +17,7 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, Row
 
 from dolmen.commit.statements import Overwrite, Statement, Write
-from dolmen.errors import ConflictError, InputError
+from dolmen.errors import ConflictError, InputError, SchemaError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
@@ -57,6 +58,7 @@ def append(table: Table, frame: DataFrame, *, request: str | None = None) -> Com
         PySparkException: a task failed by something that is not of dolmen, as what the frame is made by.
     """
 
+    check_frame(frame)
     return _append(table, frame, request, Asked.of(request))
 
 
@@ -86,6 +88,7 @@ def overwrite(
         ConflictError: others have added or deleted rows; make the frame anew and repeat.
         VersionNotFoundError, VersionExpiredError: there is no version ``since``, or no more.
     """
+    check_frame(frame)
 
     def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
         if asked is Asked.ONLY:
@@ -122,6 +125,7 @@ def upsert(
         ConflictError, PySparkException, ...: as for ``append``.
     """
 
+    check_frame(frame)
     return _upsert(table, frame, on, request, Asked.of(request))
 
 
@@ -174,6 +178,7 @@ def delete(
             raise InputError("on=... goes with a DataFrame of keys: a predicate names its columns itself")
         return table.delete(what, request=request)
     frame = what
+    check_frame(frame)
 
     def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
         fields = key_fields(entry, on)
@@ -301,6 +306,22 @@ def attended(transaction: Transaction, job: DataFrame) -> list[Row]:
 def bare(entry: TableEntry) -> TableEntry:
     """The table without its files and deletes, of which there may be many: what tasks that write must know."""
     return msgspec.structs.replace(entry, files=(), tombstones=(), segments=(), overlays=(), removed=())
+
+
+def check_frame(frame: object) -> None:
+    """Raises InputError, SchemaError for what is no frame whose rows could be written."""
+    if not isinstance(frame, DataFrame):
+        raise InputError(
+            f"a Spark DataFrame is written here, not {type(frame).__name__}: Table.append takes other rows"
+        )
+    if not hasattr(frame, "_jdf"):
+        raise InputError("a frame of Spark Connect can't be written: use a session of this process's own JVM")
+    if frame.isStreaming:
+        raise InputError(
+            'a stream is written by writeStream.format("dolmen") or foreachBatch(batches_into(table)): docs/spark-sql.md'
+        )
+    if repeated := [name for name, count in Counter(frame.columns).items() if count > 1]:
+        raise SchemaError(f"the DataFrame has the column {repeated[0]!r} more than once: rename or drop one of them")
 
 
 def check_columns(frame: DataFrame, entry: TableEntry) -> None:
