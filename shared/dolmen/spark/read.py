@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 import pyarrow as pa
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as s
 
@@ -69,12 +70,11 @@ def to_spark(
 
 def active_session() -> SparkSession:
     """The session of this process. Raises InputError if there is none."""
-    session = SparkSession.getActiveSession()
-    if session is None:
-        raise InputError(
-            "there is no Spark session: make one by SparkSession.builder...getOrCreate(), or give spark=..."
-        )
-    return session
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError as error:
+        said = "there is no Spark session: make one by SparkSession.builder...getOrCreate(), or give spark=..."
+        raise InputError(said) from error
 
 
 def _by_dolmen(

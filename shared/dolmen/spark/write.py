@@ -318,7 +318,7 @@ def check_frame(frame: object) -> None:
         raise InputError("a frame of Spark Connect can't be written: use a session of this process's own JVM")
     if frame.isStreaming:
         raise InputError(
-            'a stream is written by writeStream.format("dolmen") or foreachBatch(batches_into(table)): docs/spark-sql.md'
+            'a stream goes by writeStream.format("dolmen") or foreachBatch(batches_into(table)): docs/spark-sql.md'
         )
     if repeated := [name for name, count in Counter(frame.columns).items() if count > 1]:
         raise SchemaError(f"the DataFrame has the column {repeated[0]!r} more than once: rename or drop one of them")
