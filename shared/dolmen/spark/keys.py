@@ -180,8 +180,8 @@ class KeyedTask(KeysTask):
     """
 
     rows: bool
-    with_sums: bool
-    only_sum: bool
+    with_sums: bool = False
+    only_sum: bool = False
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Reported:
         """Writes one partition, in bounded memory.
