@@ -37,6 +37,10 @@ class Load:
         part_bytes: of a multipart upload.
         ingest_rate, rewrite_rate, message_rate: bytes or messages per second of a function of ``memory_gb``, which
             has one processor; see docs/benchmarks.md.
+        landing_days: for how long a dropped file of a table with ``ingest_landing: expire`` takes room: until it
+            expires, and then as an old version; of template.yaml.
+        alarms, metrics: of the stack, without jobs.
+        line_bytes: of a log record; there is one for each dropped file and each delete message.
     """
 
     bytes_in: float = 6 * TB
@@ -62,6 +66,10 @@ class Load:
     rewrite_rate: float = 50e6
     message_rate: float = 2_000
     memory_gb: float = 1769 / 1024
+    landing_days: int = 37
+    alarms: int = 22
+    metrics: int = 70
+    line_bytes: int = 500
 
     @property
     def files(self) -> float:
@@ -77,6 +85,17 @@ class Load:
     def delete_batches(self) -> float:
         """Commits of delete messages."""
         return batches(self.delete_messages, self.delete_batch, self.delete_window)
+
+    @property
+    def logged_gigabytes(self) -> float:
+        """What the functions log a day."""
+        return (self.files + self.delete_messages) * self.line_bytes / 1e9
+
+    @property
+    def watching(self) -> float:
+        """Dollars a month for metrics, alarms, the dashboard and logs."""
+        fixed = self.metrics * prices.CLOUDWATCH_METRIC + self.alarms * prices.CLOUDWATCH_ALARM
+        return fixed + prices.CLOUDWATCH_DASHBOARD + 30 * self.logged_gigabytes * prices.CLOUDWATCH_LOGS_GB
 
     @property
     def rewritten(self) -> float:

@@ -44,6 +44,7 @@ def page(counted: Measured) -> str:
     foreground = puts["ingest: commits"] + puts["ingest: files"] + puts["deletes: commits"]
     background = total.puts - foreground
     live, old = stored(load)
+    landed = load.bytes_in / 1e9
     counts = "\n".join(
         f"| {_OPERATIONS[each.name]} | {_number(getattr(counted, each.name).puts)} "
         f"| {_number(getattr(counted, each.name).gets)} |"
@@ -97,6 +98,15 @@ memory (`MaintenanceMemorySize`; processors grow with it), drop larger files, or
 **Storage is the larger part.** After 30 days {live / 1e3:,.0f} TB of rows are there, and {old / 1e3:,.0f} TB are kept because versions of
 the last {load.retention_days} days still show them: {prices.storage(live + old):,.0f} dollars a month for both, {prices.storage(live):,.0f} for the rows alone. Shorter retention
 (`dolmen settings`) is the first thing to turn.
+
+**Dropped files are stored too**, beside the rows that they have become: for ever, unless their tables say `ingest_landing: expire`.
+At {load.bytes_in / 1e12:.0f} TB a day these are {landed * 30 / 1e3:,.0f} TB and {prices.storage(landed * 30):,.0f} dollars a month after 30 days, and as much more with each month; given up to
+expire they are gone after 7 days, and as old versions after 30 more (`LandingExpireDays`, `LandingOverwrittenDays`): at
+most {landed * load.landing_days / 1e3:,.0f} TB and {prices.storage(landed * load.landing_days):,.0f} dollars a month, and {prices.storage(landed * 2):,.0f} with a day for each.
+
+**CloudWatch** ([prices]({prices.CLOUDWATCH_SOURCE})): {load.metrics} metrics, {load.alarms} alarms, a dashboard, and {load.logged_gigabytes:.2f} GB of logs a day, a record of some {load.line_bytes} bytes for
+each dropped file and each delete message: {load.watching:,.0f} dollars a month. A stack that does nothing pays the alarms and the
+dashboard: metrics are paid in the hours in which they are told.
 
 | variant | PUT a day | GET a day | requests and functions, dollars a day | storage after 30 days, dollars a month |
 |---|---|---|---|---|

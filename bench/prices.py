@@ -21,6 +21,17 @@ SQS_REQUEST = 0.40 / 1_000_000
 """Standard queues."""
 
 
+CLOUDWATCH_SOURCE = "https://aws.amazon.com/cloudwatch/pricing/"
+CLOUDWATCH_METRIC = 0.30
+"""A custom metric, a month; the first 10,000."""
+CLOUDWATCH_ALARM = 0.10
+"""On one metric of standard resolution, a month."""
+CLOUDWATCH_DASHBOARD = 3.00
+"""A month; the first three of an account are free."""
+CLOUDWATCH_LOGS_GB = 0.50
+"""Taken in, once."""
+
+
 def storage(gigabytes: float) -> float:
     """Dollars a month."""
     dollars = 0.0

@@ -11,6 +11,8 @@ from bench.cost_model import Load, batches, bill, uploads
 from bench.cost_page import page
 from bench.requests import Measured, Requests, measure
 
+from support.template import PARAMETERS, deployed
+
 
 @pytest.fixture(scope="module")
 def counted() -> Measured:
@@ -54,3 +56,10 @@ def test_the_example_is_of_the_stack_as_the_template_sets_it_up() -> None:
     assert defaults["CompactRate"] == f"rate({24 * 60 // load.rounds} minutes)"
     assert defaults["GcRate"] == f"rate({24 // load.collections} hours)"
     assert load.memory_gb == defaults["MemorySize"] / 1024 == defaults["MaintenanceMemorySize"] / 1024
+
+
+def test_the_landing_place_and_the_watching_are_those_of_the_template() -> None:
+    load = Load()
+    days = [int(PARAMETERS[name]["Default"]) for name in ("LandingExpireDays", "LandingOverwrittenDays")]
+    assert load.landing_days == sum(days)
+    assert load.alarms == len(deployed().of_type("AWS::CloudWatch::Alarm"))
