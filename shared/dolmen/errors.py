@@ -32,9 +32,21 @@
 
 from __future__ import annotations
 
+import re
+
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"`]+@")
+
+
+def without_credentials(text: str) -> str:
+    """A text with the user names and passwords in its URLs left out: errors are logged, sent and shown."""
+    return _CREDENTIALS.sub("***@", text) if "@" in text else text
+
 
 class Error(Exception):
-    """Base of every exception of dolmen."""
+    """Base of every exception of dolmen. No text of one has a URL's user name and password."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(without_credentials(each) if isinstance(each, str) else each for each in args))
 
 
 class InputError(Error, ValueError):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,34 @@ def test_a_directory_is_ingested_here_and_only_once(cli: Cli, landing: Path, tmp
     assert (again["duplicate"], again["rows"]) == (3, 0)
     db = dolmen.open(str(tmp_path / "db"))
     assert [db.table(name).count() for name in db.tables()] == [2, 1]
+
+
+def test_symbolic_links_bring_nothing_in_from_outside(cli: Cli, landing: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret.csv").write_text("id,name\n666,secret\n")
+    for link, target in (
+        ("events/file.csv", outside / "secret.csv"),
+        ("events/relative.csv", Path("../../outside/secret.csv")),
+        ("events/folder", outside),
+        ("linked", outside),
+        ("events/chain.csv", Path("file.csv")),
+        ("events/gone.csv", outside / "gone.csv"),
+    ):
+        (landing / link).symlink_to(target)
+    real = next(file for file in (landing / "events").glob("*.csv") if not file.is_symlink())
+    (landing / "events" / "inside.csv").symlink_to(real.name)
+    entrance = tmp_path / "entrance"
+    entrance.symlink_to(landing)  # the place itself may be a link: whoever names it has said so
+    done = json.loads(cli("backfill", entrance, "--auto-create", "--json").out)
+    assert (done["ingested"], done.get("rejected", 0)) == (4, 0), done
+    drop = Drop(backfill.DIRECTORY_BUCKET, "events/file.csv", 1, "0")
+    for key in ("events/file.csv", "events/folder/secret.csv", "linked/secret.csv", "../outside/secret.csv", "a//b"):
+        assert backfill.Source.of(str(landing)).landing.place(replace(drop, key=key)) is None
+    db = dolmen.open(str(tmp_path / "db"))
+    assert "secret" not in str([db.table(name).scan().to_arrow().to_pylist() for name in db.tables()])
+    assert not list(tmp_path.rglob("*.error.json"))
+    assert "drop ingested" not in local_once(tmp_path, tmp_path / "db")
 
 
 def test_the_local_pipeline_and_a_backfill_know_a_file_by_the_same_id(cli: Cli, landing: Path, tmp_path: Path) -> None:

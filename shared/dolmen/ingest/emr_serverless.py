@@ -58,6 +58,9 @@ class EmrServerless:
             )
             return boto3.Session().client("emr-serverless", config=config)
         except (BotoCoreError, ValueError) as error:
+            from dolmen.store.s3_errors import hide_credentials
+
+            hide_credentials(error)
             raise InputError(f"the AWS configuration cannot be used: {error}") from error
 
     def runs(self) -> list[JobRun]:
@@ -104,13 +107,15 @@ class EmrServerless:
         client = self._client
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
+        from dolmen.store.s3_errors import describe
+
         about = f"EMR Serverless, application {self._settings.application}"
         try:
             return getattr(client, operation)(applicationId=self._settings.application, **request)
         except NoCredentialsError as error:
             raise AccessDeniedError(f"no AWS credentials for {about}") from error
         except BotoCoreError as error:
-            raise StoreUnavailableError(f"{about} cannot be reached: {error}") from error
+            raise StoreUnavailableError(f"{about} cannot be reached: {describe(error)}") from error
         except ClientError as error:
             raise _translated(about, error) from error
 

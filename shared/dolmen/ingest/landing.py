@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import BinaryIO
 from urllib.parse import unquote
@@ -11,6 +12,7 @@ from dolmen.format.layout import check_table_name
 from dolmen.ingest.events import Drop
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore
+from dolmen.store.local import LocalStore
 from dolmen.store.url import open_store
 
 PREFIX = "landing/"
@@ -59,11 +61,12 @@ class Landing:
     def place(self, drop: Drop) -> Place | None:
         """Where a drop lies; None if it is none: outside the prefix, of the database, a reject or a record of a
         hand-over, with a temporary name (``_`` or ``.`` before any part of its path below the table), or a "folder" of
-        a console."""
+        a console. In a directory, what a symbolic link brings in from outside of it is none either: whoever may drop
+        files could otherwise have others read that they may not."""
         path = drop.key.removeprefix(self.prefix)
         if not drop.key.startswith(self.prefix) or not path or path.endswith("/"):
             return None
-        if is_temporary(path):
+        if is_temporary(path) or self._is_from_outside(drop):
             return None
         here = f"{unquote(self._bucket_url(drop.bucket))}/{drop.key}"
         own = (self.database_url, self._rejected_url(drop.bucket), self.handed_url)
@@ -92,6 +95,16 @@ class Landing:
     def rejected(self, drop: Drop) -> ObjectStore:
         """Where it goes if it cannot be read."""
         return self._open(self._rejected_url(drop.bucket))
+
+    def _is_from_outside(self, drop: Drop) -> bool:
+        store = self.store(drop) if self.url is not None else None
+        if not isinstance(store, LocalStore):
+            return False
+        try:
+            file = store.local_path(drop.key) or ""
+        except InputError:  # no file has such a name
+            return True
+        return not os.path.realpath(file).startswith(os.path.join(os.path.realpath(store.root), ""))
 
     def _bucket_url(self, bucket: str) -> str:
         return (self.url or f"s3://{bucket}").rstrip("/")

@@ -159,6 +159,9 @@ class SqsQueue:
                 config=Config(**(_HURRIED if self._hurried else _PATIENT), user_agent_extra="dolmen"),
             )
         except (BotoCoreError, ValueError) as error:
+            from dolmen.store.s3_errors import hide_credentials
+
+            hide_credentials(error)
             raise InputError(f"the AWS configuration cannot be used: {error}") from error
 
     def send(self, bodies: Sequence[str]) -> None:
@@ -228,12 +231,14 @@ class SqsQueue:
         client = self._client
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
+        from dolmen.store.s3_errors import describe
+
         try:
             return getattr(client, operation)(**({"QueueUrl": self.url} | request))
         except NoCredentialsError as error:
             raise AccessDeniedError(f"no AWS credentials for {self.url}: run 'aws configure', or set AWS_*") from error
         except BotoCoreError as error:
-            raise StoreUnavailableError(f"{self.url} cannot be reached: {error}") from error
+            raise StoreUnavailableError(f"{self.url} cannot be reached: {describe(error)}") from error
         except ClientError as error:
             raise self._translated(error) from error
 

@@ -18,6 +18,7 @@ from botocore.exceptions import BotoCoreError
 from dolmen.errors import InputError
 from dolmen.runtime import Runtime
 from dolmen.store.base import ServerClock
+from dolmen.store.s3_errors import hide_credentials
 
 #: Seconds to wait for a connection, and for each answer or part of one; adjustable by these environment variables.
 TIMEOUTS = {"connect": ("DOLMEN_S3_CONNECT_TIMEOUT", 5.0), "read": ("DOLMEN_S3_READ_TIMEOUT", 30.0)}
@@ -62,6 +63,7 @@ def _shared(runtime: Runtime, environment: tuple[tuple[str, str], ...], process:
     try:
         return _make(runtime, boto3.Session())
     except BotoCoreError as error:  # a profile that does not exist, for one
+        hide_credentials(error)
         raise InputError(f"the AWS configuration cannot be used: {error}") from error
 
 
@@ -80,7 +82,8 @@ def _make(runtime: Runtime, session: Any) -> Connection:
         try:
             client = session.client("s3", region_name=region, config=config)
         except ValueError as error:
-            raise InputError(f"the AWS configuration cannot be used: {error}") from error
+            reason = re.sub(r"\S+@", "***@", str(error))  # as in "Invalid endpoint: user:password@host"
+            raise InputError(f"the AWS configuration cannot be used: {reason}") from None
     if owners := bucket_owners(os.environ):
         client.meta.events.register("provide-client-params.s3", partial(_name_owner, owners))
     client.meta.events.register("response-received.s3", lambda **event: _observe(clock, event.get("response_dict")))

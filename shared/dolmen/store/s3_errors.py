@@ -28,6 +28,7 @@ from dolmen.errors import (
     ObjectChangedError,
     ObjectNotFoundError,
     StoreUnavailableError,
+    without_credentials,
 )
 
 _NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, TokenRetrievalError, SSOError)
@@ -97,7 +98,19 @@ def upload_is_gone(error: BotoCoreError | ClientError) -> bool:
     return isinstance(error, ClientError) and status_and_code(error)[1] == "NoSuchUpload"
 
 
+def hide_credentials(error: BaseException | None) -> None:
+    """Takes user names and passwords out of the URLs in the text of an error of botocore, and of those behind it: they
+    stand in tracebacks, below the error of dolmen that says the same."""
+    while error is not None:
+        error.args = tuple(without_credentials(each) if isinstance(each, str) else each for each in error.args)
+        told = getattr(error, "kwargs", None)
+        if isinstance(told, dict):
+            told.update({name: without_credentials(each) for name, each in told.items() if isinstance(each, str)})
+        error = error.__cause__ or error.__context__
+
+
 def describe(error: BotoCoreError | ClientError) -> str:
+    hide_credentials(error)
     if isinstance(error, ClientError):
         status, code = status_and_code(error)
         message = error.response.get("Error", {}).get("Message", "")

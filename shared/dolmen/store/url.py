@@ -36,7 +36,7 @@ def open_store(url: str | os.PathLike[str], runtime: Runtime | None = None) -> O
         if not text:
             raise InputError(f"an empty URL: {_FORMS}")
         if re.match(r"(s3|file|memory):", text):
-            raise InputError(f"{text!r} lacks the '//': {_FORMS}")
+            raise InputError(f"{re.sub('[^:]+@', '***@', text)!r} lacks the '//': {_FORMS}")
         return LocalStore(os.path.expanduser(text), runtime)
     match scheme:
         case "s3":
