@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cProfile
 import random
+import resource
 from collections.abc import Callable
 from pstats import Stats
 
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dolmen.errors import LimitError
 from dolmen.format.entries import Blob, KeysTombstone
 from dolmen.format.keys import keys_from_arrow
 from dolmen.format.schema import Schema
@@ -264,3 +266,15 @@ def test_rows_that_all_have_one_deleted_tuple_need_not_be_read(seed: int, place:
             for unsure in (Bounds(known[id_].min, known[id_].max, 1), Bounds(known[id_].min, known[id_].max), Bounds()):
                 verdict = found.judge({**known, id_: unsure}, 7, 0)
                 assert verdict is Verdict.MAYBE if expected else verdict is not Verdict.ALWAYS
+
+
+def test_keys_that_find_no_room_on_the_disk_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dolmen.scan.keys_gathering.HELD_BYTES", 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, hard))
+    try:
+        with pytest.raises(LimitError, match="set TMPDIR"):
+            lookups((5, pa.table({"k": range(2_000)})))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(lookups((5, pa.table({"k": range(2_000)})))) == 1
