@@ -238,7 +238,6 @@ def test_a_written_file_of_strings_and_numbers_is_inferred_as_it_was(tmp_path: P
         {
             "id": [1, 2],
             "s": ["x", None],
-            "f": [0.5, NAN],
             "at": pa.array([0, 1], pa.timestamp("us", "UTC")),
             "b": [True, None],
         }
