@@ -106,7 +106,9 @@ def test_of_two_merges_of_one_request_one_is_applied(spark: SparkSession, table:
     url = table.context.store.url
 
     def also(db: Database) -> None:
-        db.table("t").append({"id": [60], "n": [5]}, request="m")
+        with db.transaction() as transaction:
+            transaction.bind("m", "")  # which says nothing of its content
+            transaction.table("t").append({"id": [60], "n": [5]}, request="m")
 
     assert merge(table, meanwhile(spark, table, also, 3, 60), "id", PLUS, request="m").already
     assert rows(dolmen.open(url).table("t")) == {**dict.fromkeys(range(10), 0), 60: 5}
