@@ -21,8 +21,8 @@ MAX_SHOWN = 60
 def request_id(value: object) -> str:
     """``value`` if a request may have this id: text of 1 to 4,096 bytes. Raises InputError."""
     if not isinstance(value, str):
-        hint = "give it as text, request=str(...)" if type(value).__name__ == "UUID" else "it is text"
-        raise InputError(f"request={shown(value)} is a {type(value).__name__}: {hint}")
+        hint = ": give request=str(...)" if type(value).__name__ == "UUID" else ""
+        raise InputError(f"request={shown(value)} is of type {type(value).__name__}, and an id is text{hint}")
     size = len(text("request", value).encode())
     if not 0 < size <= MAX_REQUEST_BYTES:
         raise InputError(f"request: {size:,} bytes; an id has 1 to {MAX_REQUEST_BYTES:,}")
@@ -52,7 +52,7 @@ def text(name: str, value: object) -> str:
         name: of the argument.
     """
     if not isinstance(value, str):
-        raise InputError(f"{name}={shown(value)} is a {type(value).__name__}: it is text")
+        raise InputError(f"{name}={shown(value)} is of type {type(value).__name__}, not text")
     try:
         value.encode()
     except UnicodeEncodeError as error:

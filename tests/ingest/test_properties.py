@@ -111,3 +111,32 @@ def test_what_is_set_already_counts() -> None:
     assert check_table_properties({"cdc_memory": "3d"}, SCHEMA, KEY, CDC) == {"cdc_memory": "3d"}
     with pytest.raises(InputError, match="needs cdc_sequence"):
         check_table_properties({"cdc_sequence": None}, SCHEMA, KEY, CDC)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("ingest_delimiter", value) for value in ("a", "Z", "0", "-", "+", ".", "\\")),
+        *(
+            ("ingest_timestamp_format", value)
+            for value in ("%Q", "%", "%d", "%H", "%Y%Y", "%%", "%Y-%m-%d" + "x" * 200)
+        ),
+        ("ingest_nulls", [str(n) for n in range(101)]),
+        *(("ingest_nulls", [text]) for text in ("x" * 201, "a\nb", 'a"b', "\0")),
+        ("cdc_operation", "o" * 201),
+        ("cdc_sequence_from", ["a.b"] * 9),
+        ("cdc_sequence_from", "a." * 100 + "b"),
+    ],
+)
+def test_what_no_file_could_be_read_by_is_refused_when_it_is_set_and_left_where_it_stands(
+    name: str, value: Any
+) -> None:
+    with pytest.raises(InputError, match=name):
+        check({name: value})
+    if name == "ingest_delimiter":
+        assert IngestSettings.read({name: value}).delimiter == value
+
+
+@pytest.mark.parametrize("delimiter", [";", "|", " ", "\x01", "_", "tab"])
+def test_delimiters_that_separate_values_are_taken(delimiter: str) -> None:
+    check({"ingest_delimiter": delimiter})

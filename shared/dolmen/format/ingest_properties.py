@@ -9,15 +9,22 @@ from typing import Any, Literal, cast
 
 import pyarrow as pa
 
+from dolmen.arguments import shown
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.property import Property, count, name, one_of, parse_duration, truth, value_of, words
 from dolmen.format.schema import Schema, is_nested
+from dolmen.format.time_pattern import UNIT_DIGITS, parse_time_pattern
 
 Kind = Literal["csv", "tsv", "jsonl", "parquet", "arrow", "avro"]
 Mode = Literal["append", "upsert", "cdc"]
 Landing = Literal["keep", "tag", "expire"]
 Envelope = Literal["debezium", "dms", "flat"]
+
+MAX_TEXT = 200
+"""Characters of a text that stands for NULL, of a path and of a field's name."""
+MAX_NULLS = 100
+MAX_PATHS = 8
 
 
 def _delimiter(value: Any) -> str:
@@ -26,6 +33,34 @@ def _delimiter(value: Any) -> str:
     if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in '"\r\n\0':
         raise InputError(f"{value!r} is no delimiter: one ASCII character, but no quote or line end, or 'tab'")
     return value
+
+
+def _refuse_delimiter(value: str) -> None:
+    if value.isalnum() or value in "+-.\\":
+        raise InputError(f"{value!r} is no delimiter: values are written with it")
+
+
+def _refuse_nulls(value: tuple[str, ...]) -> None:
+    if len(value) > MAX_NULLS:
+        raise InputError(f"{len(value):,} texts: at most {MAX_NULLS} stand for NULL")
+    for text in value:
+        if len(text) > MAX_TEXT or any(mark in text for mark in '"\r\n\0'):
+            raise InputError(f"{shown(text)} stands for no NULL: at most {MAX_TEXT} characters, no quote, no line end")
+
+
+def _refuse_timestamp_format(value: str | None) -> None:
+    if value is not None and value not in UNIT_DIGITS:
+        parse_time_pattern(value)
+
+
+def _refuse_paths(value: tuple[str, ...]) -> None:
+    if len(value) > MAX_PATHS or any(len(path) > MAX_TEXT for path in value):
+        raise InputError(f"at most {MAX_PATHS} paths, of at most {MAX_TEXT} characters each")
+
+
+def _refuse_name(value: str) -> None:
+    if len(value) > MAX_TEXT:
+        raise InputError(f"{shown(value)} has {len(value):,} characters: at most {MAX_TEXT} are allowed")
 
 
 def _timestamp_format(value: Any) -> str | None:
@@ -52,18 +87,30 @@ INGEST_PROPERTIES = {
             one_of("csv", "tsv", "jsonl", "parquet", "arrow", "avro"),
             "format of dropped files, whatever their names say",
         ),
-        Property("ingest_delimiter", None, _delimiter, "what stands between the fields of CSV: one character, or tab"),
+        Property(
+            "ingest_delimiter",
+            None,
+            _delimiter,
+            "what stands between the fields of CSV: one character, or tab",
+            refuse=_refuse_delimiter,
+        ),
         Property(
             "ingest_header", "true", truth, "false: CSV without a header; the fields are the columns in order", bool
         ),
         Property(
-            "ingest_nulls", "", words, "unquoted texts of CSV that are NULL, with commas; an empty one counts", list
+            "ingest_nulls",
+            "",
+            words,
+            "unquoted texts of CSV that are NULL, with commas; an empty one counts",
+            list,
+            _refuse_nulls,
         ),
         Property(
             "ingest_timestamp_format",
             "iso",
             _timestamp_format,
             "of times in text: iso, epoch_s, epoch_ms, epoch_us, or a pattern as in %d/%m/%Y %H:%M:%S",
+            refuse=_refuse_timestamp_format,
         ),
         Property(
             "ingest_mode",
@@ -99,8 +146,15 @@ INGEST_PROPERTIES = {
             _paths,
             "where in the envelope the sequence stands, as in source.lsn; by default in the row, as its column",
             list,
+            _refuse_paths,
         ),
-        Property("cdc_operation", "Op", name, "the field that tells inserts, updates and deletes apart (dms, flat)"),
+        Property(
+            "cdc_operation",
+            "Op",
+            name,
+            "the field that tells inserts, updates and deletes apart (dms, flat)",
+            refuse=_refuse_name,
+        ),
         Property("cdc_memory", "7d", parse_duration, "keys of deleted rows are remembered so long"),
     )
 }

@@ -50,6 +50,7 @@ class Property:
         parse: reads a value. Raises InputError, which says what is allowed.
         help: one line for people.
         also: what a value may be beside text and a whole number: ``bool`` or ``list``.
+        refuse: raises InputError for a value, as ``parse`` returns it, that may stand in a table but is not set anew.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Property:
     parse: Callable[[Any], Any]
     help: str
     also: type | None = None
+    refuse: Callable[[Any], object] | None = None
 
 
 def sized(least: int, most: int) -> Callable[[Any], int]:
@@ -120,7 +122,7 @@ def check_properties(changes: Mapping[str, Any], known: Mapping[str, Property], 
         if changed not in known:
             raise InputError(f"{what} has no property {arguments.shown(changed)}; there are: {', '.join(known)}")
         if value is not None:
-            _read(known[changed], value)
+            _read(known[changed], value, anew=True)
     return dict(changes)
 
 
@@ -130,7 +132,7 @@ def value_of(known: Property, properties: Mapping[str, Any]) -> Any:
     return None if value is None else _read(known, value)
 
 
-def _read(known: Property, value: Any) -> Any:
+def _read(known: Property, value: Any, *, anew: bool = False) -> Any:
     try:
         if type(value) not in (str, int, known.also):
             raise InputError(f"{arguments.shown(value)} is neither text nor a whole number")
@@ -138,6 +140,9 @@ def _read(known: Property, value: Any) -> Any:
             arguments.text("value", value)
         elif type(value) is int:
             arguments.number("value", value)
-        return known.parse(value)
+        found = known.parse(value)
+        if anew and known.refuse:
+            known.refuse(found)
+        return found
     except InputError as error:
         raise InputError(f"property {known.name}: {error}") from None

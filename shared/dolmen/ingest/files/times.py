@@ -7,17 +7,7 @@ ISO 8601 (see ``text``) is always understood beside these: what is no number, or
     a zone: in no zone), and may have decimal places as far as microseconds reach. Dates are numbers of days since
     then, times of day are numbers of these units since midnight: that is what Debezium writes.
 
-a pattern, such as ``%d/%m/%Y %H:%M:%S``
-    ======================  ==================================================================================
-    ``%Y`` ``%y``           the year in four digits; in two, 69 to 99 being of the last century
-    ``%m`` ``%b`` ``%B``    the month in one or two digits; its English name, cut to three letters or in full
-    ``%d``                  the day, one or two digits
-    ``%H`` ``%I`` ``%p``    the hour, one or two digits; of twelve, with AM or PM
-    ``%M`` ``%S`` ``%f``    minute and second, one or two digits; the second's decimal places, one to six
-    ``%z``                  the UTC offset: ``Z``, ``+0200`` or ``+02:00``
-    ``%%``                  a percent sign
-    ======================  ==================================================================================
-
+a pattern, such as ``%d/%m/%Y %H:%M:%S`` (format/time_pattern.py)
     Anything else stands for itself, and white space for any of it. A pattern with date and time of day is that of
     timestamps; one without time of day that of dates, and of timestamps, which are their midnights; one without a
     date that of times of day. All other columns hold ISO 8601. Without ``%z``, a column with a zone is in UTC; with it,
@@ -26,7 +16,6 @@ a pattern, such as ``%d/%m/%Y %H:%M:%S``
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -36,35 +25,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from dolmen.errors import InputError
+from dolmen.format.time_pattern import MONTHS, UNIT_DIGITS, parse_time_pattern
 from dolmen.ingest.files.text import FIRST_DAY, LAST_DAY, Parse, parse_text
 from dolmen.write.lossless import Cast, Misfit, shown
-
-_UNIT_DIGITS = {"epoch_s": 6, "epoch_ms": 3, "epoch_us": 0}
-"""How many decimal places of a unit reach down to microseconds."""
 
 _SECONDS = pa.decimal128(32, 6)
 """Seconds to the microsecond, with more digits than there are years for."""
 
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _DAY_US = 86_400_000_000
-_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-_LONG_MONTHS = "january|february|march|april|may|june|july|august|september|october|november|december"
-_DIRECTIVES = {
-    "Y": r"(?P<Y>[0-9]{4})",
-    "y": r"(?P<y>[0-9]{2})",
-    "m": r"(?P<m>[0-9]{1,2})",
-    "b": rf"(?P<b>(?i:{'|'.join(_MONTHS)}))",
-    "B": rf"(?P<B>(?i:{_LONG_MONTHS}))",
-    "d": r"(?P<d>[0-9]{1,2})",
-    "H": r"(?P<H>[0-9]{1,2})",
-    "I": r"(?P<I>0?[1-9]|1[0-2])",
-    "p": r"(?P<p>(?i:AM|PM))",
-    "M": r"(?P<M>[0-9]{1,2})",
-    "S": r"(?P<S>[0-9]{1,2})",
-    "f": r"(?P<f>[0-9]{1,6})",
-    "z": r"(?P<z>Z|[+-][0-9]{2}:?[0-9]{2})",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +42,7 @@ class TimeFormat:
 
     Args:
         name: as it was given.
-        digits: of numbers since the epoch, see ``_UNIT_DIGITS``; None for a pattern.
+        digits: of numbers since the epoch, see ``UNIT_DIGITS``; None for a pattern.
         pattern: as a regular expression, a group for each directive.
         directives: those in the pattern.
     """
@@ -158,41 +127,10 @@ class TimeFormat:
 
 @cache
 def _time_format(name: str) -> TimeFormat:
-    if name in _UNIT_DIGITS:
-        return TimeFormat(name, _UNIT_DIGITS[name])
-    directives: list[str] = []
-    made: list[str] = []
-    for piece in re.findall(r"%.?|\s+|[^%\s]+", name, re.DOTALL):
-        if piece == "%%":
-            made.append("%")
-        elif not piece.startswith("%"):
-            made.append(r"\s+" if piece.isspace() else re.escape(piece))
-        elif piece[1:] not in _DIRECTIVES:
-            known = ", ".join(f"%{directive}" for directive in _DIRECTIVES)
-            raise InputError(f"time format {name!r}: {piece} is unknown; there are {known} and %%")
-        elif piece[1:] in directives:
-            raise InputError(f"time format {name!r}: {piece} is there twice")
-        else:
-            directives.append(piece[1:])
-            made.append(_DIRECTIVES[piece[1:]])
-    there = frozenset(directives)
-    _check(name, there)
-    return TimeFormat(name, None, f"^{''.join(made)}$", there)
-
-
-def _check(name: str, there: frozenset[str]) -> None:
-    """Raises InputError unless the directives make a date, a time of day, or both."""
-    years, months, hours = there & set("Yy"), there & set("mbB"), there & set("HI")
-    dated = len(years) == len(months) == 1 and "d" in there
-    timed = len(hours) == 1 and "M" in there and ("I" in there) == ("p" in there) and ("f" not in there or "S" in there)
-    if not there:
-        raise InputError(
-            f"time format {name!r}: iso, epoch_s, epoch_ms, epoch_us, or a pattern as in %d/%m/%Y %H:%M:%S"
-        )
-    if (not dated and (years or months or "d" in there)) or (not dated and "z" in there):
-        raise InputError(f"time format {name!r}: a date has a year, a month and a day, each once")
-    if not timed and there & set("HIpMSfz"):
-        raise InputError(f"time format {name!r}: a time of day has %H, or %I and %p, then %M, and %S if it has %f")
+    if name in UNIT_DIGITS:
+        return TimeFormat(name, UNIT_DIGITS[name])
+    pattern = parse_time_pattern(name)
+    return TimeFormat(name, None, pattern.regex, pattern.directives)
 
 
 def _parse_numbers(text: pa.Array, digits: int, target: pa.DataType) -> pa.Array:
@@ -252,7 +190,7 @@ def _month(part: dict[str, pa.Array]) -> pa.Array:
     if "m" in part:
         return _two(part["m"])
     name = pc.utf8_slice_codeunits(pc.ascii_lower(part.get("b", part.get("B"))), 0, 3)
-    number = pc.add(pc.index_in(name, pa.array(_MONTHS)), 1)
+    number = pc.add(pc.index_in(name, pa.array(MONTHS)), 1)
     return _two(number.cast(pa.string()))
 
 
