@@ -360,7 +360,7 @@ def _names(text: str) -> list[str] | None:
 def main() -> None:
     """Runs the command; errors of dolmen become one line and an exit code (cli/exit_codes.py)."""
     try:
-        app()
+        app(prog_name="dolmen")  # else Click names it after whatever runs it
     except Error as error:
         if "--json" in sys.argv:
             print_json({"error": {"type": type(error).__name__, "message": str(error), "exit_code": exit_code(error)}})
