@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from itertools import pairwise
@@ -245,7 +246,7 @@ def test_records_that_were_handed_over_are_removed_once_all_their_files_are_sett
     left = handed.add([three, user])
     ingest_drops(db, source.landing, [two])
 
-    broken = OSError("cannot be written for the moment")
+    broken = OSError(errno.EIO, "cannot be written for the moment")
 
     def refuse(*args: Any, **options: Any) -> None:
         raise broken
