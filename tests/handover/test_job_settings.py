@@ -79,8 +79,8 @@ def test_a_job_gets_its_packages_and_what_the_functions_are_told_about_files() -
     assert options == wanted | {f"spark.executorEnv.{name}": value for name, value in (told | python).items()}
 
 
-def test_the_stack_sets_every_one_of_them_and_only_where_jobs_are_started() -> None:
-    both = {"DOLMEN_SPARK_PARAMETERS", "DOLMEN_SPARK_TIMEOUT_MINUTES", *COMPLETE} - {"DOLMEN_DATABASE"}
+def test_the_stack_sets_all_of_them_but_the_timeout_and_only_where_jobs_are_started() -> None:
+    both = {"DOLMEN_SPARK_PARAMETERS", *COMPLETE} - {"DOLMEN_DATABASE"}
     dead = "DOLMEN_DEAD_LETTERS"
     told = {
         "IngestFunction": both | {"DOLMEN_HANDOVER_BYTES", "DOLMEN_HANDOVER_BACKLOG"} | {"DOLMEN_INGEST_QUEUE", dead},

@@ -107,7 +107,7 @@ def test_the_functions_are_told_where_the_database_is_and_how_to_log() -> None:
         assert int(mapped["FileBytes"]) / 30e6 < int(timeout) / 2
     told = deployed(MaxFileBytes="7").functions["Environment"]["Variables"]
     assert told["DOLMEN_MAX_FILE_BYTES"] == {"Ref": "MaxFileBytes"}
-    jobs = deployed(CreateSpark="yes", SparkJobs="code/dolmen/0123").functions["Environment"]["Variables"]
+    jobs = deployed(SparkJobs="code/dolmen/0123").functions["Environment"]["Variables"]
     assert int(jobs["DOLMEN_MAX_FILE_BYTES"]) == MAX_BYTES
     assert variables["AWS_ENDPOINT_URL_S3"] == {"Ref": "S3Endpoint"}
     assert variables["POWERTOOLS_LOG_LEVEL"] == {"Ref": "LogLevel"}

@@ -10,7 +10,7 @@ import pytest
 from support.template import DATABASE, GIVEN, KEY, LANDING, PARAMETERS, TEMPLATE, Stack, arn, deployed, sub
 
 NONE = deployed()
-OURS = deployed(CreateSpark="yes", SparkJobs=GIVEN["SparkJobs"])
+OURS = deployed(SparkJobs=GIVEN["SparkJobs"])
 THEIRS = deployed(**GIVEN)
 STARTERS = ["IngestRole", "CompactRole"]
 APPLICATION = "arn:${AWS::Partition}:emr-serverless:${AWS::Region}:${AWS::AccountId}:/applications/${Id}"
@@ -37,12 +37,16 @@ def test_the_application_starts_and_stops_by_itself_and_has_limits() -> None:
     assert application["AutoStartConfiguration"] == {"Enabled": True}
     assert application["AutoStopConfiguration"] == {"Enabled": True, "IdleTimeoutMinutes": 5}
     assert "InitialCapacity" not in application  # which would cost without jobs
-    assert set(application["MaximumCapacity"]) == {"Cpu", "Memory"}
+    # More memory than workers of so many processors can have: 8 GB for each at most.
+    assert application["MaximumCapacity"] == {
+        "Cpu": sub("${SparkMaximumVcpus} vCPU"),
+        "Memory": sub("${SparkMaximumVcpus}0 GB"),
+    }
     assert application["Architecture"] == "ARM64"
-    other = deployed(CreateSpark="yes", Architecture="x86_64")
+    other = deployed(SparkJobs=GIVEN["SparkJobs"], Architecture="x86_64")
     assert other.properties("SparkApplication")["Architecture"] == "X86_64"
-    subnets = deployed(CreateSpark="yes", SubnetIds="subnet-1").properties("SparkApplication")["NetworkConfiguration"]
-    assert subnets["SubnetIds"] == {"Ref": "SubnetIds"}
+    within = deployed(SparkJobs=GIVEN["SparkJobs"], SubnetIds="subnet-1").properties("SparkApplication")
+    assert within["NetworkConfiguration"]["SubnetIds"] == {"Ref": "SubnetIds"}
 
 
 @pytest.mark.parametrize("stack", [OURS, THEIRS], ids=["made", "given"])
@@ -63,20 +67,19 @@ def test_the_functions_are_told_where_jobs_run(stack: Stack) -> None:
 @pytest.mark.parametrize("stack", [OURS, THEIRS], ids=["made", "given"])
 @pytest.mark.parametrize("role", STARTERS)
 def test_who_starts_jobs_may_do_so_on_that_application_and_pass_that_role_to_it_alone(role: str, stack: Stack) -> None:
-    passing = "PassJobRole" if stack is OURS else "PassThatJobRole"
     more = (
         {"HandOver": {"s3:GetObject", "s3:PutObject"}} if role == "IngestRole" else {"SeeHandedOver": {"s3:ListBucket"}}
     )
     assert added(role, stack) == {
         "StartJobs": {"emr-serverless:StartJobRun", "emr-serverless:ListJobRuns"},
         "SeeJobs": {"emr-serverless:GetJobRun", "emr-serverless:TagResource"},
-        passing: {"iam:PassRole"},
+        "PassJobRole": {"iam:PassRole"},
         **more,
     }
     id_ = {"Id": {"Ref": "SparkApplication" if stack is OURS else "SparkApplicationId"}}
     assert stack.statements(role)["StartJobs"]["Resource"] == {"Fn::Sub": [APPLICATION, id_]}
     assert stack.statements(role)["SeeJobs"]["Resource"] == {"Fn::Sub": [f"{APPLICATION}/jobruns/*", id_]}
-    statement = stack.statements(role)[passing]
+    statement = stack.statements(role)["PassJobRole"]
     assert statement["Resource"] == (arn("SparkJobRole") if stack is OURS else {"Ref": "SparkJobRoleArn"})
     assert statement["Condition"] == {"StringEquals": {"iam:PassedToService": "emr-serverless.amazonaws.com"}}
     if role == "IngestRole":
@@ -108,7 +111,7 @@ def test_jobs_read_drops_and_commit_rows_and_delete_nothing_but_records() -> Non
         assert OURS.resources_of("SparkJobRole", sid) == NONE.resources_of("IngestRole", sid)
     assert OURS.resources_of("SparkJobRole", "ReadJobs") == [sub("arn:${AWS::Partition}:s3:::${SparkJobs}/*")]
     assert OURS.resources_of("SparkJobRole", "ListBuckets") == [sub(DATABASE), sub(LANDING)]
-    keys = deployed(CreateSpark="yes", DatabaseKmsKeyArn=KEY, LandingKmsKeyArn=KEY, SparkJobs=GIVEN["SparkJobs"])
+    keys = deployed(DatabaseKmsKeyArn=KEY, LandingKmsKeyArn=KEY, SparkJobs=GIVEN["SparkJobs"])
     assert set(keys.allowed("SparkJobRole")) == {*allowed, "UseDatabaseKey", "UseLandingKey"}
 
 
@@ -132,10 +135,9 @@ def holds(rule: dict[str, Any], values: dict[str, str]) -> bool:
     ("values", "taken"),
     [
         ({}, True),
-        ({"CreateSpark": "yes"}, False),
-        ({"CreateSpark": "yes", "SparkJobs": GIVEN["SparkJobs"]}, True),
-        ({"CreateSpark": "yes", **GIVEN}, False),
+        ({"SparkJobs": GIVEN["SparkJobs"]}, True),
         (GIVEN, True),
+        ({name: value for name, value in GIVEN.items() if name != "SparkApplicationId"}, False),
         ({name: value for name, value in GIVEN.items() if name != "SparkJobRoleArn"}, False),
         ({name: value for name, value in GIVEN.items() if name != "SparkJobs"}, False),
     ],

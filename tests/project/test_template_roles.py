@@ -112,7 +112,7 @@ def test_whatever_is_chosen_nobody_but_gc_deletes_objects_of_the_database_or_con
             for action in as_list(statement["Action"])
             if re.match(r"s3:(Delete|PutBucket|PutLifecycle|Bypass|\*)", action)
         }
-        settling = {"SparkJobRole": HANDED} if choice["CreateSpark"] == "yes" else {}
+        settling = {"SparkJobRole": HANDED} if choice["SparkJobs"] and "SparkJobRoleArn" not in choice else {}
         assert deleting == {"GcRole": COLLECTED, **settling}
 
 
@@ -227,7 +227,7 @@ def test_keys_are_used_through_s3_alone() -> None:
 
 def test_a_boundary_that_an_organization_asks_for_bounds_every_role() -> None:
     boundary = "arn:aws:iam::111122223333:policy/boundary"
-    stack = deployed(PermissionsBoundaryArn=boundary, CreateSpark="yes", SparkJobs="code/dolmen/0123")
+    stack = deployed(PermissionsBoundaryArn=boundary, SparkJobs="code/dolmen/0123")
     bounded = [stack.properties(role) for role in stack.of_type("AWS::IAM::Role")]
     bounded += [stack.properties(f"{name}Function")["Events"]["Schedule"]["Properties"] for name in ("Compact", "Gc")]
     assert len(bounded) == 7

@@ -30,8 +30,8 @@ def test_sam_validates_and_lints_the_template_under_all_its_conditions(tmp_path:
     assert "is a valid SAM Template" in result.stdout
 
 
-def test_these_are_all_parameters_that_conditions_are_about() -> None:
-    assert set(references(TEMPLATE["Conditions"])) == {*CHOICES, *GIVEN, *OWNERS}
+def test_these_are_all_parameters_that_conditions_and_rules_are_about() -> None:
+    assert {*references(TEMPLATE["Conditions"]), *references(TEMPLATE["Rules"])} == {*CHOICES, *GIVEN, *OWNERS}
 
 
 def test_whatever_is_chosen_nothing_refers_to_what_is_not_made() -> None:
