@@ -111,7 +111,7 @@ def test_the_functions_are_told_where_the_database_is_and_how_to_log() -> None:
     assert int(jobs["DOLMEN_MAX_FILE_BYTES"]) == MAX_BYTES
     assert variables["AWS_ENDPOINT_URL_S3"] == {"Ref": "S3Endpoint"}
     assert variables["POWERTOOLS_LOG_LEVEL"] == {"Ref": "LogLevel"}
-    assert variables["POWERTOOLS_METRICS_NAMESPACE"] == {"Ref": "MetricsNamespace"}
+    assert variables["POWERTOOLS_METRICS_NAMESPACE"] == {"Ref": "AWS::StackName"}
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STACK = deployed()
 ALARMS = STACK.of_type("AWS::CloudWatch::Alarm")
 FUNCTIONS = ["Ingest", "Delete", "Compact", "Gc"]
-OWN = {"Ref": "MetricsNamespace"}
+OWN = {"Ref": "AWS::StackName"}
 
 
 def on(namespace: Any, metric: str) -> dict[Any, dict[str, Any]]:
@@ -208,7 +208,7 @@ def reported() -> dict[str, set[str]]:
 
 def test_the_dashboard_and_alarms_show_only_figures_that_the_functions_report() -> None:
     known = reported()
-    own = [(metric, value) for namespace, metric, value in shown() if namespace == "${MetricsNamespace}"]
+    own = [(metric, value) for namespace, metric, value in shown() if namespace == "${AWS::StackName}"]
     assert len(own) > 20
     for name in ALARMS:
         alarm = STACK.properties(name)
