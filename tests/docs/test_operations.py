@@ -131,7 +131,7 @@ def test_for_how_long_a_file_can_overtake_an_erasure_is_as_the_template_and_the_
     assert TEMPLATE["Mappings"]["VisibilityTimeout"]["300"]["Seconds"] == 31 * 60
     assert (job_settings.DEFAULT_TIMEOUT_MINUTES, emr_serverless._QUEUED_MINUTES) == (12 * 60, 12 * 60)
     assert emr_serverless.MAX_ATTEMPTS == 2
-    assert parameters["HandedAgeAlarmSeconds"]["Default"] == 6 * 3600
+    assert resources["HandedAgeAlarm"]["Properties"]["Threshold"] == 6 * 3600
     assert parameters["LandingExpireDays"]["Default"] == 7
     assert parameters["LandingOverwrittenDays"]["Default"] == 30
     waits = [

@@ -150,5 +150,5 @@ def test_what_was_handed_over_and_waits_too_long_rings() -> None:
     alarm = OURS.properties("HandedAgeAlarm")
     assert (alarm["MetricName"], alarm["Statistic"]) == ("HandedAgeSeconds", "Maximum")
     assert alarm["Dimensions"] == [{"Name": "service", "Value": "compact"}]
-    assert alarm["Threshold"] == {"Ref": "HandedAgeAlarmSeconds"}
+    assert alarm["Threshold"] == 6 * 3600
     assert alarm["AlarmActions"] == alarm["OKActions"] == [{"Ref": "AlarmTopic"}]
