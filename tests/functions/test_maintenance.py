@@ -129,15 +129,16 @@ def test_a_table_that_fails_does_not_stop_the_others_and_is_named(
 ) -> None:
     for victim in (tmp_path / "database" / "data" / "b").rglob("*.parquet"):
         victim.write_bytes(victim.read_bytes()[:-100] + bytes(100))
-    with pytest.raises(RuntimeError, match=r"resolve b: .*compact b: ") as raised:
+    # What the delete hides is known from statistics, so that nothing has to be read to resolve it.
+    with pytest.raises(RuntimeError, match="compact b: ") as raised:
         filled.call("compact")
     assert "compact a" not in str(raised.value)
     told = filled.heard("resolve failed") + filled.heard("compact failed")
-    assert [(facts["table"], facts["error"]) for facts in told] == [("b", "CorruptionError")] * 2
+    assert [(facts["table"], facts["error"]) for facts in told] == [("b", "CorruptionError")]
     assert all(facts["reason"] for facts in told)
     there = files(filled)
     assert (there["a"], there["c"]) == (1, 1)
-    assert measured(capsys, "StepsFailed")["StepsFailed"] == 2
+    assert measured(capsys, "StepsFailed")["StepsFailed"] == 1
 
 
 def test_a_table_that_is_not_there_is_a_failure_and_the_others_are_done(filled: World) -> None:

@@ -102,8 +102,8 @@ class Landing:
             return False
         try:
             file = store.local_path(drop.key) or ""
-        except InputError:  # no file has such a name
-            return True
+        except InputError:  # no file has such a name: who reads it says what is wrong with it
+            return False
         return not os.path.realpath(file).startswith(os.path.join(os.path.realpath(store.root), ""))
 
     def _bucket_url(self, bucket: str) -> str:
