@@ -19,6 +19,10 @@ from dolmen.format.segments import encode_checked
 LEAST_PART = 16
 """A tail is worth a segment from this part of the budget on: else every commit of a crowded root would write one."""
 
+LEAST_HISTORY = 8
+"""Earlier commits that are worth a segment. Collection commits too: if every commit of a crowded root wrote a segment,
+which is collected one day by another commit, a database would never come to rest."""
+
 _TABLE_TAILS: tuple[SegmentKind, ...] = ("files", "tombstones", "overlays", "removed")
 
 Entries: TypeAlias = Sequence[Any]
@@ -94,7 +98,8 @@ class _Tail:
 
 def _tails(base: Manifest, manifest: Manifest) -> Iterator[_Tail]:
     """What may leave the manifest: entries that its base has too."""
-    yield _Tail("history", None, "", _shared(base.history, manifest.history[:-HISTORY_LENGTH]))
+    history = _shared(base.history, manifest.history[:-HISTORY_LENGTH])
+    yield _Tail("history", None, "", history if len(history) >= LEAST_HISTORY else ())
     yield _Tail("applied", None, "", _shared(base.applied, manifest.applied))
     yield _Tail("released", None, "", _shared(base.released, manifest.released))
     active, idle = _active_since(manifest), list[TableEntry]()

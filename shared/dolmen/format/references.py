@@ -17,6 +17,7 @@ from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Ov
 from dolmen.format.manifest import (
     AppliedId,
     Counts,
+    Deed,
     HistoryEntry,
     Manifest,
     Mark,
@@ -56,6 +57,7 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     Blob: ("offset", "length", "crc32"),
     ColumnStats: ("min", "max", "nulls", "nans"),
     Counts: Counts.__struct_fields__,
+    Deed: Deed.__struct_fields__,
     DataFile: ("size", "rows", "footer", "row_ts", "row_ts_bounds", "applied_through", "stats"),
     Field: ("id", "name", "type", "nullable"),
     HistoryEntry: HistoryEntry.__struct_fields__,  # names a manifest, which lives as long as its version
@@ -63,7 +65,7 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     Manifest: (
         "format_version", "version", "attempt", "previous", "commit_id", "commit_ts", "created_at", "operation",
         "counts", "data_change", "history", "applied", "orphan_cutoff", "revoked_intents", "horizon", "horizon_at",
-        "freed", "swept", "properties", "tags", "features",
+        "freed", "swept", "properties", "tags", "features", "did", "did_more", "message",
     ),
     Mark: Mark.__struct_fields__,
     Overlay: ("file", "applied_through"),
