@@ -186,6 +186,28 @@ class Database:
             transaction.drop_table(name)
             return transaction.commit()
 
+    def rename_table(self, old: str, new: str) -> Commit:
+        """Gives a table another name. Its rows, settings and history stay; older versions show it under the old one.
+
+        The memory of a table of changes (``<old>__deleted``) is renamed with it. Whoever knows the old name finds no
+        table any more: handles, declarations, delete requests, and files dropped for it.
+
+        Args:
+            new: see ``create_table``.
+
+        Raises:
+            TableNotFoundError: there is no table ``old``.
+            TableExistsError: the new name, or that of the memory, is taken.
+            InputError: the new name is the old one.
+            InvalidNameError: it can't be a table's name, or leaves no room for the memory's.
+        """
+        check_table_name(new)
+        with Transaction(self._context, "rename_table") as transaction:
+            if new in transaction.base.tables:
+                transaction.refresh()  # somebody may have dropped it
+            transaction.rename_table(old, new)
+            return transaction.commit()
+
     def set(self, **changes: Any) -> Commit:
         """Changes settings of this database, in one commit: ``set(retention="7d")``.
 

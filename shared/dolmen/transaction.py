@@ -15,7 +15,7 @@ from dolmen.commit.change import Change
 from dolmen.commit.draft import Draft
 from dolmen.commit.loop import STAMP_SECONDS
 from dolmen.commit.loop import commit as commit_change
-from dolmen.commit.statements import Claim, Create, Drop, Statement, is_prepared
+from dolmen.commit.statements import Claim, Create, Drop, Rename, Statement, is_prepared
 from dolmen.commit.upkeep import SetProperties
 from dolmen.commit.workbench import Workbench
 from dolmen.context import Context
@@ -113,6 +113,14 @@ class Transaction:
     def drop_table(self, name: str) -> None:
         """See ``Database.drop_table``."""
         self.add(Drop(name, self.entry(name).uuid))
+
+    def rename_table(self, old: str, new: str) -> TransactionTable:
+        """See ``Database.rename_table``. Statements that follow find the table under its new name alone."""
+        check_table_name(new)
+        if old == new:
+            raise InputError(f"table {old!r} has this name already: give another one")
+        self.add(Rename(old, self.entry(old).uuid, new))
+        return TransactionTable(self, new)
 
     def set(self, **changes: Any) -> None:
         """See ``Database.set``."""
@@ -325,15 +333,16 @@ class Transaction:
         self._statements.append(statement)
         self._draft, self._seen = draft, None
 
-    def changes(self, name: str) -> bool:
-        """Whether a statement so far is about this table."""
-        return any(statement.name == name for statement in self._statements)
+    def changes(self, uuid: str) -> bool:
+        """Whether a statement so far is about this table, whatever it was called then."""
+        return any(statement.uuid == uuid for statement in self._statements)
 
     def claim(self, name: str, predicate: Predicate | None) -> None:
         """Remembers a read: the commit is valid only if no later version changes its answer."""
-        entry = self.base.tables.get(name)
-        if entry is None:
+        known = self.base.name_of(self.manifest.table(name).uuid)
+        if known is None:
             return  # created by this transaction: nobody else can have changed it
+        entry = self.base.tables[known]
         schema = self.context.segments.whole(entry).schema
 
         def may_match(file: DataFile | Segment) -> bool:
@@ -341,7 +350,7 @@ class Transaction:
                 return True
             return judge(predicate, known_bounds(file, schema, columns(predicate)), file.rows) is not Verdict.NEVER
 
-        self._claims.append(Claim(name, entry.uuid, entry.epoch, self.base.commit_ts, may_match))
+        self._claims.append(Claim(known, entry.uuid, entry.epoch, self.base.commit_ts, may_match))
 
     def __repr__(self) -> str:
         tables = sorted({statement.name for statement in self._statements if statement.name})

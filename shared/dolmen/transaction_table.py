@@ -87,10 +87,10 @@ class TransactionTable(ReadableTable):
         transaction = self._transaction
 
         def state(entry: TableEntry, digest: RowDigest | None) -> Statement:
-            base = transaction.base.tables.get(self.name)
+            known = transaction.base.name_of(entry.uuid)
             intent = transaction.intent
             files = mutation.append(self._context, self.name, entry, data, request, intent, digest).files
-            epoch, base_ts = base.epoch if base else 0, transaction.base.commit_ts
+            epoch, base_ts = transaction.base.tables[known].epoch if known else 0, transaction.base.commit_ts
             return Overwrite(self.name, entry.uuid, epoch, base_ts, files, force, request)
 
         self._write("overwrite", data, request, state)
@@ -182,7 +182,7 @@ class TransactionTable(ReadableTable):
         statement = mutation.delete_positions(
             context, transaction.bench, transaction.manifest, self.name, where, request
         )
-        if statement is None and transaction.changes(self.name):
+        if statement is None and transaction.changes(entry.uuid):
             # What stands before it may be why it found nothing, and may be taken out (Change.without).
             return DeletePositions.of(self.name, entry.uuid, {}, request)
         return statement

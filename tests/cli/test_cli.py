@@ -53,6 +53,21 @@ def test_files_of_each_format_are_appended_in_one_commit(cli: Cli, tmp_path: Pat
     assert ids(cli("scan", "events", "--json")) == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
+def test_a_table_is_renamed(events: Cli) -> None:
+    renamed = events("rename", "events", "archive", "--json")
+    assert renamed.code == 0
+    assert json.loads(renamed.out)["operation"] == "rename_table"
+    assert [table["table"] for table in json.loads(events("tables", "--json").out)] == ["archive"]
+    assert ids(events("scan", "archive", "--json")) == [1, 2, 3, 4, 5, 6]
+    assert "rename events(archive)" in events("history").out
+    assert [table["table"] for table in json.loads(events("tables", "--version", 2, "--json").out)] == ["events"]
+    missing = events("rename", "events", "other")
+    assert (missing.code, "TableNotFoundError" in missing.err) == (3, True)
+    assert events("create", "events", "--like", EVENTS).code == 0
+    taken = events("rename", "events", "archive")
+    assert (taken.code, "TableExistsError" in taken.err) == (2, True)
+
+
 def test_a_delete_by_predicate_by_keys_by_file_and_by_position(events: Cli, tmp_path: Path) -> None:
     assert events("delete", "events", "--where", "id = 1").code == 0
     assert events("delete", "events", "--keys", "2, 3").code == 0

@@ -193,6 +193,28 @@ def test_files_that_were_dropped_long_after_their_table_was_created_are_not_look
     assert not was_there(newest + SETTLED_AFTER_US + 1, "events_2")
 
 
+def test_a_table_that_got_its_name_by_a_rename_was_not_there_before() -> None:
+    """Its epoch tells of the time when it was created under another name."""
+    database = Database(open_store("memory://renamed"), Runtime())
+    database.create_table("old", SCHEMA)
+    database.rename_table("old", "events")
+    at = database.transaction().base.created_at
+
+    def was_there(created_us: int, table: str = "events") -> bool:
+        seen = database.transaction().base
+        return table_was_there(seen, table, Drop("drops", "landing/events/a.csv", 1, "e", created_us=created_us))
+
+    assert not was_there(at + SETTLED_AFTER_US)
+    assert was_there(at + SETTLED_AFTER_US + 1)
+    with database.transaction() as transaction:  # more than the history tells of one commit
+        for number in range(4):
+            transaction.create_table(f"t{number}", SCHEMA)
+        transaction.rename_table("events", "newest")
+    at = database.transaction().base.created_at
+    assert not was_there(at + SETTLED_AFTER_US, "newest")
+    assert was_there(at + SETTLED_AFTER_US + 1, "newest")
+
+
 def test_the_look_costs_nothing_where_the_table_was_there(world: World) -> None:
     world.create()
     asked: list[str] = []

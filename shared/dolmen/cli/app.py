@@ -155,6 +155,18 @@ def drop(table: TableName, database: DatabaseUrl, yes: Yes = False, as_json: Jso
 
 
 @app.command()
+def rename(
+    table: TableName,
+    new: Annotated[str, typer.Argument(help="Its new name.", metavar="NEW")],
+    database: DatabaseUrl,
+    as_json: Json = False,
+) -> None:
+    """Give a table another name; no row is touched. Files dropped for the old name, delete requests and declarations
+    that name it do not follow: change them, too."""
+    print_commit(dolmen.open(database).rename_table(table, new), as_json)
+
+
+@app.command()
 def scan(
     table: TableName,
     database: DatabaseUrl,

@@ -73,15 +73,15 @@ class Change:
         """
         if not ids:
             return self
-        gone = set[str | None]()  # tables that a request taken out has changed
+        gone = set[str]()  # uuids of tables that a request taken out has changed: their names may change in between
         taken_out = [_is_taken_out(statement, ids) for statement in self.statements]
         for statement, is_out in zip(self.statements, taken_out, strict=True):
             if is_out:
-                gone.add(statement.name)
-            elif isinstance(statement, DeletePositions) and statement.name in gone:
+                gone.add(statement.uuid)
+            elif isinstance(statement, DeletePositions) and statement.uuid in gone:
                 raise ConflictError(f"table {statement.name!r}: rows were looked up after a request applied meanwhile")
         for claim in self.claims:
-            if claim.name in gone:
+            if claim.uuid in gone:
                 raise ConflictError(f"table {claim.name!r} was read beside a request applied meanwhile")
         return replace(
             self,

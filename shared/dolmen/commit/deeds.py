@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dolmen.commit.draft import Draft
-from dolmen.commit.statements import Create, DeletePositions, Drop, Overwrite, Statement, Write
+from dolmen.commit.statements import Create, DeletePositions, Drop, Overwrite, Rename, Statement, Write
 from dolmen.commit.upkeep import Compact, MergeSegments, Resolve, SetProperties
 from dolmen.format.manifest import Deed
 
@@ -26,6 +26,8 @@ def deed_of(statement: Statement, draft: Draft) -> Deed | None:
             return Deed(statement.name, "create")
         case Drop():
             return Deed(statement.name, "drop")
+        case Rename(to=to):
+            return Deed(statement.name, "rename", (to,))
         case Overwrite():
             return Deed(statement.name, "overwrite")
         case Write(files=files, tombstones=tombstones) if files or tombstones:

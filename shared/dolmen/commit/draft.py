@@ -76,16 +76,23 @@ class Draft:
 
         Raises:
             TableNotFoundError: it has been dropped.
-            ConflictError: the name belongs to another table now.
+            ConflictError: it has another name now, or the name belongs to another table.
         """
         entry = self.tables.get(name)
+        if entry is not None and entry.uuid == uuid:
+            return self.segments.whole(entry)
+        now = next((other for other, there in self.tables.items() if there.uuid == uuid), None)
+        if now is not None:
+            raise ConflictError(
+                f"table {name!r} is called {now!r} since version {self.base.version} or one before it: open it under "
+                "that name and repeat"
+            )
         if entry is None:
             return self.base.table(name) if name not in self.base.tables else self._dropped_here(name)
-        if entry.uuid != uuid:
-            raise ConflictError(
-                f"table {name!r} was dropped and created again by version {entry.epoch}: open it anew and repeat"
-            )
-        return self.segments.whole(entry)
+        raise ConflictError(
+            f"table {name!r} was dropped and created again by version {entry.epoch}, or another table has its name "
+            "now: open it anew and repeat"
+        )
 
     def unchanged_table(self, name: str, uuid: str, epoch: int) -> TableEntry | None:
         """The table if it is still the one with this uuid and epoch; None when it was dropped or overwritten."""

@@ -19,7 +19,7 @@ from dolmen.commit.pairs import with_pairs
 from dolmen.commit.workbench import Workbench
 from dolmen.errors import ConflictError, TableExistsError
 from dolmen.format.entries import DataFile, Tombstone, Vector
-from dolmen.format.layout import memory_name, uuid_of
+from dolmen.format.layout import check_table_name, memory_name, uuid_of
 from dolmen.format.manifest import Counts, Segment, TableEntry
 from dolmen.segments.live import LiveFiles
 
@@ -29,7 +29,11 @@ class Statement(Protocol):
 
     @property
     def name(self) -> str | None:
-        """The table it is about; None for the database."""
+        """The table it is about, as it is called at this point of the change; None for the database."""
+
+    @property
+    def uuid(self) -> str:
+        """Of that table; "" for the database."""
 
     @property
     def request(self) -> str | None:
@@ -59,6 +63,11 @@ class Create:
     entry: TableEntry
     request: str | None = None
 
+    @property
+    def uuid(self) -> str:
+        """Of the new table."""
+        return self.entry.uuid
+
     def apply(self, draft: Draft, ts: int) -> None:
         """Adds the table with this version as its epoch."""
         if self.name in draft.tables:
@@ -87,6 +96,36 @@ class Drop:
         draft.counts += Counts(files_removed=_file_count(entry))
         draft.data_change = True
         del draft.tables[name]
+
+
+@dataclass(frozen=True)
+class Rename:
+    """Gives a table another name: uuid, rows and all else stay. The memory of its changes is renamed with it.
+
+    Raises TableExistsError when a name is taken, InvalidNameError when the memory's is too long.
+    """
+
+    name: str
+    uuid: str
+    to: str
+    request: str | None = None
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Moves the whole entry under its new name. Looks at everything before it changes anything."""
+        entry = draft.table(self.name, self.uuid)
+        moves = {self.name: (self.to, entry)}
+        memory = draft.tables.get(memory_name(self.name))
+        if memory and entry.sequences and memory.uuid == entry.sequences.memory:
+            name = check_table_name(memory_name(self.to))
+            moves[memory_name(self.name)] = name, draft.segments.whole(memory)
+        for name, _ in moves.values():
+            if name in draft.tables and name not in moves:
+                why = "" if name == self.to else f", and would remember the deleted keys of {self.to!r}"
+                raise TableExistsError(f"table {name!r} exists already{why}")
+        for name in moves:
+            del draft.tables[name]
+        draft.tables.update(moves.values())
+        draft.data_change = True
 
 
 @dataclass(frozen=True)
@@ -245,10 +284,10 @@ class Overwrite:
 
     def _check(self, draft: Draft) -> None:
         """Compares with the version this is applied to, not with what this very commit has done so far."""
-        entry = draft.base.tables.get(self.name)
-        if entry is None or draft.base.commit_ts == self.base_ts:
+        name = draft.base.name_of(self.uuid)  # this very commit may have renamed it
+        if name is None or draft.base.commit_ts == self.base_ts:
             return
-        entry = draft.segments.whole(entry)
+        entry = draft.segments.whole(draft.base.tables[name])
         where = f"table {self.name!r}, overwritten on commit_ts {self.base_ts}: "
         if entry.epoch != self.epoch:
             raise ConflictError(where + f"version {entry.epoch} has overwritten or restored it; repeat the overwrite")

@@ -282,6 +282,7 @@ class MoveFence:
     applied_before: int = 0
     settings: DatabaseSettings | None = None
     name: str | None = None
+    uuid: str = ""
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
@@ -316,6 +317,7 @@ class Freed:
     freed: int
     swept: int
     name: str | None = None
+    uuid: str = ""
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:

@@ -49,8 +49,8 @@ class Deed(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Args:
         table: its name; "" for the database itself.
-        what: in a word: append, upsert, delete, overwrite, create, drop, set, resolve, compact, merge.
-        over: columns of a delete's predicate or keys, or the settings that were set; the first few.
+        what: in a word: append, upsert, delete, overwrite, create, drop, rename, set, resolve, compact, merge.
+        over: columns of a delete's predicate or keys, the settings that were set, or a table's new name; the first few.
         more: how many more there were.
     """
 
@@ -314,6 +314,10 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         except KeyError:
             there = ", ".join(sorted(self.tables)) or "none"
             raise TableNotFoundError(f"no table {name!r} in version {self.version}; tables: {there}") from None
+
+    def name_of(self, uuid: str) -> str | None:
+        """What the table with this uuid is called; None if there is none. Tables are renamed: uuids stay."""
+        return next((name for name, entry in self.tables.items() if entry.uuid == uuid), None)
 
     def as_history(self) -> HistoryEntry:
         """This commit, as later manifests tell of it."""

@@ -90,11 +90,22 @@ def table_was_there(seen: Manifest, table: str, drop: Drop) -> bool:
     time of one long ago is known as not later than that of some version after it.
     """
     entry = seen.tables.get(table)
-    if entry is None or drop.created_us is None:
+    if entry is None or drop.created_us is None or _may_be_renamed(seen, table, drop.created_us - SETTLED_AFTER_US):
         return False
     inline = next((then.created_at for then in seen.history if then.version >= entry.epoch), seen.created_at)
     created_at = next((part.created_at for part in seen.segments_of("history") if part.greatest >= entry.epoch), inline)
     return created_at + SETTLED_AFTER_US < drop.created_us
+
+
+def _may_be_renamed(seen: Manifest, table: str, since_us: int) -> bool:
+    """Whether the table may have got its name at a time or later: by what the manifest itself tells of its commits."""
+    commits = (*seen.history, seen.as_history())
+    if commits[0].version > 1 and commits[0].created_at >= since_us:
+        return True  # what was done since stands partly elsewhere
+    recent = (commit for commit in commits if commit.created_at >= since_us)
+    return any(
+        commit.did_more or any(deed.what == "rename" and table in deed.over for deed in commit.did) for commit in recent
+    )
 
 
 def _without_report(landing: Landing, outcome: DropOutcome) -> DropOutcome:
