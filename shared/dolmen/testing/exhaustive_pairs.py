@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace as altered
 from typing import Any
 
 from dolmen.database import Database
-from dolmen.errors import TableExistsError, TableNotFoundError
+from dolmen.errors import ConflictError, Error, TableExistsError, TableNotFoundError
 from dolmen.ingest.folding import Request, apply_together
 from dolmen.testing.exhaustive_checks import SCHEMA, Pair, Part, Row, Truth, arrow, rows_of
-from dolmen.testing.exhaustive_run import Peer
+from dolmen.testing.exhaustive_run import Execution, Peer
+from dolmen.testing.exhaustive_steps import Outcome
 from dolmen.transaction import Transaction
 
 FIRST: tuple[Row, ...] = ((1, 10, None), (2, 20, None), (3, 30, None))
+
+
+def _says_the_new_name(execution: Execution, outcome: Outcome) -> bool:
+    return "is called" in str(outcome.error)
+
+
+RENAMED: dict[type[Error], Callable[[Execution, Outcome], bool]] = {ConflictError: _says_the_new_name}
+"""Who is refused because the table has another name by now is told that."""
 
 
 def one_table(db: Database) -> None:
@@ -96,6 +106,19 @@ def drop() -> Part:
         del truth.tables["new"]
 
     return Part("drop", lambda peer: peer.db.drop_table("new"), effect, _nothing)
+
+
+def rename(to: str) -> Part:
+    """Gives the table another name."""
+
+    def effect(truth: Truth) -> None:
+        rows = _table(truth)
+        if to in truth.tables:
+            raise TableExistsError(to)
+        truth.tables[to] = rows
+        del truth.tables["t"]
+
+    return Part(f"rename t to {to}", lambda peer: peer.db.rename_table("t", to), effect, _nothing, RENAMED)
 
 
 def increment(amount: int) -> Part:
@@ -215,6 +238,8 @@ WRITERS: tuple[Pair, ...] = (
     ),
     Pair("create/create", one_table, (create(), create()), quick=(0,)),
     Pair("create/drop", _with_new, (create(), drop())),
+    Pair("append/rename", one_table, (altered(append((4, 40, None)), may=RENAMED), rename("u"))),
+    Pair("rename/rename", one_table, (rename("u"), rename("w")), quick=(0,)),
     Pair("first create/first create", lambda db: None, (create(), create()), quick=(0,)),
     Pair("read-modify-write/read-modify-write", one_table, (increment(1), increment(2)), quick=(0,)),
     Pair("redelivery/redelivery", one_table, (batch("a", "b"), batch("a", "b")), quick=(0,), events=True),

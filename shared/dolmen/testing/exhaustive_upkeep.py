@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace as altered
 from io import BytesIO
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from dolmen.commit.statements import Write
 from dolmen.database import Database
-from dolmen.errors import StaleWriterError, VersionExpiredError
+from dolmen.errors import StaleWriterError, TableNotFoundError, VersionExpiredError
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.format.layout import POINTER
 from dolmen.ingest.cdc.applying import ingest_changes
@@ -29,6 +30,7 @@ from dolmen.testing.exhaustive_pairs import (
     delete,
     one_table,
     positions,
+    rename,
     replace,
     two_files,
     upsert,
@@ -54,6 +56,10 @@ def upkeep(name: str, task: Callable[[Peer], Any]) -> Part:
 def compacting() -> Part:
     """Rewrites the files of a table."""
     return upkeep("compact", lambda peer: compact(peer.context, "t", options=_OPTIONS))
+
+
+def _the_other_was_done(execution: Execution, outcome: Outcome) -> bool:
+    return any(other.kind != "failed" for other in execution.outcomes if other is not outcome)
 
 
 def resolving() -> Part:
@@ -251,6 +257,11 @@ UPKEEP: tuple[Pair, ...] = (
     ),
     Pair("resolve/compact", with_deletes, (resolving(), compacting())),
     Pair("compact/delete", with_deletes, (compacting(), delete("v >= 30", lambda row: row[1] >= 30))),
+    Pair(
+        "compact/rename",
+        with_deletes,
+        (altered(compacting(), may={TableNotFoundError: _the_other_was_done}), rename("u")),
+    ),
     Pair("compact/upsert", with_deletes, (compacting(), upsert((2, 21, None), (4, 41, None)))),
     Pair(
         "commit/GC",
