@@ -16,6 +16,7 @@ from dolmen.database import Database
 from dolmen.errors import ConflictError, TableExistsError, TableNotFoundError, VersionExpiredError
 from dolmen.results import Commit
 from dolmen.table import Table
+from dolmen.transaction import Transaction
 from machine import columns
 from machine.model import Landed, Row, State, Statement, TableState, told
 from machine.places import LocalPlace, Place
@@ -143,11 +144,13 @@ class Ground(RuleBasedStateMachine):
             self.landed(commit, self.state)
 
     def knows(self, handle: int, name: str) -> bool:
-        """Whether a handle has not last seen another table of this name."""
+        """Whether a handle has not last seen another table of this name, or one that has another name by now."""
         version = self.handles[handle].version
         seen = self.at(version).tables.get(name) if version else None
         now = self.state.tables.get(name)
-        return seen is None or now is None or seen.uid == now.uid
+        if seen is None or (now is None and self.state.name_of(seen.uid) is None):
+            return True
+        return now is not None and seen.uid == now.uid
 
     def unless_new(self, handle: int, name: str, write: Callable[[Table], T]) -> T:
         """What writing to a table gives; a handle that knew another one is told so once, and then knows better."""
@@ -201,6 +204,41 @@ class Ground(RuleBasedStateMachine):
             assert not is_known
             return
         self.landed(commit, self.state.without(name))
+
+    @precondition(lambda self: self.state.tables)
+    @rule(handle=HANDLES, names=st.permutations((*NAMES, "c")))
+    def rename(self, handle: int, names: Sequence[str]) -> None:
+        """Gives a table another name, or finds none, or the name taken."""
+        name, to = names[:2]
+        is_known = self.knows(handle, name)
+        try:
+            commit = self.handles[handle].rename_table(name, to)
+        except TableNotFoundError:
+            assert name not in self.state.tables
+            return
+        except TableExistsError:
+            assert to in self.state.tables
+            return
+        except ConflictError:
+            assert not is_known
+            return
+        self.landed(commit, self.state.without(name).with_table(to, self.state.tables[name]))
+
+    @precondition(lambda self: len(self.state.tables) > 1)
+    @rule(handle=HANDLES)
+    def swap(self, handle: int) -> None:
+        """Two tables take each other's names."""
+        one, other = sorted(self.state.tables)[:2]
+
+        def swapped(tx: Transaction) -> None:
+            tx.rename_table(one, "between")
+            tx.rename_table(other, one)
+            tx.rename_table("between", other)
+
+        self.handles[handle].run(swapped)
+        (commit,) = self.handles[handle].history(1)
+        tables = self.state.tables
+        self.landed(commit, self.state.with_table(one, tables[other]).with_table(other, tables[one]))
 
     @SELDOM
     @rule(handle=HANDLES, name=st.sampled_from(NAMES), shape=columns.tables())

@@ -131,6 +131,10 @@ class State:
 
     tables: Mapping[str, TableState] = field(default_factory=dict)
 
+    def name_of(self, uid: int) -> str | None:
+        """What a table is called."""
+        return next((name for name, table in self.tables.items() if table.uid == uid), None)
+
     def with_table(self, name: str, table: TableState) -> State:
         """The same but for one table."""
         return State({**self.tables, name: table})

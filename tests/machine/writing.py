@@ -187,10 +187,11 @@ class Writing(Ground):
     @rule(data=st.data(), handle=HANDLES, request=requests)
     def misuse(self, data: st.DataObject, handle: int, request: Request) -> None:
         """Another request under the same id is an error, and does nothing."""
-        name, known = self.some_table(data)
-        nothing = f'"{known.columns[0].name}" IS NULL AND "{known.columns[0].name}" IS NOT NULL'  # as none asks for
+        name, table = self.some_table(data)
+        column = f'"{table.columns[0].name}"'
+        none = f"{column} IS NULL AND {column} IS NOT NULL AND {column} IS NULL"  # no request says that
         with pytest.raises(AppliedIdError):
-            self.unless_new(handle, name, lambda table: table.delete(nothing, request=request.id))
+            self.unless_new(handle, name, lambda there: there.delete(none, request=request.id))
         assert self.observer.refresh() == self.version
 
     def _some_key(self, data: st.DataObject, table: TableState) -> tuple[str, ...]:

@@ -214,8 +214,8 @@ COMMITS: tuple[Mutation, ...] = (
         "a table of the same name takes the place of the dropped one",
         "the same name again is a new table: what was made for the old one conflicts",
         "commit/draft.py",
-        "        if entry.uuid != uuid:\n            raise ConflictError(\n",
-        "        if not uuid:\n            raise ConflictError(\n",
+        "        if entry is not None and entry.uuid == uuid:\n",
+        "        if entry is not None and uuid:\n",
     ),
     mutation(
         "a table is created over another",
