@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 import dolmen
 from dolmen.database import Database, Table
-from dolmen.errors import ConflictError, InputError
+from dolmen.errors import ConflictError, InputError, TableNotFoundError
 from dolmen.spark.failures import told
 from dolmen.spark.native import native_frames
 from dolmen.spark.origin import Origin, origins_of, origins_read
@@ -192,3 +192,29 @@ def test_columns_say_where_they_come_from(spark: SparkSession, db: Database, tab
     scan = table.scan()
     frames, _ = native_frames(spark, scan, db.url)
     assert {origin for frame in frames for origin in origins_read(frame)} == {Origin(uuid, db.version)}
+
+
+def test_a_table_that_was_renamed_is_overwritten_by_what_was_read_under_its_old_name(
+    spark: SparkSession, db: Database, table: Table
+) -> None:
+    """Frames know it by its uuid, handles by its name."""
+    frame, before = to_spark(table, where="id < 10"), ids(table)
+    new = dolmen.open(db.url)
+    new.rename_table("t", "u")
+    assert sorted(row.id for row in frame.collect()) == [id_ for id_ in before if id_ < 10]
+    with pytest.raises(TableNotFoundError, match="'t'"):
+        to_spark(table)
+    new["u"].append(some(99, 1))
+    with pytest.raises(ConflictError, match="added rows"):
+        overwrite(new["u"], frame)
+    with pytest.raises(ConflictError, match="added rows"):
+        save(frame, new, table="u")
+    new["u"].delete("id = 99", mode="positions")
+    frame = to_spark(new["u"], where="id < 10")
+    new.rename_table("u", "v")
+    overwrite(new["v"], frame)
+    assert ids(new["v"]) == [id_ for id_ in before if id_ < 10]
+    frame = to_spark(new["v"], where="id < 5")
+    new.rename_table("v", "w")
+    save(frame, new, table="w")
+    assert ids(new["w"]) == [id_ for id_ in before if id_ < 5]

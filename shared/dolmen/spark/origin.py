@@ -14,6 +14,9 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import types as s
 
+from dolmen.errors import ConflictError
+from dolmen.format.manifest import Manifest, TableEntry
+
 _KEY = "dolmen"
 
 
@@ -64,3 +67,20 @@ def _parsed(metadata: Iterable[dict[str, Any]]) -> Iterator[Origin]:
         table, _, version = str(each.get(_KEY, "")).partition("@")
         if version.isdecimal():
             yield Origin(table, int(version))
+
+
+def entry_then(seen: Manifest, name: str, uuid: str) -> TableEntry:
+    """The entry that a table has in a version, whatever it was called then.
+
+    Args:
+        name: what it is called now.
+
+    Raises:
+        TableNotFoundError: it was not there, and none of that name.
+        ConflictError: another table was called so.
+    """
+    then = seen.name_of(uuid)
+    if then is None:
+        seen.table(name)
+        raise ConflictError(f"table {name!r} was dropped and created again after version {seen.version}")
+    return seen.tables[then]

@@ -31,7 +31,7 @@ from dolmen.intent import BEAT_SECONDS
 from dolmen.runtime import shared_runtime
 from dolmen.snapshot import pin
 from dolmen.spark.failures import marked
-from dolmen.spark.origin import origins_of
+from dolmen.spark.origin import entry_then, origins_of
 from dolmen.spark.paths import worker_url
 from dolmen.spark.pulse import Pulse
 from dolmen.spark.row_sums import RowSums
@@ -207,9 +207,7 @@ def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: boo
     entry = context.segments.whole(manifest.table(given.table))
     since = _since(given, schema, entry) if overwrite and not force else None
     seen = manifest if since is None else pin(context, since, None).manifest
-    own = seen.table(given.table)
-    if own.uuid != entry.uuid:
-        raise ConflictError(f"table {given.table!r} was dropped and created again after version {seen.version}")
+    own = entry_then(seen, given.table, entry.uuid)
     plan_conform(handed_schema(schema), entry.schema)
     return WriteJob(
         url,

@@ -17,7 +17,7 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, Row
 
 from dolmen.commit.statements import Overwrite, Statement, Write
-from dolmen.errors import ConflictError, InputError, SchemaError
+from dolmen.errors import InputError, SchemaError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
@@ -28,7 +28,7 @@ from dolmen.results import Commit
 from dolmen.snapshot import pin
 from dolmen.spark.failures import FAILURES, dolmen_error, told
 from dolmen.spark.keys import KeyedTask, as_given, check_not_null, key_columns, only, tombstones, write_keyed
-from dolmen.spark.origin import origins_read
+from dolmen.spark.origin import entry_then, origins_read
 from dolmen.spark.paths import worker_url
 from dolmen.spark.reports import REPORT, Reported
 from dolmen.spark.row_sums import RowSums
@@ -97,9 +97,7 @@ def overwrite(
         if since is not None:
             read.add(since)
         base = pin(table.context, min(read), None).manifest if read else transaction.base
-        own = base.table(table.name)
-        if own.uuid != entry.uuid:
-            raise ConflictError(f"table {table.name!r} was dropped and created again after version {base.version}")
+        own = entry_then(base, table.name, entry.uuid)
         files, sums = write_frame(transaction, table.name, frame, asked)
         made = Overwrite(table.name, entry.uuid, own.epoch, base.commit_ts, files, force, request)
         return made, [None, sums.content()]
