@@ -59,6 +59,21 @@ def test_poison_is_rejected_and_the_rest_of_its_batch_goes_in(world: World) -> N
     assert "table name 'Events'" in reports["Events/6.csv"]["reason"]
 
 
+def test_a_renamed_table_is_dropped_for_under_its_new_name(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.create()
+    before = world.drop("events/1.csv", f"{HEAD}1,1,x\n")
+    assert world.ingest(before) == []
+    world.database.rename_table("events", "log")
+    late = world.drop("events/2.csv", f"{HEAD}2,2,x\n")
+    assert world.ingest(before, late, world.drop("log/3.csv", f"{HEAD}3,3,x\n")) == []
+    assert world.ids("log") == [1, 3]
+    [report] = world.rejects().values()
+    assert (report["file"], "no table 'events': create it" in report["reason"]) == ("events/2.csv", True)
+    monkeypatch.setenv("DOLMEN_AUTO_CREATE", "1")
+    assert world.ingest(before, world.drop("events/4.csv", f"{HEAD}4,4,x\n")) == []
+    assert (world.ids("log"), world.ids()) == ([1, 3], [4])
+
+
 def test_a_report_says_all_that_is_needed_to_act(world: World) -> None:
     world.create()
     record = world.drop("events/2026/bad.csv", f"{HEAD}1,1,x\n\n2,2\n")
