@@ -157,7 +157,7 @@ def drop(table: TableName, database: DatabaseUrl, yes: Yes = False, as_json: Jso
 @app.command()
 def rename(
     table: TableName,
-    new: Annotated[str, typer.Argument(help="Its new name.", metavar="NEW")],
+    new: Annotated[str, typer.Argument(help="Its new name.")],
     database: DatabaseUrl,
     as_json: Json = False,
 ) -> None:
