@@ -236,7 +236,7 @@ def test_symbolic_links_bring_nothing_in_from_outside(cli: Cli, landing: Path, t
     done = json.loads(cli("backfill", entrance, "--auto-create", "--json").out)
     assert (done["ingested"], done.get("rejected", 0)) == (4, 0), done
     drop = Drop(backfill.DIRECTORY_BUCKET, "events/file.csv", 1, "0")
-    for key in ("events/file.csv", "events/folder/secret.csv", "linked/secret.csv", "../outside/secret.csv", "a//b"):
+    for key in ("events/file.csv", "events/folder/secret.csv", "linked/secret.csv", "../outside/secret.csv"):
         assert backfill.Source.of(str(landing)).landing.place(replace(drop, key=key)) is None
     db = dolmen.open(str(tmp_path / "db"))
     assert "secret" not in str([db.table(name).scan().to_arrow().to_pylist() for name in db.tables()])
