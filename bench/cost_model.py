@@ -88,7 +88,7 @@ class Load:
 
     @property
     def logged_gigabytes(self) -> float:
-        """What the functions log a day."""
+        """Gigabytes that the functions log in a day."""
         return (self.files + self.delete_messages) * self.line_bytes / 1e9
 
     @property

@@ -1,4 +1,4 @@
-"""What callers give: checked where it comes in, so that nothing of another type or size gets as far as a manifest."""
+"""Checks of public arguments: nothing of a wrong type or size gets as far as a manifest."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from dolmen.errors import InputError
 
 MAX_REQUEST_BYTES = 4096
-"""Of a request's id, in UTF-8: room for the URL of any object of S3 and its version."""
+"""The longest request id, in UTF-8: the URL of any object of S3 and its version fit."""
 MAX_OPERATION_LENGTH = 64
 MAX_MESSAGE_BYTES = 256
-"""Of what a commit's author says of it: 64 of these stand in every manifest."""
+"""The longest message of a commit, in UTF-8: every manifest holds 64 of them."""
 MAX_SHOWN = 60
 """Characters of a wrong value that an error shows."""
 

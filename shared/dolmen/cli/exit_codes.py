@@ -37,7 +37,7 @@ INCOMPLETE = 9
 """What background work ends with when it left something undone."""
 
 DECLINED = 4
-"""What a command ends with that asked and was told no: nothing was changed."""
+"""Exit code of a command whose question was answered with no: nothing was changed."""
 
 INTERRUPTED, BROKEN_PIPE = 130, 141
 """As shells count what SIGINT and SIGPIPE end."""

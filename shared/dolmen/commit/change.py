@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from dolmen import arguments
 from dolmen.commit.applied import find_applied
-from dolmen.commit.deeds import deed_of, told
+from dolmen.commit.deeds import deed_of, summarize
 from dolmen.commit.draft import Draft
 from dolmen.commit.statements import Claim, DeletePositions, Statement, Write, is_prepared
 from dolmen.commit.workbench import Workbench
@@ -125,7 +125,7 @@ class Change:
                 deeds.append(deed)
         if self.upkeep and not draft.changed:
             return None
-        did, did_more = told(deeds)
+        did, did_more = summarize(deeds)
         return draft.finish(
             attempt=attempt,
             commit_id=self.commit_id,

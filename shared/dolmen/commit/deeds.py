@@ -1,4 +1,4 @@
-"""What statements did, in words: for the history, and without a value of any row."""
+"""Deeds: statements in words, for the history. They hold no value of any row."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from dolmen.format.manifest import Deed
 MOST_DEEDS = 4
 MOST_NAMES = 4
 MOST_CHARACTERS = 64
-"""Of deeds in a commit, of names in a deed, and of a name: beyond it counted or cut: manifests hold 64 of these."""
+"""Limits of deeds in a commit, names in a deed, and characters in a name. Manifests hold 64 commits, so the rest is
+only counted, and a longer name is cut."""
 
 
 def deed_of(statement: Statement, draft: Draft) -> Deed | None:
-    """What a statement has done to a table, or with table "" to the database; None for what is no one's business.
+    """Describes a statement; None for upkeep that users do not look for. A deed of the database has the table "".
 
     Args:
         draft: after it was applied; before it for one that drops a table.
@@ -47,8 +48,8 @@ def deed_of(statement: Statement, draft: Draft) -> Deed | None:
     return None
 
 
-def told(deeds: Iterable[Deed]) -> tuple[tuple[Deed, ...], int]:
-    """Deeds as a manifest holds them: each once, no more than a few; and how many more there were."""
+def summarize(deeds: Iterable[Deed]) -> tuple[tuple[Deed, ...], int]:
+    """Returns the deeds that a manifest holds, each once and at most ``MOST_DEEDS``, and how many more there were."""
     once = list(dict.fromkeys(deeds))
     return tuple(map(_short, once[:MOST_DEEDS])), max(0, len(once) - MOST_DEEDS)
 

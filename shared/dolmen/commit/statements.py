@@ -33,7 +33,7 @@ class Statement(Protocol):
 
     @property
     def uuid(self) -> str:
-        """Of that table; "" for the database."""
+        """The uuid of that table; "" for the database."""
 
     @property
     def request(self) -> str | None:
