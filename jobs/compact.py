@@ -24,6 +24,7 @@ from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.telling import facts_of
 from dolmen.spark.compaction import compact
 from dolmen.spark.failures import FAILURES
+from dolmen.spark.session import job_session
 
 STEPS = "resolve", "compact", "merge"
 RESOLVE_BYTES = 4 << 30
@@ -50,9 +51,8 @@ def main(
     if not chosen or not set(chosen) <= set(STEPS):
         raise InputError(f"--steps {steps}: give some of {','.join(STEPS)}")
     opened = dolmen.open(database)
-    builder = SparkSession.builder.appName(f"dolmen compact {opened.url}")
     with Doing(quiet=as_json) as doing:
-        spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+        spark = job_session(f"dolmen compact {opened.url}")
         job = _Job(spark, opened, doing, recluster=recluster, dry_run=dry_run)
         job.tables(table or opened.tables(), ["compact"] if dry_run else chosen)
         if "merge" in chosen and not dry_run and table is None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Annotated, Optional, cast
 
 import typer
-from pyspark.sql import SparkSession
 
 import dolmen
 from dolmen.cli.jobs import run_job
 from dolmen.cli.options import At, DatabaseUrl, Json, Version
 from dolmen.cli.output import console, print_json
 from dolmen.spark.export import Format, export
+from dolmen.spark.session import job_session
 
 
 def main(
@@ -34,7 +34,6 @@ def main(
     if version is None and at is None:
         version = opened.version
     pinned = opened.at(version=version, timestamp=at)
-    builder = SparkSession.builder.appName(f"dolmen export {opened.url} {table}")
     done = export(
         pinned.table(table),
         to,
@@ -42,7 +41,7 @@ def main(
         columns=[name.strip() for name in columns.split(",")] if columns else None,
         where=where,
         overwrite=overwrite,
-        spark=builder.config("spark.ui.showConsoleProgress", "false").getOrCreate(),
+        spark=job_session(f"dolmen export {opened.url} {table}"),
     )
     if as_json:
         print_json({"table": table, "version": pinned.version, "rows": done.rows, "url": done.url})

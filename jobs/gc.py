@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from pyspark.sql import SparkSession
 
 import dolmen
 from dolmen.cli.exit_codes import INCOMPLETE
@@ -18,6 +17,7 @@ from dolmen.cli.output import console, print_json
 from dolmen.maintenance.gc_report import Collected
 from dolmen.maintenance.telling import facts_of
 from dolmen.spark.collection import gc
+from dolmen.spark.session import job_session
 
 
 def main(
@@ -32,9 +32,8 @@ def main(
     """
     opened = dolmen.open(database)
     began = opened.runtime.monotonic()
-    builder = SparkSession.builder.appName(f"dolmen gc {opened.url}")
     with Doing(quiet=as_json) as doing:
-        spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+        spark = job_session(f"dolmen gc {opened.url}")
         doing.say(opened.runtime.monotonic() - began, "looking" if dry_run else "collecting")
         done = gc(spark, opened, dry_run=dry_run, full=full)
     _report(done, as_json=as_json)

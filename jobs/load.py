@@ -10,7 +10,6 @@ import os
 from typing import Annotated, Any, Optional
 
 import typer
-from pyspark.sql import SparkSession
 
 import dolmen
 from dolmen.cli.exit_codes import INCOMPLETE
@@ -23,6 +22,7 @@ from dolmen.ingest.backfill import Source
 from dolmen.ingest.handed import HandedDrops
 from dolmen.ingest.settings import Settings
 from dolmen.spark.load import MAX_FILES, Loaded, load
+from dolmen.spark.session import job_session
 from dolmen.store.url import open_store
 
 
@@ -67,10 +67,9 @@ def main(
             runtime=opened.runtime,
         )
         place = source.landing
-    builder = SparkSession.builder.appName(f"dolmen load {opened.url}")
     with Doing(quiet=as_json) as doing:
         done = load(
-            builder.config("spark.ui.showConsoleProgress", "false").getOrCreate(),
+            job_session(f"dolmen load {opened.url}"),
             opened,
             source,
             landing=place,

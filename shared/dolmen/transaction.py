@@ -352,6 +352,17 @@ class Transaction:
 
         self._claims.append(Claim(known, entry.uuid, entry.epoch, self.base.commit_ts, may_match))
 
+    def rely_on(self, claim: Claim) -> None:
+        """Remembers what was read in an older version than the base: the commit is valid only if it still holds.
+
+        Raises:
+            ConflictError: it does not hold in the base.
+        """
+        self._open()
+        with self.context.reading(self.base.version):
+            claim.check(Draft(self.base, self.context.segments))
+        self._claims.append(claim)
+
     def __repr__(self) -> str:
         tables = sorted({statement.name for statement in self._statements if statement.name})
         state = "ended" if self._done else "open"

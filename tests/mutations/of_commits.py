@@ -144,8 +144,8 @@ COMMITS: tuple[Mutation, ...] = (
         "what was applied meanwhile loses its id and keeps its rows",
         "of a batch that is applied in part the rest is built without what those ids are bound to",
         "commit/change.py",
-        "            statements=tuple(one for one, is_out in zip(self.statements, taken_out, strict=True) if not is_out),\n",
-        "            statements=self.statements,\n",
+        "        left = tuple(one for one, is_out in zip(self.statements, taken_out, strict=True) if not is_out)\n",
+        "        left = self.statements\n",
     ),
     mutation(
         "a batch is committed without one of its ids",

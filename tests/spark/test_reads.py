@@ -13,8 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dolmen.database import Database, Table
-from dolmen.errors import Error, PredicateError, SchemaError
+from dolmen.errors import CorruptionError, Error, PredicateError, SchemaError
 from dolmen.spark import native as reading
+from dolmen.spark.failures import told
 from dolmen.spark.read import to_spark
 from support.spark_history import History, listed, rows_of
 
@@ -98,6 +99,21 @@ def test_a_file_that_is_gone_is_an_error_and_not_fewer_rows(spark: SparkSession,
         (tmp_path / "db" / file.file.path).unlink()
     with pytest.raises((PySparkException, Py4JJavaError), match="does not exist"):
         frame.collect()
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_another_file_in_the_place_of_one_is_an_error_and_not_other_rows(
+    deleted: bool, spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    if deleted:
+        table.delete("x < 10", mode="positions")
+    table.append(some(1000, 5))
+    first, *_, last = (tmp_path / "db" / file.file.path for file in table.scan().plan.files)
+    first.unlink()
+    first.write_bytes(last.read_bytes())
+    for native in (True, False):
+        with pytest.raises(CorruptionError, match=r"it has \d+ bytes, not the \d+ of its entry"), told():
+            to_spark(table, native=native).collect()
 
 
 def test_too_much_for_one_filter_is_read_by_workers(

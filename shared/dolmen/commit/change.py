@@ -80,12 +80,13 @@ class Change:
                 gone.add(statement.uuid)
             elif isinstance(statement, DeletePositions) and statement.uuid in gone:
                 raise ConflictError(f"table {statement.name!r}: rows were looked up after a request applied meanwhile")
-        for claim in self.claims:
+        left = tuple(one for one, is_out in zip(self.statements, taken_out, strict=True) if not is_out)
+        for claim in self.claims if left else ():  # of what has happened already nothing is left that could go wrong
             if claim.uuid in gone:
                 raise ConflictError(f"table {claim.name!r} was read beside a request applied meanwhile")
         return replace(
             self,
-            statements=tuple(one for one, is_out in zip(self.statements, taken_out, strict=True) if not is_out),
+            statements=left,
             applied={id_: digest for id_, digest in self.applied.items() if id_ not in ids},
         )
 

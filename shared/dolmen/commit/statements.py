@@ -320,6 +320,7 @@ class Claim:
         base_ts: ``commit_ts`` of the version that was read.
         epoch: the table's epoch in that version.
         may_match: whether a data file, or any of a segment, may hold rows of what was read (by its statistics).
+        advice: what the error tells its reader to do.
     """
 
     name: str
@@ -327,6 +328,7 @@ class Claim:
     epoch: int
     base_ts: int
     may_match: Callable[[DataFile | Segment], bool]
+    advice: str = "repeat the transaction"
 
     def check(self, draft: Draft) -> None:
         """Raises ConflictError if the answer may differ in this base. Errs on the safe side."""
@@ -336,10 +338,10 @@ class Claim:
         entry = draft.table(self.name, self.uuid)
         where = f"table {self.name!r}, read at commit_ts {self.base_ts}: version {base.version} "
         if entry.epoch != self.epoch:
-            raise ConflictError(where + "has overwritten or restored it; repeat the transaction")
+            raise ConflictError(where + f"has overwritten or restored it; {self.advice}")
         if entry.last_delete_ts > self.base_ts:
-            raise ConflictError(where + "or one before it deleted rows; repeat the transaction")
+            raise ConflictError(where + f"or one before it deleted rows; {self.advice}")
         files = any(file.greatest_row_ts > self.base_ts and self.may_match(file) for file in entry.files)
         spilled = (segment for segment in entry.segments_of("files") if segment.greatest > self.base_ts)
         if files or any(self.may_match(segment) for segment in spilled):
-            raise ConflictError(where + "or one before it added rows that may match; repeat the transaction")
+            raise ConflictError(where + f"or one before it added rows that may match; {self.advice}")

@@ -30,6 +30,7 @@ from dolmen.spark.merge_clauses import Clauses, Delete, WhenMatched, WhenNotMatc
 from dolmen.spark.merge_plan import MergePlan
 from dolmen.spark.merge_source import Source
 from dolmen.spark.merge_tasks import MergeTask, matched_twice, write_merged
+from dolmen.spark.origin import Reliance
 from dolmen.spark.read import to_spark
 from dolmen.spark.reports import REPORT, Reported
 from dolmen.spark.types import is_own, quoted
@@ -47,6 +48,8 @@ def merge(
     when_not_matched: WhenNotMatched = "insert",
     when_not_matched_by_source: WhenNotMatchedBySource = None,
     *,
+    since: int | None = None,
+    force: bool = False,
     request: str | None = None,
 ) -> Commit:
     """Updates, deletes and inserts rows of a table by those of a DataFrame, in one commit (SQL's MERGE).
@@ -69,16 +72,19 @@ def merge(
             list, or None.
         when_not_matched_by_source: for target rows without a source row: "delete", a mapping, ``Update``, ``Delete``, a
             list, or None. Anything but None reads the whole table.
+        since, force: as for ``upsert``: the source is evaluated once, and so can't be made anew for a newer version.
         request: an id under which this is applied once, however often it is tried.
 
     Raises:
         InputError: several source rows match one target row; no clause; an expression that Spark refuses.
         SchemaError: columns or types do not match the table's; raised before a task begins.
         RowError: a value does not fit; or a NULL in ``on`` where that is the primary key.
-        ConflictError: others changed what was read, a hundred times in a row.
+        ConflictError: others have added or deleted rows after the oldest version that the DataFrame reads of this
+            table; or they changed what the merge itself read, a hundred times in a row.
         PySparkException: a task failed by something that is not of dolmen.
     """
     check_frame(frame)
+    reliance = Reliance.of(since, force)
     clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
     entry = table.context.segments.whole(table.context.head.refresh().manifest.table(table.name))
     fields = key_fields(entry, on)
@@ -87,16 +93,16 @@ def merge(
         raise SchemaError(f"the DataFrame has no column {missing[0]!r}, which the merge goes by")
     is_whole = set(frame.columns) == {field.name for field in entry.schema.fields}
     if clauses.is_upsert and is_whole and _is_primary(fields, entry):
-        return upsert(table, frame, names, request=request)
+        return upsert(table, frame, names, since=since, force=force, request=request)
     if clauses.is_delete:
-        return delete(table, _without_nulls(frame, names), names, request=request)
+        return delete(table, _without_nulls(frame, names), names, since=since, force=force, request=request)
     if own := [name for name in (*frame.columns, *(field.name for field in entry.schema.fields)) if is_own(name)]:
         raise SchemaError(
             f"column {own[0]!r}: merges have columns of that name themselves; rename it (withColumnRenamed)"
         )
     source = Source(frame, fields)
     try:
-        merging = _Merging(table.name, frame, source, clauses, names, request)
+        merging = _Merging(table.name, frame, source, clauses, names, request, reliance)
         return replay(table.context, merging.run, "merge").commit
     finally:
         source.close()
@@ -112,6 +118,7 @@ class _Merging:
     clauses: Clauses
     on: Sequence[str]
     request: str | None
+    reliance: Reliance
 
     def run(self, transaction: Transaction) -> None:
         """Does it all but the commit."""
@@ -121,6 +128,7 @@ class _Merging:
         applied = transaction.has_applied(self.request)
         if not applied:
             plan.check(self.frame)
+            self.reliance.state(transaction, self.table, self.frame)
         if self.request is not None:
             compared = not applied or is_compared(transaction, self.request)
             transaction.bind(self.request, self._digest() if compared else "")

@@ -31,7 +31,7 @@ from dolmen.segments.tombstones import Suspects
 from dolmen.spark.by_file import SOURCES, ByFile
 from dolmen.spark.deleted_bits import is_deleted
 from dolmen.spark.origin import Origin
-from dolmen.spark.parquet import read_parquet
+from dolmen.spark.parquet import check_sizes, read_parquet
 from dolmen.spark.predicates import Unsupported, to_column
 from dolmen.spark.row_index import RowIndex
 from dolmen.spark.tasks import FILE, ROW
@@ -61,6 +61,9 @@ def native_frames(
     Args:
         root: the database's URL, as Spark knows it.
         with_positions: add the columns ``FILE`` and ``ROW``.
+
+    Raises:
+        CorruptionError: a file in a directory has not the size that the manifest says.
     """
     return _Native(spark, scan, root, with_positions).frames()
 
@@ -81,6 +84,7 @@ class _Native:
     def frames(self) -> tuple[list[DataFrame], list[FilePlan]]:
         """See ``native_frames``."""
         plan, frames, rest = self._plan, list[DataFrame](), list[FilePlan]()
+        check_sizes(self._root, (file.file for file in plan.files))
         plain, others = list[FilePlan](), list[FilePlan]()
         for file in plan.files:
             (others if file.tombstones or file.file.vector or self._with_ts else plain).append(file)

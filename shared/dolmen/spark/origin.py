@@ -14,8 +14,12 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import types as s
 
+from dolmen import arguments
+from dolmen.commit.statements import Claim
 from dolmen.errors import ConflictError
 from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.snapshot import pin
+from dolmen.transaction import Transaction
 
 _KEY = "dolmen"
 
@@ -67,6 +71,50 @@ def _parsed(metadata: Iterable[dict[str, Any]]) -> Iterator[Origin]:
         table, _, version = str(each.get(_KEY, "")).partition("@")
         if version.isdecimal():
             yield Origin(table, int(version))
+
+
+@dataclass(frozen=True)
+class Reliance:
+    """What a write by keys relies on: that nobody has changed the table since its frame was read of it.
+
+    Rows that are replaced or removed by their keys are lost if others have changed them after the version that the
+    frame shows. Which rows the frame has looked at is not known, so any change counts. A frame that reads nothing of
+    the table relies on nothing.
+
+    Args:
+        since: a version that its rows were made from in a way that Spark's plan does not show.
+        force: it relies on nothing.
+    """
+
+    since: int | None
+    force: bool
+
+    @classmethod
+    def of(cls, since: int | None, force: bool) -> Reliance:
+        """Checks both. Raises InputError."""
+        return cls(None if since is None else arguments.number("since", since), arguments.flag("force", force))
+
+    def oldest(self, frame: DataFrame, table: str) -> int | None:
+        """The oldest version that a frame reads of a table (its uuid), or was made from; None if there is none."""
+        read = {origin.version for origin in origins_read(frame) if origin.table == table}
+        return min(read if self.since is None else {*read, self.since}, default=None)
+
+    def state(self, transaction: Transaction, name: str, frame: DataFrame) -> None:
+        """Makes the commit valid only if it holds.
+
+        Raises:
+            ConflictError: others have added or deleted rows after that version.
+            VersionNotFoundError, VersionExpiredError: that version is not there, or no more.
+        """
+        uuid = transaction.entry(name).uuid
+        oldest = None if self.force else self.oldest(frame, uuid)
+        if oldest is None:
+            return
+        base = transaction.base
+        seen = base if oldest == base.version else pin(transaction.context, oldest, None).manifest
+        epoch = entry_then(seen, name, uuid).epoch
+        advice = f"these rows were made from version {oldest}: make the frame anew and repeat, or give force=True"
+        transaction.rely_on(Claim(name, uuid, epoch, seen.commit_ts, lambda _: True, advice))
 
 
 def entry_then(seen: Manifest, name: str, uuid: str) -> TableEntry:

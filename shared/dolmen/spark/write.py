@@ -28,7 +28,7 @@ from dolmen.results import Commit
 from dolmen.snapshot import pin
 from dolmen.spark.failures import FAILURES, dolmen_error, told
 from dolmen.spark.keys import KeyedTask, as_given, check_not_null, key_columns, only, tombstones, write_keyed
-from dolmen.spark.origin import entry_then, origins_read
+from dolmen.spark.origin import Reliance, entry_then
 from dolmen.spark.paths import worker_url
 from dolmen.spark.reports import REPORT, Reported
 from dolmen.spark.row_sums import RowSums
@@ -89,14 +89,13 @@ def overwrite(
         VersionNotFoundError, VersionExpiredError: there is no version ``since``, or no more.
     """
     check_frame(frame)
+    reliance = Reliance.of(since, force)
 
     def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
         if asked is Asked.ONLY:
             return None, [None, write_frame(transaction, table.name, frame, asked)[1].content()]
-        read = {origin.version for origin in origins_read(frame) if origin.table == entry.uuid}
-        if since is not None:
-            read.add(since)
-        base = pin(table.context, min(read), None).manifest if read else transaction.base
+        oldest = reliance.oldest(frame, entry.uuid)
+        base = transaction.base if oldest is None else pin(table.context, oldest, None).manifest
         own = entry_then(base, table.name, entry.uuid)
         files, sums = write_frame(transaction, table.name, frame, asked)
         made = Overwrite(table.name, entry.uuid, own.epoch, base.commit_ts, files, force, request)
@@ -106,33 +105,52 @@ def overwrite(
 
 
 def upsert(
-    table: Table, frame: DataFrame, on: str | Sequence[str] | None = None, *, request: str | None = None
+    table: Table,
+    frame: DataFrame,
+    on: str | Sequence[str] | None = None,
+    *,
+    since: int | None = None,
+    force: bool = False,
+    request: str | None = None,
 ) -> Commit:
     """Adds the rows of a DataFrame in place of all older rows with their keys, in one commit. Reads nothing of the
-    table, so it meets no conflict. There may be any number of keys.
+    table, so it meets no conflict; unless the frame itself is read of this table, which others have changed since.
+    There may be any number of keys.
 
     Args:
         frame: as for ``append``; each key at most once, as a DataFrame has no order by which the last could win.
         on: the key's columns; the primary key by default.
+        since: the version that rows of the frame were made from in a way that Spark's plan does not show, as by pandas.
+        force: replace rows that others have changed after the frame was read, too.
         request: an id under which this is applied once, however often it is tried.
 
     Raises:
         InputError: a key stands there twice; or there is nothing to go by.
         RowError: a NULL in a key, or a value that does not fit.
         SchemaError: the columns do not match the table's, or can't be a key; raised before a task begins.
-        ConflictError, PySparkException, ...: as for ``append``.
+        ConflictError: others have added or deleted rows after the oldest version that the frame reads of this table;
+            make the frame anew and repeat.
+        VersionNotFoundError, VersionExpiredError: that version is not there, or no more.
+        PySparkException, ...: as for ``append``.
     """
 
     check_frame(frame)
-    return _upsert(table, frame, on, request, Asked.of(request))
+    return _upsert(table, frame, on, request, Asked.of(request), Reliance.of(since, force))
 
 
 def _upsert(
-    table: Table, frame: DataFrame, on: str | Sequence[str] | None, request: str | None, asked: Asked
+    table: Table,
+    frame: DataFrame,
+    on: str | Sequence[str] | None,
+    request: str | None,
+    asked: Asked,
+    reliance: Reliance,
 ) -> Commit:
     def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
         fields = key_fields(entry, on)
         check_columns(frame, entry)
+        if asked is not Asked.ONLY:
+            reliance.state(transaction, table.name, frame)
         keys = key_columns(frame, fields)
         together = frame if asked is Asked.ONLY else frame.repartition(*keys).sortWithinPartitions(*keys)
         reported = write_keys(transaction, table.name, together, fields, asked, rows=True)
@@ -149,24 +167,34 @@ def apply_batch(table: Table, mode: Mode, frame: DataFrame, on: str | Sequence[s
     """Writes a batch of a stream once. Its id stands for its content: when a query does its last batch again, the rows
     may be others (a time, a random number), and that is no error."""
     if mode == "upsert":
-        return _upsert(table, frame, on, request, Asked.NOT)
+        # A batch is what it is, whatever has happened to the table meanwhile: a query could not go on otherwise.
+        return _upsert(table, frame, on, request, Asked.NOT, Reliance.of(None, force=True))
     return _append(table, frame, request, Asked.NOT)
 
 
 def delete(
-    table: Table, what: Where | DataFrame, on: str | Sequence[str] | None = None, *, request: str | None = None
+    table: Table,
+    what: Where | DataFrame,
+    on: str | Sequence[str] | None = None,
+    *,
+    since: int | None = None,
+    force: bool = False,
+    request: str | None = None,
 ) -> Commit:
     """Deletes rows: those for which a predicate is TRUE, or those with one of the keys in a DataFrame.
 
-    Reads nothing of the table, so it meets no conflict. A predicate runs no job: it is ``Table.delete``.
+    Reads nothing of the table, so it meets no conflict; unless the frame itself is read of this table, which others
+    have changed since. A predicate runs no job: it is ``Table.delete``.
 
     Args:
         what: SQL text or a mapping; or a DataFrame with the columns of the key and no others, of any number of rows.
         on: names of the key's columns; the primary key by default.
+        since, force: with a DataFrame, as for ``upsert``.
         request: an id under which this is applied once, however often it is tried.
 
     Raises:
         PredicateError: the text can't be read.
+        ConflictError: as for ``upsert``.
         InputError, SchemaError: the columns are not those of the key, or can't be one.
         RowError: a NULL in a key.
         PySparkException: as for ``append``.
@@ -174,14 +202,19 @@ def delete(
     if not isinstance(what, DataFrame):
         if on is not None:
             raise InputError("on=... goes with a DataFrame of keys: a predicate names its columns itself")
+        if since is not None or force is not False:
+            raise InputError("since= and force= go with a DataFrame of keys: a predicate is read when it is committed")
         return table.delete(what, request=request)
     frame = what
     check_frame(frame)
+    reliance = Reliance.of(since, force)
 
     def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
         fields = key_fields(entry, on)
         plan_conform(handed_schema(frame.schema), only(fields))
         key_columns(frame, fields)  # refuses what is of another kind
+        if asked is not Asked.ONLY:
+            reliance.state(transaction, table.name, frame)
         given = frame.select(*(as_given(frame, field) for field in fields))
         with told():
             few = given.limit(MAX_KEYS + 1).toArrow()
