@@ -53,13 +53,14 @@ def text(name: str, value: object) -> str:
     """
     if not isinstance(value, str):
         raise InputError(f"{name}={shown(value)} is of type {type(value).__name__}, not text")
+    value = str.__str__(value)  # a class of its own may say of itself what it is not
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise InputError(
             f"{name}={shown(value)}: half of a surrogate pair at character {error.start}, which is no text"
         ) from None
-    return str.__str__(value)
+    return value
 
 
 def flag(name: str, value: object) -> bool:

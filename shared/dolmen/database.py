@@ -102,7 +102,7 @@ class Database:
 
     def __contains__(self, name: object) -> bool:
         """Whether the newest version has a table of this name."""
-        return name in self._context.head.refresh().manifest.tables
+        return isinstance(name, str) and name in self._context.head.refresh().manifest.tables
 
     def __iter__(self) -> Iterator[str]:
         """Names of the tables."""
@@ -158,6 +158,9 @@ class Database:
         primary_key: str | Sequence[str] | None = None,
         sort_key: str | Sequence[str] | None = None,
         properties: Mapping[str, Any] | None = None,
+        *,
+        request: str | None = None,
+        message: str | None = None,
     ) -> Table:
         """Creates a table.
 
@@ -167,26 +170,37 @@ class Database:
             primary_key: columns that ``upsert`` and ``delete(keys=...)`` go by; not enforced by ``append``.
             sort_key: columns to sort rows by within a file: the ones that most filters name.
             properties: settings (see ``Table.set``).
+            request, message: as for ``Table.append``. A table that was created under this id and is gone since, by
+                a drop or another name, is not created again.
 
         Raises:
             TableExistsError: the name is taken.
             SchemaError: a type that can't be stored, or a key that can't be one.
             InputError: an unknown setting, or a value that is not allowed.
+            AppliedIdError: another table was created under this id, or something else was done.
         """
         check_table_name(name)
-        with Transaction(self._context, "create_table") as transaction:
+        with Transaction(self._context, "create_table", message=message) as transaction:
             if name in transaction.base.tables:
                 transaction.refresh()  # somebody may have dropped it
-            transaction.create_table(name, schema, primary_key, sort_key, properties)
+            transaction.create_table(name, schema, primary_key, sort_key, properties, request=request)
         return Table(self._context, name)
 
-    def drop_table(self, name: str) -> Commit:
-        """Drops a table. Older versions still read it until they expire. Raises TableNotFoundError."""
-        with Transaction(self._context, "drop_table") as transaction:
-            transaction.drop_table(name)
+    def drop_table(self, name: str, *, request: str | None = None, message: str | None = None) -> Commit:
+        """Drops a table. Older versions still read it until they expire.
+
+        Args:
+            request, message: as for ``Table.append``. What has this name when it is tried again is not dropped.
+
+        Raises:
+            TableNotFoundError: there is none, and none was dropped under this id.
+            AppliedIdError: another table was dropped under this id, or something else was done.
+        """
+        with Transaction(self._context, "drop_table", message=message) as transaction:
+            transaction.drop_table(name, request=request)
             return transaction.commit()
 
-    def rename_table(self, old: str, new: str) -> Commit:
+    def rename_table(self, old: str, new: str, *, request: str | None = None, message: str | None = None) -> Commit:
         """Gives a table another name. Its rows, settings and history stay; older versions show it under the old one.
 
         The memory of a table of changes (``<old>__deleted``) is renamed with it. Whoever knows the old name finds no
@@ -194,31 +208,36 @@ class Database:
 
         Args:
             new: see ``create_table``.
+            request, message: as for ``Table.append``. What has the old name when it is tried again keeps that.
 
         Raises:
-            TableNotFoundError: there is no table ``old``.
+            TableNotFoundError: there is no table ``old``, and none was renamed under this id.
+            AppliedIdError: something else was done under this id.
             TableExistsError: the new name, or that of the memory, is taken.
             InputError: the new name is the old one.
             InvalidNameError: it can't be a table's name, or leaves no room for the memory's.
         """
         check_table_name(new)
-        with Transaction(self._context, "rename_table") as transaction:
+        with Transaction(self._context, "rename_table", message=message) as transaction:
             if new in transaction.base.tables:
                 transaction.refresh()  # somebody may have dropped it
-            transaction.rename_table(old, new)
+            transaction.rename_table(old, new, request=request)
             return transaction.commit()
 
-    def set(self, **changes: Any) -> Commit:
+    def set(self, *, request: str | None = None, message: str | None = None, **changes: Any) -> Commit:
         """Changes settings of this database, in one commit: ``set(retention="7d")``.
 
         Args:
             changes: values by name (``settings`` shows them all); None unsets one, so that its default holds.
+            request, message: as for ``Table.append``; what was set under this id may have been changed since, and
+                stays so.
 
         Raises:
             InputError: an unknown setting, or a value that is not allowed.
+            AppliedIdError: other settings were changed under this id, or something else was done.
         """
-        with Transaction(self._context, "set") as transaction:
-            transaction.set(**changes)
+        with Transaction(self._context, "set", message=message) as transaction:
+            transaction.set(request=request, **changes)
             return transaction.commit()
 
     def settings(self) -> dict[str, Any]:

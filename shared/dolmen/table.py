@@ -149,16 +149,18 @@ class Table(ReadableTable):
             "overwrite", lambda table: table.overwrite(data, force=force, cast=cast, request=request), message
         )
 
-    def set(self, **changes: Any) -> Commit:
+    def set(self, *, request: str | None = None, message: str | None = None, **changes: Any) -> Commit:
         """Changes settings of this table, in one commit: ``set(ttl="event_time 90d", target_file_bytes="256MB")``.
 
         Args:
             changes: values by name (``settings`` shows them all); None unsets one, so that its default holds.
+            request, message: as for ``append``; what was set under this id may have been changed since, and stays so.
 
         Raises:
             InputError, SchemaError: an unknown setting, or a value that is not allowed.
+            AppliedIdError: other settings were changed under this id, or something else was done.
         """
-        return self._commit("set", lambda table: table.set(**changes))
+        return self._commit("set", lambda table: table.set(request=request, **changes), message)
 
     def settings(self) -> dict[str, Any]:
         """Every setting of this table with the value that holds, as it was given; the default where none was."""

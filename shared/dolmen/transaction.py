@@ -19,7 +19,7 @@ from dolmen.commit.statements import Claim, Create, Drop, Rename, Statement, is_
 from dolmen.commit.upkeep import SetProperties
 from dolmen.commit.workbench import Workbench
 from dolmen.context import Context
-from dolmen.errors import InputError, SchemaError, VersionExpiredError
+from dolmen.errors import InputError, SchemaError, TableNotFoundError, VersionExpiredError
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import AppliedId, Manifest, Segment, TableEntry
@@ -110,22 +110,45 @@ class Transaction:
             self.say(request, content_digest("create_table", name, str(stored.arrow), *keys, entry.properties))
         return TransactionTable(self, name)
 
-    def drop_table(self, name: str) -> None:
+    def drop_table(self, name: str, *, request: str | None = None) -> None:
         """See ``Database.drop_table``."""
-        self.add(Drop(name, self.entry(name).uuid))
+        asked = self.asks_content(request)
+        if (entry := self._entry_unless_applied(name, request)) is not None:
+            self.add(Drop(name, entry.uuid, request))
+        if request is not None and asked:
+            self.say(request, content_digest("drop_table", name))
 
-    def rename_table(self, old: str, new: str) -> TransactionTable:
+    def rename_table(self, old: str, new: str, *, request: str | None = None) -> TransactionTable:
         """See ``Database.rename_table``. Statements that follow find the table under its new name alone."""
         check_table_name(new)
         if old == new:
             raise InputError(f"table {old!r} has this name already: give another one")
-        self.add(Rename(old, self.entry(old).uuid, new))
+        asked = self.asks_content(request)
+        if (entry := self._entry_unless_applied(old, request)) is not None:
+            self.add(Rename(old, entry.uuid, new, request))
+        if request is not None and asked:
+            self.say(request, content_digest("rename_table", old, new))
         return TransactionTable(self, new)
 
-    def set(self, **changes: Any) -> None:
+    def set(self, *, request: str | None = None, **changes: Any) -> None:
         """See ``Database.set``."""
-        if changes:
-            self.add(SetProperties(None, "", check_database_properties(changes)))
+        asked, checked = self.asks_content(request), check_database_properties(changes)
+        if checked and not self.has_applied(request):
+            self.add(SetProperties(None, "", checked, request))
+        if request is not None and asked:
+            self.say(request, content_digest("set", None, checked))
+
+    def _entry_unless_applied(self, name: str, request: str | None) -> TableEntry | None:
+        """The entry of a table whose name goes with this request; None if that was applied: the name is gone then."""
+        arguments.text("table", name)
+        if self.has_applied(request):
+            return None
+        try:
+            return self.entry(name)
+        except TableNotFoundError:  # having looked again, at a version that may have applied it
+            if self.has_applied(request):
+                return None
+            raise
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise InputError("a transaction belongs to one process: hand over rows, or what is to be done")

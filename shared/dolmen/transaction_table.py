@@ -12,7 +12,8 @@ from dolmen.commit.upkeep import SetProperties
 from dolmen.errors import InputError
 from dolmen.format.keys import Keys
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.properties import check_table_properties
+from dolmen.format.properties import TABLE_PROPERTIES, check_table_properties
+from dolmen.format.property import check_properties
 from dolmen.predicate import Parameters, Predicate, with_parameters
 from dolmen.reading import ReadableTable, Where
 from dolmen.write.row_digest import RowDigest, content_digest
@@ -128,12 +129,18 @@ class TransactionTable(ReadableTable):
             beside = also() if callable(also) else also
             transaction.say(request, content_digest(operation, self.name, beside, digest.hexdigest()))
 
-    def set(self, **changes: Any) -> None:
+    def set(self, *, request: str | None = None, **changes: Any) -> None:
         """See ``Table.set``."""
-        entry = self._transaction.entry(self.name)
-        if changes:
+        transaction = self._transaction
+        entry, asked = transaction.entry(self.name), transaction.asks_content(request)
+        if transaction.has_applied(request):  # what else is set by now may contradict it
+            checked = check_properties(changes, TABLE_PROPERTIES, "a table")
+        else:
             checked = check_table_properties(changes, entry.schema, entry.primary_key, entry.properties)
-            self._transaction.add(SetProperties(self.name, entry.uuid, checked))
+            if checked:
+                transaction.add(SetProperties(self.name, entry.uuid, checked, request))
+        if request is not None and asked:
+            transaction.say(request, content_digest("set", self.name, checked))
 
     def delete(
         self,

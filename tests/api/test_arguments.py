@@ -49,6 +49,18 @@ class Text(str):
     __slots__ = ()
 
 
+class Liar(str):
+    """A text of another class that says of itself what it is not."""
+
+    __slots__ = ()
+
+    def encode(self, *_: object, **__: object) -> bytes:
+        return b"x"
+
+    def __len__(self) -> int:
+        return 1
+
+
 def no_one() -> Iterator[Any]:
     yield from ()
 
@@ -58,7 +70,8 @@ ODD: tuple[Any, ...] = (
         "", " ", "id", "ID", "Id ", "people", "PEOPLE", "t" * 65, "no such", "\0", "\ud800", "naïve 🗿", "x" * 5_000,
         "id = 1", "TRUE", "id =", "id = '", "(" * 500, "id = " + "9" * 5_000, "s LIKE '%'", "1; DROP TABLE people",
         "18", "2026-01-01", "9999-12-31T23:59:59", "30d", "-1d", "id 90d", "../..", "memory://", "s3://", "ftp://x", "file://",
-        Text("id"), b"", b"id", bytearray(b"x"), memoryview(b"x"), (), (1,), ("id",), ("id", "id"), [], [None], [[]],
+        Text("id"), Liar("\ud800"), Liar("id"),
+        b"", b"id", bytearray(b"x"), memoryview(b"x"), (), (1,), ("id",), ("id", "id"), [], [None], [[]],
         [1, "a"], [{}], [{"id": 1}], [{"id": "x"}], [{"id": None}], [{"id": 1, "no": 2}], [{1: 2}], ["id", "user_id"],
         ["id", None], {}, {"id": 1}, {"id": [1, None]}, {"id": {}}, {"no": 1}, {1: 1}, {"id": "int64"}, {None: None},
         {"id": math.nan}, {"id": 10**1000}, {"id": [1]}, {"id": uuid.UUID(int=7)}, set(), {1, 2}, frozenset({"id"}),
@@ -105,6 +118,7 @@ SETTINGS = st.dictionaries(
 )
 FUNCTION = or_odd(lambda tx: None).map(lambda given: (lambda tx: None) if callable(given) else given)
 MESSAGE = or_odd(None, None, "for the audit")
+ABOUT_SET = st.dictionaries(st.just("request"), REQUEST) | st.dictionaries(st.just("message"), MESSAGE)
 MODE = or_odd("tombstone", "positions")
 WRITES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "append": {"data": ROWS, "cast": FLAG, "request": REQUEST},
@@ -126,7 +140,10 @@ CREATE = {
 }  # fmt: skip
 SQL = {"query": or_odd("SELECT * FROM people", "SELECT * FROM people WHERE id = ?"), "parameters": or_odd(None, [1])}
 OF_DATABASE: dict[str, dict[str, st.SearchStrategy[Any]]] = {
-    "table": {"name": NAME}, "create_table": CREATE, "drop_table": {"name": NAME}, "at": AT,
+    "table": {"name": NAME}, "create_table": {**CREATE, "request": REQUEST, "message": MESSAGE},
+    "drop_table": {"name": NAME, "request": REQUEST, "message": MESSAGE}, "at": AT,
+    "rename_table": {"old": NAME, "new": or_odd("fresh", "other"), "request": REQUEST, "message": MESSAGE},
+    "__contains__": {"name": anything},
     "history": {"limit": or_odd(None, 3)}, "transaction": {"operation": or_odd("word"), "message": MESSAGE},
     "run": {"function": FUNCTION, "message": MESSAGE},
     "sql": SQL, "resolve": {"table": NAME},
@@ -138,7 +155,9 @@ OF_DATABASE: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "verify": {"version": or_odd(None, 1), "deep": FLAG, "all_versions": FLAG}, "stats": {"exact": FLAG},
 }  # fmt: skip
 OF_TRANSACTION: dict[str, dict[str, st.SearchStrategy[Any]]] = {
-    "table": {"name": NAME}, "create_table": {**CREATE, "request": REQUEST}, "drop_table": {"name": NAME},
+    "table": {"name": NAME}, "create_table": {**CREATE, "request": REQUEST},
+    "drop_table": {"name": NAME, "request": REQUEST},
+    "rename_table": {"old": NAME, "new": or_odd("fresh", "other"), "request": REQUEST},
     "sql": SQL, "bind": {"request": REQUEST, "digest": or_odd("d")},
     "together": {"bound_later": REQUEST},
 }  # fmt: skip
@@ -158,7 +177,7 @@ def calls(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     }[what]
     name = draw(st.sampled_from((*methods, "set") if what not in ("snapshot", "open") else tuple(methods)))
     if name == "set":
-        return f"{what}.set", draw(SETTINGS)
+        return f"{what}.set", {**draw(SETTINGS), **draw(ABOUT_SET)}
     return f"{what}.{name}", {argument: draw(values) for argument, values in methods[name].items()}
 
 

@@ -13,7 +13,7 @@ import pytest
 import dolmen
 from dolmen.commit.applied import digest_of
 from dolmen.database import Database
-from dolmen.errors import AppliedIdError, ConflictError, InputError
+from dolmen.errors import AppliedIdError, ConflictError, InputError, TableNotFoundError
 from dolmen.results import Commit
 from dolmen.store.counting import CountingStore
 from support.people import SCHEMA, people
@@ -225,3 +225,112 @@ def test_what_can_be_no_id_is_refused(db: Database, table: dolmen.Table, name: s
     with pytest.raises(InputError, match="request"), db.transaction() as tx:
         WRITES[name][0](tx.table("people"), request=wrong)
     assert db.refresh() == 1
+
+
+OF_TABLES: dict[str, tuple[Callable[..., object], Callable[..., object]]] = {
+    "create": (
+        lambda db, **more: db.create_table("new", SCHEMA, "id", **more),
+        lambda db, **more: db.create_table("new", SCHEMA, **more),
+    ),
+    "drop": (lambda db, **more: db.drop_table("people", **more), lambda db, **more: db.drop_table("other", **more)),
+    "rename": (
+        lambda db, **more: db.rename_table("people", "folk", **more),
+        lambda db, **more: db.rename_table("people", "folks", **more),
+    ),
+    "set a database": (lambda db, **more: db.set(retention="7d", **more), lambda db, **more: db.set(**more)),
+    "set a table": (
+        lambda db, **more: db.table("other").set(target_file_bytes="1MB", **more),
+        lambda db, **more: db.table("other").set(target_file_bytes="2MB", **more),
+    ),
+}
+
+
+def alone(db: Database, change: Callable[[Any], object]) -> object:
+    return change(db)
+
+
+def in_transaction(db: Database, change: Callable[[Any], object]) -> object:
+    with db.transaction() as tx:
+        return change(tx)
+
+
+def in_run(db: Database, change: Callable[[Any], object]) -> object:
+    return db.run(change)
+
+
+def undo(db: Database) -> None:
+    """Makes room for the same change: it would happen again, if its request did not say that it was applied."""
+    with db.transaction() as tx:
+        if "people" not in tx.tables():
+            tx.create_table("people", SCHEMA)
+        for name in {"new", "folk"} & set(tx.tables()):
+            tx.drop_table(name)
+        tx.set(retention=None)
+        tx.table("other").set(target_file_bytes=None)
+
+
+@pytest.mark.parametrize("way", [alone, in_transaction, in_run])
+@pytest.mark.parametrize("name", OF_TABLES)
+def test_a_request_about_tables_is_applied_once_and_what_came_after_it_stays(
+    db: Database, table: dolmen.Table, other: Database, name: str, way: Way
+) -> None:
+    change, different = OF_TABLES[name]
+    db.create_table("other", SCHEMA)
+    way(db, lambda target: change(target, request="r"))
+    undo(db)
+    version, tables, settings = db.refresh(), db.tables(), (db.settings(), db["other"].settings())
+    for each in (other, db, dolmen.open(db.url) if not db.url.startswith("memory") else db):
+        way(each, lambda target: change(target, request="r"))
+        with pytest.raises(AppliedIdError, match="'r' was applied by version 3 with other content"):
+            way(each, lambda target: different(target, request="r"))
+    assert (db.refresh(), db.tables(), (db.settings(), db["other"].settings())) == (version, tables, settings)
+
+
+@pytest.mark.parametrize("name", OF_TABLES)
+def test_a_request_about_tables_applied_by_somebody_else_meanwhile_is_applied_once(
+    db: Database, table: dolmen.Table, other: Database, name: str
+) -> None:
+    change, _ = OF_TABLES[name]
+    db.create_table("other", SCHEMA)
+    other.refresh()
+    third = other.transaction()
+    change(third, request="r")
+    change(db, request="r")
+    version = db.refresh()
+    assert third.commit().already == {"r": version}
+    change(other, request="r")
+    assert db.refresh() == version
+
+
+def test_a_table_that_a_request_dropped_before_anybody_here_knew_it_is_no_error(db: Database, other: Database) -> None:
+    db.create_table("people", SCHEMA)
+    dropped = db.drop_table("people", request="r")
+    assert other.drop_table("people", request="r").already == {"r": dropped.version}
+    with pytest.raises(TableNotFoundError):
+        other.drop_table("people", request="s")
+    with pytest.raises(AppliedIdError):
+        other.rename_table("people", "folk", request="r")
+
+
+def test_settings_that_contradict_what_was_set_under_an_id_do_not_hinder_its_repetition(
+    db: Database, table: dolmen.Table
+) -> None:
+    made = table.set(ingest_mode="upsert", request="r")
+    table.set(ingest_mode=None)
+    assert table.set(ingest_mode="upsert", request="r").already == {"r": made.version}
+    assert table.settings()["ingest_mode"] == "append"
+
+
+@pytest.mark.parametrize("name", OF_TABLES)
+def test_changes_of_tables_and_settings_have_messages_and_ids_in_the_history(
+    db: Database, table: dolmen.Table, name: str
+) -> None:
+    db.create_table("other", SCHEMA)
+    OF_TABLES[name][0](db, request="r", message="ticket 17")
+    newest = db.history(1)[0]
+    assert (newest.message, newest.requests) == ("ticket 17", ("r",))
+    for wrong in ("", "x" * 4097, 7):
+        with pytest.raises(InputError, match="request"):
+            OF_TABLES[name][1](db, request=wrong)
+    with pytest.raises(InputError, match="message"):
+        OF_TABLES[name][1](db, message="x" * 257)

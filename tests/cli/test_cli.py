@@ -184,6 +184,31 @@ def test_a_request_id_is_applied_once(events: Cli) -> None:
     again = events("append", "events", EVENTS, "--request-id", "r1", "--json")
     assert json.loads(again.out)["already"] == {"r1": json.loads(first.out)["version"]}
     assert events("scan", "events", "--count").out.strip() == "12"
+    version = json.loads(first.out)["version"]
+    events("append", "events", EVENTS)
+    told = events("append", "events", EVENTS, "--request-id", "r1").out
+    assert told.strip() == f"nothing to do: version {version} applied r1"
+
+
+def test_a_request_id_about_tables_is_applied_once_and_messages_are_kept(events: Cli) -> None:
+    for command in (
+        ("create", "new", "--columns", "id BIGINT"),
+        ("set", "events", "target_file_bytes=1MB"),
+        ("set", "retention=7d"),
+        ("rename", "new", "newer"),
+        ("drop", "newer", "--yes"),
+    ):
+        own = ("--request-id", " ".join(command), "--message", f"why {command[0]}")
+        for _ in range(2):
+            assert events(*command, *own).code == 0
+        newest = events("history", "--limit", "2", "--json").lines()
+        assert (newest[0]["requests"], newest[0]["message"]) == ([" ".join(command)], f"why {command[0]}")
+        assert newest[1].get("requests") != newest[0]["requests"]
+    for wrong in (("request=r",), ("events", "message=m")):
+        assert events("set", *wrong).code == 2, "these are no settings"
+    for command in (("append", "events", EVENTS), ("delete", "events", "--keys", "1")):
+        assert events(*command, "--message", "ticket 9").code == 0
+        assert events("history", "--limit", "1", "--json").lines()[0]["message"] == "ticket 9"
 
 
 def test_a_shell_completes_the_names_of_tables(events: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from dolmen.cli.options import (
     Form,
     InputForm,
     Json,
+    Message,
     Output,
     Request,
     TableName,
@@ -58,6 +59,8 @@ def create(
     delimiter: Delimiter = None,
     primary_key: Annotated[str, typer.Option(help="Column, or columns with commas.")] = "",
     sort_key: Annotated[str, typer.Option(help="Column, or columns with commas.")] = "",
+    request_id: Request = None,
+    message: Message = None,
     as_json: Json = False,
 ) -> None:
     """Create a table from a list of columns, or like a file."""
@@ -68,7 +71,9 @@ def create(
     else:
         with open_inputs([like], form, delimiter, again=True) as [file]:
             schema = file.infer()
-    made = dolmen.open(database).create_table(table, schema, _names(primary_key), _names(sort_key))
+    made = dolmen.open(database).create_table(
+        table, schema, _names(primary_key), _names(sort_key), request=request_id, message=message
+    )
     if as_json:
         print_json({"table": table, "columns": {field.name: str(field.type) for field in made.schema}})
     else:
@@ -90,6 +95,7 @@ def append(
     form: InputForm = None,
     delimiter: Delimiter = None,
     request_id: Request = None,
+    message: Message = None,
     as_json: Json = False,
 ) -> None:
     """Add the rows of files, all in one commit."""
@@ -98,7 +104,7 @@ def append(
     with (
         open_inputs(files, form, delimiter, again=makes) as inputs,
         Progress(quiet=as_json) as progress,
-        db.transaction("upsert" if upsert else "append") as tx,
+        db.transaction("upsert" if upsert else "append", message=message) as tx,
     ):
         watched = [progress.watch(file) for file in inputs]
         target = tx.create_table(table, watched[0].infer()) if makes else tx.table(table)
@@ -122,6 +128,7 @@ def delete(
         bool, typer.Option("--positions", help="Look rows up now; exact count, faster scans.")
     ] = False,
     request_id: Request = None,
+    message: Message = None,
     as_json: Json = False,
 ) -> None:
     """Delete rows by predicate or by keys."""
@@ -130,7 +137,7 @@ def delete(
     db = dolmen.open(database)
     target = db.table(table)
     mode: Any = "positions" if positions else "tombstone"
-    delete_them = partial(target.delete, on=_names(on), mode=mode, request=request_id)
+    delete_them = partial(target.delete, on=_names(on), mode=mode, request=request_id, message=message)
     if keys_file is None:
         chosen = typed_keys(db, table, [key.strip() for key in keys.split(",")], _names(on)) if keys else None
         commit = delete_them(where, keys=chosen)
@@ -141,17 +148,24 @@ def delete(
 
 
 @app.command()
-def drop(table: TableName, database: DatabaseUrl, yes: Yes = False, as_json: Json = False) -> None:
+def drop(
+    table: TableName,
+    database: DatabaseUrl,
+    yes: Yes = False,
+    request_id: Request = None,
+    message: Message = None,
+    as_json: Json = False,
+) -> None:
     """Drop a table: its name is free then. Older versions still show its rows until they expire."""
     db = dolmen.open(database)
-    facts = db.table(table).describe()
     if not yes:
+        facts = db.table(table).describe()
         if as_json or not sys.stdin.isatty():
             raise InputError("nobody is here to be asked, so nothing was changed: give --yes")
         if not typer.confirm(f"drop {table} with {facts['rows_in_files']:,} rows in files?", err=True):
             errors.print("declined: nothing was changed")
             raise typer.Exit(DECLINED)
-    print_commit(db.drop_table(table), as_json)
+    print_commit(db.drop_table(table, request=request_id, message=message), as_json)
 
 
 @app.command()
@@ -159,11 +173,14 @@ def rename(
     table: TableName,
     new: Annotated[str, typer.Argument(help="Its new name.")],
     database: DatabaseUrl,
+    request_id: Request = None,
+    message: Message = None,
     as_json: Json = False,
 ) -> None:
     """Give a table another name; no row is touched. Files dropped for the old name, delete requests and declarations
     that name it do not follow: change them, too."""
-    print_commit(dolmen.open(database).rename_table(table, new), as_json)
+    commit = dolmen.open(database).rename_table(table, new, request=request_id, message=message)
+    print_commit(commit, as_json)
 
 
 @app.command()

@@ -32,7 +32,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "history": ("dolmen history --limit 5",),
     "tables": ("dolmen tables", "dolmen tables --version 3 --json"),
     "show": ("dolmen show events",),
-    "rename": ("dolmen rename copies archive",),
+    "rename": ("dolmen rename copies archive --message 'ticket 17' --request-id rename-17",),
     "drop": ("dolmen drop archive --yes",),
     "set": ("dolmen set events target_file_bytes=256MB 'ttl=event_time 3650d'",),
     "settings": ("dolmen settings events",),

@@ -76,6 +76,7 @@ TableName = Annotated[str, typer.Argument(help="Name of the table.", autocomplet
 Version = Annotated[Optional[int], typer.Option("--version", help="Read this version.")]  # noqa: UP045 (typer)
 At = Annotated[Optional[str], typer.Option("--at", help="Read the version of this time (ISO 8601, UTC).")]  # noqa: UP045
 Request = Annotated[Optional[str], typer.Option("--request-id", help="Apply once, however often tried.")]  # noqa: UP045
+Message = Annotated[Optional[str], typer.Option("--message", help="What to say of it in the history.")]  # noqa: UP045
 Output = Annotated[Optional[Path], typer.Option("--output", "-o", help="Write to this file.")]  # noqa: UP045
 Form = Annotated[
     Optional[str],  # noqa: UP045

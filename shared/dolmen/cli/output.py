@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -69,6 +70,10 @@ def print_commit(commit: Commit, as_json: bool) -> None:
     """Says what a commit did."""
     if as_json:
         print_json(commit_facts(commit))
+        return
+    if commit.operation == "nothing" and commit.already:
+        for request, version in commit.already.items():
+            console.print(f"nothing to do: version [bold]{version}[/] applied {escape(printable(request))}")
         return
     if commit.operation == "nothing":
         console.print(f"nothing to do; the database is at version [bold]{commit.version}[/]")

@@ -16,7 +16,7 @@ from rich.text import Text
 import dolmen
 from dolmen.cli.debts import print_debts
 from dolmen.cli.exit_codes import DAMAGED, INCOMPLETE
-from dolmen.cli.options import DatabaseUrl, Json, app
+from dolmen.cli.options import DatabaseUrl, Json, Message, Request, app
 from dolmen.cli.output import console, errors, print_commit, print_json, print_rows
 from dolmen.errors import InputError
 from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES
@@ -31,6 +31,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done,
 def set_(
     settings: Annotated[list[str], typer.Argument(help="[TABLE] NAME=VALUE ...; without a table: of the database.")],
     database: DatabaseUrl,
+    request_id: Request = None,
+    message: Message = None,
     as_json: Json = False,
 ) -> None:
     """Change settings in one commit: dolmen set events "ttl=event_time 90d"; dolmen set retention=7d; NAME= unsets."""
@@ -43,8 +45,12 @@ def set_(
         changes[name.strip()] = value.strip() or None
     if not changes:
         raise InputError("set what? Give NAME=VALUE; dolmen settings shows what there is")
+    about = {"request": request_id, "message": message}
+    if taken := changes.keys() & about:
+        raise InputError(f"there is no setting {min(taken)!r}; --request-id and --message are said beside them")
     db = dolmen.open(database)
-    print_commit(db.set(**changes) if table is None else db.table(table).set(**changes), as_json)
+    change = db.set if table is None else db.table(table).set
+    print_commit(change(**about, **changes), as_json)
 
 
 @app.command()

@@ -116,7 +116,7 @@ def from_python(value: Any) -> Value:
                 return constants.exact(value)
             return Value(Domain.FLOAT64, math.nan if value.is_nan() else float(value))
         case str():
-            return Value(Domain.TEXT, check_characters(value))
+            return Value(Domain.TEXT, check_characters(str.__str__(value)))
         case bytes():
             return Value(Domain.BYTES, value)
         case datetime() if value == value:  # pandas' NaT is one too, and equals nothing

@@ -140,6 +140,9 @@ class _Witness(Database):
         primary_key: str | Sequence[str] | None = None,
         sort_key: str | Sequence[str] | None = None,
         properties: Mapping[str, Any] | None = None,
+        *,
+        request: str | None = None,
+        message: str | None = None,
     ) -> Table:
         """A commit of its own, which the ledger judges by itself."""
         process, made, errors = self._process, list[Table](), list[Exception]()
@@ -148,7 +151,8 @@ class _Witness(Database):
 
         def call() -> None:
             try:
-                made.append(Database.create_table(self, name, schema, primary_key, sort_key, properties))
+                own = {"request": request, "message": message}
+                made.append(Database.create_table(self, name, schema, primary_key, sort_key, properties, **own))
             except Exception as error:
                 errors.append(error)
                 raise

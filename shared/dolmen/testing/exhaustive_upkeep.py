@@ -43,7 +43,7 @@ from dolmen.transaction import Transaction
 from dolmen.write.data_file import write_data_files
 from dolmen.write.options import WriteOptions
 
-_SHORT = {"retention": "1m", "keep_versions": 1, "reader_grace": "1h", "orphan_age": "20m"}
+_SHORT: dict[str, Any] = {"retention": "1m", "keep_versions": 1, "reader_grace": "1h", "orphan_age": "20m"}
 _OPTIONS = CompactionOptions(growth=1)
 _CDC = IngestSettings(mode="cdc", cdc=CdcSettings("flat", "v", (), "Op", 10**15))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dolmen import arguments
 from dolmen.errors import InputError
 from dolmen.write.frames import is_pandas, pandas_table
 from dolmen.write.python_values import NOT_ARROW, array_of
@@ -131,7 +132,7 @@ def _from_columns(columns: dict[Any, Any], schema: pa.Schema | None) -> pa.Table
     arrays, wanted = {}, {field.name: field.type for field in schema or ()}
     for name, values in columns.items():
         if not isinstance(name, str):
-            raise InputError(f"column name {name!r} is no string")
+            raise InputError(f"column name {arguments.shown(name)} is no string")
         if isinstance(values, (pa.Array, pa.ChunkedArray)):
             arrays[name] = values
         else:
