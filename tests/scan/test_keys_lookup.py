@@ -131,6 +131,31 @@ def test_many_keys_and_rows_agree_with_numpy(place: str) -> None:
         assert any_hidden(lookups((5, table)), [pa.array(rows)], 0) == np.isin(rows, keys).tolist()
 
 
+@pytest.mark.parametrize("shape", ["dense", "sparse", "texts", "tuples"])
+@pytest.mark.parametrize("count", [1, 8, 9, 60, 1_024, 1_025])
+def test_any_number_of_keys_hides_the_same_rows_however_they_are_looked_up(shape: str, count: int) -> None:
+    rng = np.random.default_rng(count)
+    step = 1_000_003 if shape == "sparse" else 1
+    drawn = rng.integers(0, 2 * count, 5_000) * step
+    nulls = rng.random(5_000) < 0.1
+
+    def columns(values: Mask, mask: Mask | None = None) -> pa.Table:
+        texts = pa.array(np.char.add("tenant-", values.astype(str)), mask=mask)
+        numbers = pa.array(values, pa.int64(), mask=mask)
+        return pa.table({"texts": {"k": texts}, "tuples": {"k": numbers, "l": texts}}.get(shape, {"k": numbers}))
+
+    old, new = (rng.permutation(2 * count)[: (count + 1) // 2] * step for _ in range(2))
+    found = lookup((5, columns(old)), (9, columns(new)))
+    for mask in (None, nulls):
+        arrays = [column.combine_chunks() for column in columns(drawn, mask).columns]
+        there = np.ones(5_000, np.bool_) if mask is None else ~mask
+        for applied_through, keys in ((0, np.union1d(old, new)), (5, new), (9, new[:0])):
+            expected = np.isin(drawn, keys) & there
+            assert (hidden(found, arrays, applied_through) == expected).all()
+            part = [array.slice(13, 700) for array in arrays]
+            assert (hidden(found, part, applied_through) == expected[13:713]).all()
+
+
 def test_rows_in_order_are_looked_up_the_other_way_round_with_the_same_result() -> None:
     rng = np.random.default_rng(4)
     for least, greatest in ((0, 50), (-(2**63), 2**63 - 1), (10, 11)):

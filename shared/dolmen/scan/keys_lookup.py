@@ -1,15 +1,16 @@
 """Keys of some keys tombstones over one tuple of columns as ONE lookup: value -> greatest timestamp that deletes it.
 
-Keys in memory are sifted by a table of one byte per slot, about 16 slots a key, which is small enough for the
-processor's cache; the few rows that pass are looked up in the sorted keys. Both are several times faster than building
-a hash table of the keys for every row group, as ``pyarrow.compute.is_in`` does. Keys in a file are read from it in the
-order of the rows' codes, no more at once than a row group's rows need beside them.
+Few keys are compared with every row. More keys in memory are sifted by a table of one byte per slot, about 16 slots a
+key, which is small enough for the processor's cache; the few rows that pass are looked up in the sorted keys. Both are
+several times faster than building a hash table of the keys for every row group, as ``pyarrow.compute.is_in`` does for
+some texts, where that costs less than the codes of all rows. Keys in a file are read from it in the order of the rows'
+codes, no more at once than a row group's rows need beside them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,12 @@ from dolmen.segments.judging import KeyRanges, one_tuple
 _SLOTS_PER_KEY = 16
 _MAX_SLOT_BITS = 24
 
+_FEW = 8
+"""So many keys are compared with every row, which costs less than one look into a sieve."""
+
+_IN_SET = 1024
+"""So many keys over one column of texts are made a hash table for each row group: less than the codes of its rows."""
+
 
 class Tuples:
     """Rows' values of a tuple of columns, made ready to be looked up in any number of lookups over these columns.
@@ -41,7 +48,11 @@ class Tuples:
             array if array.type == own else array.cast(own) for array, own in zip(arrays, types, strict=True)
         ]
         self.nullable = [array for array in self.arrays if array.null_count]
-        self.codes = codes(self.arrays)
+
+    @cached_property
+    def codes(self) -> Int64s:
+        """The code of each tuple."""
+        return codes(self.arrays)
 
     @cached_property
     def are_ascending(self) -> bool:
@@ -122,18 +133,42 @@ class KeysLookup:
 
     def hidden(self, rows: Tuples, applied_through: int) -> Mask:
         """Which rows are hidden in a file with this ``applied_through``."""
-        keys, mask = self._keys, np.zeros(len(rows.codes), np.bool_)
+        keys, mask = self._keys, np.zeros(len(rows.arrays[0]), np.bool_)
         if self._greatest_ts <= applied_through or not len(mask):
             return mask
+        if isinstance(keys, HeldKeys):
+            if keys.count <= _FEW:
+                return self._hidden_by_few(keys, rows, applied_through)
+            if keys.count <= _IN_SET and len(keys.arrays) == 1:
+                counting = keys.arrays[0].filter(pa.array(keys.ts > applied_through))
+                return _mask(pc.is_in(rows.arrays[0], value_set=counting))
         if isinstance(keys, StoredKeys):
             for span, some in keys.spans(rows.ascending):
                 mask[self._matching(span, rows, rows.order[some], applied_through)] = True
             return mask
         if self._exact and not rows.nullable and rows.are_ascending:
             return self._hidden_in_order(keys, rows.codes, applied_through)
-        sifted = np.flatnonzero(self._sieve[slots(rows.codes, self._bits)])
-        mask[self._matching(keys, rows, sifted, applied_through)] = True
+        if self._table is None:
+            sifted = self._sieve[slots(rows.codes, self._bits)]
+        else:
+            sifted = self._table[np.minimum((rows.codes - keys.codes[0]).view(np.uint64), len(self._table) - 1)]
+            if self._least_ts > applied_through:
+                return sifted & _valid(rows)
+        mask[self._matching(keys, rows, np.flatnonzero(sifted), applied_through)] = True
         return mask
+
+    @cached_property
+    def _table(self) -> Mask | None:
+        """Whether there is a key at each distance from the least, where these are no wider apart than a sieve's slots,
+        and one place more, for all beyond; else None."""
+        assert isinstance(self._keys, HeldKeys)
+        own = self._keys.codes
+        width = int(own[-1]) - int(own[0]) + 1
+        if not self._exact or width > 1 << self._bits:
+            return None
+        table = np.zeros(width + 1, np.bool_)
+        table[own - own[0]] = True
+        return table
 
     @cached_property
     def _bits(self) -> int:
@@ -145,6 +180,18 @@ class KeysLookup:
         sieve = np.zeros(1 << self._bits, np.bool_)
         sieve[slots(self._keys.codes, self._bits)] = True
         return sieve
+
+    def _hidden_by_few(self, held: HeldKeys, rows: Tuples, applied_through: int) -> Mask:
+        """The same for few keys: each of them is compared with all rows."""
+        mask = np.zeros(len(rows.arrays[0]), np.bool_)
+        for place in np.flatnonzero(held.ts > applied_through).tolist():
+            if self._exact:
+                mask |= rows.codes == held.codes[place]
+            else:
+                each = zip(rows.arrays, held.arrays, strict=True)
+                same = reduce(pc.and_, [pc.equal(array, column[place]) for array, column in each])
+                mask |= _mask(same.fill_null(False))
+        return mask & _valid(rows) if self._exact else mask
 
     def _hidden_in_order(self, held: HeldKeys, ascending: Int64s, applied_through: int) -> Mask:
         """The same for ascending values of one column: here each key is looked up among the rows."""
@@ -188,7 +235,7 @@ class KeysLookup:
         """Whether the tuples at these rows are these keys, and these count: NULL never does, and codes may collide."""
         same = np.ones(len(at), np.bool_) if ts is None else ts[places] > applied_through
         for array in rows.nullable:
-            same &= pc.is_valid(array.take(pa.array(at))).to_numpy(zero_copy_only=False)
+            same &= _mask(pc.is_valid(array.take(pa.array(at))))
         if self._exact or not same.any():
             return same
         if not same.all():
@@ -201,5 +248,16 @@ def _are_equal(rows: Tuples, at: Int64s, keys: list[pa.Array]) -> Mask:
     same: npt.NDArray[np.bool_] = np.ones(len(at), np.bool_)
     picked = pa.array(at)
     for array, column in zip(rows.arrays, keys, strict=True):
-        same &= pc.equal(array.take(picked), column).to_numpy(zero_copy_only=False)
+        same &= _mask(pc.equal(array.take(picked), column))
     return same
+
+
+def _valid(rows: Tuples) -> Mask | bool:
+    """Which rows of one column are not NULL."""
+    return _mask(pc.is_valid(rows.arrays[0])) if rows.nullable else True
+
+
+def _mask(array: pa.BooleanArray) -> Mask:
+    """A boolean array without NULLs as bytes."""
+    mask: Mask = array.to_numpy(zero_copy_only=False)
+    return mask
