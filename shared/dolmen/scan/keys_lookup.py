@@ -153,7 +153,7 @@ class KeysLookup:
         else:
             sifted = self._table[np.minimum((rows.codes - keys.codes[0]).view(np.uint64), len(self._table) - 1)]
             if self._least_ts > applied_through:
-                return sifted & _valid(rows)
+                return _not_null(sifted, rows)
         mask[self._matching(keys, rows, np.flatnonzero(sifted), applied_through)] = True
         return mask
 
@@ -191,7 +191,7 @@ class KeysLookup:
                 each = zip(rows.arrays, held.arrays, strict=True)
                 same = reduce(pc.and_, [pc.equal(array, column[place]) for array, column in each])
                 mask |= _mask(same.fill_null(False))
-        return mask & _valid(rows) if self._exact else mask
+        return _not_null(mask, rows) if self._exact else mask
 
     def _hidden_in_order(self, held: HeldKeys, ascending: Int64s, applied_through: int) -> Mask:
         """The same for ascending values of one column: here each key is looked up among the rows."""
@@ -252,9 +252,11 @@ def _are_equal(rows: Tuples, at: Int64s, keys: list[pa.Array]) -> Mask:
     return same
 
 
-def _valid(rows: Tuples) -> Mask | bool:
-    """Which rows of one column are not NULL."""
-    return _mask(pc.is_valid(rows.arrays[0])) if rows.nullable else True
+def _not_null(mask: Mask, rows: Tuples) -> Mask:
+    """A mask over one column without its NULLs."""
+    for array in rows.nullable:
+        mask &= _mask(pc.is_valid(array))
+    return mask
 
 
 def _mask(array: pa.BooleanArray) -> Mask:
