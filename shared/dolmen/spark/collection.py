@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from dolmen import arguments
 from dolmen.commit.head import Head
 from dolmen.commit.versions import manifest_at_version
 from dolmen.context import Context
@@ -37,6 +38,7 @@ from dolmen.maintenance.gc_mark_parts import MarkPart, keys_of, split
 from dolmen.maintenance.gc_report import Collected
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.segments.reader import SegmentReader
+from dolmen.spark import arguments as given
 from dolmen.spark.failures import FAILURES, dolmen_error, telling
 from dolmen.spark.paths import worker_url
 from dolmen.store.url import open_store
@@ -78,7 +80,9 @@ def gc(
         PySparkException: a task failed, again and again; nothing was deleted by what it was to find.
         ConflictError, UnknownOutcomeError, ...: as ``Database.gc`` does.
     """
-    context = database.context
+    given.session(spark)
+    context = given.database(database).context
+    dry_run, full = arguments.flag("dry_run", dry_run), arguments.flag("full", full)
     marker = SparkMarker(spark, worker_url(context.store), context)
     return collect(context, dry_run=dry_run, deadline=deadline, settings=settings, full=full, marker=marker)
 

@@ -15,13 +15,16 @@ from functools import partial
 import msgspec
 from pyspark.sql import SparkSession
 
+from dolmen import arguments
 from dolmen.context import Context
 from dolmen.database import Database
+from dolmen.errors import InputError
 from dolmen.format.entries import DataFile
 from dolmen.maintenance import never
 from dolmen.maintenance.compaction import Compacted, target_file_bytes
 from dolmen.maintenance.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
 from dolmen.maintenance.compaction_rewriting import Rewritten, TableVersion
+from dolmen.spark import arguments as given
 from dolmen.spark.compaction_range import can_recluster, reclustering
 from dolmen.spark.compaction_run import CompactionRun, Job, Work
 from dolmen.spark.compaction_tasks import REWRITTEN, CompactionTask, rewrite_groups
@@ -62,9 +65,13 @@ def compact(
         StaleWriterError: it took so long that its objects may have been collected: begin anew.
         PySparkException: a task failed, again and again. Groups that were done by then are committed.
     """
-    context = database.context
+    given.session(spark)
+    context = given.database(database).context
+    recluster, dry_run = arguments.flag("recluster", recluster), arguments.flag("dry_run", dry_run)
+    if not (options is None or isinstance(options, CompactionOptions)):
+        raise InputError(f"options={arguments.shown(options)}: give CompactionOptions")
     manifest = context.head.refresh().manifest
-    names = sorted(manifest.tables) if tables is None else [tables] if isinstance(tables, str) else list(tables)
+    names = sorted(manifest.tables) if tables is None else arguments.names("tables", tables)
     for name in names:
         manifest.table(name)
     found: dict[str, Compacted] = {}

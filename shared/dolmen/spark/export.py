@@ -18,9 +18,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
+from dolmen import arguments
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import is_nested
 from dolmen.reading import ReadableTable, Where
+from dolmen.spark import arguments as given
 from dolmen.spark.paths import S3A, is_on_class_path
 from dolmen.spark.read import active_session, to_spark
 
@@ -87,9 +89,13 @@ def export(
         SchemaError: a column of a type that the format, or Spark, does not have.
         PredicateError: as ``scan`` does.
     """
-    if format not in FORMATS:
-        raise InputError(f"{format!r} is no format to export: {', '.join(FORMATS)}")
-    spark = (spark or active_session()).newSession()  # the same Spark, with settings of its own
+    given.readable(table)
+    to, overwrite = arguments.text("to", to), arguments.flag("overwrite", overwrite)
+    if not isinstance(format, str) or format not in FORMATS:
+        raise InputError(f"{arguments.shown(format)} is no format to export: {', '.join(FORMATS)}")
+    spark = (
+        active_session() if spark is None else given.session(spark)
+    ).newSession()  # the same Spark, with settings of its own
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
     place = _place(spark, to)

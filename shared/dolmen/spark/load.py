@@ -17,6 +17,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from dolmen import arguments
 from dolmen.database import Database
 from dolmen.errors import Error, InputError
 from dolmen.format.ingest_properties import IngestSettings
@@ -27,6 +28,7 @@ from dolmen.ingest.handed import Handed, HandedDrops
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.outcomes import DropOutcome
 from dolmen.results import Commit
+from dolmen.spark import arguments as given
 from dolmen.spark.load_portion import PortionLoader, is_loaded_by_tasks
 from dolmen.store.backoff import attempts
 
@@ -113,6 +115,14 @@ def load(
         StoreUnavailableError, AccessDeniedError, ...: something can't be reached; what is committed stays.
         PySparkException, Py4JJavaError: a job failed by something that is not of dolmen; what is committed stays.
     """
+    given.session(spark)
+    given.database(database)
+    if not (isinstance(drops, (Source, HandedDrops)) or hasattr(drops, "__iter__")):
+        raise InputError(f"drops={arguments.shown(drops)}: give Source.of(place), or drops")
+    auto_create, dry_run = arguments.flag("auto_create", auto_create), arguments.flag("dry_run", dry_run)
+    max_files, max_bytes = arguments.number("max_files", max_files, 1), arguments.number("max_bytes", max_bytes, 1)
+    if max_file_bytes is not None:
+        max_file_bytes = arguments.number("max_file_bytes", max_file_bytes, 1)
     if landing is None:
         if not isinstance(drops, Source):
             raise InputError("where are these files? Give landing=Landing(...)")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from dolmen.arguments import shown, text
 from dolmen.errors import InputError
 
 Values: TypeAlias = Mapping[str, str]
@@ -140,8 +141,22 @@ def _clauses(
     for one, clause in zip(listed, clauses, strict=True):
         if not isinstance(clause, allowed):
             kinds = ", ".join(kind.__name__ for kind in allowed)
-            raise InputError(f"{what}={one!r}: give {_FORMS[what]}, columns with expressions, {kinds}, or a list")
+            said = f"{what}={shown(one)}"
+            raise InputError(f"{said}: give {_FORMS[what]}, columns with expressions, {kinds}, or a list")
+        _check_texts(what, clause)  # type: ignore[arg-type]
     for clause in clauses[:-1]:
         if clause.when is None:  # type: ignore[union-attr]
             raise InputError(f"{what}: nothing is left for clauses behind one without a condition ({clause!r})")
     return clauses  # type: ignore[return-value]
+
+
+def _check_texts(what: str, clause: Clause) -> None:
+    """Raises InputError for names and expressions that are no texts."""
+    if clause.when is not None:
+        text(f"{what}: when", clause.when)
+    values = getattr(clause, "values", None)
+    if not (values is None or isinstance(values, Mapping)):
+        raise InputError(f"{what}: values={shown(values)}: give columns with expressions")
+    for column, expression in (values or {}).items():
+        text(f"{what}: a column", column)
+        text(f"{what}: an expression", expression)

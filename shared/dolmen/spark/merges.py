@@ -25,6 +25,7 @@ from dolmen.mutation import key_fields
 from dolmen.replay import replay
 from dolmen.results import Commit
 from dolmen.segments.live import LiveFiles
+from dolmen.spark import arguments as given
 from dolmen.spark.keys import tombstones, twice
 from dolmen.spark.merge_clauses import Clauses, Delete, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.spark.merge_plan import MergePlan
@@ -83,6 +84,7 @@ def merge(
             table; or they changed what the merge itself read, a hundred times in a row.
         PySparkException: a task failed by something that is not of dolmen.
     """
+    given.table(table)
     check_frame(frame)
     reliance = Reliance.of(since, force)
     clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)

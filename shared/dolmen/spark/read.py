@@ -10,10 +10,12 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as s
 
+from dolmen import arguments
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.reading import ReadableTable, Where
 from dolmen.scan.plan import FilePlan
+from dolmen.spark import arguments as given
 from dolmen.spark.native import native_frames
 from dolmen.spark.origin import Origin
 from dolmen.spark.paths import spark_paths
@@ -45,7 +47,10 @@ def to_spark(
     Raises:
         PredicateError, SchemaError: as ``scan`` does; also for a column of a type that Spark does not have.
     """
-    spark = spark or active_session()
+    given.readable(table)
+    native = arguments.flag("native", native)
+    with_positions = arguments.flag("with_positions", with_positions)
+    spark = active_session() if spark is None else given.session(spark)
     scan = table.scan(columns, where, with_commit_ts=with_commit_ts)
     plan = scan.plan
     origin = Origin(plan.entry.uuid, plan.version)

@@ -21,6 +21,7 @@ from dolmen.errors import DatabaseNotFoundError, InputError, SchemaError
 from dolmen.format.manifest import Manifest
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_FIELD, Field, Schema
 from dolmen.snapshot import microseconds
+from dolmen.spark.arguments import session
 from dolmen.spark.origin import Origin
 from dolmen.spark.source_options import READ, Options
 from dolmen.spark.types import spark_schema
@@ -39,6 +40,7 @@ def register(spark: SparkSession) -> None:
     """
     from pyspark_dolmen import DefaultSource
 
+    session(spark)
     if not spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(DefaultSource.name()):
         spark.dataSource.register(DefaultSource)
     if spark.version >= "4.1":

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 
 from pyspark.sql import DataFrame
 
+from dolmen import arguments
 from dolmen.errors import InputError
+from dolmen.spark import arguments as given
 from dolmen.spark.stream_write import QUERY_ID, request_id
 from dolmen.spark.write import Mode, apply_batch
 from dolmen.table import Table
@@ -28,8 +30,9 @@ def batches_into(
         mode: "upsert" replaces rows of the same key.
         on: the key's columns; the primary key by default.
     """
-    if mode not in ("append", "upsert"):
-        raise InputError(f'mode {mode!r}: "append" or "upsert"')
+    given.table(table)
+    arguments.one_of("mode", mode, ("append", "upsert"))
+    on = None if on is None else arguments.names("on", on)
 
     def write(frame: DataFrame, batch: int) -> None:
         query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)

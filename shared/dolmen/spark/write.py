@@ -26,6 +26,7 @@ from dolmen.mutation import MAX_KEYS, delete_keys, key_fields, keys_content, tak
 from dolmen.reading import Where
 from dolmen.results import Commit
 from dolmen.snapshot import pin
+from dolmen.spark import arguments as given
 from dolmen.spark.failures import FAILURES, dolmen_error, told
 from dolmen.spark.keys import KeyedTask, as_given, check_not_null, key_columns, only, tombstones, write_keyed
 from dolmen.spark.origin import Reliance, entry_then
@@ -58,6 +59,7 @@ def append(table: Table, frame: DataFrame, *, request: str | None = None) -> Com
         PySparkException: a task failed by something that is not of dolmen, as what the frame is made by.
     """
 
+    given.table(table)
     check_frame(frame)
     return _append(table, frame, request, Asked.of(request))
 
@@ -88,6 +90,7 @@ def overwrite(
         ConflictError: others have added or deleted rows; make the frame anew and repeat.
         VersionNotFoundError, VersionExpiredError: there is no version ``since``, or no more.
     """
+    given.table(table)
     check_frame(frame)
     reliance = Reliance.of(since, force)
 
@@ -134,6 +137,7 @@ def upsert(
         PySparkException, ...: as for ``append``.
     """
 
+    given.table(table)
     check_frame(frame)
     return _upsert(table, frame, on, request, Asked.of(request), Reliance.of(since, force))
 
@@ -199,6 +203,7 @@ def delete(
         RowError: a NULL in a key.
         PySparkException: as for ``append``.
     """
+    given.table(table)
     if not isinstance(what, DataFrame):
         if on is not None:
             raise InputError("on=... goes with a DataFrame of keys: a predicate names its columns itself")
@@ -215,9 +220,9 @@ def delete(
         key_columns(frame, fields)  # refuses what is of another kind
         if asked is not Asked.ONLY:
             reliance.state(transaction, table.name, frame)
-        given = frame.select(*(as_given(frame, field) for field in fields))
+        keyed = frame.select(*(as_given(frame, field) for field in fields))
         with told():
-            few = given.limit(MAX_KEYS + 1).toArrow()
+            few = keyed.limit(MAX_KEYS + 1).toArrow()
         if few.num_rows <= MAX_KEYS:  # a job that collects them costs less than one that writes
             check_not_null(few, fields)
             keys = take_keys(entry, few, [field.name for field in fields])
@@ -226,7 +231,7 @@ def delete(
                 return None, content
             made = delete_keys(transaction.bench, table.name, entry, keys, request)
             return made if made.tombstones else None, content
-        reported = write_keys(transaction, table.name, given.distinct(), fields, asked, rows=False)
+        reported = write_keys(transaction, table.name, keyed.distinct(), fields, asked, rows=False)
         content = ["keys", sorted(field.name for field in fields), reported.sums.content()]
         if asked is Asked.ONLY:
             return None, content

@@ -1,0 +1,44 @@
+"""Sessions, databases and tables as the public functions are given them, looked at before anything is done."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pyspark.sql import SparkSession
+
+from dolmen.arguments import shown
+from dolmen.database import Database
+from dolmen.errors import InputError
+from dolmen.reading import ReadableTable
+from dolmen.table import Table
+
+T = TypeVar("T")
+
+
+def session(value: object) -> SparkSession:
+    """A session of this process. Raises InputError."""
+    found = _of(SparkSession, "spark", value, "a SparkSession")
+    if not hasattr(found, "_jsparkSession"):
+        raise InputError("spark: a session of Spark Connect: give one of this process's own JVM")
+    return found
+
+
+def database(value: object) -> Database:
+    """A database. Raises InputError."""
+    return _of(Database, "database", value, "a database, as dolmen.open gives it")
+
+
+def table(value: object) -> Table:
+    """A table that can be written to. Raises InputError."""
+    return _of(Table, "table", value, 'a table of a database, as db.table("name") gives it')
+
+
+def readable(value: object) -> ReadableTable:
+    """A table that can be read. Raises InputError."""
+    return _of(ReadableTable, "table", value, 'a table, as db.table("name") or db.at(...).table("name") gives it')
+
+
+def _of(kind: type[T], name: str, value: object, wanted: str) -> T:
+    if not isinstance(value, kind):
+        raise InputError(f"{name}={shown(value)} is a {type(value).__name__}: give {wanted}")
+    return value
