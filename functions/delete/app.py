@@ -18,7 +18,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
 from dolmen.ingest.deletes import apply_deletes, contents, names_for
-from dolmen.ingest.deliveries import Deliveries, Queues, half_of_the_time, open_queues
+from dolmen.ingest.deliveries import Deliveries, HalfOfTheTime, Queues, open_queues
 from dolmen.ingest.events import Message, messages
 from dolmen.ingest.logged import Request, logged_facts
 from dolmen.ingest.requests import DeleteRequest, parse_request
@@ -43,7 +43,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
     deliveries = Deliveries(
         batch, _queues(settings), database.runtime.clock_us(), lambda: context.get_remaining_time_in_millis() / 1000
     )
-    out_of_time = half_of_the_time(context.get_remaining_time_in_millis)
+    out_of_time = HalfOfTheTime(context.get_remaining_time_in_millis)
     counts["DeletesFailed"] = 0
     for group in deliveries.groups():
         requests, sent_by = _requests(group, context.aws_request_id, deliveries, counts)

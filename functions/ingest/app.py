@@ -21,7 +21,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
 from dolmen.errors import Error
-from dolmen.ingest.deliveries import Deliveries, Queues, half_of_the_time, open_queues
+from dolmen.ingest.deliveries import Deliveries, HalfOfTheTime, Queues, open_queues
 from dolmen.ingest.drops import ingest_drops
 from dolmen.ingest.emr_serverless import EmrServerless
 from dolmen.ingest.events import Drop, Message, drops_of, messages
@@ -71,12 +71,16 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
         batch, _queues(settings), database.runtime.clock_us(), lambda: context.get_remaining_time_in_millis() / 1000
     )
     backlog = _backlog_is_large(settings, counts)
-    out_of_time = half_of_the_time(context.get_remaining_time_in_millis)  # once all that may be slow has answered
+    out_of_time = HalfOfTheTime(context.get_remaining_time_in_millis)  # once all that may be slow has answered
     lags: list[float] = []
     for group in deliveries.groups():
         drops, announced_by = _announced(group, deliveries, counts)
         handed = _handed(settings, database, landing, drops, backlog)
         kept = [place for place in range(len(drops)) if place not in handed]
+        sizes = [(announced_by[place], drops[place].size) for place in kept]
+        sent = set(map(id, deliveries.share(sizes, out_of_time.seconds)))
+        away = {place: DropOutcome(drops[place], "postponed") for place in kept if id(announced_by[place]) in sent}
+        kept = [place for place in kept if place not in away]
         ingested = ingest_drops(
             database,
             landing,
@@ -84,8 +88,9 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
             auto_create=settings.auto_create,
             max_bytes=settings.max_file_bytes,
             out_of_time=out_of_time,
+            time_left=lambda: context.get_remaining_time_in_millis() / 1000,
         )
-        outcomes = handed | dict(zip(kept, ingested.outcomes, strict=True))
+        outcomes = handed | away | dict(zip(kept, ingested.outcomes, strict=True))
         for place, message in enumerate(announced_by):
             outcome = outcomes[place]
             _tell(message, outcome)

@@ -244,3 +244,23 @@ def test_without_a_place_it_asks_for_one(cli: Cli, tmp_path: Path, monkeypatch: 
     assert "--rejected" in outcome.err
     (tmp_path / ".local" / "rejected").mkdir(parents=True)
     assert cli("rejected", "ls").code == 0
+
+
+def test_a_file_too_large_to_be_copied_is_listed_shown_and_put_back_from_where_it_lies(
+    world: World, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOLMEN_MAX_FILE_BYTES", "20")
+    world.ingest(world.drop("events/large.csv", f"{HEAD}1,2,three\n"))
+    listed = cli("rejected", "ls")
+    assert "26 bytes, where it was dropped" in listed.out
+    [found] = [json.loads(line) for line in cli("rejected", "ls", "--json").out.splitlines()]
+    assert (found["size"], found["report"]["copy"]) == (None, None)
+    shown = cli("rejected", "show", found["key"])
+    assert "1,2,three" in shown.out
+    put_back = cli("rejected", "retry", found["key"], "--json")
+    again = json.loads(put_back.out)["as"].rpartition("/landing/")[2]
+    assert world.landing.get(f"landing/{again}").body == f"{HEAD}1,2,three\n".encode()
+    world.drop("events/large.csv", f"{HEAD}1,2,other\n")
+    assert "was overwritten" in cli("rejected", "show", found["key"]).out
+    done = cli("rejected", "retry", found["key"], "--force")
+    assert (done.code, "was overwritten" in done.err) == (4, True)

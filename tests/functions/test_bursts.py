@@ -10,7 +10,8 @@ import pytest
 from dolmen.ingest.queues import Outgoing
 from support.event_builders import notification
 from support.functions import World
-from support.queue_model import Pipeline
+from support.queue_model import Lambda, Pipeline
+from support.template import TEMPLATE
 
 MEGABYTE = 1_000_000
 _DEATH = "ignore:No application metrics"
@@ -37,8 +38,8 @@ def test_a_burst_is_ingested_without_a_dead_letter(world: World, files: int, meg
     assert world.ids() == list(range(files))
     assert pipeline.dead_files() == set()
     assert pipeline.deaths == 0
-    # No longer than one poller would take that always reads: the files of a batch wait for one another.
-    assert pipeline.now < 1.2 * files * megabytes / pipeline.megabytes_per_second
+    # All pollers are busy until the end: nobody holds what another could read.
+    assert pipeline.now < 1.2 * files * megabytes / pipeline.megabytes_per_second / pipeline.settings.concurrency
 
 
 def test_the_model_shows_what_became_of_a_burst_when_nothing_was_sent_anew(world: World) -> None:
@@ -69,6 +70,22 @@ def test_several_killers_in_a_burst_take_nobody_with_them(world: World) -> None:
     pipeline.run()
     assert pipeline.dead_files() == killers
     assert len(world.ids()) == 200 - len(killers)
+
+
+def test_a_file_of_more_than_the_template_allows_is_rejected_at_once_where_it_lies(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = TEMPLATE["Mappings"]["VisibilityTimeout"][str(Lambda.of_template("Ingest").timeout)]["FileBytes"]
+    monkeypatch.setenv("DOLMEN_MAX_FILE_BYTES", allowed)
+    world.create()
+    pipeline = Pipeline(world)
+    drop_all(world, pipeline, [*[200 * MEGABYTE] * 5, 20_000 * MEGABYTE, int(allowed)])
+    pipeline.run()
+    assert (pipeline.deaths, pipeline.dead_files()) == (0, set())
+    assert world.ids() == [0, 1, 2, 3, 4, 6]
+    [outcome] = world.heard("drop rejected")
+    assert outcome["error"] == "LimitError"
+    assert "20,000,000,000 bytes" in outcome["reason"]
 
 
 def test_a_file_too_large_for_the_time_out_is_given_up_alone(world: World) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from dolmen.ingest.events import Drop
@@ -9,6 +11,8 @@ from dolmen.ingest.landing import Place
 from dolmen.ingest.rejects import reject_key
 from support.functions import World
 from support.proxy import Proxy
+
+HEAD = "id,user_id,kind\n"
 
 
 @pytest.mark.parametrize(
@@ -68,3 +72,61 @@ def test_rejects_go_where_they_are_told_to(world: World, monkeypatch: pytest.Mon
     assert world.rejects() == {}
     [facts] = world.heard("drop rejected")
     assert facts["rejected_to"].startswith(f"{elsewhere}/events/a-")
+
+
+@pytest.mark.parametrize("name", ["large.csv", "large.jsonl", "large.csv.gz", "large.parquet"])
+def test_a_file_of_more_bytes_than_one_may_hold_is_rejected_unread_and_stays_where_it_is(
+    s3_world: World, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("DOLMEN_MAX_FILE_BYTES", "1000")
+    s3_world.create()
+    large, small = s3_world.drop(f"events/{name}", b"x" * 1001), s3_world.drop("events/b.csv", f"{HEAD}1,1,x\n")
+    proxy.forget_requests()
+    assert s3_world.ingest(large, small) == []
+    assert s3_world.ids() == [1]
+    [outcome] = s3_world.heard("drop rejected")
+    assert outcome["reason"].startswith(f"file 'events/{name}' has 1,001 bytes, and one file may hold 1,000")
+    assert not [one for one in proxy.requests() if one.method == "GET" and one.key.endswith(f"landing/events/{name}")]
+    [key] = [info.key for info in s3_world.landing.list("rejected/")]
+    report = json.loads(s3_world.landing.get(key).body)
+    assert (report["copy"], report["bytes"], report["source"]) == (
+        None,
+        1001,
+        f"s3://{s3_world.bucket}/landing/events/{name}",
+    )
+    assert s3_world.ingest(large) == []  # and once more: it is final
+    assert [info.key for info in s3_world.landing.list("rejected/")] == [key]
+
+
+def test_a_table_is_not_created_by_a_file_that_is_too_large(s3_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOLMEN_MAX_FILE_BYTES", "20")
+    monkeypatch.setenv("DOLMEN_AUTO_CREATE", "1")
+    assert (
+        s3_world.ingest(s3_world.drop("fresh/a.csv", "id,v\n" + "1,x\n" * 10), s3_world.drop("fresh/b.csv", "id\n1\n"))
+        == []
+    )
+    assert s3_world.rows("fresh") == [{"id": 1}]
+
+
+def test_a_reject_that_cannot_be_copied_in_the_time_that_is_left_stays_where_it_is(world: World) -> None:
+    world.create()
+    record = world.drop("events/late.csv", f"{HEAD}oops\n")
+    record["s3"]["object"]["size"] = 3_000_000_000
+    world.context.remaining_ms = [129_000]  # 100 seconds for the copy, 30 for the commit
+    assert world.ingest(record) == []
+    assert [info.key.endswith(".csv.error.json") for info in world.landing.list("rejected/")] == [True]
+    record = world.drop("events/early.csv", f"{HEAD}oops\n")
+    record["s3"]["object"]["size"] = 3_000_000_000
+    world.context.remaining_ms = [131_000]
+    assert world.ingest(record) == []
+    assert len(list(world.landing.list("rejected/events/early"))) == 2
+
+
+def test_a_file_that_is_too_large_and_gone_is_superseded(s3_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOLMEN_MAX_FILE_BYTES", "20")
+    s3_world.create()
+    record = s3_world.drop("events/a.csv", "x" * 30)
+    s3_world.drop("events/a.csv", f"{HEAD}1,1,x\n"[:20])
+    assert s3_world.ingest(record) == []
+    assert len(s3_world.heard("drop superseded")) == 1
+    assert list(s3_world.landing.list("rejected/")) == []

@@ -16,11 +16,19 @@ from rich.markup import escape
 
 from dolmen.cli.options import Json, app
 from dolmen.cli.output import console, print_json, print_rows
-from dolmen.errors import InputError
+from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError
 from dolmen.ingest.files.compression import open_text
 from dolmen.ingest.files.formats import detect
 from dolmen.ingest.quarantine import ROWS_SUFFIX
-from dolmen.ingest.rejected import BadRows, Rejected, find_rejected, list_rejected, read_report, read_reports
+from dolmen.ingest.rejected import (
+    BadRows,
+    Rejected,
+    find_rejected,
+    list_rejected,
+    open_rejected,
+    read_report,
+    read_reports,
+)
 from dolmen.ingest.rejected import retried as retries
 from dolmen.ingest.rejects import WITHDRAWN
 from dolmen.ingest.retrying import retry as put_back
@@ -80,7 +88,8 @@ def show(
     """Show why something was rejected, and how it begins."""
     store = _store(place)
     found = find_rejected(store, key)
-    report, head = read_report(store, found), list(islice(_head(store, found), lines))
+    report = read_report(store, found)
+    head = list(islice(_head(store, found, report), lines))
     if as_json:
         print_json({"key": found, "report": report, "retried": retries(store, found), "head": head})
         return
@@ -144,13 +153,18 @@ def _line(one: Rejected, report: dict[str, Any]) -> str:
     at = datetime.fromtimestamp(one.rejected_us / 1e6, UTC)
     place = ", ".join(f"{name} {report[name]}" for name in ("line", "column") if report.get(name) is not None)
     reason = str(report.get("reason", "its report cannot be read")).partition("\n")[0]
-    what = f"{report.get('rows'):,} rows of a file" if isinstance(report.get("rows"), int) else f"{one.size:,} bytes"
+    size = one.size if one.size is not None else report.get("bytes")
+    what = f"{size:,} bytes" if isinstance(size, int) else "not copied"
+    if isinstance(report.get("rows"), int):
+        what = f"{report.get('rows'):,} rows of a file"
+    elif one.size is None:
+        what += ", where it was dropped"
     mark = (", put back" if one.retried else "") + (f", {WITHDRAWN}: it is ingested" if WITHDRAWN in report else "")
     told = _plain(f"{place}: {reason}" if place else reason)[:_SHOWN]
     return f"{at:%Y-%m-%d %H:%M:%S}  {_plain(one.key)}  ({what}{mark})\n    {told}\n"
 
 
-def _head(store: ObjectStore, key: str) -> Iterator[str]:
+def _head(store: ObjectStore, key: str, report: dict[str, Any]) -> Iterator[str]:
     """The first lines of a file that is text, or the rows that are kept."""
     if key.endswith(ROWS_SUFFIX):
         for row in BadRows(store, key):
@@ -161,9 +175,11 @@ def _head(store: ObjectStore, key: str) -> Iterator[str]:
         found = detect(key)
         if found.kind not in ("csv", "tsv", "jsonl"):
             return
-        with open_text(partial(store.open_input, key), found.compression, key, _HEAD_BYTES) as stream:
+        with open_text(
+            partial(open_rejected, store, key, report, shared_runtime()), found.compression, key, _HEAD_BYTES
+        ) as stream:
             yield from (_shown(line) for line in stream.read(_HEAD_BYTES).splitlines())
-    except InputError as error:
+    except (InputError, ObjectNotFoundError, ObjectChangedError) as error:
         yield f"... {error}"  # which may be why it was rejected
 
 

@@ -44,6 +44,8 @@ from dolmen.runtime import Runtime
 MAX_FAILURES = 16
 MAX_CRASHES = 4
 SUSPECTS_TOGETHER = 10
+READ_A_SECOND = 30_000_000
+"""Bytes of dropped files that a function of one processor ingests in a second, about."""
 FIRST_WAIT_SECONDS = 30
 MAX_WAIT_SECONDS = 900
 """The longest that SQS delays a message."""
@@ -86,19 +88,23 @@ def open_queues(queue: str | None, dead_letters: str | None, runtime: Runtime) -
     return (own, dead) if isinstance(own, SqsQueue) and isinstance(dead, SqsQueue) else None
 
 
-def half_of_the_time(remaining_ms: Callable[[], int]) -> Callable[[], bool]:
+class HalfOfTheTime:
     """Tells whether half of what is left now is over by then: the other half is for what was begun, and its commit.
 
     At the first question it is not, whatever the time: one piece of work is begun in each invocation.
     """
-    half_ms, asked = remaining_ms() / 2, False
 
-    def out_of_time() -> bool:
-        nonlocal asked
-        first, asked = not asked, True
-        return not first and remaining_ms() < half_ms
+    def __init__(self, remaining_ms: Callable[[], int]) -> None:
+        self._remaining_ms, self._half_ms, self._asked = remaining_ms, remaining_ms() / 2, False
 
-    return out_of_time
+    @property
+    def seconds(self) -> float:
+        """How long that half is."""
+        return self._half_ms / 1000
+
+    def __call__(self) -> bool:
+        first, self._asked = not self._asked, True
+        return not first and self._remaining_ms() < self._half_ms
 
 
 class Deliveries:
@@ -179,6 +185,39 @@ class Deliveries:
         """Says that a message, or a part of it, can never be applied."""
         self._refusals.setdefault(self._place(message), facts)
 
+    def share(self, sizes: Sequence[tuple[Message, int]], seconds: float) -> list[Message]:
+        """Sends anew at once what will hardly be begun in the time there is, so that others need not wait for it.
+
+        A batch is taken as a whole, however long its work. Those who came later would find the queue empty while the
+        work is held by one. The first message stays in any case, whatever its size.
+
+        Args:
+            sizes: messages in the order in which they are begun, each with the bytes that are to be read for it.
+            seconds: for how long work is begun.
+
+        Returns:
+            The messages that are there again, for whoever takes them next. Without SQS, or should it not answer, none.
+        """
+        if self._queues is None:
+            return []
+        bytes_of: dict[int, int] = {}
+        for message, size in sizes:
+            bytes_of[self._place(message)] = bytes_of.get(self._place(message), 0) + size
+        room, before = seconds * READ_A_SECOND, 0
+        offered: set[int] = set()
+        for place, size in bytes_of.items():
+            if before and before >= room:
+                offered.add(place)
+            before += size
+        if not offered:
+            return []
+        self._postponed |= offered
+        self._send()
+        self._postponed -= offered - self._sent
+        sent = [self._batch[place] for place in sorted(offered & self._sent)]
+        self._remove(sent)
+        return sent
+
     def settle(self) -> list[str]:
         """Sends what is to be sent; returns the ids of what Lambda is to deliver again."""
         self._send()
@@ -248,11 +287,24 @@ class Deliveries:
         the answer may never be given; and the group itself comes again soon after the function's time is over."""
         if self._queues is None or self.queue_error is not None:
             return
+        self._remove(sent)
+        if self.queue_error is not None:
+            return
         queue, _ = self._queues
         try:
-            queue.remove([message.receipt for message in sent if message.receipt is not None])
             receipts = [message.receipt for message in group if message.receipt is not None]
             queue.hide(receipts, round(self._remaining()) + _MARGIN_SECONDS)
+        except Error as error:
+            self.counts["QueueErrors"] += 1
+            self.queue_error = error
+
+    def _remove(self, sent: Sequence[Message]) -> None:
+        """Takes what was sent anew off the queue before the answer does."""
+        receipts = [message.receipt for message in sent if message.receipt is not None]
+        if self._queues is None or self.queue_error is not None or not receipts:
+            return
+        try:
+            self._queues[0].remove(receipts)
         except Error as error:
             self.counts["QueueErrors"] += 1
             self.queue_error = error

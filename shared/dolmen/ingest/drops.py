@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -29,6 +30,7 @@ def ingest_drops(
     auto_create: bool = False,
     max_bytes: int | None = None,
     out_of_time: Callable[[], bool] = lambda: False,
+    time_left: Callable[[], float] = lambda: math.inf,
 ) -> Ingested:
     """Ingests files into the tables that their places name, in ONE commit, as the tables' properties say.
 
@@ -40,6 +42,7 @@ def ingest_drops(
             has. That is a commit of its own, before the rows: when two do it at once, both use what one committed.
         max_bytes: what one file may hold once it is unpacked; one that holds more is rejected.
         out_of_time: once it is true, files not begun yet are postponed.
+        time_left: seconds until this must have ended: a reject that cannot be copied in time stays where it is.
     """
     outcomes: dict[int, DropOutcome] = {}
     ingestions: dict[int, Ingestion] = {}
@@ -48,7 +51,7 @@ def ingest_drops(
         if place is None:
             outcomes[index] = DropOutcome(drop, "ignored")
         else:
-            ingestions[index] = Ingestion(database, landing, drop, place, max_bytes)
+            ingestions[index] = Ingestion(database, landing, drop, place, max_bytes, time_left)
     if auto_create and ingestions:
         _create_tables(database, list(ingestions.values()))
     requests = [Request(each.drop.id, each.drop.digest, each.state) for each in ingestions.values()]
@@ -76,7 +79,7 @@ def _create_tables(database: Database, ingestions: Sequence[Ingestion]) -> None:
         if name in there or ingestion.drop.id in done:
             continue
         try:
-            if ingestion.rejected_before():
+            if ingestion.too_large or ingestion.rejected_before():
                 continue
             path = ingestion.place.path
             schema = infer(ingestion.opened, detect(path), name=path, options=ingestion.limited(ReadOptions()))

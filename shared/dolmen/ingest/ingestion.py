@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
@@ -10,7 +11,14 @@ import pyarrow as pa
 
 from dolmen.commit.expect import Expect
 from dolmen.database import Database
-from dolmen.errors import Error, InputError, ObjectChangedError, ObjectNotFoundError, TableNotFoundError
+from dolmen.errors import (
+    Error,
+    InputError,
+    LimitError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    TableNotFoundError,
+)
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
 from dolmen.ingest.events import Drop
 from dolmen.ingest.files.compression import OpenFile
@@ -27,6 +35,11 @@ from dolmen.runtime import Runtime
 from dolmen.transaction import Transaction
 from dolmen.transaction_table import TransactionTable
 
+COPIED_A_SECOND = 30_000_000
+"""Bytes of a reject that are copied in a second at least."""
+KEPT_SECONDS = 30
+"""Time that no copy takes: it is for the commit."""
+
 
 @dataclass(slots=True)
 class Ingestion:
@@ -34,6 +47,7 @@ class Ingestion:
 
     Args:
         max_bytes: what it may hold once it is unpacked; None = as much as ``ReadOptions`` says.
+        time_left: seconds that there are for it, and for all that comes after it.
         no_table: why its table could not be created.
         settings: its table's, once it was read by them.
         kept: where its bad rows are, if there are any and the others are ingested.
@@ -44,6 +58,7 @@ class Ingestion:
     drop: Drop
     place: Place
     max_bytes: int | None = None
+    time_left: Callable[[], float] = lambda: math.inf
     no_table: Exception | None = None
     settings: IngestSettings | None = None
     counts: RowCounts = NO_ROWS
@@ -61,7 +76,7 @@ class Ingestion:
             error = self._ingest_or_find_fault(transaction)
             if error is None:
                 return True
-            rejected = reject(self.landing, drop, self.place, error, self._about())
+            rejected = reject(self.landing, drop, self.place, error, self._about(), copy=self._can_copy())
         except (ObjectNotFoundError, ObjectChangedError) as gone:
             self.settled = DropOutcome(drop, "superseded", error=gone)
             return False
@@ -76,6 +91,8 @@ class Ingestion:
         read again; then it is the file's own, which would otherwise be delivered again and again. What may pass is
         raised: what the store or the database say, and what the machine does.
         """
+        if too_large := self.too_large:
+            return too_large
         unforeseen: Exception | None = None
         while True:
             try:
@@ -91,6 +108,22 @@ class Ingestion:
                 unforeseen = error
             else:
                 return None
+
+    @property
+    def too_large(self) -> LimitError | None:
+        """What is wrong with a file that holds more than it may without a look into it."""
+        most = self.limited(ReadOptions()).max_bytes
+        if self.drop.size <= most:
+            return None
+        return LimitError(
+            f"file {self.place.path!r} has {self.drop.size:,} bytes, and one file may hold {most:,}: "
+            "split it into smaller files"
+        )
+
+    def _can_copy(self) -> bool:
+        """Whether the file can be copied to where rejects go in the time that is left, and the others committed. One
+        that is too large to be read is not copied either: others wait for their turn."""
+        return self.too_large is None and self.drop.size / COPIED_A_SECOND + KEPT_SECONDS <= self.time_left()
 
     def rejected_before(self) -> Reject | None:
         """The reject of this very event. It is final: whoever reads the report drops the file again, which must not

@@ -128,7 +128,12 @@ def is_temporary(path: str) -> bool:
 def stored_etag(store: ObjectStore, drop: Drop) -> str:
     """A drop's ETag as its store writes it: S3 puts quotes around, as HTTP does; its notifications and directories do
     not."""
-    return drop.etag if store.url.startswith("file:") else f'"{drop.etag}"'
+    return etag_in(store, drop.etag)
+
+
+def etag_in(store: ObjectStore, etag: str) -> str:
+    """An ETag without quotes as a store writes it."""
+    return etag if store.url.startswith("file:") else f'"{etag}"'
 
 
 def exists(store: ObjectStore, key: str) -> bool:

@@ -13,15 +13,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import BufferedReader
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import msgspec
 
 from dolmen.errors import CorruptionError, InputError, NotFoundError, ObjectNotFoundError, StoreUnavailableError
+from dolmen.ingest.landing import etag_in
 from dolmen.ingest.quarantine import ROWS_SUFFIX
 from dolmen.ingest.rejects import ERROR_SUFFIX
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore, PreconditionFailed, Stored
+from dolmen.store.url import open_store
 
 RETRIED_SUFFIX = ".retried.json"
 _DIGEST = re.compile(r"[0-9a-f]{8}")
@@ -32,14 +34,14 @@ class Rejected:
     """A reject as a listing shows it.
 
     Args:
-        key: of the copy.
-        size: of the copy, bytes.
+        key: of the copy; of a drop that was not copied its report's, without the ending.
+        size: of the copy, bytes; None if there is none, and the drop is still where it was.
         rejected_us: when its report was written, by the store's clock.
         retried: whether it was put back into the landing place.
     """
 
     key: str
-    size: int
+    size: int | None
     rejected_us: int
     retried: bool
 
@@ -71,7 +73,7 @@ def list_rejected(store: ObjectStore, table: str | None = None, *, retried: bool
             put_back.add(info.key.removesuffix(RETRIED_SUFFIX))
         else:
             copies[info.key] = info.size
-    found = [Rejected(key, copies[key], at, key in put_back) for key, at in reports.items() if key in copies]
+    found = [Rejected(key, copies.get(key), at, key in put_back) for key, at in reports.items()]
     wanted = [one for one in found if retried or not one.retried]
     return sorted(wanted, key=lambda one: (-one.rejected_us, one.key))
 
@@ -124,6 +126,24 @@ def read_reports(store: ObjectStore, keys: Iterable[str], runtime: Runtime) -> I
             return {}
 
     return runtime.map(readable, keys)
+
+
+def open_rejected(store: ObjectStore, key: str, report: dict[str, Any], runtime: Runtime) -> BinaryIO:
+    """What was rejected, as a file: the copy or, where none was made, the drop itself.
+
+    Raises:
+        ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten.
+        CorruptionError: the report does not say where it is.
+    """
+    if report.get("copy", key) is not None:
+        return store.open_input(key)
+    root, file, version, etag = (report.get(name) for name in ("landing", "file", "version", "etag"))
+    if not (isinstance(root, str) and isinstance(file, str) and (version or etag)):
+        raise CorruptionError(key + ERROR_SUFFIX, "it says of no copy, and not where the file is")
+    landing = open_store(root, runtime)
+    if version:
+        return landing.open_input(file, version=str(version))
+    return landing.open_input(file, etag=etag_in(landing, str(etag)))
 
 
 @dataclass(frozen=True, slots=True)

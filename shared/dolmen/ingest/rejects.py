@@ -9,6 +9,9 @@ The digest is of the drop, so that the same event delivered again meets its own 
 name does not. A reject is final for its event: to try again, drop the file again, as ``dolmen rejected retry`` does.
 Should another delivery of the event have ingested the file at the same moment, the report is withdrawn (``refuted``).
 
+A file that is too large to be copied in the time that is left stays where it was dropped: there is a report alone, with
+``"copy": null``, which names its bucket, key and version.
+
 What is kept of a file whose other rows are ingested is described in ``quarantine``.
 """
 
@@ -21,10 +24,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from dolmen.errors import CorruptionError, Error, RowError, StoreUnavailableError
+from dolmen.errors import CorruptionError, Error, ObjectChangedError, RowError, StoreUnavailableError
 from dolmen.ingest.events import Drop
 from dolmen.ingest.files.compression import ByteStream
-from dolmen.ingest.landing import Landing, Place, exists
+from dolmen.ingest.landing import Landing, Place, exists, stored_etag
 from dolmen.runtime import Runtime
 from dolmen.store.backoff import attempts
 from dolmen.store.base import ObjectStore, Unknown
@@ -42,7 +45,8 @@ _ENDING = re.compile(r"(\.[A-Za-z0-9]{1,10})?(\.(gz|zst|bz2|xz|lz4|zip))?$", re.
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A rejected drop, or the rejected rows of one. ``key`` is the copy's, in the store for rejects."""
+    """A rejected drop, or the rejected rows of one. ``key`` is the copy's, in the store for rejects; of a drop that was
+    not copied it is the report's, without its ending."""
 
     key: str
     url: str
@@ -82,18 +86,24 @@ def was_rejected(landing: Landing, drop: Drop, place: Place) -> Reject | None:
     return Reject(key, f"{store.url}/{key}") if exists(store, key + ERROR_SUFFIX) else None
 
 
-def reject(landing: Landing, drop: Drop, place: Place, error: Error, database: dict[str, Any]) -> Reject:
+def reject(
+    landing: Landing, drop: Drop, place: Place, error: Error, database: dict[str, Any], *, copy: bool = True
+) -> Reject:
     """Copies a drop to where rejects go, then writes the reason beside it. Repeated, it changes nothing.
 
     Args:
         database: facts about the database at that time, for the report.
+        copy: False leaves the drop where it is, and the report says so.
 
     Raises:
         ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten.
         StoreUnavailableError, ...: not both objects are there.
     """
     store, key = landing.rejected(drop), reject_key(drop, place)
-    copy_drop(landing, drop, store, key)
+    if copy:
+        copy_drop(landing, drop, store, key)
+    else:
+        _find(landing, drop)
     what = {
         "file": place.path,
         "line": getattr(error, "line", None),
@@ -102,14 +112,18 @@ def reject(landing: Landing, drop: Drop, place: Place, error: Error, database: d
         "reason": error.reason if isinstance(error, RowError) else str(error),
         "error": type(error).__name__,
     }
-    then = {"database": database, "then": "nothing of this file was ingested; correct it, and drop it again"}
-    return write_report(landing, drop, key, {**what, **described(landing, drop, key), **then})
+    about = described(landing, drop, key if copy else None)
+    then = "nothing of this file was ingested; correct it, and drop it again"
+    if not copy:
+        then += "; it was too large to be copied here, and is still where it was dropped"
+    return write_report(landing, drop, key, {**what, **about, "database": database, "then": then})
 
 
-def described(landing: Landing, drop: Drop, key: str) -> dict[str, Any]:
-    """What every report says of the drop and of its copy."""
+def described(landing: Landing, drop: Drop, key: str | None) -> dict[str, Any]:
+    """What every report says of the drop and of its copy, if there is one."""
     return {
         "source": drop.source,
+        "bytes": drop.size,
         "version": drop.version,
         "etag": drop.etag,
         "landing": landing.root(drop),
@@ -134,6 +148,14 @@ def create_once(store: ObjectStore, key: str, text: str, runtime: Runtime) -> No
         if not isinstance(outcome, Unknown):
             return
     raise StoreUnavailableError(f"cannot write {store.url}/{key}: {outcome}")
+
+
+def _find(landing: Landing, drop: Drop) -> None:
+    """Raises ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten."""
+    store = landing.store(drop)
+    found = store.head(drop.key, version=drop.version)
+    if drop.version is None and found.etag != stored_etag(store, drop):
+        raise ObjectChangedError(drop.key)
 
 
 def copy_drop(landing: Landing, drop: Drop, store: ObjectStore, key: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from dolmen.errors import CorruptionError, InputError
 from dolmen.ingest.landing import exists
 from dolmen.ingest.quarantine import ROWS_SUFFIX
-from dolmen.ingest.rejected import BadRows, Retry, note_retry, read_report, retried, text_of
+from dolmen.ingest.rejected import BadRows, Retry, note_retry, open_rejected, read_report, retried, text_of
 from dolmen.ingest.rejects import WITHDRAWN, copy_once, split_name
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectOutput, ObjectStore
@@ -37,6 +37,7 @@ def retry(
         InputError: it was put back before; or it was withdrawn, as its rows are there; or it was dropped for no table;
             or nothing of it can be.
         NotFoundError: there is no such reject.
+        ObjectNotFoundError, ObjectChangedError: it was not copied, and the drop is gone, or was overwritten.
         CorruptionError: its report is none, or its rows, or what was noted when it was put back before.
     """
     report, before = read_report(store, key), retried(store, key)
@@ -53,7 +54,7 @@ def retry(
     if key.endswith(ROWS_SUFFIX):
         rows, left = _write_rows(store, key, report, target, name)
     elif not exists(target, name):
-        with store.open_input(key) as source:
+        with open_rejected(store, key, report, runtime) as source:
             copy_once(source, target, name)
     done = Retry(key, f"{target.url}/{name}", rows, left)
     note_retry(store, done, before, runtime)

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
-from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.errors import InputError, LimitError, RowError, SchemaError
 from dolmen.format.schema import storable
 from dolmen.ingest.files.bad_rows import good_rows
 from dolmen.ingest.files.options import OnBadRow, ReadOptions, is_closed
@@ -142,7 +142,7 @@ def _limited(batches: Iterator[pa.RecordBatch], name: str, max_bytes: int) -> It
     for batch in batches:
         left -= batch.nbytes
         if left < 0:
-            raise InputError(
+            raise LimitError(
                 f"file {name!r} unpacks to more than the {max_bytes:,} bytes that one file may hold: "
                 "split it into smaller files"
             )

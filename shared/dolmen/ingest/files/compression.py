@@ -122,7 +122,7 @@ class _Decompressed:
             raise InputError(self._damage(error)) from error
         self._left -= len(data)
         if self._left < 0:
-            raise InputError(
+            raise LimitError(
                 f"file {self._name!r} unpacks to more than the {self._max_bytes:,} bytes that one file may hold: "
                 "split it into smaller files"
             )
