@@ -189,11 +189,11 @@ def test_files_of_changes_are_applied_in_the_order_of_their_sequence(world: Worl
 
 
 def test_a_file_of_changes_holds_no_more_than_any_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOLMEN_MAX_FILE_BYTES", "1000")
+    monkeypatch.setenv("DOLMEN_MAX_FILE_BYTES", "8000")
     world.create(schema=pa.schema([("id", pa.int64()), ("seq", pa.int64())]))
     world.database.table("events").set(ingest_mode="cdc", cdc_envelope="flat", cdc_sequence="seq")
     body = "Op,id,seq\n" + "".join(f"I,{n},{n}\n" for n in range(1000))
     assert world.ingest(world.drop("events/a.csv.gz", gzip.compress(body.encode()))) == []
     [report] = world.rejects().values()
-    assert "unpacks to more than the 1,000 bytes" in report["reason"]
+    assert "unpacks to more than the 8,000 bytes" in report["reason"]
     assert world.ids() == []
