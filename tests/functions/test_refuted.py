@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from dolmen import transaction as transactions
 from dolmen.commit.versions import SETTLED_AFTER_US
 from dolmen.database import Database
 from dolmen.errors import InputError, StoreUnavailableError
-from dolmen.ingest import drops, ingestion
+from dolmen.ingest import drops, ingestion, refuted
 from dolmen.ingest.events import Drop
 from dolmen.ingest.refuted import table_was_there
 from dolmen.ingest.retrying import retry
@@ -213,6 +214,24 @@ def test_a_table_that_got_its_name_by_a_rename_was_not_there_before() -> None:
     at = database.transaction().base.created_at
     assert not was_there(at + SETTLED_AFTER_US, "newest")
     assert was_there(at + SETTLED_AFTER_US + 1, "newest")
+
+
+def test_who_ingests_sees_a_report_of_when_its_table_was_called_otherwise_for_a_moment(world: World) -> None:
+    """The table was there when the file was dropped, away while another delivery looked, and back before the commit."""
+    world.create()
+    record = world.drop("events/a.csv", BODY)
+    record["eventTime"] = datetime.now(UTC).isoformat()
+
+    def away_rejected_and_back() -> None:
+        world.database.rename_table("events", "attic")
+        deliver(world, record)
+        world.database.rename_table("attic", "events")
+
+    with pytest.MonkeyPatch.context() as patch, before(transactions, "commit_change", away_rejected_and_back):
+        patch.setattr(refuted, "SETTLED_AFTER_US", 0)  # so it was there for long
+        assert world.ingest(record) == []
+    assert world.ids() == [1]
+    assert ["withdrawn" in report for report in world.rejects().values()] == [True]
 
 
 def test_the_look_costs_nothing_where_the_table_was_there(world: World) -> None:

@@ -58,8 +58,10 @@ def ingest_drops(
     folded = apply_together(database, "ingest", requests, out_of_time=out_of_time)
     told = [each.outcome(outcome) for each, outcome in zip(ingestions.values(), folded.outcomes, strict=True)]
     told = look_for_commits(database, landing, told)
-    if folded.seen is not None:
-        told = look_for_reports(folded.seen.base, landing, told)
+    newest = database.context.head.cached
+    if folded.seen is not None and newest is not None:
+        # As the commit left it: a table may have been renamed away and back after the version that it was made on.
+        told = look_for_reports(newest.manifest, landing, told)
         _dispose(folded.seen, list(ingestions.values()), told)
     outcomes |= zip(ingestions, told, strict=True)
     return Ingested([outcomes[index] for index in range(len(drops))], folded.commit)

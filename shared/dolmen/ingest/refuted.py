@@ -66,7 +66,7 @@ def look_for_reports(seen: Manifest, landing: Landing, outcomes: Sequence[DropOu
     cannot be done the file fails, though its rows are in: its event comes again, and finds that it is a duplicate.
 
     Args:
-        seen: a version that has the tables which the files were ingested into.
+        seen: a version that has the tables which the files were ingested into: that of the commit, or a later one.
     """
 
     def settled(outcome: DropOutcome) -> DropOutcome:
