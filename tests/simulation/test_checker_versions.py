@@ -1,4 +1,4 @@
-"""Of a version that is forged the judge says what is wrong with it, and which of the seven points that is."""
+"""Of a version that is forged the judge says what is wrong with it, and which of the eight points that is."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +16,12 @@ from dolmen.testing.never import Never, ViolationError
 
 def made(lives: dict[int, Life], *transactions: Transaction, versions: int = 0) -> History:
     """A history in which version n lands at 10 n."""
-    last = max(versions, *(life.died or life.born for life in lives.values()), 0)
+    return moved({row: [life] for row, life in lives.items()}, *transactions, versions=versions)
+
+
+def moved(lives: dict[int, list[Life]], *transactions: Transaction, versions: int = 0) -> History:
+    """The same, in which tables are renamed."""
+    last = max(versions, *(life.died or life.born for each in lives.values() for life in each), 0)
     return History([(10 * n, f"commit {n}") for n in range(1, last + 1)], lives, transactions)
 
 
@@ -121,6 +126,19 @@ def test_two_inserts_of_a_key_that_neither_saw_are_a_lost_update() -> None:
     assert named(made(lives, one, other)) is Anomaly.LOST_UPDATE
 
 
+def test_a_rename_that_is_seen_by_half_is_read_skew_and_one_there_and_back_is_none() -> None:
+    """Version 2 swaps two tables, and version 3 swaps them back."""
+    lives = {
+        1: [Life("a", 1, 1, 2), Life("b", 1, 2, 3), Life("a", 1, 3)],
+        2: [Life("b", 2, 1, 2), Life("a", 2, 2, 3), Life("b", 2, 3)],
+    }
+    assert named(moved(lives, seen("both", of("a", 2), of("b", 1)))) is None
+    assert named(moved(lives, seen("one, twice", of("a", 1), of("b", 1)))) is Anomaly.READ_SKEW
+    assert named(moved(lives, seen("both in one", of("a", 1, 2)))) is Anomaly.READ_SKEW
+    back = seen("back", of("a", 1), of("b", 2), writes={3: 4}, landed=4)
+    assert named(moved({**lives, 3: [Life("a", 1, 4)]}, back)) is None
+
+
 def test_write_skew_is_allowed() -> None:
     lives = {1: Life("a", 1, 1, 2), 2: Life("b", 1, 1, 3), 3: Life("a", 1, 2), 4: Life("b", 1, 3)}
     one = seen("one", of("a", 1), of("b", 2), writes={3: 2}, landed=2)
@@ -190,20 +208,27 @@ TABLES, KEYS, VERSIONS = ("a", "b"), (1, 2), 4
 
 
 @st.composite
-def lives_of(draw: st.DrawFn) -> dict[int, Life]:
-    lives = {}
+def lives_of(draw: st.DrawFn) -> dict[int, list[Life]]:
+    """Some rows go to another table when they leave one, and perhaps back again."""
+    lives: dict[int, list[Life]] = {}
     for row in range(draw(st.integers(1, 6))):
-        born = draw(st.integers(1, VERSIONS))
-        died = draw(st.one_of(st.none(), st.integers(born + 1, VERSIONS + 1)))
-        died = died if died is None or died <= VERSIONS else None
-        lives[row] = Life(draw(st.sampled_from(TABLES)), draw(st.sampled_from(KEYS)), born, died)
+        table, key, born = draw(st.sampled_from(TABLES)), draw(st.sampled_from(KEYS)), draw(st.integers(1, VERSIONS))
+        each = lives[row] = list[Life]()
+        while True:
+            died = draw(st.one_of(st.none(), st.integers(born + 1, VERSIONS + 1)))
+            died = died if died is None or died <= VERSIONS else None
+            each.append(Life(table, key, born, died))
+            if died is None or draw(st.integers(0, 2)):
+                break
+            table, born = next(other for other in TABLES if other != table), died
     return lives
 
 
-def held(lives: dict[int, Life], version: int, table: str, key: int | None) -> frozenset[int]:
+def held(lives: Mapping[int, Sequence[Life]], version: int, table: str, key: int | None) -> frozenset[int]:
     return frozenset(
         row
-        for row, life in lives.items()
+        for row, each in lives.items()
+        for life in each
         if life.table == table and key in (None, life.key) and life.born <= version < (life.died or 99)
     )
 
@@ -240,14 +265,14 @@ def histories(draw: st.DrawFn) -> History:
                 fresh=draw(st.booleans()),
             )
         )
-    return made(lives, *transactions, versions=VERSIONS)
+    return moved(lives, *transactions, versions=VERSIONS)
 
 
 def snapshots(history: History, each: Transaction) -> Iterator[int]:
     """Every version that could be the one that a transaction saw, apart from its session."""
-    lives = dict(history.lives)
+    lives = [life for each in history.lives.values() for life in each]
     for version in range(VERSIONS + 1):
-        fits = all(held(lives, version, read.table, read.key) == read.rows for read in each.reads)
+        fits = all(held(history.lives, version, read.table, read.key) == read.rows for read in each.reads)
         fits = fits and (each.at is None or version == each.at)
         fits = fits and (each.landed is None or version < each.landed)
         fits = fits and all(us <= each.ended_us for us, _ in history.landings[:version])
@@ -255,8 +280,8 @@ def snapshots(history: History, each: Transaction) -> Iterator[int]:
             missed = history.landings[version:]
             fits = fits and not (each.fresh and any(us < each.began_us for us, _ in missed))
             for read, other in itertools.product(each.reads, range(version + 1, each.landed or 0)):
-                mine = {life.key for life in lives.values() if (life.table == read.table and each.landed in life[2:])}
-                theirs = {life.key for life in lives.values() if life.table == read.table and other in life[2:]}
+                mine = {life.key for life in lives if life.table == read.table and each.landed in life[2:]}
+                theirs = {life.key for life in lives if life.table == read.table and other in life[2:]}
                 fits = fits and not (mine & theirs if read.key is None else mine & theirs & {read.key})
         if fits:
             yield version

@@ -23,6 +23,10 @@ from dolmen.write.row_digest import RowDigest, content_digest
 
 TABLES = ("left", "right", "counters", "ledger")
 PLAIN = TABLES[:2]
+SPARE = "attic"
+"""What a table is called for a while, when it is renamed."""
+
+NAMES = (*TABLES, SPARE)
 KEYS = 12
 
 T = TypeVar("T")
@@ -70,6 +74,8 @@ class Actor:
     def target(self, process: Process, names: tuple[str, ...] = PLAIN) -> str | None:
         """One of these tables to work on; seldom one that is not there, since that fails too soon to be of interest."""
         there = [name for name in names if name in process.ledger.states[-1]]
+        if names is PLAIN and SPARE in process.ledger.states[-1]:
+            there.append(SPARE)
         if self.random.random() < 0.04:
             return self.random.choice(names)
         return self.random.choice(there) if there else None
@@ -178,17 +184,20 @@ class Blind(Actor):
 
     def turn(self, process: Process) -> None:
         """One transaction."""
-        statements = [self._statement(self.target(process) or PLAIN[0]) for _ in range(self.random.randint(2, 4))]
+        statements = [self.statement(self.target(process) or PLAIN[0]) for _ in range(self.random.randint(2, 4))]
+
+        message = self.random.choice(("", "", "what was agreed", "Ä" * 128))
 
         def call() -> Commit:
-            with process.db.transaction() as transaction:
+            with process.db.transaction(message=message) as transaction:
                 for effect, apply in statements:
                     apply(transaction.table(effect.table))
                 return transaction.commit()
 
-        process.write("transaction", [effect for effect, _ in statements], call)
+        process.write("transaction", [effect for effect, _ in statements], call, message=message)
 
-    def _statement(self, name: str) -> tuple[Effect, Callable[[TransactionTable], None]]:
+    def statement(self, name: str) -> tuple[Effect, Callable[[TransactionTable], None]]:
+        """What it does to a table, as the model has it and as production code does it."""
         kind = self.random.random()
         if kind < 0.4:
             rows = self.rows()
@@ -269,11 +278,17 @@ class Inserter(Actor):
         process.replayed(f"insert {row}", insert)
 
 
-def add(process: Process, transaction: Transaction, name: str, k: int, amount: int, u: int) -> None:
-    """Reads a row and writes it back with ``amount`` more."""
+def add(
+    process: Process, transaction: Transaction, name: str, k: int, amount: int, u: int, before: str | None = None
+) -> None:
+    """Reads a row and writes it back with ``amount`` more.
+
+    Args:
+        before: what the table is called in the version that the transaction is made on, if that is another name.
+    """
     table = transaction.table(name)
     old = table.scan(columns=["u", "v"], where={"k": k}).to_arrow()
-    process.saw.rows(name, old["u"].to_pylist(), k)
+    process.saw.rows(before or name, old["u"].to_pylist(), k)
     table.upsert(arrow((Row(k, sum(value or 0 for value in old["v"].to_pylist()) + amount, u),)))
 
 
@@ -320,18 +335,8 @@ class Worker(Actor):
 
     def _request(self, name: str) -> Request:
         id_, kind = f"r{self.world.unique()}", self.random.random()
-        if kind < 0.5:
-            rows = self.rows()
-            said = content_digest("append", name, None, digest_of_rows(rows))
-            return Request(
-                model.Append(name, rows, id_), lambda table: table.append(arrow(rows), request=id_), said, True
-            )
         if kind < 0.7:
-            rows = self.rows()
-            said = content_digest("upsert", name, ["k"], digest_of_rows(rows))
-            return Request(
-                model.Upsert(name, rows, id_), lambda table: table.upsert(arrow(rows), request=id_), said, True
-            )
+            return self._rows_request(name, id_, upserts=kind >= 0.5)
         where, matches = self.predicate()
         if kind < 0.85:
             return Request(model.Delete(name, matches, id_), lambda table: table.delete(where, request=id_), str(where))
@@ -340,3 +345,18 @@ class Worker(Actor):
             lambda table: table.delete(where, mode="positions", request=id_),
             f"{where} by position",
         )
+
+    def _rows_request(self, name: str, id_: str, *, upserts: bool) -> Request:
+        rows = self.rows()
+
+        def other() -> Request:
+            """Other rows."""
+            return self._rows_request(name, id_, upserts=upserts)
+
+        if upserts:
+            said = content_digest("upsert", name, ["k"], digest_of_rows(rows))
+            effect: Effect = model.Upsert(name, rows, id_)
+            return Request(effect, lambda table: table.upsert(arrow(rows), request=id_), said, True, other)
+        said = content_digest("append", name, None, digest_of_rows(rows))
+        effect = model.Append(name, rows, id_)
+        return Request(effect, lambda table: table.append(arrow(rows), request=id_), said, True, other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from dolmen.errors import (
@@ -13,7 +14,8 @@ from dolmen.errors import (
     TableNotFoundError,
     VersionExpiredError,
 )
-from dolmen.testing.model import Operation, Run
+from dolmen.testing.following import names_asked
+from dolmen.testing.model import Changes, Operation, Run
 from dolmen.testing.retention import JITTER_US
 
 if TYPE_CHECKING:
@@ -25,23 +27,19 @@ def justified(ledger: Ledger, operation: Operation, run: Run | None, error: Base
     during = range(operation.began, ledger.version + 1)
     # A call may be made on the version that its process knew: it is told to open the table anew.
     known = range(operation.known, ledger.version + 1)
-    names = {*operation.about, *(effect.table for effect in run.effects if run)} - {""} if run else set()
+    asked = names_asked(run.effects if run else ())
+    names = asked.needed.union(operation.about) if run else frozenset[str]()
     match error:
         case TableNotFoundError():
             return any(name not in ledger.states[version] for version in during for name in names)
         case TableExistsError():
-            return any(name in ledger.states[version] for version in during for name in names)
+            taken = any(name in ledger.states[version] for version in during for name in asked.free)
+            return taken or _remembers_meanwhile(ledger, during, names)
         case AppliedIdError():
             return any(ledger.digests.get(id_, digest) != digest for id_, digest in operation.digests.items())
         case ConflictError():
-            creations = {
-                (name, rows.epoch)
-                for version in known
-                for name, rows in ledger.states[version].items()
-                if name in names
-            }
             overtaken = (operation.reads or operation.upkeep) and ledger.version > min(operation.began, operation.known)
-            return not operation.replays and (overtaken or len(creations) > len(names))
+            return not operation.replays and (overtaken or _called_otherwise(ledger, known, names))
         case StaleWriterError():
             newest = ledger.retention.newest
             assert newest is not None
@@ -52,3 +50,22 @@ def justified(ledger: Ledger, operation: Operation, run: Run | None, error: Base
         case StoreUnavailableError():
             return operation.faults > 0
     return False
+
+
+def _called_otherwise(ledger: Ledger, versions: Iterable[int], names: Collection[str]) -> bool:
+    """Whether one of the names was another table's meanwhile, or one of the tables was called otherwise."""
+    states = [ledger.states[version] for version in versions]
+    tables = {state[name].identity for state in states for name in names if name in state}
+    called = {
+        (name, rows.identity)
+        for state in states
+        for name, rows in state.items()
+        if name in names or rows.identity in tables
+    }
+    return len(called) > min(len(tables), len({name for name, _ in called}))
+
+
+def _remembers_meanwhile(ledger: Ledger, versions: Iterable[int], names: Collection[str]) -> bool:
+    """Whether another file of changes was applied to one of the tables: the first one creates the memory."""
+    runs = (ledger.chain[version].run for version in versions)
+    return any(isinstance(effect, Changes) and effect.table in names for run in runs if run for effect in run.effects)

@@ -14,13 +14,16 @@ from dolmen.testing.dropping import Ingester
 from dolmen.testing.erasing import Eraser
 from dolmen.testing.feeding import Feeder
 from dolmen.testing.hoarding import Hoarder
+from dolmen.testing.insisting import Insister
 from dolmen.testing.juggling import Juggler, Rewriter
 from dolmen.testing.readers import Dater, Reader
+from dolmen.testing.renaming import Renamer
 from dolmen.testing.rounds import Inspector, Maintainer
 
 ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (Founder, 2),
     (Declarer, 1),
+    (Renamer, 2),
     (Juggler, 1),
     (Rewriter, 1),
     (actors.Appender, 2),
@@ -32,6 +35,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (actors.Transferrer, 1),
     (actors.Inserter, 2),
     (actors.Worker, 2),
+    (Insister, 1),
     (Feeder, 1),
     (Eraser, 2),
     (Ingester, 2),
@@ -53,7 +57,9 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
 )
 """Every kind of actor, and how many of it take part."""
 
-HOARDERS: frozenset[type[Actor]] = frozenset({Hoarder, upkeep.Merger, upkeep.Collector, upkeep.Settler, Reader})
+HOARDERS: frozenset[type[Actor]] = frozenset(
+    {Hoarder, Renamer, upkeep.Merger, upkeep.Collector, upkeep.Settler, Reader}
+)
 """Who takes part in those few histories that are about one table with much in its segments; everybody but hoarders in
 all others."""
 

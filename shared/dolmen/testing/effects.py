@@ -42,7 +42,9 @@ class Found(Create):
     def apply(self, state: State, seen: State, version: int) -> None:
         """See Effect."""
         super().apply(state, seen, version)
-        state[self.table] = seen[self.table] = Rows(version, (), 0, dict(self.settings), shape=self.shape)
+        state[self.table] = seen[self.table] = Rows(
+            version, (), 0, dict(self.settings), shape=self.shape, created_as=self.table
+        )
 
 
 @dataclass(frozen=True)

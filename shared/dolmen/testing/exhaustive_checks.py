@@ -293,7 +293,7 @@ class Judge:
         ]
 
     def _named(self, execution: Execution, seen: list[Rows], orders: list[_Order]) -> ViolationError:
-        """Which of the seven it is that no order fits."""
+        """Which of the eight it is that no order fits."""
         told = "; ".join(
             f"{part.name} {outcome}" for part, outcome in zip(self.pair.parts, execution.outcomes, strict=True)
         )

@@ -17,7 +17,10 @@ from dolmen.testing.process import Process
 from dolmen.testing.upkeep import Upkeep
 from dolmen.transaction import Transaction
 
-_TABLE = "hoard"
+HOME = "hoard"
+ELSEWHERE = "loft"
+"""What it is called for a while, when it is renamed."""
+
 _PLENTY = 160
 _WIDTH = 8
 _FEW_FILES = CompactionOptions(target_file_bytes=6_000, group_bytes=6_000, deleted_share=0.1)
@@ -29,33 +32,34 @@ class Hoarder(Upkeep):
     def turn(self, process: Process) -> None:
         """One thing, or a few that belong together."""
         chance, state = self.random.random(), process.ledger.states[-1]
-        if _TABLE not in state:
-            process.write("create", [model.Create(_TABLE)], lambda: self._create(process))
+        name = next((name for name in (HOME, ELSEWHERE) if name in state), None)
+        if name is None:
+            process.write("create", [model.Create(HOME)], lambda: self._create(process))
         elif chance < 0.45:
-            self._add(process, len(state[_TABLE].rows))
+            self._add(process, name, len(state[name].rows))
         elif chance < 0.65:
-            self._delete(process)
+            self._delete(process, name)
         else:
-            self._resolve(process)
+            self._resolve(process, name)
             if self.random.random() < 0.3:
-                process.upkeep("compact", lambda: compact(process.context, _TABLE, options=_FEW_FILES), (_TABLE,))
+                process.upkeep("compact", lambda: compact(process.context, name, options=_FEW_FILES), (name,))
             process.upkeep("merge", lambda: merge_segments(process.context))
 
     @staticmethod
     def _create(process: Process) -> None:
-        process.db.create_table(_TABLE, SCHEMA, primary_key="k")
+        process.db.create_table(HOME, SCHEMA, primary_key="k")
 
-    def _add(self, process: Process, there: int) -> None:
+    def _add(self, process: Process, name: str, there: int) -> None:
         """A commit of many files; first of a delete, if there are rows enough."""
         k = self.random.randrange(KEYS)
         crowded = there > _PLENTY
         batches = [self.rows(2) for _ in range(self.random.randint(3, 8))]
-        effects: list[Effect] = [model.Delete(_TABLE, lambda row: row.k >= k)] if crowded else []
-        effects += [model.Append(_TABLE, rows) for rows in batches]
+        effects: list[Effect] = [model.Delete(name, lambda row: row.k >= k)] if crowded else []
+        effects += [model.Append(name, rows) for rows in batches]
 
         def block() -> Commit:
             with process.db.transaction() as transaction:
-                table = transaction.table(_TABLE)
+                table = transaction.table(name)
                 if crowded:
                     table.delete(f"k >= {k}")
                 for rows in batches:
@@ -64,35 +68,33 @@ class Hoarder(Upkeep):
 
         process.write("hoard", effects, block)
 
-    def _delete(self, process: Process) -> None:
+    def _delete(self, process: Process, name: str) -> None:
         k, v = self.random.randrange(KEYS), self.random.randrange(100)
         if self.random.random() < 0.5:
-            self._delete_positions(process, v)
+            self._delete_positions(process, name, v)
         elif self.random.random() < 0.5:
             keys = [k, (k + 5) % KEYS]
-            effect = model.Delete(_TABLE, lambda row: row.k in keys and row.v is not None and row.v < v)
+            effect = model.Delete(name, lambda row: row.k in keys and row.v is not None and row.v < v)
             where = f"k IN ({keys[0]}, {keys[1]}) AND v < {v}"
-            process.write(f"delete {where}", [effect], lambda: process.db.table(_TABLE).delete(where))
+            process.write(f"delete {where}", [effect], lambda: process.db.table(name).delete(where))
         else:
-            effect = model.Delete(_TABLE, lambda row: _between(row, v))
+            effect = model.Delete(name, lambda row: _between(row, v))
             where = f"v BETWEEN {v} AND {v + _WIDTH}"
-            process.write(f"delete {where}", [effect], lambda: process.db.table(_TABLE).delete(where))
+            process.write(f"delete {where}", [effect], lambda: process.db.table(name).delete(where))
 
-    def _delete_positions(self, process: Process, v: int) -> None:
+    def _delete_positions(self, process: Process, name: str, v: int) -> None:
         where = f"v BETWEEN {v} AND {v + _WIDTH}"
 
         def by_position(transaction: Transaction, run: Run) -> None:
-            run.effects.append(model.DeletePositions(_TABLE, lambda row: _between(row, v)))
-            transaction.table(_TABLE).delete(where, mode="positions")
+            run.effects.append(model.DeletePositions(name, lambda row: _between(row, v)))
+            transaction.table(name).delete(where, mode="positions")
 
         process.replayed(f"delete positions {where}", by_position)
 
-    def _resolve(self, process: Process) -> None:
+    def _resolve(self, process: Process, name: str) -> None:
         """A few files with each commit, and often in part: segments come to know of different deletes."""
         deadline, files = self.deadline(), self.random.choice((4, 8, 16))
-        process.upkeep(
-            "resolve", lambda: resolve(process.context, _TABLE, deadline=deadline, batch_files=files), (_TABLE,)
-        )
+        process.upkeep("resolve", lambda: resolve(process.context, name, deadline=deadline, batch_files=files), (name,))
 
 
 def _between(row: Row, v: int) -> bool:

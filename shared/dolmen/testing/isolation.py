@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 from typing import NamedTuple
 
 from dolmen.testing.never import Never, ViolationError
@@ -45,7 +46,8 @@ class Anomaly(Enum):
 
 
 class Life(NamedTuple):
-    """A row: its table and key, the version that wrote it, and the one that removed it, if any did."""
+    """A row under one name of its table: its key, the version that wrote or brought it there, and the one that removed
+    it or took it away, if any did. A table that is renamed takes its rows from one name to another."""
 
     table: str
     key: int
@@ -95,11 +97,11 @@ class History:
 
     Args:
         landings: by version from 1 on, when it landed and what it was.
-        lives: by row.
+        lives: by row, one after the other.
     """
 
     landings: Sequence[tuple[int, str]]
-    lives: Mapping[int, Life]
+    lives: Mapping[int, Sequence[Life]]
     transactions: Sequence[Transaction]
 
 
@@ -142,7 +144,7 @@ class _Search:
         self._changes, self._spans = _spans(history.lives, self._numbers)
         self._seen: dict[str, _Bound] = {}
         self._by_version: dict[int, list[Life]] = defaultdict(list)
-        for life in history.lives.values():
+        for life in chain.from_iterable(history.lives.values()):
             self._by_version[life.born].append(life)
             if life.died is not None:
                 self._by_version[life.died].append(life)
@@ -158,12 +160,12 @@ class _Search:
 
     def _writes(self, each: Transaction) -> Iterator[Found]:
         for row, version in each.writes.items():
-            life = self._history.lives.get(row)
-            if life is not None and life.born != version:
+            lives = self._history.lives.get(row)
+            if lives is not None and lives[0].born != version:
                 told = f"version {version}" if version else "no commit"
                 yield Found(
                     Anomaly.DIRTY_WRITE,
-                    f"  {each.what} is {told}\n  row {row}, which it wrote, belongs to {self._name(life.born)}",
+                    f"  {each.what} is {told}\n  row {row}, which it wrote, belongs to {self._name(lives[0].born)}",
                 )
 
     def _strangers(self, each: Transaction, written: Mapping[int, Transaction]) -> Iterator[Found]:
@@ -204,10 +206,12 @@ class _Search:
                     most.append(_Bound(end, "rw", f"saw {_about(read)} as it was before {self._name(end)}"))
             else:
                 self._by_row(read, least, most)
-        if not least or not most:
-            return  # nothing is known of any row that it saw
-        after, before = max(least, key=lambda bound: bound.version), min(most, key=lambda bound: bound.version)
+        after = max(least, key=lambda bound: bound.version, default=_Bound(0, "", ""))
+        before = min(most, key=lambda bound: bound.version, default=_Bound(_FOREVER, "", ""))
         if after.version < before.version:
+            for read, spans in zip(each.reads, known, strict=True):
+                if spans is None and read.rows <= self._history.lives.keys():  # they have been elsewhere in between
+                    yield Found(Anomaly.READ_SKEW, f"  {each.what} saw {_about(read)} as no version left it")
             return
         story = [f"  {each.what} {after.why}", f"  {each.what} {before.why}"]
         if after.version > before.version:
@@ -252,7 +256,7 @@ class _Search:
         """Of a read that saw what no version ever was: what each row says of it."""
         lives, seen = self._history.lives, 0
         for row in sorted(read.rows & lives.keys()):
-            life = lives[row]
+            life = _told_of(lives[row], read.table)
             if life.table != read.table or read.key not in (None, life.key):
                 most.append(_Bound(0, "rw", f"saw row {row} in {_about(read)}, which is of {life.table!r} {life.key}"))
             least.append(
@@ -263,7 +267,8 @@ class _Search:
                     _Bound(life.died, "rw", f"saw row {row} of {read.table!r}, which {self._name(life.died)} removed")
                 )
             seen = max(seen, life.born)
-        for row, life in lives.items():
+        for row, all_lives in lives.items():
+            life = _told_of(all_lives, read.table)
             inside = life.table == read.table and read.key in (None, life.key) and row not in read.rows
             if inside and life.born <= seen and (life.died is None or life.died > seen):
                 most.append(
@@ -305,6 +310,12 @@ def _named(after: _Bound, before: _Bound) -> Anomaly:
     return Anomaly.READ_SKEW if after.version == before.version else Anomaly.NO_SNAPSHOT
 
 
+def _told_of(lives: Sequence[Life], table: str) -> Life:
+    """A row's life under that name of its table; its first one if it has had none. What is between two is left out."""
+    own = [life for life in lives if life.table == table]
+    return own[0]._replace(died=own[-1].died) if own else lives[0]
+
+
 def _about(read: Read) -> str:
     return repr(read.table) if read.key is None else f"rows with key {read.key} of {read.table!r}"
 
@@ -315,14 +326,14 @@ _Place = tuple[str, int | None]
 
 
 def _spans(
-    lives: Mapping[int, Life], numbers: Mapping[int, int]
+    lives: Mapping[int, Sequence[Life]], numbers: Mapping[int, int]
 ) -> tuple[dict[_Place, list[int]], dict[_Place, dict[int, list[_Span]]]]:
     """By table and key (None: the whole table) the versions that changed it, and by the sum of its rows when that held.
 
     A set of rows is known by the sum of their hashes, 64 bits wide: comparing it takes no longer than hashing.
     """
     events: dict[_Place, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    for row, (table, key, born, died) in lives.items():
+    for row, (table, key, born, died) in ((row, life) for row, each in lives.items() for life in each):
         value = numbers[row]
         for whole in (None, key):
             at = events[table, whole]

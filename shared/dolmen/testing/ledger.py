@@ -14,13 +14,15 @@ from dolmen.store.memory import MemoryBucket
 from dolmen.testing.account import check_size, count_merges, count_upkeep
 from dolmen.testing.answers import justified
 from dolmen.testing.content import Content
+from dolmen.testing.deeds import check_deeds, requests_of
+from dolmen.testing.following import strayed, tables_of
 from dolmen.testing.isolation import check
 from dolmen.testing.model import (
-    Create,
-    DeletePositions,
     Effect,
     Expire,
+    Identity,
     Operation,
+    Overwrite,
     Row,
     Run,
     Settings,
@@ -33,7 +35,7 @@ from dolmen.testing.promises import check_promises
 from dolmen.testing.recording import Recording
 from dolmen.testing.retention import JITTER_US, Retention, setting
 from dolmen.testing.seen import check_remembered, check_rows
-from dolmen.testing.stored import Pointer, Stored, View
+from dolmen.testing.stored import Pointer, Stored, Told, View
 
 SETTLED_US = 20 * 60 * 1_000_000
 EXPIRED = "ttl_expired"
@@ -48,6 +50,8 @@ class Landed(msgspec.Struct, frozen=True):
     commit_ts: int
     created_at: int
     run: Run | None
+    told: Told | None = None
+    """As all later versions must tell of it."""
 
 
 class Ledger:
@@ -75,6 +79,7 @@ class Ledger:
         self.named: set[str] = set()
         self._runs: dict[str, Run] = {}
         self._timestamps: dict[int, int] = {}
+        self._uuids: dict[Identity, str] = {}
         self._unknown: list[tuple[Operation, str]] = []
 
     @property
@@ -128,8 +133,12 @@ class Ledger:
         self._check_operation(run.operation, version)
         self._check_applied(view, run, version)
         self._check_tables(run, version)
+        applied = frozenset(self.applied)
         self._fold(view, run, version)
-        self.chain.append(Landed(pointer.manifest, manifest.commit_id, manifest.commit_ts, manifest.created_at, run))
+        told = manifest.told
+        self.chain.append(
+            Landed(pointer.manifest, manifest.commit_id, manifest.commit_ts, manifest.created_at, run, told)
+        )
         self.horizons.append(manifest.horizon)
         self.counts["commits"] += 1
         self.recording.landed(now_us, str(run.operation))
@@ -139,8 +148,9 @@ class Ledger:
         self.retention.check_there(view)
         changed = self._check_rows(view, version)
         if self.retention.newest:
-            check_promises(self.content, self.retention.newest, view, run, changed)
+            check_promises(self.content, self.retention.newest, view, run, changed, self._overwritten(run, version))
         self.retention.landed(view)
+        check_deeds(view, run, self.states, applied)
 
     def _fold(self, view: View, run: Run, version: int) -> None:
         manifest, before = view.manifest, self.states[-1]
@@ -166,6 +176,8 @@ class Ledger:
             raise ViolationError(Never.LOST, f"version {version} has tables {sorted(view.tables)}, not {sorted(state)}")
         for name in state:
             table = view.tables[name]
+            if self._uuids.setdefault(state[name].identity, table.uuid) != table.uuid:
+                raise ViolationError(Never.STRAYED, f"version {version} calls another table {name!r} than it should")
             told = {key: value for key, value in table.properties.items() if key != EXPIRED}
             if told != state[name].settings:
                 raise ViolationError(
@@ -185,6 +197,7 @@ class Ledger:
         Returns the tables of which rows are gone.
         """
         before, state = self.retention.newest, self.states[version]
+        was = {rows.identity: rows.rows for rows in self.states[version - 1].values()}
         changed: set[str] = set()
         for name, expected in state.items():
             table, memory = view.tables[name], view.tables.get(memory_name(name))
@@ -195,7 +208,8 @@ class Ledger:
                 stored = self.content.rows(table)
                 remembered = self.content.rows(memory) if memory else ()
             rows = [Row(*row.values) for row in stored]
-            if self.recording.holds(name, rows):
+            self.recording.holds(name, rows)
+            if not {row.u for row in was.get(expected.identity, ())} <= {row.u for row in rows}:
                 changed.add(name)
             check_rows(self, rows, version, name, what)
             self.check_timestamps(name, {row.u: one.ts for row, one in zip(rows, stored, strict=True)})
@@ -204,6 +218,14 @@ class Ledger:
         for name in sorted(self.states[version - 1].keys() - state.keys()):
             self.recording.holds(name, ())
         return changed
+
+    def _overwritten(self, run: Run, version: int) -> set[str]:
+        """Tables that were there before, and that a run overwrites, by the names that they have after it."""
+        tables = tables_of(self.states[version - 1], run.effects)
+        own = {
+            table for effect, table in zip(run.effects, tables, strict=True) if isinstance(effect, Overwrite) and table
+        }
+        return {name for name, rows in self.states[version].items() if rows.identity in own}
 
     def _expiries(self, view: View) -> list[Effect]:
         """What a commit of expiry did, by what it remembers of itself; judged by the tables' time to live."""
@@ -234,8 +256,11 @@ class Ledger:
             raise ViolationError(
                 Never.MISREPORTED, f"version {version} with horizon {horizon} tells of versions {told}"
             )
-        if any(entry.commit_id != self.chain[entry.version].commit_id for entry in view.history):
-            raise ViolationError(Never.MISREPORTED, f"the history of version {version} is not that of its chain")
+        for entry in view.history:
+            if entry != self.chain[entry.version].told:
+                raise ViolationError(
+                    Never.MISREPORTED, f"the history of version {version} is not that of its chain: {entry}"
+                )
 
     def _check_operation(self, operation: Operation, version: int) -> None:
         if operation.landed is not None and not operation.upkeep:
@@ -270,17 +295,13 @@ class Ledger:
     def _check_tables(self, run: Run, version: int) -> None:
         if run.operation.upkeep:
             return
-        assert run.first_put is not None
-        for effect in run.effects:
-            there = self.states[-1].get(effect.table)
-            if there is None or there.epoch <= run.first_put or effect.request in self.applied:
-                continue
-            if not isinstance(effect, (Create, DeletePositions)):  # positions may have found nothing to delete
-                raise ViolationError(
-                    Never.REVIVED,
-                    f"version {version} by {run.operation} was made for the table {effect.table!r} that was dropped "
-                    f"before version {there.epoch} created another",
-                )
+        effect = strayed(self.states, run.operation, run, self.applied)
+        if effect is not None:
+            raise ViolationError(
+                Never.STRAYED,
+                f"version {version} by {run.operation} was made for a table {effect.table!r} that is not the one of "
+                "that name any more",
+            )
 
     # ---- what callers are told ---------------------------------------------------------------------------------------
 
@@ -301,6 +322,10 @@ class Ledger:
         if landed != commit.version or self.chain[landed].commit_id != commit.commit_id:
             raise ViolationError(
                 Never.MISREPORTED, f"{operation} was acknowledged as {commit!r} and landed as {landed}"
+            )
+        if Told.of(commit) != self.chain[landed].told or set(commit.requests) != requests_of(self.applied, landed):
+            raise ViolationError(
+                Never.MISREPORTED, f"{operation} was acknowledged as {commit!r}; it is {self.chain[landed].told}"
             )
         for id_, version in commit.already.items():
             if self.applied.get(id_) != version:

@@ -33,12 +33,14 @@ MEMORY = memory_name("")
 """What the name of a memory of deleted keys ends in."""
 
 Matches: TypeAlias = Callable[[Row], bool]
+Identity: TypeAlias = tuple[int, str]
 
 
 class Rows(NamedTuple):
-    """A table in one version: which creation of its name it is, its rows, how many commits it holds, its settings.
+    """A table in one version: which version created it, its rows, how many commits it holds, its settings.
 
     ``deleted`` is what changes have deleted: by key the sequence. ``shape`` says how its columns are stored.
+    ``created_as`` is the name that it was created by, whatever it is called now.
     """
 
     epoch: int
@@ -47,6 +49,12 @@ class Rows(NamedTuple):
     settings: dict[str, Any]
     deleted: Mapping[int, int] = MappingProxyType({})
     shape: int = 0
+    created_as: str = ""
+
+    @property
+    def identity(self) -> Identity:
+        """Which table it is, whatever it is called: no commit of a history creates two by one name."""
+        return self.epoch, self.created_as
 
 
 State: TypeAlias = dict[str, Rows]
@@ -283,7 +291,7 @@ class Create:
         """See Effect."""
         if self.table in state:
             raise ViolationError(Never.MISREPORTED, f"table {self.table!r} was created twice")
-        state[self.table] = seen[self.table] = Rows(version, (), 0, {})
+        state[self.table] = seen[self.table] = Rows(version, (), 0, {}, created_as=self.table)
 
 
 @dataclass(frozen=True)
@@ -298,6 +306,23 @@ class Drop:
         rows_of(state, self.table)
         del state[self.table]
         seen.pop(self.table, None)
+
+
+@dataclass(frozen=True)
+class Rename:
+    """Gives the table another name: nothing else of it changes."""
+
+    table: str
+    to: str
+    request: str | None = None
+
+    def apply(self, state: State, seen: State, version: int) -> None:
+        """See Effect."""
+        for each in (state, seen):
+            if self.to in each:
+                raise ViolationError(Never.LOST, f"version {version} gave {self.table!r} the name of {self.to!r}")
+            each[self.to] = rows_of(each, self.table)
+            del each[self.table]
 
 
 def _replace(state: State, table: str, change: Callable[[tuple[Row, ...]], tuple[Row, ...]], only_seen: bool) -> None:
@@ -319,6 +344,7 @@ class Operation:
         replays: whether it is repeated on conflicts, so that none may reach the caller.
         digests: by request id, what it says the request is.
         upkeep: background work: any number of commits, none of which changes a row.
+        message: what it says of itself, for the history.
         about: the table it works on, if that is not in its effects.
         reading: the oldest version that it may look at.
         began_us: when it began.
@@ -332,6 +358,7 @@ class Operation:
     replays: bool = False
     digests: dict[str, str] = field(default_factory=dict)
     upkeep: bool = False
+    message: str = ""
     about: tuple[str, ...] = ()
     reading: int = 0
     began_us: int = 0

@@ -10,7 +10,7 @@ from dolmen.errors import UnknownOutcomeError
 
 
 class Never(Enum):
-    """The seven things that no database may do to its users."""
+    """The eight things that no database may do to its users."""
 
     LOST = "a committed row disappears, or is there twice"
     REVIVED = "a deleted row comes back"
@@ -18,6 +18,7 @@ class Never(Enum):
     UNREADABLE = "a version within retention cannot be read"
     COLLECTED = "an object is removed that a kept version or a commit that may still land needs"
     TWICE = "an event is applied twice, or one of a batch not at all"
+    STRAYED = "what was meant for one table is done to another, whatever tables are called meanwhile"
     MISREPORTED = "an error hides a committed change, or reports success for a lost one"
 
 
@@ -25,7 +26,7 @@ class ViolationError(AssertionError):
     """Something happened that must never happen.
 
     Args:
-        never: which of the seven. A structural check names what would come of what it found.
+        never: which of the eight. A structural check names what would come of what it found.
         what: what happened.
     """
 
@@ -38,7 +39,7 @@ class ViolationError(AssertionError):
 
 
 def named(error: BaseException) -> Never | None:
-    """Which of the seven an error is, or was raised from; None if it is something else that went wrong."""
+    """Which of the eight an error is, or was raised from; None if it is something else that went wrong."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ViolationError):

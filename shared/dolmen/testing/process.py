@@ -81,6 +81,7 @@ class Process:
         *,
         reads: bool = False,
         digests: dict[str, str] | None = None,
+        message: str = "",
     ) -> bool:
         """One call that writes. Returns whether it was acknowledged.
 
@@ -88,8 +89,11 @@ class Process:
             effects: what it does, in the order of its statements.
             reads: whether it may conflict with whatever changes what it read.
             digests: by id, the requests that it answers.
+            message: what it says of itself.
         """
-        operation = self._begin(Operation(kind, self.who, *self._versions, reads=reads, digests=digests or {}))
+        operation = self._begin(
+            Operation(kind, self.who, *self._versions, reads=reads, digests=digests or {}, message=message)
+        )
         self.begin_run(*effects)
         return self._judge(operation, call)
 

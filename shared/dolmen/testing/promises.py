@@ -4,26 +4,30 @@ judged. A wrong one shows in rows only when others come at the right moment; her
 from __future__ import annotations
 
 from dolmen.testing.content import Content
-from dolmen.testing.model import Overwrite, Run
+from dolmen.testing.model import Run
 from dolmen.testing.never import Never, ViolationError
 from dolmen.testing.stored import File, TableView, View
 
 
-def check_promises(content: Content, before: View, view: View, run: Run, changed: set[str]) -> None:
+def check_promises(
+    content: Content, before: View, view: View, run: Run, changed: set[str], overwritten: set[str]
+) -> None:
     """Holds a version against the one before it. Raises ViolationError.
 
     Args:
         changed: tables of which rows are gone.
+        overwritten: those that were there before, and that it overwrites.
     """
+    known = {table.uuid: table for table in before.tables.values()}  # it may have another name by now
     for name, table in view.tables.items():
-        old = before.tables.get(name)
+        old = known.get(table.uuid)
         if old is table:
             continue
         where = f"table {name!r} of version {view.manifest.version}"
-        _check_timestamps(where, before, view, old if old and old.uuid == table.uuid else None, table, run)
-        if old is None or old.uuid != table.uuid:
+        _check_timestamps(where, before, view, old, table, run)
+        if old is None:
             continue
-        _check_epoch(where, old, table, view, run, name)
+        _check_epoch(where, old, table, view, run, name in overwritten)
         _check_pairs(where, content, before, old, table, view.manifest.operation == "merge")
         _check_marks(where, before, old, table, name in changed)
 
@@ -56,9 +60,8 @@ def _check_timestamps(where: str, before: View, view: View, old: TableView | Non
             )
 
 
-def _check_epoch(where: str, old: TableView, table: TableView, view: View, run: Run, name: str) -> None:
+def _check_epoch(where: str, old: TableView, table: TableView, view: View, run: Run, overwritten: bool) -> None:
     """It says when all rows were last replaced: never in the background, always by an overwrite."""
-    overwritten = any(isinstance(effect, Overwrite) and effect.table == name for effect in run.effects)
     right = {view.manifest.version} if overwritten else {old.epoch}
     if not run.operation.upkeep:
         right.add(view.manifest.version)  # other statements replace all rows, too

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dolmen.errors import TableNotFoundError, VersionExpiredError, VersionNotFoundError
-from dolmen.testing.actors import TABLES, Actor
+from dolmen.testing.actors import NAMES, Actor
+from dolmen.testing.deeds import requests_of
 from dolmen.testing.model import Row, users_own
 from dolmen.testing.network import MINUTE_US
 from dolmen.testing.never import Never, ViolationError
 from dolmen.testing.process import Process
 from dolmen.testing.seen import check_all, check_one_of, check_rows, rows_from
+from dolmen.testing.stored import Told
 
 
 class Reader(Actor):
@@ -45,7 +47,7 @@ class Reader(Actor):
         return self.random.randint(max(1, horizon - (chance > 0.9)), newest)
 
     def _newest(self, process: Process) -> None:
-        name, ledger, began = self.random.choice(TABLES), process.ledger, process.ledger.version
+        name, ledger, began = self.random.choice(NAMES), process.ledger, process.ledger.version
         try:
             found = rows_from(process.db.table(name).scan().to_arrow())
         except TableNotFoundError:
@@ -61,7 +63,7 @@ class Reader(Actor):
         snapshot = process.db.at(version=version)
         if users_own(snapshot.tables()) != sorted(state):
             raise ViolationError(Never.LOST, f"version {version} shows tables {snapshot.tables()}, not {sorted(state)}")
-        for name in sorted(state)[:2]:
+        for name in self.random.sample(sorted(state), min(2, len(state))):
             table = snapshot.table(name)
             data = table.scan(with_commit_ts=True).to_arrow()
             process.saw.rows(name, data["u"].to_pylist())
@@ -93,7 +95,7 @@ class Reader(Actor):
         pace_us = self.random.choice((MINUTE_US, MINUTE_US, 20 * MINUTE_US))
         scheduler.pause(self.random.randint(0, pace_us))
         try:
-            for name in sorted(state)[:2]:
+            for name in self.random.sample(sorted(state), min(2, len(state))):
                 found: list[Row] = []
                 for batch in snapshot.table(name).scan().to_reader():
                     found += rows_from(batch)
@@ -114,18 +116,25 @@ class Reader(Actor):
         with process.db.transaction() as transaction:
             version = transaction.base.version
             state = process.ledger.states[version]
-            for name in sorted(state)[-2:]:
+            for name in self.random.sample(sorted(state), min(2, len(state))):
                 found = rows_from(transaction.table(name).scan().to_arrow())
                 process.saw.rows(name, (row.u for row in found))
                 check_rows(process.ledger, found, version, name, f"a transaction on version {version}")
 
     def _history(self, process: Process) -> None:
         began, chain = process.ledger.version, process.ledger.chain
-        told = [(commit.version, commit.commit_id) for commit in process.db.history()]
-        newest = told[0][0]
+        commits = process.db.history()
+        newest = commits[0].version
         oldest = max(process.ledger.horizons[newest], 1)
-        if newest < began or told != [(index, chain[index].commit_id) for index in range(newest, oldest - 1, -1)]:
+        if newest < began or [Told.of(commit) for commit in commits] != [
+            chain[index].told for index in range(newest, oldest - 1, -1)
+        ]:
             raise ViolationError(Never.MISREPORTED, f"history() of version {newest} is not the chain of commits")
+        for commit in commits:
+            own = requests_of(process.ledger.applied, commit.version)
+            forgotten = process.network.counts["ids forgotten"]
+            if not (set(commit.requests) <= own if forgotten else set(commit.requests) == own):
+                raise ViolationError(Never.MISREPORTED, f"history() tells of {commit!r}, which applied {sorted(own)}")
 
 
 class Dater(Reader):

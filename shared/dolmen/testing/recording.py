@@ -50,7 +50,7 @@ class Recording:
 
     def __init__(self) -> None:
         self._landings: list[tuple[int, str]] = []
-        self._lives: dict[int, Life] = {}
+        self._lives: dict[int, list[Life]] = {}
         self._there: dict[str, dict[int, int]] = {}
         self._witnesses: list[Witness] = []
         self._sessions = Counter[str]()
@@ -64,19 +64,18 @@ class Recording:
         """A version has landed."""
         self._landings.append((now_us, what))
 
-    def holds(self, table: str, rows: Sequence[Row]) -> bool:
-        """The version that has landed last changed a table, which has these rows now; none once it is dropped.
-
-        Returns whether any are gone.
-        """
+    def holds(self, table: str, rows: Sequence[Row]) -> None:
+        """The version that has landed last changed what stands under a name: these rows now; none once it is dropped,
+        or has another name."""
         version, before = len(self._landings), self._there.get(table, {})
         now = self._there[table] = {row.u: row.k for row in rows}
         gone = before.keys() - now.keys()
         for u in gone:
-            self._lives[u] = self._lives[u]._replace(died=version)
+            lives = self._lives[u]  # another name of its table may have got it before
+            last = max(index for index, life in enumerate(lives) if life.table == table)
+            lives[last] = lives[last]._replace(died=version)
         for u in now.keys() - before.keys():
-            self._lives[u] = Life(table, now[u], version)
-        return bool(gone)
+            self._lives.setdefault(u, []).append(Life(table, now[u], version))
 
     def begins(self, operation: Operation, session: str, now_us: int) -> Witness:
         """A process begins a call."""

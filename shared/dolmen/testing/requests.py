@@ -38,12 +38,14 @@ class Request:
         apply: the same, by production code.
         digest: what its content is known by.
         tells_itself: whether production code finds that digest in the rows, or is told it.
+        other: makes a request of other content under the same id, by which production code finds that out itself.
     """
 
     effect: Effect
     apply: Callable[[TransactionTable], None]
     digest: str
     tells_itself: bool = False
+    other: Callable[[], Request] | None = None
 
     @property
     def id(self) -> str:
@@ -52,8 +54,8 @@ class Request:
         return self.effect.request
 
     def altered(self) -> Request:
-        """The same, known by another content."""
-        return replace(self, digest=f"{self.digest}, altered", tells_itself=False)
+        """Another one under the same id; else the same, known by another content."""
+        return self.other() if self.other else replace(self, digest=f"{self.digest}, altered", tells_itself=False)
 
 
 class Queue(Generic[AnyLetter]):

@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dolmen.results import Commit
 from dolmen.store.memory import MemoryBucket
 
 _HEAD = struct.Struct("<4sQQ")
@@ -36,12 +37,38 @@ class Id(msgspec.Struct):
     version: int
 
 
-class Told(msgspec.Struct):
+class Did(msgspec.Struct, frozen=True):
+    """A deed: what a commit did to a table."""
+
+    table: str
+    what: str
+    over: tuple[str, ...] = ()
+    more: int = 0
+
+
+class Told(msgspec.Struct, frozen=True):
     """A commit as history tells of it."""
 
     version: int
     commit_id: str
     created_at: int
+    operation: str
+    did: tuple[Did, ...] = ()
+    did_more: int = 0
+    message: str = ""
+
+    @classmethod
+    def of(cls, commit: Commit) -> Told:
+        """As production code tells callers of it."""
+        return cls(
+            commit.version,
+            commit.commit_id,
+            round(commit.created_at.timestamp() * 1e6),
+            commit.operation,
+            tuple(Did(deed.table, deed.what, deed.over, deed.more) for deed in commit.did),
+            commit.did_more,
+            commit.message,
+        )
 
 
 class Part(msgspec.Struct):
@@ -81,6 +108,9 @@ class Manifest(msgspec.Struct):
     operation: str
     previous: str | None = None
     data_change: bool = True
+    did: tuple[Did, ...] = ()
+    did_more: int = 0
+    message: str = ""
     counts: CommitCounts = msgspec.field(default_factory=CommitCounts)
     tables: dict[str, msgspec.Raw] = {}
     applied: tuple[Id, ...] = ()
@@ -94,6 +124,13 @@ class Manifest(msgspec.Struct):
     freed: int = 0
     swept: int = 0
     properties: dict[str, Any] = {}
+
+    @property
+    def told(self) -> Told:
+        """The commit, as later versions are to tell of it."""
+        return Told(
+            self.version, self.commit_id, self.created_at, self.operation, self.did, self.did_more, self.message
+        )
 
 
 class Vector(msgspec.Struct, frozen=True):

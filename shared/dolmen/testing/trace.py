@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from dolmen.testing.model import Rename
 from dolmen.testing.scheduler import START_US
 
 if TYPE_CHECKING:
@@ -124,5 +125,6 @@ def _effects(effects: Iterable[Effect]) -> str:
     for effect in effects:
         rows = getattr(effect, "rows", None)
         many = f" {len(rows)} rows" if isinstance(rows, tuple) else ""
-        parts.append(f"{type(effect).__name__.lower()} {effect.table or 'settings'}{many}")
+        to = f" to {effect.to}" if isinstance(effect, Rename) else ""
+        parts.append(f"{type(effect).__name__.lower()} {effect.table or 'settings'}{to}{many}")
     return f" ({', '.join(parts)})" if parts else ""

@@ -20,7 +20,7 @@ from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.ttl import expire_rows
 from dolmen.results import Commit
 from dolmen.testing import model
-from dolmen.testing.actors import TABLES, Actor, arrow
+from dolmen.testing.actors import NAMES, TABLES, Actor, arrow
 from dolmen.testing.model import Row, Run
 from dolmen.testing.network import MINUTE_US
 from dolmen.testing.process import Process
@@ -52,7 +52,7 @@ class Resolver(Upkeep):
 
     def turn(self, process: Process) -> None:
         """One table."""
-        name = self.target(process, TABLES)
+        name = self.target(process, NAMES)
         if name is None:
             return
         budget = 1 if self.random.random() < 0.2 else 1 << 30
@@ -68,7 +68,7 @@ class Compactor(Upkeep):
 
     def turn(self, process: Process) -> None:
         """One table."""
-        name = self.target(process, TABLES)
+        name = self.target(process, NAMES)
         if name is None:
             return
         options = CompactionOptions(

@@ -1,0 +1,80 @@
+"""Mutations of renames, and of what a commit tells of itself."""
+
+# ruff: noqa: E501  # quotes lines that are as long as lines may be
+
+from __future__ import annotations
+
+from mutations.mutation import Mutation, mutation
+
+RENAMES: tuple[Mutation, ...] = (
+    mutation(
+        "a renamed table begins anew",
+        "a rename changes the name alone: uuid and epoch stay, and whoever knew the table is told its new name",
+        "commit/statements.py",
+        "        moves = {self.name: (self.to, entry)}\n",
+        "        moves = {self.name: (self.to, msgspec.structs.replace(entry, uuid=entry.uuid[::-1]))}\n",
+    ),
+    mutation(
+        "a rename takes a name that another table has",
+        "a rename needs a free name",
+        "commit/statements.py",
+        "            if name in draft.tables and name not in moves:\n",
+        "            if not name:\n",
+    ),
+    mutation(
+        "a rename leaves the memory of deleted keys behind",
+        "the memory of a table of changes is renamed with it",
+        "commit/statements.py",
+        "            moves[memory_name(self.name)] = name, draft.segments.whole(memory)\n",
+        "            assert name\n",
+    ),
+    mutation(
+        "what knows a table by its old name follows it",
+        "a statement whose table is called otherwise by now conflicts: a writer never follows a rename by itself",
+        "commit/draft.py",
+        "        if now is not None:\n            raise ConflictError(\n",
+        "        if now is not None:\n            return self.segments.whole(self.tables[now])\n            raise ConflictError(\n",
+    ),
+    mutation(
+        "what was read after a rename is not compared",
+        "what a transaction has read is compared by the table's uuid, whatever it called it",
+        "transaction.py",
+        "        known = self.base.name_of(self.manifest.table(name).uuid)\n",
+        "        known = name if name in self.base.tables else None\n",
+    ),
+    mutation(
+        "an overwrite after a rename does not look at what others have added",
+        "the version that an overwrite was made on is compared by the table's uuid",
+        "commit/statements.py",
+        "        name = draft.base.name_of(self.uuid)  # this very commit may have renamed it\n",
+        "        name = self.name if self.name in draft.base.tables else None\n",
+    ),
+    mutation(
+        "reports are looked for by the version that a batch was made on",
+        "who ingests looks for a report unless the table had its name all the time up to its own commit",
+        "ingest/drops.py",
+        "        told = look_for_reports(newest.manifest, landing, told)\n",
+        "        told = look_for_reports(folded.seen.base, landing, told)\n",
+    ),
+    mutation(
+        "history does not tell of renames",
+        "a commit tells what it did to which tables",
+        "commit/deeds.py",
+        '            return Deed(statement.name, "rename", (to,))\n',
+        "            return None if to else None\n",
+    ),
+    mutation(
+        "history tells of writes by the files that they made",
+        "a deed holds names of columns, settings and tables, and nothing else",
+        "commit/deeds.py",
+        "            return Deed(statement.name, what, _names(statement, list(ids), draft))\n",
+        "            return Deed(statement.name, what, (*_names(statement, list(ids), draft), *(f.path for f in files)))\n",
+    ),
+    mutation(
+        "another request under an applied id counts as applied",
+        "an applied id with other content is refused",
+        "commit/change.py",
+        "            if entry.digest and digest and entry.digest != digest:\n",
+        "            if not entry.id:\n",
+    ),
+)
