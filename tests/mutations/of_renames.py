@@ -50,13 +50,6 @@ RENAMES: tuple[Mutation, ...] = (
         "        name = self.name if self.name in draft.base.tables else None\n",
     ),
     mutation(
-        "reports are looked for by the version that a batch was made on",
-        "who ingests looks for a report unless the table had its name all the time up to its own commit",
-        "ingest/drops.py",
-        "        told = look_for_reports(newest.manifest, landing, told)\n",
-        "        told = look_for_reports(folded.seen.base, landing, told)\n",
-    ),
-    mutation(
         "history does not tell of renames",
         "a commit tells what it did to which tables",
         "commit/deeds.py",

@@ -39,3 +39,9 @@ def test_who_cannot_be_interrupted_is_left_behind(monkeypatch: pytest.MonkeyPatc
     history.spawn("sleeper", lambda: time.sleep(20))
     with pytest.raises(HangError, match="sleeper has asked for nothing"):
         history.run()
+
+
+@pytest.mark.timeout(120)
+def test_a_history_ends_in_which_nobody_has_anything_to_do() -> None:
+    """Who is left waits for a table that nobody makes."""
+    assert simulate(3, 2_000, only=["reader-1", "collector-1"], without=["all"]).steps < 2_000

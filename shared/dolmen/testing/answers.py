@@ -34,7 +34,9 @@ def justified(ledger: Ledger, operation: Operation, run: Run | None, error: Base
             return any(name not in ledger.states[version] for version in during for name in names)
         case TableExistsError():
             taken = any(name in ledger.states[version] for version in during for name in asked.free)
-            return taken or _remembers_meanwhile(ledger, during, names)
+            changes = any(isinstance(effect, Changes) for effect in run.effects) if run else False
+            # The first file of changes creates a memory: of which the name may be taken, though no user's table has it.
+            return taken or (changes and _called_otherwise(ledger, known, names)) or _remembers(ledger, during, names)
         case AppliedIdError():
             return any(ledger.digests.get(id_, digest) != digest for id_, digest in operation.digests.items())
         case ConflictError():
@@ -65,7 +67,7 @@ def _called_otherwise(ledger: Ledger, versions: Iterable[int], names: Collection
     return len(called) > min(len(tables), len({name for name, _ in called}))
 
 
-def _remembers_meanwhile(ledger: Ledger, versions: Iterable[int], names: Collection[str]) -> bool:
+def _remembers(ledger: Ledger, versions: Iterable[int], names: Collection[str]) -> bool:
     """Whether another file of changes was applied to one of the tables: the first one creates the memory."""
     runs = (ledger.chain[version].run for version in versions)
     return any(isinstance(effect, Changes) and effect.table in names for run in runs if run for effect in run.effects)

@@ -29,7 +29,9 @@ class Renamer(Blind):
     def turn(self, process: Process) -> None:
         """One commit with a rename in it, or more."""
         state, chance = process.ledger.states[-1], self.random.random()
-        if HOME in state or ELSEWHERE in state:
+        if not state:
+            process.read(process.db.refresh)  # alone it would wait for ever
+        elif HOME in state or ELSEWHERE in state:
             self._move(process, *((HOME, ELSEWHERE) if HOME in state else (ELSEWHERE, HOME)))
         elif chance < 0.25:
             there = [name for name in (*PLAIN, SPARE) if name in state]

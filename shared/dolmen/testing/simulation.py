@@ -66,6 +66,7 @@ WEATHER: dict[str, Faults] = {
 """How bad a history is: its seed chooses one."""
 
 _AUDIT_EVERY = 20
+_IDLE_TURNS = 2_000
 _AUDITS_OF_UPKEEP = 0.2
 _AUDITS_AT_THE_END = 2
 
@@ -156,6 +157,7 @@ class _History:
         self.network.step_limit = steps
         self._quiet_until_us = 0
         self._given_out = 0
+        self._asked = self._idle = 0
         self._shared: dict[Any, Any] = {}
         self._audited = 0
         self._auditor: Database | None = None
@@ -229,12 +231,20 @@ class _History:
                 process = Process(self.network, name, self._rng(f"{name} life {lives}"))
                 while True:
                     actor.turn(process)
+                    self._end_if_all_are_idle()
                     self._audit_now_and_then()
                     self.scheduler.pause(self._idle_us(actor))
             except Crash:
                 self.scheduler.pause(actor.random.randint(SECOND_US // 10, 2 * SECOND_US))
             except RetryableError:  # it could not even open the database
                 self.scheduler.pause(actor.random.randint(SECOND_US // 10, 10 * SECOND_US))
+
+    def _end_if_all_are_idle(self) -> None:
+        """Those who are left may have nothing to do for ever: who only reads waits for somebody who writes."""
+        self._idle = self._idle + 1 if self.network.steps == self._asked else 0
+        self._asked = self.network.steps
+        if self._idle > _IDLE_TURNS:
+            self.scheduler.stop()
 
     def _idle_us(self, actor: Actor) -> int:
         """How long an actor does nothing; now and then most of them rest, and time goes by."""
