@@ -341,7 +341,8 @@ def local(
                 command = f"dolmen rejected show --rejected {shlex.quote(str(layout.rejected))} {shlex.quote(key)}"
                 console.print(f"  why, and what the file says there: {command}", **_AS_IT_IS)
             if letter := facts.get("dead_letter"):
-                console.print(f"  correct it, and put it into {layout.queue}/ again: {letter}", **_AS_IT_IS)
+                then = f"put it into {layout.queue}/" if event.function == "delete" else "drop the file"
+                console.print(f"  correct it, and {then} again: {letter}", **_AS_IT_IS)
 
     if not as_json:
         for line in (
