@@ -27,6 +27,7 @@ from dolmen.write.data_file import write_data_files
 from dolmen.write.frames import frame_cast
 from dolmen.write.lossless import lossless
 from dolmen.write.lossy import lossy
+from dolmen.write.python_values import has_endless_decimal
 from dolmen.write.row_digest import RowDigest
 from dolmen.write.rows import as_batches
 from dolmen.write.upsert import dedupe_last
@@ -269,6 +270,8 @@ def _key_array(values: list[Any], field: Field) -> pa.Array:
         values = [Decimal(repr(value)) if isinstance(value, float) else value for value in values]
     elif wrong := [value for value in values if isinstance(value, (float, Decimal)) and value % 1 != 0]:
         raise TypeError(f"{wrong[0]!r} has a fraction")
+    if has_endless_decimal(values):
+        raise TypeError("a decimal has more digits than any column")
     return pa.array(values, field.arrow_type)
 
 

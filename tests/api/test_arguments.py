@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -242,3 +243,17 @@ def test_no_argument_makes_a_database_that_nobody_can_open(call: tuple[str, dict
     with suppress(Error, OwnError):
         perform(Database(MemoryStore(bucket, RUNTIME), RUNTIME), *call)
     check(bucket)
+
+
+@pytest.mark.parametrize("value", ["1e999999", "-1e99999999", "1e-99999999", "NaN", "Infinity"])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.date32(), pa.decimal128(10, 2), pa.list_(pa.int64())])
+def test_decimals_that_no_column_holds_are_refused_at_once(value: str, kind: pa.DataType) -> None:
+    """pyarrow would write out their digits, for minutes or until the process dies."""
+    table = Database(MemoryStore(MemoryBucket(), RUNTIME), RUNTIME).create_table("t", pa.schema([("x", kind)]))
+    given = [Decimal(value)] if pa.types.is_list(kind) else Decimal(value)
+    for cast in (False, True):
+        with pytest.raises(Error):
+            table.append([{"x": given}], cast=cast)
+    with pytest.raises(Error):
+        table.delete(keys=[Decimal(value)], on=["x"])
+    assert table.count() == 0

@@ -8,7 +8,8 @@ datetime among dates, the nanoseconds of a Timestamp), they are refused.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +17,10 @@ from pyarrow import types as t
 
 from dolmen.errors import RowError
 
-NOT_ARROW = pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, UnicodeError
+NOT_ARROW = pa.ArrowException, ArithmeticError, TypeError, ValueError
 """What pyarrow raises of values that it has no type for."""
+MOST_DIGITS = 400
+"""Digits before or behind the point of a decimal that no type of numbers has room for, of floats either."""
 
 
 def array_of(values: Any, name: str, target: pa.DataType | None, *, nan_is_null: bool = False) -> Any:
@@ -39,13 +42,24 @@ def array_of(values: Any, name: str, target: pa.DataType | None, *, nan_is_null:
 
 
 def _as_target(values: Any, name: str, target: pa.DataType | None, why: Exception, *, nan_is_null: bool) -> Any:
-    if target is not None:
+    if target is not None and not has_endless_decimal(values):
         try:
             return pa.array(values, type=target, from_pandas=nan_is_null)
         except NOT_ARROW as error:
             why = error if t.is_nested(target) else why
     row = _first_fault(values, nan_is_null=nan_is_null) + 1
     raise RowError(f"pyarrow has no type for this and what stands above it: {why}", row=row, column=name) from why
+
+
+def has_endless_decimal(values: Any) -> bool:
+    """Whether a decimal stands among values that takes pyarrow minutes, or takes the process down with it."""
+    if isinstance(values, Decimal):
+        return values.is_finite() and abs(values.adjusted()) > MOST_DIGITS
+    if isinstance(values, Mapping):
+        values = values.values()
+    return (
+        not isinstance(values, (str, bytes)) and isinstance(values, Iterable) and any(map(has_endless_decimal, values))
+    )
 
 
 def _first_fault(values: Any, *, nan_is_null: bool) -> int:
