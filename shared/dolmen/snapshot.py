@@ -112,6 +112,11 @@ def microseconds(timestamp: datetime | int | str | None) -> int:
             raise InputError(
                 f"timestamp={timestamp} is a day: give a time, as in datetime(2026, 1, 31, 12, tzinfo=UTC)"
             )
+        if isinstance(timestamp, bool) or not hasattr(timestamp, "__index__"):
+            raise InputError(
+                f"timestamp={arguments.shown(timestamp)} is of type {type(timestamp).__name__}: give a datetime, "
+                "ISO 8601 text, or whole microseconds since 1970"
+            )
         return arguments.number("timestamp", timestamp)
     if timestamp.tzinfo is None:
         timestamp = timestamp.replace(tzinfo=UTC)

@@ -116,3 +116,13 @@ def test_older_times_are_found(table: dolmen.Table) -> None:
     assert table.at(timestamp=created_at.isoformat()).count() == 1
     with pytest.raises(VersionNotFoundError):
         table.at(timestamp="2001-01-01")
+
+
+@pytest.mark.parametrize("timestamp", [18.0, True, np.datetime64("2026-01-31"), None])
+def test_what_is_no_timestamp_is_refused_with_what_is(timestamp: Any) -> None:
+    db = dolmen.open("memory://no-timestamp")
+    message = (
+        "takes a version or a timestamp" if timestamp is None else "give a datetime, ISO 8601 text, or whole micro"
+    )
+    with pytest.raises(InputError, match=message):
+        db.at(timestamp=timestamp)

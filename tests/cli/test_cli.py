@@ -142,6 +142,7 @@ def test_tables_and_show_tell_of_unresolved_deletes(events: Cli) -> None:
         (["create", "t", "--columns", "id INTERVAL"], 2, "INTERVAL"),
         (["append", "events", "absent.csv"], 2, "absent.csv"),
         (["append", "events", "rows.xml"], 2, "rows.xml"),
+        (["scan", "events", "-o", "rows.xlsx"], 2, "no format that rows are written in: .csv, .tsv or .jsonl,"),
         (["scan", "absent"], 3, "absent"),
         (["scan", "events", "--version", "99"], 3, "99"),
         (["scan", "events", "--at", "2001-01-01"], 3, "younger"),
@@ -156,6 +157,11 @@ def test_an_error_says_what_to_do_and_has_its_exit_code(
     outcome = events(*arguments)
     assert (outcome.code, phrase in outcome.err.replace("\n", " ")) == (code, True), outcome
     assert "Traceback" not in outcome.err
+
+
+def test_an_error_stands_on_one_line_however_long(events: Cli) -> None:
+    outcome = events("scan", "events", "--where", f"nope = '{'x' * 200}'")
+    assert outcome.err.count("\n") == 1
 
 
 def test_errors_are_json_for_machines(events: Cli) -> None:

@@ -7,13 +7,14 @@ import datetime as dt
 import io
 import os
 import random
+import re
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from dolmen.errors import InputError, RowError
+from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.ingest.files import delimited
 from dolmen.ingest.files.formats import detect, read
 
@@ -34,6 +35,15 @@ def _cells(text: str, target: pa.DataType) -> list[Any]:
 def test_an_empty_field_is_null_and_a_quoted_one_the_empty_string() -> None:
     table = _read(b'a,b\n1,\n2,""\n3,x\n', pa.schema([("a", pa.int64()), ("b", pa.string())]))
     assert table["b"].to_pylist() == [None, "", "x"]
+
+
+@pytest.mark.parametrize("sign", [";", "|", "\t"])
+def test_a_file_with_another_delimiter_is_told_of_as_that(sign: str) -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.int64())])
+    with pytest.raises(SchemaError, match=f"{re.escape(repr(sign))} seems to separate its fields.*--delimiter"):
+        _read(f"a{sign}b\n1{sign}2\n".encode(), schema)
+    with pytest.raises(SchemaError, match="no column 'c'"):
+        _read(b"c\n1\n", schema)
 
 
 def test_a_quoted_empty_field_is_null_where_the_type_is_not_string() -> None:

@@ -17,8 +17,14 @@ def test_imports_point_inwards() -> None:
 
 
 def test_importing_dolmen_loads_no_optional_dependency() -> None:
-    # pandas is not among them: pyarrow loads it by itself wherever it is installed.
-    optional = ["boto3", "aws_lambda_powertools", "duckdb", "polars", "pyspark", "typer", "rich"]
+    # pyarrow loads pandas by itself, where it is installed, as soon as a value is made: nothing may do so at import.
+    optional = ["pandas", "boto3", "aws_lambda_powertools", "duckdb", "polars", "pyspark", "typer", "rich"]
     source = f"import sys, dolmen; print([name for name in {optional} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_the_command_starts_without_pandas() -> None:
+    source = "import sys, dolmen.cli; print('pandas' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"

@@ -121,7 +121,7 @@ def test_keys_of_later_dicts_are_not_lost() -> None:
         (TABLE.select([]), "these 3 rows have no columns"),
         ([{}, {}], "these 2 rows have no columns"),
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), "cannot be taken as Arrow data"),
-        (pd.DataFrame({"a": [1, "x"]}), "row 2, column 'a': pyarrow has no type for this"),
+        (pd.DataFrame({"a": [1, "x"]}), "row 2, column 'a': a value of type str stands below values of type int"),
         (pl.DataFrame(ROWS).lazy(), r"call \.collect\(\) first"),
         (pl.Series([1]), "cannot be taken as Arrow data"),
     ],

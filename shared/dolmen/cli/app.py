@@ -98,7 +98,7 @@ def append(
     message: Message = None,
     as_json: Json = False,
 ) -> None:
-    """Add the rows of files, all in one commit."""
+    """Add the rows of files, all in one commit. Settings ingest_* don't count here: they are for dropped files."""
     db = dolmen.open(database)
     makes = create and table not in db.tables()
     with (
@@ -395,10 +395,10 @@ def main() -> None:
         if "--json" in sys.argv:
             print_json({"error": {"type": type(error).__name__, "message": str(error), "exit_code": exit_code(error)}})
         else:
-            errors.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False)
+            errors.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
         raise SystemExit(exit_code(error)) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except OSError as error:
-        errors.print(f"[bold red]error[/]: {escape(str(error))}", highlight=False)
+        errors.print(f"[bold red]error[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
         raise SystemExit(2) from None

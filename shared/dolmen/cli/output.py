@@ -127,7 +127,13 @@ def destination(output: Path | None, form: str | None, *, as_json: bool) -> Form
             raise InputError("a table is for people to look at: leave --format table or --output away")
         if "://" in str(output) or ":/" in str(output):
             raise InputError(f"--output {str(output)!r}: give a file of this machine, and copy it there")
-        return detect(output.name, kind)
+        try:
+            return detect(output.name, kind)
+        except InputError:
+            raise InputError(
+                f"--output {str(output)!r}: its name ends in no format that rows are written in: .csv, .tsv or .jsonl, "
+                "also with .gz, .zst or .bz2, .parquet, .arrow; or give --format"
+            ) from None
     if kind is None and as_json:
         return Format("jsonl")
     if kind is None:

@@ -59,7 +59,8 @@ _KERNELS = {
 _OPPOSITE: dict[Op, Op] = {">": "<=", ">=": "<"}
 _FEW = 16
 """Up to so many members of IN, comparing with each is faster than hashing."""
-_NULL, _TRUE, _FALSE = (pa.scalar(value, pa.bool_()) for value in (None, True, False))
+_NULL, _TRUE, _FALSE = pa.Array.from_buffers(pa.bool_(), 3, [pa.py_buffer(b"\x06"), pa.py_buffer(b"\x02")])
+"""Not by ``pa.scalar``, which imports pandas where it is installed, and this is run by whoever imports dolmen."""
 
 
 def evaluate(p: Predicate, columns: Columns, length: int) -> pa.BooleanArray:

@@ -48,9 +48,9 @@ _HINTS = {
     ("timestamp", "naive timestamp"): (".dt.tz_convert('UTC').dt.tz_localize(None)", ".dt.replace_time_zone(None)"),
     ("timestamp", "date"): (".dt.tz_convert('UTC').dt.date", ".dt.date()"),
     ("naive timestamp", "date"): (".dt.date", ".dt.date()"),
-    ("float", "integer"): (".round()", ".round()"),
     ("duration", "number"): (".dt.total_seconds()", ".dt.total_seconds()"),
 }
+_MICROSECONDS = ".dt.floor('us')", ".dt.truncate('1us')"
 
 
 def frame_cast(data: Any) -> FindCast | None:
@@ -100,6 +100,8 @@ def pandas_table(frame: Any, schema: pa.Schema | None) -> pa.Table:
 def _column(values: Any, name: str, target: pa.DataType | None) -> Any:
     if hasattr(values.dtype, "sparse_type") or str(values.dtype).startswith("Sparse"):
         values = values.sparse.to_dense()
+    if str(values.dtype).startswith("period"):
+        raise SchemaError(f"column {name!r}: periods cannot be stored; .dt.to_timestamp() helps")
     if str(values.dtype).startswith("complex"):
         raise SchemaError(f"column {name!r}: complex numbers cannot be stored; store .real and .imag")
     array = array_of(values, name, target, nan_is_null=True)
@@ -110,15 +112,17 @@ def _column(values: Any, name: str, target: pa.DataType | None) -> Any:
 
 def _frame_cast(source: pa.DataType, target: pa.DataType, library: int) -> Cast | None:
     if t.is_floating(source) and t.is_integer(target):
-        return _with_hint(_integral(target), _HINTS["float", "integer"][library])
+        return _integral(target)
     if t.is_timestamp(source) and source.tz is None and t.is_date(target):
         return _with_hint(_midnight, _HINTS["naive timestamp", "date"][library])
     try:
-        return lossless(source, target)
+        cast = lossless(source, target)
+        finer = t.is_timestamp(source) and t.is_timestamp(target) and source.unit == "ns" != target.unit
+        return _with_hint(cast, _MICROSECONDS[library]) if cast is not None and finer else cast
     except SchemaError as error:
         hint = _HINTS.get((_kind(source), _kind(target))) or _HINTS.get((_wide_kind(source), _wide_kind(target)))
-        helps = f"; {hint[library]} helps" if hint else ""
-        raise SchemaError(f"values of type {source} are never stored as {target}{helps}; or cast=True") from error
+        helps = f"{hint[library]} helps; or cast=True" if hint else "cast=True asks for it"
+        raise SchemaError(f"values of type {source} are never stored as {target}; {helps}") from error
 
 
 def _with_hint(cast: Cast, hint: str) -> Cast:
@@ -139,9 +143,22 @@ def _integral(target: pa.DataType) -> Cast:
                 return array.cast(pa.float64()).cast(target)
             except pa.ArrowInvalid:
                 pass  # decimal places, or out of range
-        raise Misfit(f"{shown(array[0].as_py())} cannot be stored as {target} without loss" if len(array) == 1 else "")
+        raise Misfit(_no_integer(array[0].as_py(), array.type, target) if len(array) == 1 else "")
 
     return cast
+
+
+def _no_integer(value: float, source: pa.DataType, target: pa.DataType) -> str:
+    """Why a float is none of an integer type's values, and what helps where something does."""
+    width = target.bit_width
+    least, beyond = (0, 2**width) if t.is_unsigned_integer(target) else (-(2 ** (width - 1)), 2 ** (width - 1))
+    if value != value:
+        return f"{shown(value)} cannot be stored as {target}; NULL can"
+    if not least <= value < beyond:
+        return f"{shown(value)} cannot be stored as {target}: it is out of its range"
+    if value.is_integer():
+        return f"{shown(value)} is an integer of which a {source} may have lost digits; cast=True stores it as {target}"
+    return f"{shown(value)} cannot be stored as {target} without loss; .round() helps, or cast=True"
 
 
 def _midnight(array: pa.Array) -> pa.Array:

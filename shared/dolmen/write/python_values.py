@@ -47,8 +47,16 @@ def _as_target(values: Any, name: str, target: pa.DataType | None, why: Exceptio
             return pa.array(values, type=target, from_pandas=nan_is_null)
         except NOT_ARROW as error:
             why = error if t.is_nested(target) else why
-    row = _first_fault(values, nan_is_null=nan_is_null) + 1
-    raise RowError(f"pyarrow has no type for this and what stands above it: {why}", row=row, column=name) from why
+    fault = _first_fault(values, nan_is_null=nan_is_null)
+    kinds = {type(value).__name__ for value in values[:fault] if value is not None and value == value}  # NaN is not
+    [own] = {type(value).__name__ for value in values[fault : fault + 1]}
+    if kinds and own not in kinds:
+        text = target is not None and t.is_string(target)
+        helps = "; .astype('string') helps" if text and nan_is_null else ""
+        told = f"a value of type {own} stands below values of type {' and '.join(sorted(kinds))}{helps}"
+    else:
+        told = f"pyarrow has no type for this and what stands above it: {why}"
+    raise RowError(told, row=fault + 1, column=name) from why
 
 
 def has_endless_decimal(values: Any) -> bool:

@@ -162,6 +162,13 @@ class _File:
             header = Block(block.data[start:end], block.line_at(start))
             body = Block(block.data[end:], block.line_at(end))
             names = columns_by_name(header, delimiter, name, wanted if ignored else None)
+            if wanted is not None and len(names) == 1 and names[0] is not None and names[0] not in wanted:
+                for sign in ";|\t,":
+                    if sign != delimiter and sign in names[0]:
+                        raise SchemaError(
+                            f"file {name!r}, line {header.line}: no column {names[0]!r} in the table; {sign!r} seems "
+                            "to separate its fields: say so (--delimiter, or the setting ingest_delimiter)"
+                        )
             return cls(name, names, "the header", chain([body], rest), delimiter, nulls)
         if options.header:
             raise InputError(f"file {name!r} is empty: it needs at least a line with the names of its columns")
