@@ -193,8 +193,8 @@ COMMITS: tuple[Mutation, ...] = (
         "what was read may have been deleted since",
         "a delete of any kind since the base conflicts with read-modify-write",
         "commit/statements.py",
-        '        if entry.last_delete_ts > self.base_ts:\n            raise ConflictError(where + "or one before it deleted',
-        '        if False:\n            raise ConflictError(where + "or one before it deleted',
+        '        if entry.last_delete_ts > self.base_ts:\n            raise ConflictError(where + f"or one before it deleted',
+        '        if False:\n            raise ConflictError(where + f"or one before it deleted',
     ),
     mutation(
         "rows that were added to what was read are not seen in segments",
