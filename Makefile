@@ -1,4 +1,5 @@
 # make test   installs what the tests need and runs them      make demo    the main job on real data
+# make test AREA=scan    what a change to one part needs
 # make check  style, types, arrows                            make up      the whole system on this machine
 # The rest: make help
 .DEFAULT_GOAL := help
@@ -8,6 +9,10 @@
 PYTHON ?=
 # More options for pytest: make test PYTEST_FLAGS="-k compaction -x"
 PYTEST_FLAGS ?=
+# What a change to one part of the project needs: make test AREA=scan, or AREA="scan write"; without it all tests
+AREA ?=
+# How many processes run tests; 0 is none but pytest's own, as a debugger needs it
+WORKERS ?= auto
 
 DEV := .venv/bin
 DEMO := .venv-demo/bin
@@ -40,16 +45,15 @@ setup: .venv/.installed .venv-sam/.installed ## what development and tests need
 # ---- tests ----------------------------------------------------------------------------------------------------------
 
 .PHONY: test
-test: setup ## install what tests need, then run them all
+test: setup ## install what tests need, then run them all, or those of AREA=scan
 	@scripts/minio.sh install --try
 	@scripts/spark_jars.sh install --try
-	@$(DEV)/python -m pytest $(PYTEST_FLAGS)
+	@paths=$$($(DEV)/python tests/support/areas.py $(AREA)) && \
+		$(DEV)/python -m pytest -n $(WORKERS) $(PYTEST_FLAGS) $$paths
 
 .PHONY: test-long
-test-long: setup ## the same with the long random runs and histories
-	@scripts/minio.sh install --try
-	@scripts/spark_jars.sh install --try
-	@DOLMEN_LONG=1 $(DEV)/python -m pytest $(PYTEST_FLAGS)
+test-long: export DOLMEN_LONG := 1
+test-long: test ## the same with the long random runs and histories
 
 .PHONY: test-spark-versions
 test-spark-versions: ## the tests of Spark on PySpark 4.0 and 4.3 (see scripts/spark_versions.sh)

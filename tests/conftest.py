@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import pytest
 from support.minio import Minio, find_minio
 from support.ministack import Ministack, boto3_client, endpoint_environment
 from support.proxy import Proxy
+from support.sharing_out import pytest_xdist_auto_num_workers, pytest_xdist_make_scheduler  # noqa: F401 - pytest's hooks
 from support.spark_jars import find_jars
 from support.spark_jvm import SHORT_LIVED_JVM
 
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _buckets = itertools.count()
+
+# One seed for all random tests of a run. It is drawn here, before there are other processes, which inherit it: each of
+# them collects the tests, and they must find the same ones.
+SEED = os.environ.setdefault("DOLMEN_TEST_SEED", str(random.SystemRandom().randrange(1, 2**32)))
 
 # The JVMs of tests live for seconds or minutes, on few rows: what makes code fast in the long run takes them longer
 # than all that they do. Every way of starting one reads these, spark-submit too.
@@ -52,9 +58,16 @@ def pytest_report_header() -> list[str]:
     binary, no_minio = find_minio()
     jars, no_jars = find_jars()
     return [
+        f"Random tests: DOLMEN_TEST_SEED={SEED}",
         f"MinIO: {binary}" if binary else f"MinIO: its tests are LEFT OUT. {no_minio}",
         f"Spark on S3: {jars}" if jars else f"Spark on S3: the tests of its own readers are LEFT OUT. {no_jars}",
     ]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says the seed of a run that failed, once more: a process that died did not print it."""
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        terminalreporter.line(f"Random tests: DOLMEN_TEST_SEED={SEED}")
 
 
 @pytest.fixture(scope="session")

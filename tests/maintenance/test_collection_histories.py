@@ -22,10 +22,8 @@ FIXED = 7
 
 
 def seeds() -> list[int]:
-    given = os.environ.get("DOLMEN_TEST_SEED")
-    return (
-        [int(given)] if given else [FIXED, *(random.SystemRandom().getrandbits(32) for _ in range(40 if LONG else 1))]
-    )
+    fresh = int(os.environ.get("DOLMEN_TEST_SEED") or random.SystemRandom().getrandbits(32))
+    return [FIXED, *range(fresh, fresh + (40 if LONG else 1))]
 
 
 def test_what_an_older_version_needs_the_newest_needs_too_or_it_was_released_since() -> None:

@@ -22,9 +22,8 @@ FIXED = 7
 
 
 def seeds() -> list[int]:
-    given = os.environ.get("DOLMEN_TEST_SEED")
-    count = 40 if os.environ.get("DOLMEN_LONG") else 1
-    return [int(given)] if given else [FIXED, *(random.SystemRandom().getrandbits(32) for _ in range(count))]
+    fresh = int(os.environ.get("DOLMEN_TEST_SEED") or random.SystemRandom().getrandbits(32))
+    return [FIXED, *range(fresh, fresh + (40 if os.environ.get("DOLMEN_LONG") else 1))]
 
 
 def must_stay(manifest: Manifest, reader: SegmentReader, after: int) -> set[str]:

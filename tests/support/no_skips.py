@@ -49,5 +49,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--no-skips"):
+    if config.getoption("--no-skips") and not hasattr(config, "workerinput"):  # a process of -n tells the first of all
         config.pluginmanager.register(NoSkips(), "no-skips-collector")

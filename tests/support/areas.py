@@ -1,0 +1,75 @@
+"""``make test AREA=scan``: what a change to one part of the project needs, in less than two minutes.
+
+    python tests/support/areas.py AREA ...    prints paths for pytest; none for no area, as all tests need none
+
+An area is a folder of tests, or a part of ``shared/dolmen`` whose promises are kept in folders of other names.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+PACKAGE = TESTS.parent / "shared" / "dolmen"
+
+ALWAYS = ("tests/project/test_imports.py", "tests/project/test_runtime.py")
+"""What any change to the package can break: the arrows between its parts, and who may ask for the time."""
+
+OF_TABLES = ("tests/api",)
+ELSEWHERE = {
+    "arguments": ("tests/api",),
+    "context": OF_TABLES,
+    "database": OF_TABLES,
+    "errors": OF_TABLES,
+    "format": ("tests/docs/test_format_examples.py", "tests/commit", "tests/segments", "tests/write"),
+    "intent": ("tests/maintenance/test_intents.py", "tests/commit"),
+    "mutation": OF_TABLES,
+    "reading": OF_TABLES,
+    "replay": (*OF_TABLES, "tests/commit"),
+    "results": OF_TABLES,
+    "runtime": ("tests/commit", "tests/simulation/test_determinism.py"),
+    "snapshot": OF_TABLES,
+    "table": OF_TABLES,
+    "testing": ("tests/simulation", "tests/exhaustive"),
+    "transaction": OF_TABLES,
+    "transaction_table": OF_TABLES,
+}
+"""Parts of ``shared/dolmen`` that have no folder of tests of their own name."""
+
+
+def folders() -> list[str]:
+    """The folders of tests, each an area."""
+    return sorted(folder.name for folder in TESTS.iterdir() if any(folder.glob("test_*.py")))
+
+
+def parts() -> list[str]:
+    """The parts of the package: its folders and modules."""
+    found = (path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists())
+    return sorted(name for name in found if name != "__init__")
+
+
+def areas() -> list[str]:
+    """All names that ``AREA`` can have."""
+    return sorted({*folders(), *ELSEWHERE})
+
+
+def paths_of(names: list[str]) -> list[str]:
+    """What is run for some areas.
+
+    Raises:
+        ValueError: for a name that is none; it says which there are.
+    """
+    if unknown := [name for name in names if name not in areas()]:
+        raise ValueError(f"there is no area {', '.join(unknown)}; there are: {' '.join(areas())}")
+    if not names:
+        return []
+    found = [path for name in names for path in ELSEWHERE.get(name, (f"tests/{name}",))]
+    return list(dict.fromkeys([*found, *(path for path in ALWAYS if "tests/project" not in found)]))
+
+
+if __name__ == "__main__":
+    try:
+        print(*paths_of(sys.argv[1:]))
+    except ValueError as error:
+        sys.exit(str(error))
