@@ -91,3 +91,14 @@ def test_a_decimal_of_another_scale_is_the_same_number_or_refused(source: pa.Dat
             assert not _fits(number, target)
         else:
             assert batch["c"][0].as_py() == number
+
+
+@pytest.mark.parametrize("number", ["1e-99999999", "-1e-99999999", " 1.5E-400", "1" * 60 + "e-99999999"])
+@pytest.mark.parametrize("kind", [pa.decimal128(10, 2), pa.list_(pa.decimal128(10, 2))])
+def test_a_quoted_decimal_of_a_tiny_exponent_is_a_bad_row_and_ends_no_process(number: str, kind: pa.DataType) -> None:
+    """pyarrow's JSON parser crashes on it, and with it the function, for ever: a poison file."""
+    value = f'["{number}"]' if pa.types.is_list(kind) else f'"{number}"'
+    body = f'{{"s": "{number}", "x": null}}\n{{"s": "a", "x": {value}}}\n'.encode()
+    schema = pa.schema([("s", pa.string()), ("x", kind)])
+    with pytest.raises(RowError, match="row 2"):
+        read(lambda: io.BytesIO(body), detect("a.jsonl"), schema, name="a.jsonl").read_all()

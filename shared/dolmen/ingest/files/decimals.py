@@ -25,6 +25,7 @@ _WITH_EXPONENT = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][+-]?[0-9]+$"
 _MARK_BYTES = 48
 _SMALL_NUMBER = re.compile(rb"(?:^|[^0-9A-Za-z-])[-+]?[0-9.]+[eE]-$")
 _STRING_OR_SMALL = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?)((?:0|[1-9][0-9]*)(?:\.[0-9]+)?)[eE]-([0-9]+)')
+_QUOTED_SMALL = re.compile(rb'"\s*[+-]?[0-9.]+[eE]-[0-9]{3,}\s*"')
 _LOWER_CASE = 0x20
 
 
@@ -55,6 +56,11 @@ def has_decimals(kind: pa.DataType) -> bool:
 def without_tiny(lines: bytes) -> bytes:
     """JSON with its numbers that have negative exponents written out: parsers take them for what they are."""
     return _STRING_OR_SMALL.sub(_written_out, lines)
+
+
+def has_quoted_tiny(lines: bytes) -> bool:
+    """Whether a text in JSON is a number of so small an exponent that pyarrow's parser of decimals may crash on it."""
+    return _QUOTED_SMALL.search(lines) is not None
 
 
 def _written_out(found: re.Match[bytes]) -> bytes:

@@ -18,7 +18,7 @@ from pyarrow import json
 from pyarrow import types as t
 
 from dolmen.errors import RowError, SchemaError
-from dolmen.ingest.files.decimals import has_decimals, may_be_tiny, native_decimal, without_tiny
+from dolmen.ingest.files.decimals import has_decimals, has_quoted_tiny, may_be_tiny, native_decimal, without_tiny
 from dolmen.ingest.files.export_text import joined
 from dolmen.ingest.files.json_rows import NotAnObject, Wanted, may_be_too_deep, parse_line
 from dolmen.ingest.files.text import Parse, precision_check, text_cast
@@ -39,7 +39,10 @@ def parse_objects(
     """
     if schema is not None and has_decimals(pa.struct(list(schema))):
         text = data if isinstance(data, bytes) else data.to_pybytes()
-        data = without_tiny(text) if may_be_tiny(text) else data
+        if may_be_tiny(text):
+            if has_quoted_tiny(text):
+                raise pa.ArrowInvalid("a decimal with so small an exponent is no value of any column")
+            data = without_tiny(text)
     size = len(data) if isinstance(data, bytes) else data.size
     table = json.read_json(
         pa.BufferReader(data),
