@@ -3,6 +3,7 @@ bad one fails alone with a reason, and nothing is touched that it had no right t
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from decimal import Decimal
@@ -54,7 +55,11 @@ def test_every_malformed_event_fails_or_is_ignored_alone_and_good_drops_go_in(wo
             assert told[event.name]["reason"], event.name
         elif event.name in told:
             assert told[event.name]["text"] == f"drop {event.outcome}", event.name
-    assert world.rejects() == {}
+    reports = [json.loads(world.landing.get(info.key).body) for info in world.landing.list("rejected/")]
+    assert sorted((one["file"], one["copy"]) for one in reports) == [
+        ("events/a\0.csv", None),
+        ("events/a\\b.csv", None),
+    ]
     _assert_nothing_else_was_written(tmp_path)
 
 
@@ -91,7 +96,7 @@ def test_every_malformed_request_fails_alone_and_good_ones_are_applied(world: Wo
 def _assert_nothing_else_was_written(directory: Path) -> None:
     """Only objects of a database below its prefix, and drops below landing/."""
     allowed = re.compile(
-        r"bucket/landing/events/\d+\.csv|database/(_latest_manifest|manifest/v\d{20}-[0-9a-f]{8}\.json"
+        r"bucket/landing/events/\d+\.csv|bucket/rejected/events/[0-9a-f]{8}\.csv\.error\.json|database/(_latest_manifest|manifest/v\d{20}-[0-9a-f]{8}\.json"
         r"|(data|tombstone)/(events|typed)/[\d/]+/[0-9a-f-]+\.(parquet|del))"
     )
     found = [path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()]

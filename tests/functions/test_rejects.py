@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import quote_plus
 
 import pytest
 
@@ -130,3 +131,15 @@ def test_a_file_that_is_too_large_and_gone_is_superseded(s3_world: World, monkey
     assert s3_world.ingest(record) == []
     assert len(s3_world.heard("drop superseded")) == 1
     assert list(s3_world.landing.list("rejected/")) == []
+
+
+@pytest.mark.parametrize("name", ["a\\b.csv", "a\0b.csv"])
+def test_a_file_whose_name_no_key_can_be_is_rejected_with_a_report_alone(world: World, name: str) -> None:
+    world.create()
+    record = world.drop("events/a.csv", f"{HEAD}1,1,x\n")
+    record["s3"]["object"]["key"] = quote_plus(f"landing/events/{name}", safe="/")
+    for _ in range(2):
+        assert world.ingest(record) == []
+    [key] = [info.key for info in world.landing.list("rejected/")]
+    report = json.loads(world.landing.get(key).body)
+    assert (report["file"], report["copy"]) == (f"events/{name}", None)

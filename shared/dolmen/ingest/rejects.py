@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from dolmen.errors import CorruptionError, Error, ObjectChangedError, RowError, StoreUnavailableError
+from dolmen.errors import CorruptionError, Error, InputError, ObjectChangedError, RowError, StoreUnavailableError
 from dolmen.ingest.events import Drop
 from dolmen.ingest.files.compression import ByteStream
 from dolmen.ingest.landing import Landing, Place, exists, stored_etag
@@ -40,6 +40,8 @@ _COPY_BYTES = 1 << 20
 _ROOM_BYTES = 200
 """Left for the prefix that rejects go under, and for what is put behind a key."""
 
+_UNFIT = re.compile(r"[\\\0]")
+"""What S3 takes in a key, and a directory does not."""
 _ENDING = re.compile(r"(\.[A-Za-z0-9]{1,10})?(\.(gz|zst|bz2|xz|lz4|zip))?$", re.IGNORECASE)
 
 
@@ -75,9 +77,9 @@ def _named(place: Place, of: str, suffix: str | None = None) -> str:
     stem, ending = split_name(place.path)
     suffix = ending if suffix is None else suffix
     key = f"{stem}-{digest}{suffix}"
-    if len(key.encode()) <= MAX_KEY_BYTES - _ROOM_BYTES:
+    if len(key.encode()) <= MAX_KEY_BYTES - _ROOM_BYTES and not _UNFIT.search(key):
         return key
-    return f"{place.path.partition('/')[0][:64]}/{digest}{suffix}"
+    return f"{_UNFIT.sub('-', place.path.partition('/')[0][:64])}/{digest}{suffix}"
 
 
 def was_rejected(landing: Landing, drop: Drop, place: Place) -> Reject | None:
@@ -100,10 +102,13 @@ def reject(
         StoreUnavailableError, ...: not both objects are there.
     """
     store, key = landing.rejected(drop), reject_key(drop, place)
-    if copy:
-        copy_drop(landing, drop, store, key)
-    else:
-        _find(landing, drop)
+    try:
+        if copy:
+            copy_drop(landing, drop, store, key)
+        else:
+            _find(landing, drop)
+    except InputError:  # a file in a directory whose name no key can be: the report alone can say so
+        copy = False
     what = {
         "file": place.path,
         "line": getattr(error, "line", None),
@@ -115,7 +120,7 @@ def reject(
     about = described(landing, drop, key if copy else None)
     then = "nothing of this file was ingested; correct it, and drop it again"
     if not copy:
-        then += "; it was too large to be copied here, and is still where it was dropped"
+        then += "; it could not be copied here, and is still where it was dropped"
     return write_report(landing, drop, key, {**what, **about, "database": database, "then": then})
 
 
