@@ -23,8 +23,10 @@ from corruption.worlds import WORLDS, World, kept, kinds, spilled
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 FIXED_SEED = 20_260_101
 FRESH_SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(10**9)))
-TRIALS = {"kinds": 800, "spilled": 600, "kept": 1_100}
-"""By database, how many damages are tried; 20 times as many, and more acts with each, in the long mode."""
+TRIALS = {"kinds": 16_000, "spilled": 12_000, "kept": 22_000} if LONG else {"kinds": 400, "spilled": 300, "kept": 500}
+"""By database, how many damages are tried; in the long mode with more acts for each."""
+SELDOM = 2
+"""Of a hundred damages: what is drawn no more often than that is not asked of a few hundred of them."""
 MOST_MEMORY = 256 << 20
 """Bytes of Arrow memory that nothing exceeds, whatever a damaged length says."""
 LONGEST_FIRST = (spilled, kept, kinds)
@@ -34,7 +36,7 @@ def _trials(build: Callable[[], World], fresh: int) -> tuple[Tally, int]:
     """What the damages of one database come to, in a process of their own; and its most bytes of Arrow memory."""
     world = build()
     there = sorted(by_kind(world))
-    tally, count = Tally(), _count(world)
+    tally, count = Tally(), TRIALS[world.name]
     for turn in range(count):
         seed = f"{FIXED_SEED if turn < count // 2 else fresh} {turn}"
         rng = random.Random(seed)
@@ -44,10 +46,6 @@ def _trials(build: Callable[[], World], fresh: int) -> tuple[Tally, int]:
         except DamageError as error:
             tally.wrong.append(f"{world.name}, seed {seed!r}: {damage}: {error}")
     return tally, pa.default_memory_pool().max_memory()
-
-
-def _count(world: World) -> int:
-    return TRIALS[world.name] * (20 if LONG else 1)
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +69,8 @@ def test_damage_is_told_of_or_harms_nobody(
     assert not tally.wrong, "\n".join(tally.wrong[:20])
     assert memory < MOST_MEMORY
     assert {kind_of(key) for key in world.objects if "orphan" not in key} == set(by_kind(world))
-    assert set(tally.hows()) == {how.__name__ for how in HOW}
-    assert tally.hows()["flip"] > _count(world) * 0.75
+    assert set(tally.hows()) >= {how.__name__ for how, often in HOW.items() if LONG or often > SELDOM}
+    assert tally.hows()["flip"] > TRIALS[world.name] * 0.75
 
 
 def test_the_databases_hold_every_kind_of_object_and_all_of_them_are_read() -> None:
