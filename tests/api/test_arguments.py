@@ -257,3 +257,20 @@ def test_decimals_that_no_column_holds_are_refused_at_once(value: str, kind: pa.
     with pytest.raises(Error):
         table.delete(keys=[Decimal(value)], on=["x"])
     assert table.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.struct([("x", pa.int64())]), [("k", 1)]),
+        (pa.struct([("x", pa.uint64())]), {"x": 2**64 - 1, "y": 2**70}),
+        (pa.map_(pa.string(), pa.int64()), [("k", Decimal("1.5"))]),
+        (pa.map_(pa.string(), pa.date32()), [("k", dt.datetime(2026, 1, 1, 5))]),
+        (pa.map_(pa.string(), pa.list_(pa.int64())), [("k", [Decimal("1.5")])]),
+    ],
+)
+def test_nothing_of_a_nested_value_is_left_out(kind: pa.DataType, value: Any) -> None:
+    table = Database(MemoryStore(MemoryBucket(), RUNTIME), RUNTIME).create_table("t", pa.schema([("x", kind)]))
+    with pytest.raises(Error):
+        table.append([{"x": value}])
+    assert table.count() == 0

@@ -44,7 +44,10 @@ def array_of(values: Any, name: str, target: pa.DataType | None, *, nan_is_null:
 def _as_target(values: Any, name: str, target: pa.DataType | None, why: Exception, *, nan_is_null: bool) -> Any:
     if target is not None and not has_endless_decimal(values):
         try:
-            return pa.array(values, type=target, from_pandas=nan_is_null)
+            made = pa.array(values, type=target, from_pandas=nan_is_null)
+            if t.is_nested(target):
+                _check_nested(values, target, name)
+            return made
         except NOT_ARROW as error:
             why = error if t.is_nested(target) else why
     fault = _first_fault(values, nan_is_null=nan_is_null)
@@ -57,6 +60,39 @@ def _as_target(values: Any, name: str, target: pa.DataType | None, why: Exceptio
     else:
         told = f"pyarrow has no type for this and what stands above it: {why}"
     raise RowError(told, row=fault + 1, column=name) from why
+
+
+def _check_nested(values: Iterable[Any], target: pa.DataType, name: str) -> None:
+    """Raises RowError for the first value of which pyarrow, asked for this type, has left something out."""
+    for row, value in enumerate(values, 1):
+        if (lost := _lost(value, target)) is not None:
+            raise RowError(lost, row=row, column=name)
+
+
+def _lost(value: Any, kind: pa.DataType) -> str | None:
+    """What of a value an array of this type does not hold, though pyarrow makes one of it; None if nothing."""
+    inner: list[tuple[Any, pa.DataType]] = []
+    if isinstance(value, Decimal) and t.is_integer(kind) and value % 1 != 0:
+        return f"a decimal with a fraction stands among values of type {kind}"
+    if isinstance(value, dt.datetime) and t.is_date(kind) and value.time() != dt.time():
+        return "a datetime with a time of day stands among dates"
+    if t.is_timestamp(kind) and getattr(value, "nanosecond", 0):
+        return "nanoseconds cannot be stored"
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable) or not t.is_nested(kind):
+        return None
+    if t.is_struct(kind):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        fields = {field.name: field.type for field in kind}
+        for key, member in pairs:
+            if key not in fields:
+                return "a key that the struct has no field for"
+            inner.append((member, fields[key]))
+    elif t.is_map(kind):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        inner = [part for key, member in pairs for part in ((key, kind.key_type), (member, kind.item_type))]
+    else:
+        inner = [(member, kind.value_type) for member in value]
+    return next((lost for part, its in inner if (lost := _lost(part, its)) is not None), None)
 
 
 def has_endless_decimal(values: Any) -> bool:
