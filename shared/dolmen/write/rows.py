@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen import arguments
-from dolmen.errors import InputError
+from dolmen.errors import Error, InputError
 from dolmen.write.frames import is_pandas, pandas_table
 from dolmen.write.python_values import NOT_ARROW, array_of
 
@@ -40,6 +40,8 @@ def as_batches(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchRead
         if len(reader.schema) == 0:
             return pa.RecordBatchReader.from_batches(schema or reader.schema, [])
         return reader
+    except Error:  # some are ValueErrors, too
+        raise
     except NOT_ARROW as error:
         raise InputError(f"these rows cannot be taken as Arrow data: {error}") from error
 
