@@ -30,11 +30,11 @@ help: ## this list
 .PHONY: setup
 setup: .venv/.installed .venv-sam/.installed ## what development and tests need
 
-.venv/.installed: locks/dev.txt pyproject.toml locks/install.sh
-	@locks/install.sh .venv locks/dev.txt --editable
+.venv/.installed: locks/dev.txt pyproject.toml simulator/pyproject.toml locks/install.sh
+	@locks/install.sh .venv locks/dev.txt --editable . simulator
 
 .venv-demo/.installed: locks/demo.txt pyproject.toml locks/install.sh
-	@locks/install.sh .venv-demo locks/demo.txt --editable
+	@locks/install.sh .venv-demo locks/demo.txt --editable .
 
 .venv-sam/.installed: locks/sam.txt locks/install.sh
 	@locks/install.sh .venv-sam locks/sam.txt

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from bench import prices
 from bench.requests import Measured, Requests
-from dolmen.maintenance.compaction_plan import CompactionOptions
+from dolmen.maintenance.compact.plan import CompactionOptions
 from dolmen.scan.ranges import MERGED_BYTES
 from dolmen.store.input import READ_AHEAD_BYTES
-from dolmen.store.upload import PART_BYTES, THRESHOLD_BYTES
+from dolmen.store.s3.upload import PART_BYTES, THRESHOLD_BYTES
 from dolmen.write.options import DEFAULT
 
 DAY_SECONDS = 86_400

@@ -19,7 +19,7 @@ from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Segment
 from dolmen.format.segments import encode
-from dolmen.maintenance.merging import MOST_ENTRIES
+from dolmen.maintenance.merge import MOST_ENTRIES
 from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore

@@ -33,10 +33,10 @@ from bench.append import create
 from bench.dataset import SCHEMA
 from bench.measure import compare, seconds
 from bench.places import Local
-from dolmen.ingest.drops import ingest_drops
-from dolmen.ingest.events import Drop
-from dolmen.ingest.files.formats import detect
-from dolmen.ingest.files.formats import read as read_rows
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.drops.ingest import ingest_drops
+from dolmen.ingest.formats.formats import detect
+from dolmen.ingest.formats.formats import read as read_rows
 from dolmen.ingest.landing import Landing
 
 #: To be reached: rows per second, as a share of what pyarrow takes to read the same file.

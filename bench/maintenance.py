@@ -16,8 +16,8 @@ from bench import plain, scans
 from bench.dataset import SCHEMA
 from bench.measure import Comparison, compare
 from bench.places import Local, Ministack
-from dolmen.maintenance.compaction import CompactionOptions, compact
-from dolmen.maintenance.resolution import resolve
+from dolmen.maintenance.compact.compaction import CompactionOptions, compact
+from dolmen.maintenance.resolve.resolution import resolve
 
 FILES = 24
 DELETES = 10_000

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.database import Database
-from dolmen.ingest.deletes import apply_deletes
-from dolmen.ingest.drops import ingest_drops
-from dolmen.ingest.events import Drop
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.deletes.apply import apply_deletes
+from dolmen.ingest.deletes.requests import parse_request
+from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.landing import Landing
-from dolmen.ingest.requests import parse_request
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectInfo, ObjectStore, Stored
 from dolmen.store.counting import CountingStore

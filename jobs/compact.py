@@ -19,10 +19,10 @@ from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.database import Database
 from dolmen.errors import Error, InputError
-from dolmen.maintenance.compaction import Compacted
-from dolmen.maintenance.resolution import resolve
-from dolmen.maintenance.telling import facts_of
-from dolmen.spark.compaction import compact
+from dolmen.maintenance.compact.compaction import Compacted
+from dolmen.maintenance.measures import facts_of
+from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.spark.compact.compaction import compact
 from dolmen.spark.failures import FAILURES
 from dolmen.spark.session import job_session
 

@@ -14,8 +14,8 @@ from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.jobs import Doing, run_job
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, print_json
-from dolmen.maintenance.gc_report import Collected
-from dolmen.maintenance.telling import facts_of
+from dolmen.maintenance.gc.report import Collected
+from dolmen.maintenance.measures import facts_of
 from dolmen.spark.collection import gc
 from dolmen.spark.session import job_session
 

@@ -18,10 +18,10 @@ from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError
 from dolmen.format.property import parse_size
-from dolmen.ingest.backfill import Source
-from dolmen.ingest.handed import HandedDrops
-from dolmen.ingest.settings import Settings
-from dolmen.spark.load import MAX_FILES, Loaded, load
+from dolmen.functions.settings import Settings
+from dolmen.handover.records import HandedDrops
+from dolmen.ingest.drops.backfill import Source
+from dolmen.spark.load.load import MAX_FILES, Loaded, load
 from dolmen.spark.session import job_session
 from dolmen.store.url import open_store
 

@@ -1,12 +1,20 @@
 #!/usr/bin/env bash
-# Makes or brings up to date the virtual environment $1 from the hashed lock $2; with --editable dolmen itself goes in too.
+# Makes or brings up to date the virtual environment $1 from the hashed lock $2; after --editable come folders of
+# this project that go in too.
 # PYTHON chooses the interpreter (3.11 to 3.13); without it the first suitable one on PATH is taken.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venv=$1
 lock=$2
-editable=${3:-}
+shift 2
+editable=()
+if [ "${1:-}" = --editable ]; then
+    shift
+    for folder in "$@"; do
+        editable+=(--editable "./$folder")
+    done
+fi
 
 fits() { "$@" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; }
 
@@ -44,7 +52,7 @@ if [ -s "$venv/setuptools.txt" ]; then
     install --require-hashes -r "$venv/setuptools.txt"
 fi
 install --require-hashes -r "$lock"
-if [ "$editable" = --editable ]; then
-    install --editable .
+if [ ${#editable[@]} -gt 0 ]; then
+    install "${editable[@]}"
 fi
 touch "$venv/.installed"

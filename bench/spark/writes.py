@@ -12,10 +12,10 @@ import dolmen
 from bench.spark.cpu import Spent, spend
 from bench.spark.ours import Dolmen
 from bench.spark.source import FILES, SCHEMA
-from dolmen.ingest.backfill import Source as Landed
+from dolmen.ingest.drops.backfill import Source as Landed
 from dolmen.spark import append
-from dolmen.spark.compaction import compact
-from dolmen.spark.load import load
+from dolmen.spark.compact.compaction import compact
+from dolmen.spark.load.load import load
 
 PIECES = 4
 """Files that a compaction finds, of each of the source's."""

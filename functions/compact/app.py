@@ -1,10 +1,10 @@
 """The background work that keeps a database fast: expire, resolve, compact, merge. Called by a schedule.
 
 Goes on until all is done or the time is nearly over; the next call goes on from there. What it can be asked is in
-``dolmen.maintenance.schedule``, the settings in ``dolmen.ingest.settings``. A table that fails does not stop the
+``dolmen.maintenance.schedule``, the settings in ``dolmen.functions.settings``. A table that fails does not stop the
 others; the invocation fails in the end, and names them all.
 
-Where there is an application for jobs (``dolmen.ingest.job_settings``), what is too large for a function is started
+Where there is an application for jobs (``dolmen.handover.settings``), what is too large for a function is started
 there: the compaction of a table, and the ingest of drops that were handed over, should no job be at it any more.
 """
 
@@ -21,16 +21,16 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
 from dolmen.errors import Error
-from dolmen.ingest.emr_serverless import EmrServerless
-from dolmen.ingest.handed import HandedDrops
-from dolmen.ingest.job_round import job_round
-from dolmen.ingest.jobs import Asked, counted, told
-from dolmen.ingest.logged import logged_facts, logged_reason
-from dolmen.ingest.settings import Settings
+from dolmen.functions.settings import Settings
+from dolmen.handover.emr_serverless import EmrServerless
+from dolmen.handover.jobs import Asked, counted, told
+from dolmen.handover.records import HandedDrops
+from dolmen.handover.round import job_round
+from dolmen.ingest.redaction import logged_facts, logged_reason
 from dolmen.maintenance.deadline import Deadline
+from dolmen.maintenance.measures import changed_anything, facts_of, measures_of_debt, measures_of_round
 from dolmen.maintenance.run import Done, Failure
 from dolmen.maintenance.schedule import CompactRequest
-from dolmen.maintenance.telling import changed_anything, facts_of, measures_of_debt, measures_of_round
 from dolmen.store.url import open_store
 
 logger = Logger(service="compact")

@@ -1,8 +1,8 @@
 """Delete requests become tombstones: queue -> one commit per batch.
 
 Takes SQS batches of requests (reporting partial batch failures), and a request without a queue (raising when it
-fails, so that Lambda tries again). The messages are described in ``dolmen.ingest.requests``, the settings in
-``dolmen.ingest.settings``.
+fails, so that Lambda tries again). The messages are described in ``dolmen.ingest.deletes.requests``, the settings in
+``dolmen.functions.settings``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
-from dolmen.ingest.deletes import apply_deletes, contents, names_for
-from dolmen.ingest.deliveries import Deliveries, HalfOfTheTime, Queues, open_queues
-from dolmen.ingest.events import Message, messages
-from dolmen.ingest.logged import Request, logged_facts
-from dolmen.ingest.requests import DeleteRequest, parse_request
-from dolmen.ingest.settings import Settings
+from dolmen.functions.deliveries import Deliveries, HalfOfTheTime, Queues, open_queues
+from dolmen.functions.settings import Settings
+from dolmen.ingest.announcements import Message, messages
+from dolmen.ingest.deletes.apply import apply_deletes, contents, names_for
+from dolmen.ingest.deletes.requests import DeleteRequest, parse_request
+from dolmen.ingest.redaction import Request, logged_facts
 from dolmen.results import Commit
 
 if TYPE_CHECKING:  # all of Powertools' batches and the event sources would come with it

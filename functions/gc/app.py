@@ -1,7 +1,7 @@
 """Collection: what no kept version needs is deleted, and nothing else. Called by a schedule.
 
 The only function that may delete objects. Goes on until all is done or the time is nearly over; the next call goes on
-from there. What it can be asked is in ``dolmen.maintenance.schedule``, the settings in ``dolmen.ingest.settings``,
+from there. What it can be asked is in ``dolmen.maintenance.schedule``, the settings in ``dolmen.functions.settings``,
 how long what is kept in the database's own (``dolmen settings``).
 """
 
@@ -17,10 +17,10 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
-from dolmen.ingest.settings import Settings
+from dolmen.functions.settings import Settings
 from dolmen.maintenance.deadline import Deadline
+from dolmen.maintenance.measures import facts_of, measures_of_collection
 from dolmen.maintenance.schedule import GcRequest
-from dolmen.maintenance.telling import facts_of, measures_of_collection
 
 logger = Logger(service="gc")
 metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolmen"), service="gc")

@@ -1,9 +1,9 @@
 """Files dropped into a landing bucket become rows: S3 event -> queue -> one commit per batch.
 
 Takes SQS batches of S3 notifications or EventBridge events (reporting partial batch failures), and either of them
-without a queue (raising when one fails, so that Lambda tries again). Settings: see ``dolmen.ingest.settings``.
+without a queue (raising when one fails, so that Lambda tries again). Settings: see ``dolmen.functions.settings``.
 
-Where there is an application for jobs (``dolmen.ingest.job_settings``), drops that are large, or very many, are noted
+Where there is an application for jobs (``dolmen.handover.settings``), drops that are large, or very many, are noted
 for one instead, which is started if none is alive. A message is acknowledged when that note is written.
 """
 
@@ -21,18 +21,18 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
 from dolmen.errors import Error
-from dolmen.ingest.deliveries import Deliveries, HalfOfTheTime, Queues, open_queues
-from dolmen.ingest.drops import ingest_drops
-from dolmen.ingest.emr_serverless import EmrServerless
-from dolmen.ingest.events import Drop, Message, drops_of, messages
-from dolmen.ingest.handed import HandedDrops
-from dolmen.ingest.handover import hand_over
-from dolmen.ingest.jobs import ask, counted, load_job, told
+from dolmen.functions.deliveries import Deliveries, HalfOfTheTime, Queues, open_queues
+from dolmen.functions.settings import Settings
+from dolmen.handover.drops import hand_over
+from dolmen.handover.emr_serverless import EmrServerless
+from dolmen.handover.jobs import ask, counted, load_job, told
+from dolmen.handover.records import HandedDrops
+from dolmen.ingest.announcements import Drop, Message, drops_of, messages
+from dolmen.ingest.drops.ingest import ingest_drops
+from dolmen.ingest.drops.outcomes import DropOutcome
 from dolmen.ingest.landing import Landing
-from dolmen.ingest.logged import logged_facts
-from dolmen.ingest.outcomes import DropOutcome
 from dolmen.ingest.queues import Queue, open_queue
-from dolmen.ingest.settings import Settings
+from dolmen.ingest.redaction import logged_facts
 from dolmen.results import Commit
 from dolmen.store.url import open_store
 

@@ -27,15 +27,15 @@ from dolmen.table import Table
 from dolmen.transaction import Transaction
 
 if TYPE_CHECKING:  # background work is loaded by those who do it
-    from dolmen.maintenance.compaction import Compacted
+    from dolmen.maintenance.compact.compaction import Compacted
     from dolmen.maintenance.deadline import Deadline
     from dolmen.maintenance.debt import Debts
-    from dolmen.maintenance.gc_report import Collected
-    from dolmen.maintenance.merging import Merged
-    from dolmen.maintenance.resolution import Resolved
+    from dolmen.maintenance.expire import Expired
+    from dolmen.maintenance.gc.report import Collected
+    from dolmen.maintenance.merge import Merged
+    from dolmen.maintenance.resolve.resolution import Resolved
     from dolmen.maintenance.run import Done, Failure, Round, Step
-    from dolmen.maintenance.ttl import Expired
-    from dolmen.maintenance.verification_report import Progress, Report
+    from dolmen.maintenance.verify.report import Progress, Report
     from dolmen.scan.sql import Parameters, SqlResult
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ def verify(
     runtime: Runtime | None = None,
 ) -> Report:
     """``Database.verify`` without opening the database first: also for one whose pointer or manifest is damaged."""
-    from dolmen.maintenance import verification
+    from dolmen.maintenance.verify import verification
 
     runtime = runtime or shared_runtime()
     store = open_store(url, runtime)
@@ -328,7 +328,7 @@ class Database:
         Returns:
             by table, what was done. Safe at any time, beside anything; changes nothing that a reader sees.
         """
-        from dolmen.maintenance.resolution import resolve
+        from dolmen.maintenance.resolve.resolution import resolve
 
         return self._each(table, lambda name: resolve(self._context, name))
 
@@ -341,20 +341,20 @@ class Database:
         Returns:
             by table, what was planned and done. Safe at any time, beside anything; changes nothing that a reader sees.
         """
-        from dolmen.maintenance.compaction import compact
+        from dolmen.maintenance.compact.compaction import compact
 
         arguments.flag("dry_run", dry_run)
         return self._each(table, lambda name: compact(self._context, name, dry_run=dry_run))
 
     def merge(self) -> Merged:
         """Merges segments: what has left the manifest is kept in few objects. See ``compact``."""
-        from dolmen.maintenance.merging import merge_segments
+        from dolmen.maintenance.merge import merge_segments
 
         return merge_segments(self._context)
 
     def expire(self) -> Expired:
         """Deletes the rows that have outlived their table's ``ttl`` (see ``Table.set``), in one commit."""
-        from dolmen.maintenance.ttl import expire_rows
+        from dolmen.maintenance.expire import expire_rows
 
         return expire_rows(self._context)
 
@@ -403,7 +403,7 @@ class Database:
             full: look for orphans among all objects, not only among those named since the last run.
             deadline: True = stop; the next run goes on.
         """
-        from dolmen.maintenance.collection import collect
+        from dolmen.maintenance.gc.collection import collect
 
         arguments.flag("dry_run", dry_run)
         arguments.flag("full", full)
@@ -426,7 +426,7 @@ class Database:
             all_versions: look whether all that any kept version needs is there; with ``deep`` read it too.
             progress: called with what is being checked, how many are done, and how many there are.
         """
-        from dolmen.maintenance import verification
+        from dolmen.maintenance.verify import verification
 
         if version is not None:
             arguments.number("version", version)

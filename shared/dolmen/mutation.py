@@ -9,7 +9,8 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 
 from dolmen import arguments
-from dolmen.commit.statements import DeletePositions, Write
+from dolmen.commit.intent import Intent, LateIntent
+from dolmen.commit.statements.rows import DeletePositions, Write
 from dolmen.commit.workbench import Workbench
 from dolmen.context import Context
 from dolmen.errors import InputError, LimitError, SchemaError
@@ -18,7 +19,6 @@ from dolmen.format.keys import Keys, add_keys, keys_from_arrow
 from dolmen.format.manifest import PREDICATE_EXPRESSIONS, Manifest, TableEntry
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.values import to_array
-from dolmen.intent import Intent, LateIntent
 from dolmen.predicate import Predicate, as_keys, check_evaluates, columns, parse, to_builtins, to_json, uses_calls
 from dolmen.reading import Where
 from dolmen.scan.positions import matching_positions

@@ -175,7 +175,7 @@ class ReadableTable:
         Args:
             spark: the session; the active one by default.
         """
-        from dolmen.spark.read import to_spark  # Spark: only for those who ask
+        from dolmen.spark.read.frame import to_spark  # Spark: only for those who ask
 
         return to_spark(self, columns, where, with_commit_ts=with_commit_ts, spark=spark)
 

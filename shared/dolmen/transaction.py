@@ -13,10 +13,13 @@ from dolmen import arguments, mutation
 from dolmen.commit.applied import find_applied
 from dolmen.commit.change import Change
 from dolmen.commit.draft import Draft
+from dolmen.commit.intent import Intent
 from dolmen.commit.loop import STAMP_SECONDS
 from dolmen.commit.loop import commit as commit_change
-from dolmen.commit.statements import Claim, Create, Drop, Rename, Statement, is_prepared
-from dolmen.commit.upkeep import SetProperties
+from dolmen.commit.statements.background import SetProperties
+from dolmen.commit.statements.base import Statement, is_prepared
+from dolmen.commit.statements.rows import Claim
+from dolmen.commit.statements.tables import Create, Drop, Rename
 from dolmen.commit.workbench import Workbench
 from dolmen.context import Context
 from dolmen.errors import InputError, SchemaError, TableNotFoundError, VersionExpiredError
@@ -25,7 +28,6 @@ from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import AppliedId, Manifest, Segment, TableEntry
 from dolmen.format.properties import check_database_properties, check_table_properties
 from dolmen.format.schema import Schema
-from dolmen.intent import Intent
 from dolmen.predicate import Predicate, Verdict, columns, judge
 from dolmen.results import Commit
 from dolmen.segments.judging import known_bounds

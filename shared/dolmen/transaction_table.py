@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from dolmen import arguments, mutation
 from dolmen.commit.applied import is_raw_digest
-from dolmen.commit.statements import DeletePositions, Overwrite, Statement
-from dolmen.commit.upkeep import SetProperties
+from dolmen.commit.statements.background import SetProperties
+from dolmen.commit.statements.base import Statement
+from dolmen.commit.statements.rows import DeletePositions, Overwrite
 from dolmen.errors import InputError
 from dolmen.format.keys import Keys
 from dolmen.format.manifest import Manifest, TableEntry

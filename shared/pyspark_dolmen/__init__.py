@@ -1,7 +1,7 @@
 """What Spark finds by itself: a package named ``pyspark_...`` with a ``DefaultSource`` is a data source of sessions.
 
 Spark imports this to learn the name, in every session that uses any Python data source; so that one without need of
-dolmen pays nothing for it, all else is imported when it is used. The source itself is ``dolmen.spark.source``.
+dolmen pays nothing for it, all else is imported when it is used. The source itself is ``dolmen.spark.source.source``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from dolmen.spark.source import SourceTable
+    from dolmen.spark.source.source import SourceTable
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]
@@ -36,8 +36,8 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def schema(self) -> StructType:
         """The table's columns, or those asked for; pins the version that will be read."""
         from dolmen.spark.failures import marked
-        from dolmen.spark.source import pin
-        from dolmen.spark.source_options import READ, STREAM_READ
+        from dolmen.spark.source.options import READ, STREAM_READ
+        from dolmen.spark.source.source import pin
 
         with marked():
             self.pinned = pin(self.options, {*READ, *STREAM_READ})  # for either: Spark does not say which
@@ -46,8 +46,8 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads the pinned version, or the newest one if the columns were given by the user."""
         from dolmen.spark.failures import marked
-        from dolmen.spark.source import pin
-        from dolmen.spark.source_read import reader
+        from dolmen.spark.source.read import reader
+        from dolmen.spark.source.source import pin
 
         with marked():
             return reader(self.pinned or pin(self.options), schema, self.options)
@@ -55,7 +55,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Writes rows in one commit."""
         from dolmen.spark.failures import marked
-        from dolmen.spark.source_write import writer
+        from dolmen.spark.source.write import writer
 
         with marked():
             return writer(self.options, schema, overwrite)
@@ -63,7 +63,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Reads what is appended, commit by commit."""
         from dolmen.spark.failures import marked
-        from dolmen.spark.stream_read import stream_reader
+        from dolmen.spark.stream.read import stream_reader
 
         with marked():
             return stream_reader(self.options, schema)
@@ -71,7 +71,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Writes each micro-batch in one commit, once."""
         from dolmen.spark.failures import marked
-        from dolmen.spark.stream_write import stream_writer
+        from dolmen.spark.stream.write import stream_writer
 
         with marked():
             return stream_writer(self.options, schema, overwrite)

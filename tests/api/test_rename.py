@@ -16,9 +16,9 @@ from dolmen.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from dolmen.maintenance.compaction import CompactionOptions, compact
-from dolmen.maintenance.gc_names import hour_prefix
-from dolmen.maintenance.resolution import resolve
+from dolmen.maintenance.compact.compaction import CompactionOptions, compact
+from dolmen.maintenance.gc.names import hour_prefix
+from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.maintenance.run import maintain
 from dolmen.reading import ReadableTable
 from dolmen.runtime import Runtime

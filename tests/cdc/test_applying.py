@@ -8,8 +8,8 @@ import pytest
 from dolmen.database import Database
 from dolmen.errors import InputError, InvalidNameError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
-from dolmen.ingest.cdc.applying import ChangeCounts
-from dolmen.ingest.folding import Request
+from dolmen.ingest.batch import Request
+from dolmen.ingest.cdc.apply import ChangeCounts
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 from dolmen.transaction import Transaction

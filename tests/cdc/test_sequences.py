@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.commit.sequence import Advance, all_above, forgettable
+from dolmen.commit.statements.sequence import Advance, all_above, forgettable
 from dolmen.database import Database
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.manifest import Mark, Sequences
-from dolmen.ingest.cdc.applying import ChangeCounts
+from dolmen.ingest.cdc.apply import ChangeCounts
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 from support.changes import Feed

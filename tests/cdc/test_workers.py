@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dolmen.database import Database
-from dolmen.ingest.folding import Request
+from dolmen.ingest.batch import Request
 from dolmen.store.memory import MemoryStore
 from dolmen.transaction import Transaction
 from support.aging import DAY_US

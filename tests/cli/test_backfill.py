@@ -19,10 +19,10 @@ import pytest
 
 import dolmen
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
-from dolmen.ingest import backfill
-from dolmen.ingest.backfill import MAX_MESSAGE_BYTES, Source, packets
-from dolmen.ingest.drops import ingest_drops
-from dolmen.ingest.events import Drop, Message, drops_of
+from dolmen.ingest.announcements import Drop, Message, drops_of
+from dolmen.ingest.drops import backfill
+from dolmen.ingest.drops.backfill import MAX_MESSAGE_BYTES, Source, packets
+from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.queues import DirectoryQueue
 from dolmen.local import letters
@@ -168,7 +168,7 @@ def test_tables_folders_and_prefixes_narrow_what_is_announced(
 def test_more_objects_than_a_page_are_announced_once_each_in_messages_of_a_few(
     cli: Cli, ministack: str, bucket: str, put: Callable[..., None], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dolmen.store import s3_versions
+    from dolmen.store.s3 import versions as s3_versions
 
     monkeypatch.setattr(s3_versions, "LIST_PAGE", 7)
     s3 = client("s3", ministack)

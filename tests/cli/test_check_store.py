@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from dolmen.check_store.contract import Check, Load
+from dolmen.check_store.run import CHECKS, Outcome, check_store
+from dolmen.check_store.site import Site
 from dolmen.store import MemoryStore, Stored, open_store
 from dolmen.store.base import Buffer, PutOutcome
 from dolmen.store.memory import shared_bucket
-from dolmen.testing.check_store import CHECKS, Outcome, check_store
-from dolmen.testing.check_store_site import Site
-from dolmen.testing.contract import Check, Load
 from support.proxy import Proxy
 
 Cli = Callable[..., Any]

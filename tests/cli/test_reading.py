@@ -17,8 +17,8 @@ import pytest
 
 import dolmen
 from dolmen.cli.terminal import SHOWN_ROWS, ends_of
-from dolmen.ingest.files.export import export_file
-from dolmen.ingest.files.formats import detect
+from dolmen.ingest.formats.export import export_file
+from dolmen.ingest.formats.formats import detect
 
 Cli = Callable[..., Any]
 ROWS = 5_000

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.store.local import LocalStore
+from dolmen.store.local.store import LocalStore
 from dolmen.store.url import open_store
 from support.functions import World
 

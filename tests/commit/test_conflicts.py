@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dolmen.commit.statements import Create, Drop
+from dolmen.commit.statements.tables import Create, Drop
 from dolmen.errors import (
     ConflictError,
     CorruptionError,

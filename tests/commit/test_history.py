@@ -6,7 +6,7 @@ import pytest
 
 from dolmen.commit.head import Base
 from dolmen.commit.loop import submit
-from dolmen.commit.upkeep import SetProperties
+from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.versions import commits, manifest_at_time, manifest_at_version
 from dolmen.errors import (
     CorruptionError,

@@ -12,8 +12,8 @@ import pytest
 
 from dolmen.commit.change import Change
 from dolmen.commit.head import Head
-from dolmen.commit.statements import Create
-from dolmen.commit.upkeep import SetProperties
+from dolmen.commit.statements.background import SetProperties
+from dolmen.commit.statements.tables import Create
 from dolmen.errors import CorruptionError, InputError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.commit.statements import Drop, Write
+from dolmen.commit.statements.rows import Write
+from dolmen.commit.statements.tables import Drop
 from dolmen.commit.versions import commits, manifest_at_time, manifest_at_version
 from dolmen.errors import AppliedIdError, ConflictError
 from dolmen.format.manifest import HISTORY_LENGTH, Manifest, Segment

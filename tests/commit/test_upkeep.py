@@ -7,8 +7,10 @@ import pytest
 from pyroaring import BitMap
 
 from dolmen.commit.loop import Committed, submit
-from dolmen.commit.statements import Drop, Overwrite, Statement
-from dolmen.commit.upkeep import Compact, Freed, Group, MoveFence, Resolve, SetProperties
+from dolmen.commit.statements.background import Compact, Freed, Group, MoveFence, Resolve, SetProperties
+from dolmen.commit.statements.base import Statement
+from dolmen.commit.statements.rows import Overwrite
+from dolmen.commit.statements.tables import Drop
 from dolmen.errors import ConflictError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry

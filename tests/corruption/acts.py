@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from corruption.worlds import World, few_rows, rows_of_many_types
 from dolmen.database import Database
-from dolmen.maintenance.compaction import compact
-from dolmen.maintenance.compaction_plan import CompactionOptions
-from dolmen.maintenance.verification import verify
+from dolmen.maintenance.compact.compaction import compact
+from dolmen.maintenance.compact.plan import CompactionOptions
+from dolmen.maintenance.verify.verification import verify
 from dolmen.reading import ReadableTable
 from dolmen.runtime import Runtime
 from dolmen.store.base import Object, ObjectInfo

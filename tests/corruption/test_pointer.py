@@ -15,7 +15,7 @@ from dolmen.errors import CorruptionError, DatabaseNotFoundError
 from dolmen.format.layout import POINTER, parse_manifest_key
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Pointer
-from dolmen.maintenance.verification import verify
+from dolmen.maintenance.verify.verification import verify
 from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore

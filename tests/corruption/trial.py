@@ -10,11 +10,11 @@ from corruption.acts import Healthy, acts, healthy, opened, rows_after, rows_of
 from corruption.damages import Damage
 from corruption.worlds import World
 from dolmen.commit.head import Head
+from dolmen.commit.intent import Heartbeat, parse_intent_key
 from dolmen.context import Context
 from dolmen.errors import Error
 from dolmen.format.layout import POINTER
-from dolmen.intent import Heartbeat, parse_intent_key
-from dolmen.maintenance.verification import verify
+from dolmen.maintenance.verify.verification import verify
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 

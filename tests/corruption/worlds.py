@@ -19,13 +19,13 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from dolmen.commit.statements import Write
+from dolmen.commit.intent import Intent
+from dolmen.commit.statements.rows import Write
 from dolmen.database import Database
 from dolmen.format.layout import POINTER
 from dolmen.format.schema import Field
-from dolmen.intent import Intent
-from dolmen.maintenance.compaction import compact
-from dolmen.maintenance.compaction_plan import CompactionOptions
+from dolmen.maintenance.compact.compaction import compact
+from dolmen.maintenance.compact.plan import CompactionOptions
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from support.aging import Place
 from support.damaged import copy_of

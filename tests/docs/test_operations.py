@@ -15,8 +15,10 @@ from dolmen.format.checksum import seal, unseal
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Pointer
-from dolmen.ingest import deliveries, emr_serverless, job_settings
-from dolmen.store.local import LocalStore
+from dolmen.functions import deliveries
+from dolmen.handover import emr_serverless
+from dolmen.handover import settings as job_settings
+from dolmen.store.local.store import LocalStore
 from support.template import TEMPLATE
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -12,23 +12,23 @@ import pytest
 
 from dolmen.database import Database
 from dolmen.errors import TableNotFoundError
-from dolmen.ingest import drops
-from dolmen.ingest.drops import ingest_drops
-from dolmen.ingest.events import Drop
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.drops import ingest as drops
+from dolmen.ingest.drops.ingest import ingest_drops
+from dolmen.ingest.drops.outcomes import Ingested
 from dolmen.ingest.landing import Landing
-from dolmen.ingest.outcomes import Ingested
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.store.s3 import S3Store
-from dolmen.testing.exhaustive_checks import SCHEMA, Pair, Part, calm, rows_of
-from dolmen.testing.exhaustive_enumeration import Enumeration
-from dolmen.testing.exhaustive_run import Execution, Peer
-from dolmen.testing.exhaustive_search import Search
-from dolmen.testing.exhaustive_steps import Fault
-from dolmen.testing.fates import Fate, Wire
-from dolmen.testing.server import Server
-from dolmen.testing.wire import SimulatedSession, SimulatedStore
+from dolmen.store.s3.store import S3Store
+from dolmen_simulator.interleavings.checks import SCHEMA, Pair, Part, calm, rows_of
+from dolmen_simulator.interleavings.enumeration import Enumeration
+from dolmen_simulator.interleavings.execution import Execution, Peer
+from dolmen_simulator.interleavings.search import Search
+from dolmen_simulator.interleavings.steps import Fault
+from dolmen_simulator.world.fates import Fate, Wire
+from dolmen_simulator.world.server import Server
+from dolmen_simulator.world.wire import SimulatedSession, SimulatedStore
 
 BODY = b'{"k": 1, "v": 10, "t": null}\n'
 KEY = "landing/t/a.jsonl"

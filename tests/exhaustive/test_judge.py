@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import StoreUnavailableError
-from dolmen.testing.exhaustive_checks import Pair, arrow, rows_of
-from dolmen.testing.exhaustive_enumeration import Enumeration, ExecutionError
-from dolmen.testing.exhaustive_registry import PAIRS
-from dolmen.testing.exhaustive_run import Peer
-from dolmen.testing.never import Never
+from dolmen_simulator.interleavings.checks import Pair, arrow, rows_of
+from dolmen_simulator.interleavings.enumeration import Enumeration, ExecutionError
+from dolmen_simulator.interleavings.execution import Peer
+from dolmen_simulator.interleavings.registry import PAIRS
+from dolmen_simulator.judge.never import Never
 
 
 def commits_and_says_that_it_failed(peer: Peer) -> None:

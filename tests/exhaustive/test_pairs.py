@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from dolmen.testing.exhaustive_enumeration import Enumeration
-from dolmen.testing.exhaustive_registry import PAIRS
-from dolmen.testing.exhaustive_steps import Fault
-from dolmen.testing.exhaustive_workers import run_pairs
-from dolmen.testing.fates import Fate
+from dolmen_simulator.interleavings.enumeration import Enumeration
+from dolmen_simulator.interleavings.registry import PAIRS
+from dolmen_simulator.interleavings.steps import Fault
+from dolmen_simulator.interleavings.workers import run_pairs
+from dolmen_simulator.world.fates import Fate
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 
@@ -114,7 +114,7 @@ def test_an_execution_is_run_again_by_its_choices() -> None:
 
 
 def test_the_command_tells_an_execution_step_by_step() -> None:
-    command = [sys.executable, "-m", "dolmen.testing.exhaustive", "create/drop", "--choices", "0,0,1,1", "--fault"]
+    command = [sys.executable, "-m", "dolmen_simulator.interleavings", "create/drop", "--choices", "0,0,1,1", "--fault"]
     told = subprocess.run([*command, "0:2:response_lost"], capture_output=True, text=True, check=True).stdout
     assert "put _latest_manifest" in told
     assert told.endswith("nothing is wrong\n")

@@ -10,12 +10,12 @@ import pytest
 
 from dolmen.errors import ObjectNotFoundError
 from dolmen.store.memory import MemoryObject
-from dolmen.testing.exhaustive_enumeration import Enumeration
-from dolmen.testing.exhaustive_registry import PAIRS
-from dolmen.testing.exhaustive_run import Execution, Peer, Task
-from dolmen.testing.exhaustive_search import Search
-from dolmen.testing.exhaustive_steps import Fault
-from dolmen.testing.fates import Fate
+from dolmen_simulator.interleavings.enumeration import Enumeration
+from dolmen_simulator.interleavings.execution import Execution, Peer, Task
+from dolmen_simulator.interleavings.registry import PAIRS
+from dolmen_simulator.interleavings.search import Search
+from dolmen_simulator.interleavings.steps import Fault
+from dolmen_simulator.world.fates import Fate
 
 
 def ends_of(name: str, fault: Fault | None, *, reduced: bool) -> tuple[set[bytes], int]:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from dolmen.testing.exhaustive_enumeration import Count, Enumeration, ExecutionError
-from dolmen.testing.exhaustive_registry import PAIRS
-from dolmen.testing.exhaustive_steps import Fault
-from dolmen.testing.exhaustive_workers import Journal, run_pairs
-from dolmen.testing.fates import Fate
-from dolmen.testing.never import Never, ViolationError
+from dolmen_simulator.interleavings.enumeration import Count, Enumeration, ExecutionError
+from dolmen_simulator.interleavings.registry import PAIRS
+from dolmen_simulator.interleavings.steps import Fault
+from dolmen_simulator.interleavings.workers import Journal, run_pairs
+from dolmen_simulator.judge.never import Never, ViolationError
+from dolmen_simulator.world.fates import Fate
 
 NAMES = ("create/create", "changes/changes of equal sequences")
 """One with faults, and one without any in quick mode."""

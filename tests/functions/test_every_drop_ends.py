@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dolmen.errors import AccessDeniedError, CorruptionError, StoreUnavailableError
-from dolmen.ingest import ingestion
-from dolmen.ingest.files import formats
+from dolmen.ingest.drops import ingestion
+from dolmen.ingest.formats import formats
 from dolmen.write import conform, data_file
 from dolmen.write.parquet_object import ParquetObject
 from support.functions import World
@@ -223,7 +223,7 @@ def test_inference_that_fails_makes_a_reject_too(world: World, monkeypatch: pyte
     def infer(*args: Any, **options: Any) -> pa.Schema:
         raise OverflowError("too much")
 
-    monkeypatch.setattr("dolmen.ingest.drops.infer", infer)
+    monkeypatch.setattr("dolmen.ingest.drops.ingest.infer", infer)
     assert world.ingest(world.drop("new/a.csv", "id\n1\n")) == []
     ((key, report),) = world.rejects().items()
     assert key.startswith("new/a-")
@@ -237,7 +237,7 @@ def test_a_file_of_changes_is_rejected_too(world: World, monkeypatch: pytest.Mon
     def ingest_changes(*args: Any, **options: Any) -> None:
         raise ZeroDivisionError("none")
 
-    monkeypatch.setattr("dolmen.ingest.cdc.applying.ingest_changes", ingest_changes)
+    monkeypatch.setattr("dolmen.ingest.cdc.apply.ingest_changes", ingest_changes)
     assert world.ingest(world.drop("events/a.jsonl", "{}\n")) == []
     (report,) = world.rejects().values()
     assert "ZeroDivisionError: none" in report["reason"]

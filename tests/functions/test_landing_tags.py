@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dolmen.errors import LimitError
-from dolmen.ingest.disposal import dispose
-from dolmen.ingest.events import Drop
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.drops.disposal import dispose
 from dolmen.ingest.landing import Landing
 from dolmen.store.base import Stored
 from support.functions import World

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.ingest import quarantine
+from dolmen.ingest.rejects import quarantine
 from support.functions import World
 from support.proxy import Proxy
 

@@ -13,13 +13,15 @@ from dolmen import transaction as transactions
 from dolmen.commit.versions import SETTLED_AFTER_US
 from dolmen.database import Database
 from dolmen.errors import InputError, StoreUnavailableError
-from dolmen.ingest import drops, ingestion, refuted
-from dolmen.ingest.events import Drop
-from dolmen.ingest.refuted import table_was_there
-from dolmen.ingest.retrying import retry
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.drops import ingest as drops
+from dolmen.ingest.drops import ingestion
+from dolmen.ingest.rejects import refuted
+from dolmen.ingest.rejects.refuted import table_was_there
+from dolmen.ingest.rejects.retry import retry
 from dolmen.runtime import Runtime
 from dolmen.store.base import Object
-from dolmen.store.local import LocalStore
+from dolmen.store.local.store import LocalStore
 from dolmen.store.url import open_store
 from dolmen.transaction import Transaction
 from support.event_builders import notification, sqs_event

@@ -7,9 +7,9 @@ from urllib.parse import quote_plus
 
 import pytest
 
-from dolmen.ingest.events import Drop
+from dolmen.ingest.announcements import Drop
 from dolmen.ingest.landing import Place
-from dolmen.ingest.rejects import reject_key
+from dolmen.ingest.rejects.report import reject_key
 from support.functions import World
 from support.proxy import Proxy
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dolmen.ingest.deliveries import MAX_CRASHES, MAX_FAILURES
+from dolmen.functions.deliveries import MAX_CRASHES, MAX_FAILURES
 from support.black_hole import black_hole
 from support.event_builders import notification
 from support.functions import World

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dolmen.ingest.handed import HandedDrops
+from dolmen.handover.records import HandedDrops
 from dolmen.runtime import Runtime
-from dolmen.store.local import LocalStore
+from dolmen.store.local.store import LocalStore
 from dolmen.store.url import open_store
 from support.emr_serverless import ROLE, EmrServerlessServer, StartedRun
 from support.functions import World

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dolmen.format.entries import DataFile
-from dolmen.maintenance.compaction_plan import MOST_FILES, NEXT_PLAN, CompactionPlan, PlannedGroup
-from dolmen.maintenance.handover import FILE_BYTES, larger_than, to_compact, weight_of
+from dolmen.handover.compactions import FILE_BYTES, larger_than, to_compact, weight_of
+from dolmen.maintenance.compact.plan import MOST_FILES, NEXT_PLAN, CompactionPlan, PlannedGroup
 from handover.conftest import Handing
 
 FILES = 10

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from dolmen.ingest.events import Drop, drops_of, messages
-from dolmen.ingest.handed import HandedDrops
-from dolmen.ingest.settings import Settings
+from dolmen.functions.settings import Settings
+from dolmen.handover.records import HandedDrops
+from dolmen.ingest.announcements import Drop, drops_of, messages
 from handover.conftest import LARGE_BYTES, Handing
 from support.crashing_store import Countdown, Crash, CrashingStore
 from support.event_builders import notification, sqs_event

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dolmen.errors import CorruptionError, InputError, UnsupportedFormatError
-from dolmen.ingest.events import Drop
-from dolmen.ingest.handed import Handed, HandedDrops
+from dolmen.handover.records import Handed, HandedDrops
+from dolmen.ingest.announcements import Drop
 from dolmen.store.base import Stored
-from dolmen.store.local import LocalStore
+from dolmen.store.local.store import LocalStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.store.url import open_store
 from support.crashing_store import Countdown, Crash, CrashingStore

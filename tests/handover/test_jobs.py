@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
-from dolmen.ingest.jobs import Job, JobRun, ask, counted, ensure, load_job, token_of, told
+from dolmen.handover.jobs import Job, JobRun, ask, counted, ensure, load_job, token_of, told
 
 MINUTE = 60_000_000
 DAY = 24 * 60 * MINUTE

@@ -11,8 +11,8 @@ import pytest
 from pyarrow import feather, ipc
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.ingest.files import arrow
-from dolmen.ingest.files.formats import ReadOptions, detect, infer, read
+from dolmen.ingest.formats.columnar import arrow
+from dolmen.ingest.formats.formats import ReadOptions, detect, infer, read
 
 TABLE = pa.table({"a": pa.array(range(100), pa.int64()), "b": pa.array(["x", None] * 50).dictionary_encode()})
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])

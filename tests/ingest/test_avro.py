@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.ingest.files import avro, avro_blocks
-from dolmen.ingest.files.formats import ReadOptions, detect, infer, read
+from dolmen.ingest.formats.avro import blocks as avro_blocks
+from dolmen.ingest.formats.avro import container as avro
+from dolmen.ingest.formats.formats import ReadOptions, detect, infer, read
 
 MAGIC, SYNC = b"Obj\x01", bytes(range(16))
 
@@ -260,5 +261,5 @@ def test_fastavro_is_not_loaded_for_other_formats() -> None:
     import subprocess
     import sys
 
-    program = "import sys, dolmen.ingest.files.formats; sys.exit('fastavro' in sys.modules)"
+    program = "import sys, dolmen.ingest.formats.formats; sys.exit('fastavro' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -17,8 +17,10 @@ import pytest
 from pyarrow import ipc, parquet
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.ingest.files import bad_rows, blocks, jsonl
-from dolmen.ingest.files.formats import BadRow, detect, read
+from dolmen.ingest.formats import bad_rows
+from dolmen.ingest.formats.formats import BadRow, detect, read
+from dolmen.ingest.formats.json import jsonl
+from dolmen.ingest.formats.text import blocks
 
 SCHEMA = pa.schema(
     [

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.ingest.files import delimited
-from dolmen.ingest.files.formats import detect, read
+from dolmen.ingest.formats.csv import delimited
+from dolmen.ingest.formats.formats import detect, read
 
 UTC = dt.UTC
 
@@ -158,7 +158,7 @@ def test_tabs_separate_in_tsv() -> None:
 
 
 def test_a_record_longer_than_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.ingest.files.blocks.MAX_RECORD_BYTES", 1000)
+    monkeypatch.setattr("dolmen.ingest.formats.text.blocks.MAX_RECORD_BYTES", 1000)
     with pytest.raises(RowError, match="is a quote never closed") as caught:
         _read(b'a,b\n1,2\n3,"' + b"x\n" * 1000, block_bytes=100)
     assert caught.value.line == 3

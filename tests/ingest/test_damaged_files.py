@@ -13,7 +13,7 @@ import pytest
 from pyarrow import ipc, parquet
 
 from dolmen.errors import InputError
-from dolmen.ingest.files.formats import detect, read
+from dolmen.ingest.formats.formats import detect, read
 
 SCHEMA = pa.schema(
     [

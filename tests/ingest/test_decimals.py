@@ -13,7 +13,7 @@ import pytest
 
 from dolmen.errors import InputError, RowError
 from dolmen.format.schema import Schema
-from dolmen.ingest.files.formats import detect, infer, read
+from dolmen.ingest.formats.formats import detect, infer, read
 from dolmen.write.conform import conform
 
 EXACT = Context(prec=6000)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dolmen.errors import InputError
-from dolmen.ingest.events import Drop, Message, drops_of, isolate, messages
+from dolmen.ingest.announcements import Drop, Message, drops_of, isolate, messages
 from dolmen.ingest.landing import Landing
 from support.event_builders import created, notification, s3_record, sqs_event
 

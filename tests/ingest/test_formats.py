@@ -19,7 +19,7 @@ from pyarrow import ipc, parquet
 
 from dolmen.errors import InputError
 from dolmen.format.schema import Schema
-from dolmen.ingest.files.formats import Format, detect, infer, read
+from dolmen.ingest.formats.formats import Format, detect, infer, read
 
 TABLE = pa.table(
     {

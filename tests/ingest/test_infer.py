@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.ingest.files.formats import detect, infer, read
-from dolmen.ingest.files.infer import NOTHING, TEXT, Shape
-from dolmen.ingest.files.json_rows import parse_line
-from dolmen.ingest.files.json_shapes import join, node_of_array, node_of_values
-from dolmen.ingest.files.json_text import parse_objects
+from dolmen.ingest.formats.formats import detect, infer, read
+from dolmen.ingest.formats.json.rows import parse_line
+from dolmen.ingest.formats.json.shapes import join, node_of_array, node_of_values
+from dolmen.ingest.formats.json.values import parse_objects
+from dolmen.ingest.formats.text.infer import NOTHING, TEXT, Shape
 
 US, ZONED, BIG = pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.decimal128(38, 0)
 

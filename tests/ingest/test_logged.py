@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dolmen.errors import Error, InputError, PredicateError, RowError, SchemaError
-from dolmen.ingest.logged import Request, logged_reason
+from dolmen.ingest.redaction import Request, logged_reason
 
 NAMES = frozenset({"events", "id", "user_id", "kind"})
 

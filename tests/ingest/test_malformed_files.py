@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from dolmen.errors import InputError, RowError
-from dolmen.ingest.files.formats import BLOCK_BYTES, detect, read
+from dolmen.ingest.formats.formats import BLOCK_BYTES, detect, read
 from support.malformed_files import MALFORMED_FILES, MalformedFile
 
 

@@ -8,9 +8,9 @@ from decimal import Decimal
 import pytest
 
 from dolmen.errors import InputError, LimitError
-from dolmen.ingest import requests
-from dolmen.ingest.events import Message, drops_of
-from dolmen.ingest.requests import parse_request
+from dolmen.ingest.announcements import Message, drops_of
+from dolmen.ingest.deletes import requests
+from dolmen.ingest.deletes.requests import parse_request
 from support.malformed_events import MALFORMED_EVENTS, MalformedEvent
 from support.malformed_requests import MALFORMED_REQUESTS, MalformedRequest
 

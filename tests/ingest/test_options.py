@@ -17,8 +17,8 @@ from pyarrow import parquet
 
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.ingest_properties import IngestSettings
-from dolmen.ingest.files import jsonl
-from dolmen.ingest.files.formats import BadRow, ReadOptions, detect, infer, read
+from dolmen.ingest.formats.formats import BadRow, ReadOptions, detect, infer, read
+from dolmen.ingest.formats.json import jsonl
 
 AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import RowError
-from dolmen.ingest.files.formats import Format, infer, read
-from dolmen.ingest.files.text import parse_text
+from dolmen.ingest.formats.formats import Format, infer, read
+from dolmen.ingest.formats.text.cells import parse_text
 from dolmen.write.lossless import Misfit
 from support.text_grammar import REFUSED, meaning
 

@@ -97,7 +97,7 @@ def test_the_core_layer_holds_the_package_without_what_no_function_runs() -> Non
     assert (package / "py.typed").exists()
     folders = {path.name for path in package.iterdir() if path.is_dir()}
     assert folders >= {"format", "store", "commit", "ingest", "maintenance", "predicate", "scan"}
-    assert not folders & {"cli", "spark", "testing"}
+    assert not folders & {"check_store", "cli", "spark"}
     assert {path.suffix for path in files(package)} == {".py", ".pyc", ".typed"}
     source = ROOT / "shared" / "dolmen"
     for path in package.rglob("*.py"):

@@ -16,13 +16,13 @@ import pytest
 import dolmen.database
 from dolmen.cli.app import app
 from dolmen.errors import InputError
+from dolmen.ingest.deletes.tracking import status_of
 from dolmen.ingest.queues import open_queue
-from dolmen.ingest.rejected import list_rejected
-from dolmen.ingest.requested import status_of
-from dolmen.ingest.retrying import retry
+from dolmen.ingest.rejects.listing import list_rejected
+from dolmen.ingest.rejects.retry import retry
 from dolmen.local import Layout, LocalEvent, run_local
 from dolmen.runtime import Runtime
-from dolmen.store.local import LocalStore
+from dolmen.store.local.store import LocalStore
 from support.functions import FUNCTIONS, SCHEMA
 
 HEAD = "id,user_id,kind\n"

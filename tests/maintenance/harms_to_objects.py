@@ -149,7 +149,7 @@ def a_text_is_not_utf_8(db: Damaged) -> str:
         entry = tx.entry("u")
         tx.begin_upload()
         files = write_data_files(store, "u", entry, [pa.record_batch([bad], entry.schema.arrow)], Runtime())
-        tx.add(dolmen.commit.statements.Write("u", entry.uuid, files=tuple(files)))
+        tx.add(dolmen.commit.statements.rows.Write("u", entry.uuid, files=tuple(files)))
     return files[0].path
 
 
@@ -161,6 +161,6 @@ def rows_are_not_sorted(db: Damaged) -> str:
     with unsorted.transaction() as tx:
         tx.begin_upload()
         file = write_file(MemoryStore(db.bucket), "u", msgspec.structs.replace(entry, sort_key=(3,)), rows(0), 10)
-        tx.add(dolmen.commit.statements.Write("u", entry.uuid, files=(file,)))
+        tx.add(dolmen.commit.statements.rows.Write("u", entry.uuid, files=(file,)))
     assert table.count() == 40
     return file.path

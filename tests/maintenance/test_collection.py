@@ -9,8 +9,8 @@ import pytest
 
 from dolmen.errors import ConflictError, CorruptionError, StaleWriterError, VersionExpiredError
 from dolmen.format.manifest import EMPTY, Manifest
-from dolmen.maintenance.collection import collect
-from dolmen.maintenance.gc_mark import needed
+from dolmen.maintenance.gc.collection import collect
+from dolmen.maintenance.gc.mark import needed
 from dolmen.store.base import Deleted
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
@@ -427,7 +427,7 @@ def test_age_begins_when_an_object_was_dropped_not_when_it_was_written(place: Pl
 
 def test_a_fence_that_another_one_overtook_is_refused(old: Place) -> None:
     from dolmen.commit.loop import submit
-    from dolmen.commit.upkeep import MoveFence
+    from dolmen.commit.statements.background import MoveFence
 
     old.collect()
     with pytest.raises(ConflictError, match="plan again"):

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from dolmen.commit.intent import Intent
 from dolmen.database import Database
 from dolmen.errors import StoreUnavailableError, UnknownOutcomeError
-from dolmen.intent import Intent
-from dolmen.maintenance.collection import collect
-from dolmen.maintenance.gc_mark import needed
-from dolmen.maintenance.verification import verify
+from dolmen.maintenance.gc.collection import collect
+from dolmen.maintenance.gc.mark import needed
+from dolmen.maintenance.verify.verification import verify
 from dolmen.store.base import ObjectStore, PutOutcome, Unknown
-from dolmen.store.local import LocalStore
+from dolmen.store.local.store import LocalStore
 from dolmen.store.memory import MemoryStore
 from dolmen.store.url import open_store
 from support.aging import EAGER, SCHEMA, Place, busy, rows

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from dolmen.maintenance.gc_mark import needed, reached, released
-from dolmen.maintenance.merging import merge_segments
-from dolmen.maintenance.verification import verify
+from dolmen.maintenance.gc.mark import needed, reached, released
+from dolmen.maintenance.merge import merge_segments
+from dolmen.maintenance.verify.verification import verify
 from support.aging import EAGER, SCHEMA, Place, rows
 from support.life import Life
 

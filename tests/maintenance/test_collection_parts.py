@@ -8,11 +8,11 @@ import random
 import pytest
 
 from dolmen.format.manifest import Manifest
-from dolmen.maintenance import gc_mark_parts
-from dolmen.maintenance.collection import collect
-from dolmen.maintenance.gc_keyset import KeySet, stable_codes
-from dolmen.maintenance.gc_mark import mark, needed, reached, released
-from dolmen.maintenance.gc_mark_parts import keys_of, split
+from dolmen.maintenance.gc import mark_parts as gc_mark_parts
+from dolmen.maintenance.gc.collection import collect
+from dolmen.maintenance.gc.keyset import KeySet, stable_codes
+from dolmen.maintenance.gc.mark import mark, needed, reached, released
+from dolmen.maintenance.gc.mark_parts import keys_of, split
 from dolmen.segments.reader import SegmentReader
 from support.aging import EAGER
 from support.life import Life

@@ -14,11 +14,11 @@ import pytest
 
 from dolmen.context import Context
 from dolmen.errors import RetryableError, StaleWriterError
-from dolmen.maintenance.collection import collect
-from dolmen.maintenance.compaction import compact
-from dolmen.maintenance.merging import merge_segments
-from dolmen.maintenance.resolution import resolve
-from dolmen.maintenance.verification import verify
+from dolmen.maintenance.compact.compaction import compact
+from dolmen.maintenance.gc.collection import collect
+from dolmen.maintenance.merge import merge_segments
+from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.verify.verification import verify
 from dolmen.store.memory import MemoryStore
 from support.aging import EAGER, SCHEMA, Place, rows
 from support.crashing_store import CrashingStore

@@ -11,9 +11,9 @@ import pytest
 
 from dolmen.database import Database
 from dolmen.errors import CorruptionError, VersionExpiredError
-from dolmen.maintenance.collection import collect
+from dolmen.maintenance.gc.collection import collect
 from dolmen.snapshot import Snapshot
-from dolmen.store.local import LocalStore
+from dolmen.store.local.store import LocalStore
 from support.aging import EAGER, SCHEMA, Place, busy, rows
 from support.stores import RUNTIME
 

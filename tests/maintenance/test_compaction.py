@@ -15,14 +15,14 @@ import pytest
 
 import dolmen
 from dolmen.commit.loop import submit
-from dolmen.commit.upkeep import MoveFence
+from dolmen.commit.statements.background import MoveFence
 from dolmen.database import Database
 from dolmen.errors import StaleWriterError, TableNotFoundError
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID
-from dolmen.maintenance import compaction
-from dolmen.maintenance.compaction import Compacted, CompactionOptions, compact
-from dolmen.maintenance.compaction_rows import LiveRows
-from dolmen.maintenance.resolution import resolve
+from dolmen.maintenance.compact import compaction
+from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions, compact
+from dolmen.maintenance.compact.rows import LiveRows
+from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.runtime import Runtime
 from dolmen.store import LocalStore
 from support.tables import World

@@ -12,8 +12,8 @@ import duckdb
 import pyarrow as pa
 
 from dolmen.database import Database
-from dolmen.maintenance.compaction import CompactionOptions, compact
-from dolmen.maintenance.resolution import resolve
+from dolmen.maintenance.compact.compaction import CompactionOptions, compact
+from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.runtime import Runtime
 from dolmen.store import LocalStore
 from dolmen.store.memory import MemoryBucket, MemoryStore

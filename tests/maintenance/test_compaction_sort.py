@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.format.values import to_plain, to_scalar
-from dolmen.maintenance.compaction_sort import Bound, Sorter
+from dolmen.maintenance.compact.sort import Bound, Sorter
 from dolmen.runtime import Runtime
 from support.random_tables import FLAT, random_column
 
@@ -95,7 +95,7 @@ def test_rows_in_no_order_go_by_way_of_the_disk_and_little_of_them_is_held(tmp_p
 
 
 def test_more_runs_than_are_merged_at_once_are_merged_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.maintenance.compaction_sort.FAN_IN", 4)
+    monkeypatch.setattr("dolmen.maintenance.compact.sort.FAN_IN", 4)
     table = ordered(20_000, shuffled=True)
     sorter = Sorter(Runtime(), table.schema, ["k"], table.nbytes // 30, str(tmp_path))
     found = pa.Table.from_batches(sorter.sort((None, batch) for batch in batches_of(table, 200)), table.schema)

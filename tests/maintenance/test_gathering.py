@@ -7,8 +7,8 @@ import pytest
 
 import dolmen
 from dolmen.database import Database
-from dolmen.maintenance.gathering import MOST_OBJECTS, gather_vectors
-from dolmen.maintenance.resolution import resolve
+from dolmen.maintenance.resolve.gather import MOST_OBJECTS, gather_vectors
+from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.runtime import Runtime
 from dolmen.segments.live import LiveFiles
 from dolmen.store.counting import CountingStore

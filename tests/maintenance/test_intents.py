@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dolmen.commit.intent import BEAT_SECONDS, Heartbeat, Intent, parse_intent_key
 from dolmen.commit.loop import submit
-from dolmen.commit.statements import Write
-from dolmen.commit.upkeep import MoveFence
+from dolmen.commit.statements.background import MoveFence
+from dolmen.commit.statements.rows import Write
 from dolmen.database import Database
 from dolmen.errors import ConflictError, CorruptionError, StaleWriterError, StoreUnavailableError, UnknownOutcomeError
 from dolmen.format.layout import POINTER
-from dolmen.intent import BEAT_SECONDS, Heartbeat, Intent, parse_intent_key
 from dolmen.store.base import PutOutcome, Unknown
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore

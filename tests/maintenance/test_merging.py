@@ -9,12 +9,13 @@ import pytest
 from pyroaring import BitMap
 
 from dolmen.commit.loop import submit
-from dolmen.commit.statements import Drop, Overwrite
-from dolmen.commit.upkeep import Compact, Group, Resolve
+from dolmen.commit.statements.background import Compact, Group, Resolve
+from dolmen.commit.statements.rows import Overwrite
+from dolmen.commit.statements.tables import Drop
 from dolmen.commit.versions import commits
 from dolmen.context import Context
 from dolmen.format.entries import DataFile
-from dolmen.maintenance.merging import FAN_IN, Merge, merge_segments, plan_merges, tiers, uploaded
+from dolmen.maintenance.merge import FAN_IN, Merge, merge_segments, plan_merges, tiers, uploaded
 from dolmen.segments.live import LiveFiles, tombstones_of
 from support.commit_world import World, Writer, append, delete, delete_positions, file, meanwhile, table
 

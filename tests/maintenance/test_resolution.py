@@ -14,8 +14,8 @@ import pytest
 from dolmen.database import Database
 from dolmen.format import vectors
 from dolmen.format.manifest import Counts
-from dolmen.maintenance import resolution
-from dolmen.maintenance.resolution import Resolved, resolve
+from dolmen.maintenance.resolve import resolution
+from dolmen.maintenance.resolve.resolution import Resolved, resolve
 from dolmen.runtime import Runtime
 from dolmen.scan.ranges import Range, coalesce
 from dolmen.store.base import Object

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.commit.upkeep import SetProperties
+from dolmen.commit.statements.background import SetProperties
 from dolmen.database import Database
 from dolmen.format.properties import TimeToLive
-from dolmen.maintenance.ttl import Expired, cutoff_of, expire_rows
+from dolmen.maintenance.expire import Expired, cutoff_of, expire_rows
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.table import Table

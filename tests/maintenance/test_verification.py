@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import DatabaseNotFoundError, VersionNotFoundError
-from dolmen.maintenance.verification_kinds import KINDS
+from dolmen.maintenance.verify.kinds import KINDS
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from maintenance import harms_to_manifests, harms_to_objects  # noqa: F401  # they register what they do

@@ -11,7 +11,7 @@ from dolmen.database import Database
 from dolmen.format.checksum import crc32
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.segments import encode
-from dolmen.maintenance.verification import SAMPLED_FOOTERS
+from dolmen.maintenance.verify.verification import SAMPLED_FOOTERS
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from support.damaged import Damaged, copy_of

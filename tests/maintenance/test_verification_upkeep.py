@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.database import Database
-from dolmen.maintenance.merging import merge_segments
+from dolmen.maintenance.merge import merge_segments
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.damaged import Damaged, copy_of

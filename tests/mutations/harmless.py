@@ -46,7 +46,7 @@ HARMLESS: tuple[Harmless, ...] = (
         mutation(
             "a manifest is put without If-None-Match",
             "every object but the pointer is created with If-None-Match",
-            "store/s3.py",
+            "store/s3/store.py",
             '            request["IfNoneMatch"] = "*"\n',
             '            request.pop("IfMatch", None)\n',
         ),
@@ -57,7 +57,7 @@ HARMLESS: tuple[Harmless, ...] = (
         mutation(
             "an upload is completed without If-None-Match",
             "an upload is completed with If-None-Match",
-            "store/upload.py",
+            "store/s3/upload.py",
             'MultipartUpload={"Parts": self._parts}, IfNoneMatch="*"\n',
             'MultipartUpload={"Parts": self._parts}\n',
         ),
@@ -79,7 +79,7 @@ HARMLESS: tuple[Harmless, ...] = (
         mutation(
             "a listing ends with its first page",
             "a listing is read to its end",
-            "store/s3.py",
+            "store/s3/store.py",
             '            if not page.get("IsTruncated"):\n',
             "            if page:\n",
         ),
@@ -90,7 +90,7 @@ HARMLESS: tuple[Harmless, ...] = (
         mutation(
             "a released segment takes along what it names",
             "a merged-away segment is released alone, a dropped one with all that it reaches",
-            "commit/upkeep.py",
+            "commit/statements/background.py",
             "        draft.release(self.inputs)\n        draft.tables[self.name]",
             "        for segment in entry.segments:\n"
             "            if segment.object in self.inputs:\n"

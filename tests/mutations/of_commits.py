@@ -171,7 +171,7 @@ COMMITS: tuple[Mutation, ...] = (
     mutation(
         "applied ids are forgotten with the versions",
         "applied ids are kept longer than a queue and its dead letters, whatever the retention of versions",
-        "maintenance/gc_plan.py",
+        "maintenance/gc/plan.py",
         "    applied_before = now_us - settings.applied_retention_us\n",
         "    applied_before = now_us - settings.retention_us\n",
     ),
@@ -192,21 +192,21 @@ COMMITS: tuple[Mutation, ...] = (
     mutation(
         "what was read may have been deleted since",
         "a delete of any kind since the base conflicts with read-modify-write",
-        "commit/statements.py",
+        "commit/statements/rows.py",
         '        if entry.last_delete_ts > self.base_ts:\n            raise ConflictError(where + f"or one before it deleted',
         '        if False:\n            raise ConflictError(where + f"or one before it deleted',
     ),
     mutation(
         "rows that were added to what was read are not seen in segments",
         "appended rows are those of files, inline or spilled, with a greater row_ts than the base",
-        "commit/statements.py",
+        "commit/statements/rows.py",
         "        if files or any(self.may_match(segment) for segment in spilled):\n",
         "        if files:\n",
     ),
     mutation(
         "an overwrite takes rows away that it has not seen",
         "an overwrite conflicts with rows added since its base, unless it is forced",
-        "commit/statements.py",
+        "commit/statements/rows.py",
         "            if newer > self.base_ts:\n",
         "            if newer > draft.base.commit_ts:\n",
     ),
@@ -220,7 +220,7 @@ COMMITS: tuple[Mutation, ...] = (
     mutation(
         "a table is created over another",
         "of two who create a table by the same name one gets TableExistsError",
-        "commit/statements.py",
+        "commit/statements/tables.py",
         "        if self.name in draft.tables:\n            raise TableExistsError",
         "        if not self.name:\n            raise TableExistsError",
     ),

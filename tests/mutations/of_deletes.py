@@ -24,7 +24,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "fresh files have every delete behind them",
         "a fresh file's applied_through is its own statement's T, so that later deletes of the same commit hide its rows",
-        "commit/statements.py",
+        "commit/statements/rows.py",
         "            files=(*entry.files, *(file.stamped(ts) for file in self.files)),\n",
         "            files=(*entry.files, *(file.stamped(ts + 16) for file in self.files)),\n",
     ),
@@ -45,42 +45,42 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "a tombstone is dropped once one file is past it",
         "a tombstone is dropped only when EVERY live file has applied_through >= T or cannot match",
-        "commit/pairs.py",
+        "commit/statements/pairs.py",
         "    settled = min((file.applied_through for file in lagging), default=None)\n",
         "    settled = max((file.applied_through for file in lagging), default=None)\n",
     ),
     mutation(
         "a tombstone is dropped without a look into segments",
         "a segment that is not loaded counts as a live file with the least applied_through of its files",
-        "commit/pairs.py",
+        "commit/statements/pairs.py",
         '    lagging: list[DataFile | Segment] = [*entry.segments_of("files"), *entry.files]\n',
         "    lagging: list[DataFile | Segment] = [*entry.files]\n",
     ),
     mutation(
         "a segment of tombstones goes with its oldest",
         "a segment of tombstones is dropped only when the youngest in it is resolved",
-        "commit/pairs.py",
+        "commit/statements/pairs.py",
         'gone = [s for s in entry.segments_of("tombstones") if settled is None or s.greatest <= settled]',
         'gone = [s for s in entry.segments_of("tombstones") if settled is None or s.least <= settled]',
     ),
     mutation(
         "resolution marks files through the version it lands on",
         "resolution at base S sets applied_through = S, whatever was deleted meanwhile",
-        "commit/upkeep.py",
+        "commit/statements/background.py",
         "            through = max(file.applied_through, self.through)\n",
         "            through = max(file.applied_through, draft.base.commit_ts)\n",
     ),
     mutation(
         "resolution marks segments of which it has read a part",
         "a segment's resolved_through covers every live file in it",
-        "maintenance/resolution.py",
+        "maintenance/resolve/resolution.py",
         "        if not self.stopped:\n            self.done += [own",
         "        if self.commits >= 0:\n            self.done += [own",
     ),
     mutation(
         "resolution puts its vector in the place of another's",
         "vectors only grow: concurrent resolutions and deletes by position merge by OR",
-        "commit/upkeep.py",
+        "commit/statements/background.py",
         "        merged = positions | bench.read_vector(file.vector, file.rows) if file.vector else positions\n"
         "        if not merged",
         "        merged = positions\n        if not merged",
@@ -88,7 +88,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "a delete by position puts its vector in the place of another's",
         "vectors only grow: concurrent deletes by position of the same file merge by OR",
-        "commit/statements.py",
+        "commit/statements/rows.py",
         "            merged = positions | bench.read_vector(file.vector, file.rows) if file.vector else positions\n",
         "            merged = positions\n",
     ),
@@ -102,7 +102,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "a delete by position leaves out files that were compacted meanwhile",
         "a delete by position whose files were replaced is planned again",
-        "commit/statements.py",
+        "commit/statements/rows.py",
         "        if gone := self.positions.keys() - files.keys():\n"
         "            raise ConflictError(\n"
         '                f"table {self.name!r}: {len(gone)} files, {min(gone)} first, were replaced since the delete was planned"\n'
@@ -117,7 +117,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "a delete by position of compacted files takes the same positions of another file",
         "a delete by position whose files were replaced is planned again",
-        "commit/statements.py",
+        "commit/statements/rows.py",
         "        if gone := self.positions.keys() - files.keys():\n"
         "            raise ConflictError(\n"
         '                f"table {self.name!r}: {len(gone)} files, {min(gone)} first, were replaced since the delete was planned"\n'
@@ -131,21 +131,21 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "compaction compares no entries at its rebase",
         "a group is committed only if each input's (applied_through, vector) is as it was at base",
-        "commit/upkeep.py",
+        "commit/statements/background.py",
         "            return now is not None and (now.applied_through, now.vector) == (file.applied_through, file.vector)\n",
         "            return now is not None\n",
     ),
     mutation(
         "compaction replaces files that are gone",
         "a group is committed only if all of its inputs are still there",
-        "commit/upkeep.py",
+        "commit/statements/background.py",
         "            return now is not None and (now.applied_through, now.vector) == (file.applied_through, file.vector)\n",
         "            return now is None or (now.applied_through, now.vector) == (file.applied_through, file.vector)\n",
     ),
     mutation(
         "compaction's files have its own commit's applied_through",
         "a compaction's output has applied_through = its base snapshot's commit_ts, never its own commit's",
-        "commit/upkeep.py",
+        "commit/statements/background.py",
         "        outputs = [file for group in self.fitting for file in group.outputs]\n",
         "        outputs = [\n"
         "            msgspec.structs.replace(file, applied_through=ts) for group in self.fitting for file in group.outputs\n"
@@ -154,7 +154,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "compaction dates the rows it moves anew",
         "rows that compaction moves keep the commit timestamp they were written with",
-        "commit/upkeep.py",
+        "commit/statements/background.py",
         "        outputs = [file for group in self.fitting for file in group.outputs]\n",
         "        outputs = [\n"
         "            file if file.row_ts is None else msgspec.structs.replace(file, row_ts=ts)\n"
@@ -179,42 +179,42 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "a pair is replaced by a smaller one",
         "a pair is replaced only by a greater one: a file's applied_through never falls",
-        "commit/pairs.py",
+        "commit/statements/pairs.py",
         "            through = max(file.applied_through, newer.applied_through)\n",
         "            through = newer.applied_through\n",
     ),
     mutation(
         "rows expire by a time to live that holds no more",
         "an expiry is held to the time to live that it was made by",
-        "maintenance/ttl.py",
+        "maintenance/expire.py",
         '    transaction.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # who is set to live longer since, lives\n',
         "",
     ),
     mutation(
         "of equal sequences the later change holds",
         "a change applies only if its sequence is GREATER than what its key has come to",
-        "ingest/cdc/applying.py",
+        "ingest/cdc/apply.py",
         "pc.or_(pc.greater(own, theirs), again)",
         "pc.or_(pc.greater_equal(own, theirs), again)",
     ),
     mutation(
         "changes with sequences like those of the table are applied without a look",
         "a file is applied without a look only if its sequences lie ABOVE all that the table has come to",
-        "commit/sequence.py",
+        "commit/statements/sequence.py",
         "    return all(value < least for value in known)\n",
         "    return all(value <= least for value in known)\n",
     ),
     mutation(
         "deletes of changes are not remembered",
         "a delete that arrives before an older change of its key is remembered",
-        "ingest/cdc/applying.py",
+        "ingest/cdc/apply.py",
         "        if deletes.num_rows:\n            remembered",
         "        if deletes.num_rows > 1:\n            remembered",
     ),
     mutation(
         "changes made without a look are not checked when they land elsewhere",
         "what was applied without a look is held to that by each rebase",
-        "commit/sequence.py",
+        "commit/statements/sequence.py",
         "        if self.above is not None and not all_above(entry, field, self.above):\n",
         "        if self.above is not None and not field:\n",
     ),

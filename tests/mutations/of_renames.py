@@ -10,21 +10,21 @@ RENAMES: tuple[Mutation, ...] = (
     mutation(
         "a renamed table begins anew",
         "a rename changes the name alone: uuid and epoch stay, and whoever knew the table is told its new name",
-        "commit/statements.py",
+        "commit/statements/tables.py",
         "        moves = {self.name: (self.to, entry)}\n",
         "        moves = {self.name: (self.to, msgspec.structs.replace(entry, uuid=entry.uuid[::-1]))}\n",
     ),
     mutation(
         "a rename takes a name that another table has",
         "a rename needs a free name",
-        "commit/statements.py",
+        "commit/statements/tables.py",
         "            if name in draft.tables and name not in moves:\n",
         "            if not name:\n",
     ),
     mutation(
         "a rename leaves the memory of deleted keys behind",
         "the memory of a table of changes is renamed with it",
-        "commit/statements.py",
+        "commit/statements/tables.py",
         "            moves[memory_name(self.name)] = name, draft.segments.whole(memory)\n",
         "            assert name\n",
     ),
@@ -45,7 +45,7 @@ RENAMES: tuple[Mutation, ...] = (
     mutation(
         "an overwrite after a rename does not look at what others have added",
         "the version that an overwrite was made on is compared by the table's uuid",
-        "commit/statements.py",
+        "commit/statements/rows.py",
         "        name = draft.base.name_of(self.uuid)  # this very commit may have renamed it\n",
         "        name = self.name if self.name in draft.base.tables else None\n",
     ),

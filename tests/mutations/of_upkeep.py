@@ -32,35 +32,35 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "a merge takes the greatest resolved_through of its inputs",
         "a merged segment's resolved_through is the LEAST of its inputs' at the commit",
-        "commit/upkeep.py",
+        "commit/statements/background.py",
         '        resolved = min((s.resolved_through for s in inputs if s.kind == "files"), default=0)\n',
         '        resolved = max((s.resolved_through for s in inputs if s.kind == "files"), default=0)\n',
     ),
     mutation(
         "a merge drops overlays of files that it does not fold",
         "overlays and removals of files that a merge did not fold stay",
-        "maintenance/merging.py",
+        "maintenance/merge.py",
         "        frozenset(overlay for overlay in overlays if overlay.file in folded),\n",
         "        frozenset(overlays),\n",
     ),
     mutation(
         "a merge drops overlays that were added meanwhile",
         "a merge carries removals and overlays added since it was planned",
-        "commit/upkeep.py",
+        "commit/statements/background.py",
         "            overlays=tuple(overlay for overlay in entry.overlays if overlay not in self.overlays),\n",
         "            overlays=(),\n",
     ),
     mutation(
         "a merge drops removals that were added meanwhile",
         "a merge carries removals and overlays added since it was planned",
-        "commit/upkeep.py",
+        "commit/statements/background.py",
         "            removed=tuple(uuid for uuid in entry.removed if uuid not in self.removed),\n",
         "            removed=(),\n",
     ),
     mutation(
         "a merge does not look whether its segments are still there",
         "a merge needs its segments unchanged",
-        "commit/upkeep.py",
+        "commit/statements/background.py",
         "        if len(inputs) < len(self.inputs):\n            return None\n",
         "        if not inputs:\n            return None\n",
     ),
@@ -85,7 +85,7 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "collection goes by the local clock",
         "collection goes by the server's clock",
-        "maintenance/gc_plan.py",
+        "maintenance/gc/plan.py",
         "    now_us, _ = head.server_now(manifest)\n",
         "    now_us = head.runtime.clock_us()\n",
     ),
@@ -94,12 +94,12 @@ UPKEEP: tuple[Mutation, ...] = (
         "the fence is moved by a commit BEFORE orphans are deleted, and writers are held to it",
         (
             Edit(
-                "commit/upkeep.py",
+                "commit/statements/background.py",
                 "        draft.orphan_cutoff = max(base.orphan_cutoff, self.orphan_cutoff)\n",
                 "        draft.orphan_cutoff = base.orphan_cutoff\n",
             ),
             Edit(
-                "maintenance/collection.py",
+                "maintenance/gc/collection.py",
                 "        cutoff = self._planned.orphan_cutoff if self._dry_run else self._manifest.orphan_cutoff\n",
                 "        cutoff = self._planned.orphan_cutoff\n",
             ),
@@ -108,14 +108,14 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "orphans as young as the fence are swept",
         "orphans are older than the fence by an hour: clocks differ, and S3 dates a multipart object from its beginning",
-        "maintenance/gc_sweep.py",
+        "maintenance/gc/sweep.py",
         "    return max(0, hour_floor(orphan_cutoff - SLACK_US))\n",
         "    return max(0, hour_floor(orphan_cutoff + SLACK_US))\n",
     ),
     mutation(
         "orphans are swept without a look at who needs them",
         "only what no kept version references is an orphan",
-        "maintenance/gc_sweep.py",
+        "maintenance/gc/sweep.py",
         "        orphans = [item for item, needed in zip(batch, held, strict=True) if not needed]\n",
         "        orphans = [item for item, _ in zip(batch, held, strict=True)]\n",
     ),
@@ -124,17 +124,17 @@ UPKEEP: tuple[Mutation, ...] = (
         "a job is revoked by a commit before its objects are removed",
         (
             Edit(
-                "commit/upkeep.py",
+                "commit/statements/background.py",
                 "        draft.revoked = tuple(txid for txid in self.revoke if txid not in base.revoked_intents)\n",
                 "        draft.revoked = ()\n",
             ),
             Edit(
-                "maintenance/gc_intents.py",
+                "maintenance/gc/intents.py",
                 "    return [intent for intent in known.values() if intent.done or intent.txid in manifest.revoked_intents]\n",
                 "    return list(known.values())\n",
             ),
             Edit(
-                "maintenance/gc_intents.py",
+                "maintenance/gc/intents.py",
                 "        before_us = manifest.revoked_intents[intent.txid] - SLACK_US\n",
                 "        before_us = manifest.created_at - SLACK_US // 4\n",
             ),
@@ -143,21 +143,21 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "a revoked job's objects go though a version names them",
         "of a revoked job's objects those go that no kept version references",
-        "maintenance/gc_intents.py",
+        "maintenance/gc/intents.py",
         "zip(left, held.tolist(), strict=True) if not needed]\n        failed",
         "zip(left, held.tolist(), strict=True)]\n        failed",
     ),
     mutation(
         "readers have no grace",
         "objects of expired versions go after reader_grace",
-        "maintenance/gc_plan.py",
+        "maintenance/gc/plan.py",
         "    over = manifest.horizon_at + settings.reader_grace_us <= now_us\n",
         "    over = manifest.horizon_at <= now_us\n",
     ),
     mutation(
         "versions are freed before the commit that lets them expire",
         "one commit moves the horizon, and what is deleted then is computed from that commit's manifest",
-        "maintenance/collection.py",
+        "maintenance/gc/collection.py",
         "        self._through = freeable(manifest, settings, self._now_us)\n",
         "        self._through = max(\n"
         "            freeable(manifest, settings, self._now_us), next_horizon(context.head, manifest, settings, self._now_us)\n"
@@ -166,14 +166,14 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "what was released is freed though it is needed",
         "released objects go that are not in the full reference set of the current version",
-        "maintenance/gc_release.py",
+        "maintenance/gc/release.py",
         "zip(keys, held.tolist(), strict=True) if not needed]\n",
         "zip(keys, held.tolist(), strict=True)]\n",
     ),
     mutation(
         "what was released once more is freed",
         "released objects go that are not in released of any kept version after the horizon",
-        "maintenance/gc_mark.py",
+        "maintenance/gc/mark.py",
         "        for entry in released(manifest, reader, after):\n            yield from entry.objects\n",
         "        for entry in released(manifest, reader, manifest.version):\n            yield from entry.objects\n",
     ),
@@ -187,21 +187,21 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "the newest versions expire by their age",
         "a version expires when it is old enough AND not among the newest keep_versions",
-        "maintenance/gc_plan.py",
+        "maintenance/gc/plan.py",
         "manifest.version - settings.keep_versions + 1,",
         "manifest.version,",
     ),
     mutation(
         "young versions expire by their number",
         "a version expires when it is older than the retention AND not among the newest",
-        "maintenance/gc_plan.py",
+        "maintenance/gc/plan.py",
         "        newest = min(newest, _newest_at(head, manifest, now_us - settings.retention_us))\n",
         "        newest = min(newest, manifest.version)\n",
     ),
     mutation(
         "a fence rebases over other settings",
         "a fence never rebases over another fence or other settings, it plans again",
-        "commit/upkeep.py",
+        "commit/statements/background.py",
         "        if self.settings is not None and self.settings != DatabaseSettings.of(base):\n",
         "        if self.settings is not None and not self.settings:\n",
     ),
@@ -210,12 +210,12 @@ UPKEEP: tuple[Mutation, ...] = (
         "neither orphan_cutoff nor the horizon ever moves back",
         (
             Edit(
-                "maintenance/gc_plan.py",
+                "maintenance/gc/plan.py",
                 "    orphan_cutoff = max(manifest.orphan_cutoff, now_us - settings.orphan_age_us)\n",
                 "    orphan_cutoff = now_us - settings.orphan_age_us\n",
             ),
             Edit(
-                "commit/upkeep.py",
+                "commit/statements/background.py",
                 "        draft.orphan_cutoff = max(base.orphan_cutoff, self.orphan_cutoff)\n",
                 "        draft.orphan_cutoff = self.orphan_cutoff\n",
             ),
@@ -224,7 +224,7 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "manifests go before their readers",
         "expired manifests go last: those before the horizon of which the grace is over",
-        "maintenance/gc_release.py",
+        "maintenance/gc/release.py",
         "            if parsed[0] >= self._through:\n                break\n",
         "            if parsed[0] >= self._manifest.horizon + 1:\n                break\n",
     ),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dolmen.testing.never import Never
+from dolmen_simulator.judge.never import Never
 from mutations.catalogue import MUTATIONS
 from mutations.harmless import HARMLESS
 from mutations.mutation import Edit, Mutation

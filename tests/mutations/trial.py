@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from dolmen.testing.never import ViolationError
+    from dolmen_simulator.judge.never import ViolationError
 
 FIRST_SEED = 20_270_101
 STEPS = 4_000
@@ -53,7 +53,7 @@ class Ran:
 
 def history(seed: int, steps: int = STEPS) -> Ran:
     """Runs one history."""
-    from dolmen.testing.simulation import HistoryError, simulate
+    from dolmen_simulator.simulation import HistoryError, simulate
 
     gc.disable()  # what a history makes lives until its end
     try:
@@ -68,8 +68,8 @@ def history(seed: int, steps: int = STEPS) -> Ran:
 
 def pair(name: str) -> Ran:
     """Runs all interleavings of one pair."""
-    from dolmen.testing.exhaustive_enumeration import Enumeration, ExecutionError
-    from dolmen.testing.exhaustive_registry import PAIRS
+    from dolmen_simulator.interleavings.enumeration import Enumeration, ExecutionError
+    from dolmen_simulator.interleavings.registry import PAIRS
 
     try:
         count = Enumeration(PAIRS[name], quick=True).run()
@@ -81,7 +81,7 @@ def pair(name: str) -> Ran:
 
 
 def _all(first: str, histories: int, and_pairs: bool) -> Iterator[Ran]:
-    from dolmen.testing.exhaustive_registry import PAIRS
+    from dolmen_simulator.interleavings.registry import PAIRS
 
     seeds = [str(seed) for seed in range(FIRST_SEED, FIRST_SEED + histories)]
     every = [*seeds, *(PAIRS if and_pairs else ())]
@@ -103,7 +103,7 @@ def _violation(error: BaseException) -> ViolationError | None:
     It may also say that what is stored can't be read: by the checks themselves, that is, and not by mutated code.
     """
     from dolmen.errors import Error
-    from dolmen.testing.never import ViolationError
+    from dolmen_simulator.judge.never import ViolationError
 
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ViolationError):
@@ -120,7 +120,7 @@ def _in_production(error: BaseException) -> bool:
 
     package = Path(dolmen.__file__).parent
     files = (Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__))
-    return any(file.is_relative_to(package) and not file.is_relative_to(package / "testing") for file in files)
+    return any(file.is_relative_to(package) for file in files)
 
 
 def _place(error: BaseException) -> str:

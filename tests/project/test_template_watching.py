@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dolmen.ingest.deliveries import FIRST_WAIT_SECONDS, MAX_FAILURES, MAX_WAIT_SECONDS
+from dolmen.functions.deliveries import FIRST_WAIT_SECONDS, MAX_FAILURES, MAX_WAIT_SECONDS
 from support.template import PARAMETERS, TEMPLATE, deployed, references
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -191,10 +191,10 @@ def shown() -> Iterator[tuple[str, str, str]]:
 
 def reported() -> dict[str, set[str]]:
     """The names that each function's code gives to figures of its own."""
-    telling = (ROOT / "shared/dolmen/maintenance/telling.py").read_text()
+    telling = (ROOT / "shared/dolmen/maintenance/measures.py").read_text()
     of_debt, of_collection = telling.index("def measures_of_debt"), telling.index("def measures_of_collection")
     code = {name: (ROOT / "functions" / name / "app.py").read_text() for name in ("ingest", "delete", "compact", "gc")}
-    deliveries = (ROOT / "shared/dolmen/ingest/deliveries.py").read_text()
+    deliveries = (ROOT / "shared/dolmen/functions/deliveries.py").read_text()
     code["ingest"] += deliveries
     code["delete"] += deliveries
     code["compact"] += telling[:of_collection]

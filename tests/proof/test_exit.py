@@ -20,10 +20,10 @@ import pytest
 
 from dolmen.format.keys import add_keys, decode_keys
 from dolmen.format.tombstone_object import TombstoneObject
-from dolmen.ingest.files import parquet
-from dolmen.ingest.files.delimited import _File
-from dolmen.ingest.files.json_text import parse_objects
-from dolmen.ingest.files.options import ReadOptions
+from dolmen.ingest.formats.columnar import parquet
+from dolmen.ingest.formats.csv.delimited import _File
+from dolmen.ingest.formats.json.values import parse_objects
+from dolmen.ingest.formats.options import ReadOptions
 
 UUID = "0197fbe0-0000-7000-8000-000000000001"
 TIMES = 300

@@ -14,7 +14,7 @@ from dolmen.errors import CorruptionError
 from dolmen.format.entries import DataFile
 from dolmen.scan.ranges import GAP_BYTES
 from dolmen.store.counting import CountingStore
-from dolmen.store.local import LocalStore
+from dolmen.store.local.store import LocalStore
 from dolmen.store.memory import MemoryObject, MemoryStore
 from support.tables import World
 from support.written import events

@@ -9,7 +9,7 @@ import pytest
 
 import dolmen
 from dolmen.commit.loop import submit
-from dolmen.commit.upkeep import MoveFence
+from dolmen.commit.statements.background import MoveFence
 from dolmen.errors import CorruptionError, VersionExpiredError
 
 

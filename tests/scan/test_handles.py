@@ -12,7 +12,7 @@ import pytest
 
 import dolmen
 from dolmen.commit.loop import submit
-from dolmen.commit.upkeep import MoveFence
+from dolmen.commit.statements.background import MoveFence
 from dolmen.errors import InputError, TableNotFoundError, VersionExpiredError
 from dolmen.scan.scan import Scan
 

@@ -8,7 +8,7 @@ import pytest
 from dolmen.scan.ranges import GAP_BYTES, MERGED_BYTES, FetchedFile, Range, coalesce
 from dolmen.scan.scan import Scan
 from dolmen.store.cache import ObjectCache
-from dolmen.store.local import LocalStore
+from dolmen.store.local.store import LocalStore
 from support.tables import World
 from support.written import events
 

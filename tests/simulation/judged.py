@@ -16,12 +16,12 @@ from dolmen.results import Commit
 from dolmen.runtime import Runtime
 from dolmen.store.base import Buffer, Deleted, PutOutcome, Stored
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.testing import model
-from dolmen.testing.actors import arrow
-from dolmen.testing.ledger import Ledger
-from dolmen.testing.model import SCHEMA, Effect, Operation, Row, Run
-from dolmen.testing.never import Never, ViolationError
-from dolmen.testing.scheduler import START_US
+from dolmen_simulator.actors.writers import arrow
+from dolmen_simulator.judge import model
+from dolmen_simulator.judge.ledger import Ledger
+from dolmen_simulator.judge.model import SCHEMA, Effect, Operation, Row, Run
+from dolmen_simulator.judge.never import Never, ViolationError
+from dolmen_simulator.world.scheduler import START_US
 
 DAY_US = 86_400_000_000
 Document = dict[str, Any]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from dolmen.format.layout import POINTER
-from dolmen.maintenance.collection import collect
-from dolmen.testing import model
-from dolmen.testing.actors import arrow
-from dolmen.testing.never import Never, ViolationError
+from dolmen.maintenance.gc.collection import collect
+from dolmen_simulator.actors.writers import arrow
+from dolmen_simulator.judge import model
+from dolmen_simulator.judge.never import Never, ViolationError
 from simulation.judged import DAY_US, Forgery, World, forged
 
 

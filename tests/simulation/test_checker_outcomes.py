@@ -9,11 +9,11 @@ import pytest
 
 from dolmen.errors import ConflictError, TableNotFoundError, UnknownOutcomeError
 from dolmen.results import Commit
-from dolmen.testing import model
-from dolmen.testing.actors import arrow
-from dolmen.testing.model import Row, Run
-from dolmen.testing.never import Never, ViolationError, named, readable, unexpected
-from dolmen.testing.seen import check_one_of, check_rows
+from dolmen_simulator.actors.writers import arrow
+from dolmen_simulator.judge import model
+from dolmen_simulator.judge.model import Row, Run
+from dolmen_simulator.judge.never import Never, ViolationError, named, readable, unexpected
+from dolmen_simulator.judge.seen import check_one_of, check_rows
 from simulation.judged import Document, World, forged
 
 # ---- events ----------------------------------------------------------------------------------------------------------

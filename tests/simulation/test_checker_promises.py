@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from dolmen.maintenance.collection import collect
-from dolmen.maintenance.compaction import CompactionOptions, compact
-from dolmen.maintenance.resolution import resolve
-from dolmen.testing import model
-from dolmen.testing.never import Never, ViolationError
+from dolmen.maintenance.compact.compaction import CompactionOptions, compact
+from dolmen.maintenance.gc.collection import collect
+from dolmen.maintenance.resolve.resolution import resolve
+from dolmen_simulator.judge import model
+from dolmen_simulator.judge.never import Never, ViolationError
 from simulation.judged import DAY_US, Document, Forgery, World, forged, left
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from dolmen.testing import model
-from dolmen.testing.actors import SPARE, arrow
-from dolmen.testing.model import SCHEMA
-from dolmen.testing.never import Never, ViolationError
+from dolmen_simulator.actors.writers import SPARE, arrow
+from dolmen_simulator.judge import model
+from dolmen_simulator.judge.model import SCHEMA
+from dolmen_simulator.judge.never import Never, ViolationError
 from simulation.judged import Document, World, forged
 
 

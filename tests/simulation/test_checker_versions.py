@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dolmen.maintenance.compaction import compact
-from dolmen.maintenance.resolution import resolve
-from dolmen.testing.never import Never, ViolationError
+from dolmen.maintenance.compact.compaction import compact
+from dolmen.maintenance.resolve.resolution import resolve
+from dolmen_simulator.judge.never import Never, ViolationError
 from simulation.judged import Document, World, forged, left
 
 # ---- what versions hold ----------------------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from dolmen.testing.replay import HistoryError
-from dolmen.testing.simulation import simulate
+from dolmen_simulator.simulation import simulate
+from dolmen_simulator.world.replay import HistoryError
 
 
 def run(seed: int, steps: int, **environment: str) -> str:
-    command = [sys.executable, "-m", "dolmen.testing", "--seed", str(seed), "--steps", str(steps)]
+    command = [sys.executable, "-m", "dolmen_simulator", "--seed", str(seed), "--steps", str(steps)]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -42,7 +42,7 @@ def test_other_seeds_make_other_histories() -> None:
 
 
 def test_a_failure_tells_how_to_replay_it_and_what_came_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.testing.ledger.SETTLED_US", -1)
+    monkeypatch.setattr("dolmen_simulator.judge.ledger.SETTLED_US", -1)
     with pytest.raises(HistoryError) as caught:
         simulate(3, 400)
     told = str(caught.value)

@@ -9,7 +9,7 @@ import pytest
 
 from dolmen.database import Database
 from dolmen.errors import TableNotFoundError, UnsettledTimestampError
-from dolmen.maintenance.collection import collect
+from dolmen.maintenance.gc.collection import collect
 from dolmen.runtime import Runtime
 from dolmen.store.base import Buffer, Deleted, ObjectInfo, PutOutcome
 from dolmen.store.memory import MemoryBucket, MemoryStore

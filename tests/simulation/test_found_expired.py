@@ -7,9 +7,9 @@ import pytest
 
 from dolmen.database import Database
 from dolmen.errors import StoreUnavailableError, VersionExpiredError
-from dolmen.ingest.modes import upsert_in_portions
-from dolmen.maintenance.collection import collect
-from dolmen.maintenance.resolution import resolve
+from dolmen.ingest.drops.modes import upsert_in_portions
+from dolmen.maintenance.gc.collection import collect
+from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.transaction import Transaction

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from dolmen.commit.upkeep import Compact
-from dolmen.testing import scheduler
-from dolmen.testing.replay import HistoryError
-from dolmen.testing.scheduler import HangError, Scheduler
-from dolmen.testing.simulation import simulate
+from dolmen.commit.statements.background import Compact
+from dolmen_simulator.simulation import simulate
+from dolmen_simulator.world import scheduler
+from dolmen_simulator.world.replay import HistoryError
+from dolmen_simulator.world.scheduler import HangError, Scheduler
 
 
 @pytest.mark.timeout(120)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dolmen.testing.isolation import Anomaly, History, Life, Read, Transaction, check, find
-from dolmen.testing.never import Never, ViolationError
+from dolmen_simulator.judge.isolation import Anomaly, History, Life, Read, Transaction, check, find
+from dolmen_simulator.judge.never import Never, ViolationError
 
 
 def made(lives: dict[int, Life], *transactions: Transaction, versions: int = 0) -> History:

@@ -12,14 +12,14 @@ import pytest
 
 from dolmen.cli import main
 from dolmen.commit.draft import Draft
-from dolmen.commit.upkeep import Compact, Group
+from dolmen.commit.statements.background import Compact, Group
 from dolmen.errors import InputError
 from dolmen.runtime import Runtime
-from dolmen.testing import shrinking
-from dolmen.testing.never import Never
-from dolmen.testing.replay import Failure, Replay
-from dolmen.testing.simulation import KINDS, simulate
-from dolmen.testing.trace import Event, Trace, lines, shortened
+from dolmen_simulator import shrinking
+from dolmen_simulator.judge.never import Never
+from dolmen_simulator.simulation import KINDS, simulate
+from dolmen_simulator.world.replay import Failure, Replay
+from dolmen_simulator.world.trace import Event, Trace, lines, shortened
 
 UUID = "0123456789abcdef" * 2
 
@@ -39,7 +39,7 @@ def tries(number: int) -> Runtime:
 @pytest.fixture
 def unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge takes every commit for one that came too late: the smallest history has one create."""
-    monkeypatch.setattr("dolmen.testing.ledger.SETTLED_US", -1)
+    monkeypatch.setattr("dolmen_simulator.judge.ledger.SETTLED_US", -1)
 
 
 @pytest.mark.usefixtures("unsettled")
@@ -185,7 +185,7 @@ def simulated(replay: Replay, monkeypatch: pytest.MonkeyPatch) -> tuple[Event, .
             traces.append(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr("dolmen.testing.simulation.Trace", Kept)
+        patch.setattr("dolmen_simulator.simulation.Trace", Kept)
         simulate(replay.seed, replay.steps, only=replay.only)
     return traces[0].events
 

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pyarrow as pa
 import pytest
 
-from dolmen.testing.simulation import WEATHER, Summary, simulate
+from dolmen_simulator.simulation import WEATHER, Summary, simulate
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 STEPS = 4_000

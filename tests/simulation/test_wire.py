@@ -15,9 +15,9 @@ from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailable
 from dolmen.runtime import Runtime
 from dolmen.store.base import Deleted, PreconditionFailed, Stored, Unknown
 from dolmen.store.memory import MemoryBucket
-from dolmen.testing.fates import Answer, Crash, Fate, Refusal, Request, Verb, Wire, fates_of
-from dolmen.testing.server import Repeated, Server
-from dolmen.testing.wire import SimulatedStore
+from dolmen_simulator.world.fates import Answer, Crash, Fate, Refusal, Request, Verb, Wire, fates_of
+from dolmen_simulator.world.server import Repeated, Server
+from dolmen_simulator.world.wire import SimulatedStore
 
 NOW_US = 1_767_225_600_000_000
 BODY = b"a body of twenty-six bytes"

@@ -9,7 +9,7 @@ import time
 
 from dolmen.errors import RetryableError, UnknownOutcomeError, VersionExpiredError
 from dolmen.local import LocalEvent, run_local
-from dolmen.maintenance.gc_mark import needed
+from dolmen.maintenance.gc.mark import needed
 from dolmen.snapshot import Snapshot
 from soak import judge
 from soak.actor import Actor

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dolmen.database import Database
 from dolmen.format.layout import POINTER
-from dolmen.maintenance.gc_mark import needed
+from dolmen.maintenance.gc.mark import needed
 
 
 def check(db: Database, directory: Path) -> tuple[int, list[str]]:

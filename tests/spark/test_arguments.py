@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 import dolmen
 import dolmen.spark as public
 from dolmen.errors import Error
-from dolmen.ingest.backfill import Source
+from dolmen.ingest.drops.backfill import Source
 from dolmen.spark import Delete, Insert, Update, told
 
 CASES = 1_000 if os.environ.get("DOLMEN_LONG") else 25

@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen.database import Database
 from dolmen.errors import CorruptionError, InputError, VersionExpiredError
-from dolmen.maintenance.collection import collect
-from dolmen.maintenance.gc_keyset import stable_code, stable_codes
-from dolmen.maintenance.gc_mark import mark
-from dolmen.maintenance.gc_mark_parts import split
+from dolmen.maintenance.gc.collection import collect
+from dolmen.maintenance.gc.keyset import stable_code, stable_codes
+from dolmen.maintenance.gc.mark import mark
+from dolmen.maintenance.gc.mark_parts import split
 from dolmen.spark import collection
 from dolmen.spark.collection import SparkMarker, checked, gc
 from support.aging import DEFAULTS
@@ -77,7 +77,7 @@ def test_spark_marks_what_the_core_marks_and_the_same_objects_go(
 ) -> None:
     seed = SEED + place
     print(f"DOLMEN_TEST_SEED={seed}")
-    monkeypatch.setattr("dolmen.maintenance.gc_mark_parts.ENTRIES_TOGETHER", 20)
+    monkeypatch.setattr("dolmen.maintenance.gc.mark_parts.ENTRIES_TOGETHER", 20)
     life = life if seed == FIXED else grown(seed)
     db, other = directory(life, tmp_path), directory(life, tmp_path, "other")
     manifest, segments = db.context.head.refresh().manifest, db.context.segments

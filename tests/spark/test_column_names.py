@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import SchemaError
-from dolmen.spark.compaction import compact
-from dolmen.spark.merges import merge
-from dolmen.spark.read import to_spark
-from dolmen.spark.write import append, delete, overwrite, upsert
+from dolmen.spark.compact.compaction import compact
+from dolmen.spark.merge.merge import merge
+from dolmen.spark.read.frame import to_spark
+from dolmen.spark.write.frame import append, delete, overwrite, upsert
 from support.spark_history import listed, rows_of
 from support.spark_settings import settings
 

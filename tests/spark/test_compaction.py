@@ -21,11 +21,12 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import CorruptionError, InputError, TableNotFoundError
-from dolmen.maintenance import compaction as core
-from dolmen.maintenance.compaction import Compacted, CompactionOptions
-from dolmen.spark import compaction, compaction_run
-from dolmen.spark.compaction import compact
-from dolmen.spark.compaction_tasks import CompactionTask, rewrite_groups
+from dolmen.maintenance.compact import compaction as core
+from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions
+from dolmen.spark.compact import compaction
+from dolmen.spark.compact import run as compaction_run
+from dolmen.spark.compact.compaction import compact
+from dolmen.spark.compact.tasks import CompactionTask, rewrite_groups
 from support.random_tables import random_table
 from support.spark_history import ROWS, History, listed
 

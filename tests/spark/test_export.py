@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from dolmen.database import Database, Table
 from dolmen.errors import InputError, PredicateError, SchemaError
-from dolmen.ingest.files.formats import detect, read
+from dolmen.ingest.formats.formats import detect, read
 from dolmen.spark.export import FORMATS, Format, export
 
 ROOT = Path(__file__).parents[2]

@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import InputError
-from dolmen.ingest.backfill import Source
-from dolmen.ingest.drops import ingest_drops
-from dolmen.ingest.events import Drop
-from dolmen.ingest.handed import HandedDrops
-from dolmen.spark import load_portion
-from dolmen.spark.load import Loaded, load
+from dolmen.handover.records import HandedDrops
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.drops.backfill import Source
+from dolmen.ingest.drops.ingest import ingest_drops
+from dolmen.spark.load import portion as load_portion
+from dolmen.spark.load.load import Loaded, load
 from dolmen.store.url import open_store
 from support.landing_files import COMPRESSIONS, FORMATS, SCHEMA, drops_in, put, put_bytes, rows_of
 
@@ -252,7 +252,7 @@ def test_records_that_were_handed_over_are_removed_once_all_their_files_are_sett
         raise broken
 
     with monkeypatch.context() as patched:
-        patched.setattr("dolmen.ingest.ingestion.upsert_in_portions", refuse)
+        patched.setattr("dolmen.ingest.drops.ingestion.upsert_in_portions", refuse)
         done = load(spark, db, handed, landing=source.landing)
     expected = {"ingested": 2, "duplicate": 2, "rejected": 1, "superseded": 1, "ignored": 1, "failed": 1}
     assert done.outcomes == expected

@@ -15,9 +15,9 @@ import pytest
 import dolmen
 from dolmen.cli.jobs import SPARK_FAILED, run_job
 from dolmen.errors import StoreUnavailableError
-from dolmen.ingest.backfill import Source
-from dolmen.ingest.drops import ingest_drops
-from dolmen.ingest.handed import HandedDrops
+from dolmen.handover.records import HandedDrops
+from dolmen.ingest.drops.backfill import Source
+from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.store.url import open_store
 from support.landing_files import FORMATS, SCHEMA, drops_in, rows_of
 from support.ministack import boto3_client

@@ -15,8 +15,8 @@ import pytest
 
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
-from dolmen.spark import load_tasks
-from dolmen.spark.load_order import Keys, Ranges
+from dolmen.spark.load import tasks as load_tasks
+from dolmen.spark.load.order import Keys, Ranges
 from dolmen.write.runs import sort_columns
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(1 << 32)))

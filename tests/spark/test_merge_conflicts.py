@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import TableNotFoundError
-from dolmen.spark.merge_clauses import Delete, Update
-from dolmen.spark.merges import merge
+from dolmen.spark.merge.clauses import Delete, Update
+from dolmen.spark.merge.merge import merge
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
 PLUS = {"n": "target.n + source.n"}

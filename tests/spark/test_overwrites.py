@@ -13,10 +13,10 @@ import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import ConflictError, InputError, TableNotFoundError
 from dolmen.spark.failures import told
-from dolmen.spark.native import native_frames
 from dolmen.spark.origin import Origin, origins_of, origins_read
-from dolmen.spark.read import to_spark
-from dolmen.spark.write import overwrite
+from dolmen.spark.read.frame import to_spark
+from dolmen.spark.read.native import native_frames
+from dolmen.spark.write.frame import overwrite
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
 

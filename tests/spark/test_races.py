@@ -24,10 +24,10 @@ from dolmen.database import Database
 from dolmen.errors import ConflictError
 from dolmen.results import Commit
 from dolmen.runtime import shared_runtime
-from dolmen.spark.compaction import compact
-from dolmen.spark.merges import merge
-from dolmen.spark.read import to_spark
-from dolmen.spark.write import append, delete, overwrite, upsert
+from dolmen.spark.compact.compaction import compact
+from dolmen.spark.merge.merge import merge
+from dolmen.spark.read.frame import to_spark
+from dolmen.spark.write.frame import append, delete, overwrite, upsert
 from dolmen.store.url import open_store
 from support.spark_races import Meeting, MeetingStore
 

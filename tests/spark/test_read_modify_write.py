@@ -14,9 +14,9 @@ import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import ConflictError, InputError, VersionNotFoundError
 from dolmen.results import Commit
-from dolmen.spark.merges import merge
-from dolmen.spark.read import to_spark
-from dolmen.spark.write import apply_batch, delete, upsert
+from dolmen.spark.merge.merge import merge
+from dolmen.spark.read.frame import to_spark
+from dolmen.spark.write.frame import apply_batch, delete, upsert
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
 

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from dolmen.database import Database, Table
 from dolmen.errors import CorruptionError, Error, PredicateError, SchemaError
-from dolmen.spark import native as reading
 from dolmen.spark.failures import told
-from dolmen.spark.read import to_spark
+from dolmen.spark.read import native as reading
+from dolmen.spark.read.frame import to_spark
 from support.spark_history import History, listed, rows_of
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

@@ -11,11 +11,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from dolmen.database import Database, Table
 from dolmen.errors import AppliedIdError
-from dolmen.spark import write as writing
 from dolmen.spark.failures import told
-from dolmen.spark.merge_clauses import Delete, Update
-from dolmen.spark.merges import merge
-from dolmen.spark.write import append, delete, overwrite, upsert
+from dolmen.spark.merge.clauses import Delete, Update
+from dolmen.spark.merge.merge import merge
+from dolmen.spark.write import frame as writing
+from dolmen.spark.write.frame import append, delete, overwrite, upsert
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.float64()), ("s", pa.string())])
 

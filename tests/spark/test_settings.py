@@ -14,13 +14,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dolmen.database import Database
-from dolmen.ingest.backfill import Source
-from dolmen.spark.compaction import compact
+from dolmen.ingest.drops.backfill import Source
+from dolmen.spark.compact.compaction import compact
 from dolmen.spark.export import export
-from dolmen.spark.load import load
-from dolmen.spark.merges import merge
-from dolmen.spark.read import to_spark
-from dolmen.spark.write import append, delete, overwrite, upsert
+from dolmen.spark.load.load import load
+from dolmen.spark.merge.merge import merge
+from dolmen.spark.read.frame import to_spark
+from dolmen.spark.write.frame import append, delete, overwrite, upsert
 from support.spark_history import History, listed, rows_of
 from support.spark_settings import HOSTILE, ZONES, settings
 

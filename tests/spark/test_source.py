@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dolmen.database import Database, Table
 from dolmen.format.entries import DataFile
-from dolmen.spark.source_read import partitions_of
+from dolmen.spark.source.read import partitions_of
 from support.spark_history import History, listed, rows_of
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

@@ -15,15 +15,15 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql.types import LongType, StructField, StructType
 
 import dolmen
+from dolmen.commit.intent import parse_intent_key
 from dolmen.database import Database, Table
 from dolmen.errors import ConflictError, RowError, SchemaError, StaleWriterError
-from dolmen.intent import parse_intent_key
-from dolmen.maintenance.gc_intents import dead, intents
+from dolmen.maintenance.gc.intents import dead, intents
 from dolmen.runtime import Runtime
 from dolmen.spark.failures import told
-from dolmen.spark.pulse import Pulse
-from dolmen.spark.source_options import WRITE, Options
-from dolmen.spark.source_write import WriteJob, prepare
+from dolmen.spark.source.options import WRITE, Options
+from dolmen.spark.source.pulse import Pulse
+from dolmen.spark.source.write import WriteJob, prepare
 from dolmen.store.memory import MemoryStore
 from support.fences import move_fence
 

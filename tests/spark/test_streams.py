@@ -18,10 +18,10 @@ from dolmen.database import Database, Table
 from dolmen.errors import ConflictError, InputError, VersionExpiredError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.spark.failures import told
-from dolmen.spark.source import pin
-from dolmen.spark.source_options import STREAM_READ
-from dolmen.spark.stream_batches import batches_into
-from dolmen.spark.stream_read import TableStreamReader
+from dolmen.spark.source.options import STREAM_READ
+from dolmen.spark.source.source import pin
+from dolmen.spark.stream.batches import batches_into
+from dolmen.spark.stream.read import TableStreamReader
 from support.fences import move_fence
 from support.spark import streams_arrow
 

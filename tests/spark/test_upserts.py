@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from dolmen.database import Database, Table
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.mutation import MAX_KEYS
-from dolmen.spark.write import upsert
+from dolmen.spark.write.frame import upsert
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("x", pa.float64())])
 

@@ -16,9 +16,9 @@ import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import ConflictError, InputError, RowError, SchemaError
 from dolmen.spark.export import export
-from dolmen.spark.merges import merge
-from dolmen.spark.read import to_spark
-from dolmen.spark.write import append, overwrite, upsert
+from dolmen.spark.merge.merge import merge
+from dolmen.spark.read.frame import to_spark
+from dolmen.spark.write.frame import append, overwrite, upsert
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("x", pa.float64()), ("at", pa.timestamp("us", tz="UTC"))]

@@ -17,17 +17,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 import dolmen
-from dolmen.commit.statements import Write
+from dolmen.commit.intent import Intent
+from dolmen.commit.statements.rows import Write
 from dolmen.database import Database, Table
 from dolmen.errors import StoreUnavailableError
-from dolmen.intent import Intent
 from dolmen.mutation import MAX_KEYS
 from dolmen.runtime import Runtime
-from dolmen.spark import write as writing
 from dolmen.spark.failures import FAILURES
-from dolmen.spark.keys import KeyedTask, tombstones, write_keyed
-from dolmen.spark.reports import REPORT, Reported
-from dolmen.spark.write import append, attended, bare, uploading
+from dolmen.spark.write import frame as writing
+from dolmen.spark.write.frame import append, attended, bare, uploading
+from dolmen.spark.write.keys import KeyedTask, tombstones, write_keyed
+from dolmen.spark.write.reports import REPORT, Reported
 from dolmen.transaction import Transaction
 
 HOUR_US = 3_600_000_000

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dolmen.database import Database
-from dolmen.spark.merges import merge
-from dolmen.spark.read import to_spark
-from dolmen.spark.write import append, delete, upsert
+from dolmen.spark.merge.merge import merge
+from dolmen.spark.read.frame import to_spark
+from dolmen.spark.write.frame import append, delete, upsert
 from support.spark_history import listed, rows_of
 from support.spark_settings import ZONES, settings
 

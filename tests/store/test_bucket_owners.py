@@ -8,8 +8,8 @@ import pytest
 
 from dolmen.errors import InputError
 from dolmen.runtime import Runtime
-from dolmen.store.s3 import S3Store
-from dolmen.store.s3_client import bucket_owners
+from dolmen.store.s3.client import bucket_owners
+from dolmen.store.s3.store import S3Store
 from support.stores import PART_BYTES
 
 OWNER = "111122223333"

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from dolmen.check_store.contract import Check, Load, Place
+from dolmen.check_store.run import CHECKS
+from dolmen.check_store.site import Others, opened
 from dolmen.errors import ObjectNotFoundError
 from dolmen.runtime import Runtime
 from dolmen.store import MemoryStore, ObjectStore
-from dolmen.testing.check_store import CHECKS
-from dolmen.testing.check_store_site import Others, opened
-from dolmen.testing.contract import Check, Load, Place
 from support.stores import KINDS, RUNTIME, keys, make_store, put, reopened
 
 LOAD = Load(writers=32, increments=20, commits=3)

@@ -9,7 +9,7 @@ import pytest
 
 import dolmen
 from dolmen.errors import Error, InputError, RowError, without_credentials
-from dolmen.ingest.backfill import Source
+from dolmen.ingest.drops.backfill import Source
 from dolmen.ingest.queues import open_queue
 from dolmen.runtime import Runtime
 from dolmen.store.url import open_store

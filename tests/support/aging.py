@@ -12,9 +12,9 @@ from dolmen.database import Database
 from dolmen.errors import Error
 from dolmen.format.manifest import EMPTY, Manifest
 from dolmen.format.properties import DatabaseSettings
-from dolmen.maintenance.collection import collect
-from dolmen.maintenance.gc_mark import needed
-from dolmen.maintenance.gc_report import Collected
+from dolmen.maintenance.gc.collection import collect
+from dolmen.maintenance.gc.mark import needed
+from dolmen.maintenance.gc.report import Collected
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore
 from dolmen.store.memory import MemoryBucket, MemoryStore

@@ -19,11 +19,11 @@ ALWAYS = ("tests/project/test_imports.py", "tests/project/test_runtime.py")
 OF_TABLES = ("tests/api",)
 ELSEWHERE = {
     "arguments": ("tests/api",),
+    "check_store": ("tests/store", "tests/cli/test_check_store.py"),
     "context": OF_TABLES,
     "database": OF_TABLES,
     "errors": OF_TABLES,
     "format": ("tests/docs/test_format_examples.py", "tests/commit", "tests/segments", "tests/write"),
-    "intent": ("tests/maintenance/test_intents.py", "tests/commit"),
     "mutation": OF_TABLES,
     "reading": OF_TABLES,
     "replay": (*OF_TABLES, "tests/commit"),
@@ -31,11 +31,11 @@ ELSEWHERE = {
     "runtime": ("tests/commit", "tests/simulation/test_determinism.py"),
     "snapshot": OF_TABLES,
     "table": OF_TABLES,
-    "testing": ("tests/simulation", "tests/exhaustive"),
+    "simulator": ("tests/simulation", "tests/exhaustive"),
     "transaction": OF_TABLES,
     "transaction_table": OF_TABLES,
 }
-"""Parts of ``shared/dolmen`` that have no folder of tests of their own name."""
+"""Parts of the project that have no folder of tests of their own name."""
 
 
 def folders() -> list[str]:
@@ -44,9 +44,9 @@ def folders() -> list[str]:
 
 
 def parts() -> list[str]:
-    """The parts of the package: its folders and modules."""
+    """The parts of the package, its folders and modules, and the simulator."""
     found = (path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists())
-    return sorted(name for name in found if name != "__init__")
+    return sorted({*found, "simulator"} - {"__init__"})
 
 
 def areas() -> list[str]:

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from dolmen.database import Database
 from dolmen.format.ingest_properties import IngestSettings
-from dolmen.ingest.cdc.applying import ChangeCounts, ingest_changes
-from dolmen.ingest.files.formats import detect
-from dolmen.ingest.files.options import BadRow
-from dolmen.ingest.folding import Folded, Request, apply_together
+from dolmen.ingest.batch import Folded, Request, apply_together
+from dolmen.ingest.cdc.apply import ChangeCounts, ingest_changes
+from dolmen.ingest.formats.formats import detect
+from dolmen.ingest.formats.options import BadRow
 from dolmen.transaction import Transaction
 from support.aging import Place
 

@@ -14,8 +14,10 @@ from pyroaring import BitMap
 from dolmen.commit.change import Change
 from dolmen.commit.head import Head
 from dolmen.commit.loop import Committed, commit, submit
-from dolmen.commit.statements import Claim, Create, DeletePositions, Statement, Write
-from dolmen.commit.upkeep import SetProperties
+from dolmen.commit.statements.background import SetProperties
+from dolmen.commit.statements.base import Statement
+from dolmen.commit.statements.rows import Claim, DeletePositions, Write
+from dolmen.commit.statements.tables import Create
 from dolmen.commit.workbench import Workbench
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
 from dolmen.format.entries import Blob, DataFile, WhereTombstone

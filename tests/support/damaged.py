@@ -13,8 +13,8 @@ from dolmen.format.entries import DataFile
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.pointer import Pointer
-from dolmen.maintenance.verification import verify
-from dolmen.maintenance.verification_report import Report
+from dolmen.maintenance.verify.report import Report
+from dolmen.maintenance.verify.verification import verify
 from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dolmen.commit.change import Change
 from dolmen.commit.loop import commit
-from dolmen.commit.upkeep import MoveFence
+from dolmen.commit.statements.background import MoveFence
 from dolmen.commit.workbench import Workbench
 from dolmen.database import Database
 

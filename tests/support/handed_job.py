@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dolmen.database import Database
-from dolmen.ingest.drops import ingest_drops
-from dolmen.ingest.handed import HandedDrops
+from dolmen.handover.records import HandedDrops
+from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.landing import Landing
 
 

@@ -63,7 +63,7 @@ def run(url: str, files: Path, scratch: Path, first: Way, kill: Kill | None) -> 
 
 def main(url: str, files: str, scratch: str, first: str) -> None:
     import dolmen
-    from dolmen.spark.stream_batches import batches_into
+    from dolmen.spark.stream.batches import batches_into
     from support.spark import start_session
 
     spark = start_session(Path(scratch) / "spark", "local[2]")

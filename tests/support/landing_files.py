@@ -13,8 +13,8 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.ingest.backfill import Source
-from dolmen.ingest.events import Drop
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.drops.backfill import Source
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC")), ("name", pa.string())])
 START = 1_700_000_000_000_000

@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from dolmen.maintenance.compaction import compact
-from dolmen.maintenance.merging import merge_segments
-from dolmen.maintenance.resolution import resolve
+from dolmen.maintenance.compact.compaction import compact
+from dolmen.maintenance.merge import merge_segments
+from dolmen.maintenance.resolve.resolution import resolve
 from support.aging import SCHEMA, Place, rows
 
 

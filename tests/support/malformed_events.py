@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dolmen.ingest.events import MAX_BODY_BYTES
+from dolmen.ingest.announcements import MAX_BODY_BYTES
 from support.event_builders import created, notification, s3_record
 
 Outcome = Literal["failed", "ignored", "rejected", "superseded"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from dolmen.ingest.events import Drop
+from dolmen.ingest.announcements import Drop
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.queues import Outgoing
 from support.functions import World

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 import dolmen
 from dolmen.results import Commit
 from dolmen.spark import to_spark
-from dolmen.spark.write import append, delete, overwrite, upsert
+from dolmen.spark.write.frame import append, delete, overwrite, upsert
 
 NATIVE = "FileScan parquet"
 BY_WORKERS = "MapInArrow"

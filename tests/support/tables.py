@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from dolmen.commit.statements import Write
+from dolmen.commit.statements.rows import Write
 from dolmen.database import Database
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import data_key

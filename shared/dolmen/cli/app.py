@@ -44,7 +44,7 @@ from dolmen.cli.progress import Progress
 from dolmen.cli.terminal import PLAN_COLUMNS, ends_of, show_ends, show_plan, show_scan
 from dolmen.declaration.columns import parse_columns
 from dolmen.errors import Error, InputError
-from dolmen.ingest.requested import typed_keys
+from dolmen.ingest.deletes.tracking import typed_keys
 from dolmen.results import Commit
 from dolmen.snapshot import Snapshot
 

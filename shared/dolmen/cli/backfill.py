@@ -19,12 +19,12 @@ from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import Json, app
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError
-from dolmen.ingest.backfill import MAX_RECORDS, Packet, Source, groups, packets
-from dolmen.ingest.drops import ingest_drops
-from dolmen.ingest.events import Drop
-from dolmen.ingest.outcomes import DropOutcome
+from dolmen.functions.settings import Settings
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.drops.backfill import MAX_RECORDS, Packet, Source, groups, packets
+from dolmen.ingest.drops.ingest import ingest_drops
+from dolmen.ingest.drops.outcomes import DropOutcome
 from dolmen.ingest.queues import MAX_SQS_BATCH, Queue, open_queue
-from dolmen.ingest.settings import Settings
 from dolmen.store.backoff import attempts
 
 HERE_FILES, HERE_BYTES = 100, 1 << 30

@@ -14,7 +14,7 @@ from dolmen.cli.options import Json, app
 from dolmen.cli.output import console, errors, print_json
 
 if TYPE_CHECKING:
-    from dolmen.testing.check_store import Report, Result
+    from dolmen.check_store.run import Report, Result
 
 _COLOURS = {"ok": "green", "FAILED": "bold red", "DENIED": "bold red", "differs": "yellow", "lacks": "yellow"}
 
@@ -30,8 +30,8 @@ def check_store(
 
     It writes under a fresh prefix below the URL, and removes what it made, also after Ctrl-C.
     """
-    from dolmen.testing.check_store import check_store as run
-    from dolmen.testing.contract import Load
+    from dolmen.check_store.contract import Load
+    from dolmen.check_store.run import check_store as run
 
     with _telling(as_json) as progress:
         report = run(url, load=Load(writers=writers, increments=commits, commits=commits), progress=progress)

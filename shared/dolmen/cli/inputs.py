@@ -19,8 +19,8 @@ from typing import BinaryIO, cast, get_args
 import pyarrow as pa
 
 from dolmen.errors import InputError, ObjectNotFoundError
-from dolmen.ingest.files.export import TEXT_KINDS
-from dolmen.ingest.files.formats import Format, Kind, ReadOptions, detect, infer, read
+from dolmen.ingest.formats.export import TEXT_KINDS
+from dolmen.ingest.formats.formats import Format, Kind, ReadOptions, detect, infer, read
 from dolmen.reading import ReadableTable
 from dolmen.store.url import open_store
 

@@ -15,8 +15,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from dolmen.errors import InputError
-from dolmen.ingest.files.export import export_file, export_stream
-from dolmen.ingest.files.formats import Format, Kind, detect
+from dolmen.ingest.formats.export import export_file, export_stream
+from dolmen.ingest.formats.formats import Format, Kind, detect
 from dolmen.results import Commit
 
 

@@ -17,10 +17,9 @@ from rich.markup import escape
 from dolmen.cli.options import Json, app
 from dolmen.cli.output import console, print_json, print_rows
 from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError
-from dolmen.ingest.files.compression import open_text
-from dolmen.ingest.files.formats import detect
-from dolmen.ingest.quarantine import ROWS_SUFFIX
-from dolmen.ingest.rejected import (
+from dolmen.ingest.formats.compression import open_text
+from dolmen.ingest.formats.formats import detect
+from dolmen.ingest.rejects.listing import (
     BadRows,
     Rejected,
     find_rejected,
@@ -29,9 +28,10 @@ from dolmen.ingest.rejected import (
     read_report,
     read_reports,
 )
-from dolmen.ingest.rejected import retried as retries
-from dolmen.ingest.rejects import WITHDRAWN
-from dolmen.ingest.retrying import retry as put_back
+from dolmen.ingest.rejects.listing import retried as retries
+from dolmen.ingest.rejects.quarantine import ROWS_SUFFIX
+from dolmen.ingest.rejects.report import WITHDRAWN
+from dolmen.ingest.rejects.retry import retry as put_back
 from dolmen.runtime import shared_runtime
 from dolmen.store.base import ObjectStore
 from dolmen.store.url import open_store

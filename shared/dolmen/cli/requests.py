@@ -13,9 +13,9 @@ from dolmen.cli.inputs import INPUT_HELP, open_inputs
 from dolmen.cli.options import DatabaseUrl, InputForm, Json, app
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError, RetryableError
+from dolmen.ingest.deletes.requests import parse_request
+from dolmen.ingest.deletes.tracking import RequestStatus, check, compose, status_of, too_large, typed_keys
 from dolmen.ingest.queues import Depth, Queue, open_queue
-from dolmen.ingest.requested import RequestStatus, check, compose, status_of, too_large, typed_keys
-from dolmen.ingest.requests import parse_request
 from dolmen.runtime import shared_runtime
 
 DeleteQueue = Annotated[

@@ -20,8 +20,8 @@ from dolmen.cli.options import DatabaseUrl, Json, Message, Request, app
 from dolmen.cli.output import console, errors, print_commit, print_json, print_rows
 from dolmen.errors import InputError
 from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES
-from dolmen.maintenance.compaction import Compacted
-from dolmen.maintenance.telling import WorkDone, facts_of
+from dolmen.maintenance.compact.compaction import Compacted
+from dolmen.maintenance.measures import WorkDone, facts_of
 
 SomeTable = Annotated[Optional[str], typer.Argument(help="One table; all by default.")]  # noqa: UP045 (typer)
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]

@@ -8,7 +8,8 @@ from dolmen import arguments
 from dolmen.commit.applied import find_applied
 from dolmen.commit.deeds import deed_of, summarize
 from dolmen.commit.draft import Draft
-from dolmen.commit.statements import Claim, DeletePositions, Statement, Write, is_prepared
+from dolmen.commit.statements.base import Statement, is_prepared
+from dolmen.commit.statements.rows import Claim, DeletePositions, Write
 from dolmen.commit.workbench import Workbench
 from dolmen.errors import AppliedIdError, ConflictError, StaleWriterError
 from dolmen.format.manifest import AppliedId, Deed, Manifest

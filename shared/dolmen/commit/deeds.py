@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dolmen.commit.draft import Draft
-from dolmen.commit.statements import Create, DeletePositions, Drop, Overwrite, Rename, Statement, Write
-from dolmen.commit.upkeep import Compact, MergeSegments, Resolve, SetProperties
+from dolmen.commit.statements.background import Compact, MergeSegments, Resolve, SetProperties
+from dolmen.commit.statements.base import Statement
+from dolmen.commit.statements.rows import DeletePositions, Overwrite, Write
+from dolmen.commit.statements.tables import Create, Drop, Rename
 from dolmen.format.manifest import Deed
 
 MOST_DEEDS = 4

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dolmen.commit.change import Change
 from dolmen.commit.head import Base, Head
 from dolmen.commit.readback import Verdict, read_back
-from dolmen.commit.statements import Statement
+from dolmen.commit.statements.base import Statement
 from dolmen.commit.workbench import Workbench
 from dolmen.errors import CorruptionError, Error, StoreUnavailableError, UnknownOutcomeError
 from dolmen.format.layout import POINTER

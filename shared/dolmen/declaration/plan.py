@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from dolmen.commit.expect import Expect
+from dolmen.commit.statements.expect import Expect
 from dolmen.database import Database
 from dolmen.declaration.columns import column_text, type_text
 from dolmen.declaration.reading import Declaration, DeclaredTable

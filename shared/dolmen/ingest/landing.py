@@ -9,10 +9,10 @@ from urllib.parse import unquote
 
 from dolmen.errors import InputError, ObjectNotFoundError
 from dolmen.format.layout import check_table_name
-from dolmen.ingest.events import Drop
+from dolmen.ingest.announcements import Drop
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore
-from dolmen.store.local import LocalStore
+from dolmen.store.local.store import LocalStore
 from dolmen.store.url import open_store
 
 PREFIX = "landing/"

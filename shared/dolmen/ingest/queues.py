@@ -159,7 +159,7 @@ class SqsQueue:
                 config=Config(**(_HURRIED if self._hurried else _PATIENT), user_agent_extra="dolmen"),
             )
         except (BotoCoreError, ValueError) as error:
-            from dolmen.store.s3_errors import hide_credentials
+            from dolmen.store.s3.errors import hide_credentials
 
             hide_credentials(error)
             raise InputError(f"the AWS configuration cannot be used: {error}") from error
@@ -231,7 +231,7 @@ class SqsQueue:
         client = self._client
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
-        from dolmen.store.s3_errors import describe
+        from dolmen.store.s3.errors import describe
 
         try:
             return getattr(client, operation)(**({"QueueUrl": self.url} | request))

@@ -14,7 +14,7 @@ from urllib.parse import quote_plus
 from dolmen.errors import Error, ObjectNotFoundError
 from dolmen.ingest.landing import is_temporary
 from dolmen.runtime import Runtime
-from dolmen.store.local import LocalStore
+from dolmen.store.local.store import LocalStore
 
 BUCKET = "local"
 _MAX_SHOWN_BYTES = 200

@@ -15,11 +15,11 @@ from typing import Any, Literal, TypeAlias
 from dolmen.context import Context
 from dolmen.errors import TableNotFoundError
 from dolmen.format.manifest import TableEntry
-from dolmen.maintenance.compaction import compact
+from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.deadline import Deadline
-from dolmen.maintenance.merging import merge_segments
-from dolmen.maintenance.resolution import resolve
-from dolmen.maintenance.ttl import expire_rows
+from dolmen.maintenance.expire import expire_rows
+from dolmen.maintenance.merge import merge_segments
+from dolmen.maintenance.resolve.resolution import resolve
 
 Step: TypeAlias = Literal["expire", "resolve", "compact", "merge"]
 STEPS: tuple[Step, ...] = ("expire", "resolve", "compact", "merge")

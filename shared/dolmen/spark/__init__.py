@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dolmen.spark.collection import gc
-from dolmen.spark.compaction import compact
+from dolmen.spark.compact.compaction import compact
 from dolmen.spark.export import export
 from dolmen.spark.failures import told
-from dolmen.spark.load import load
-from dolmen.spark.merge_clauses import Delete, Insert, Update
-from dolmen.spark.merges import merge
-from dolmen.spark.read import to_spark
-from dolmen.spark.source import register
-from dolmen.spark.stream_batches import batches_into
-from dolmen.spark.write import append, delete, overwrite, upsert
+from dolmen.spark.load.load import load
+from dolmen.spark.merge.clauses import Delete, Insert, Update
+from dolmen.spark.merge.merge import merge
+from dolmen.spark.read.frame import to_spark
+from dolmen.spark.source.source import register
+from dolmen.spark.stream.batches import batches_into
+from dolmen.spark.write.frame import append, delete, overwrite, upsert
 
 __all__ = [
     "Delete",

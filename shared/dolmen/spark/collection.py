@@ -32,10 +32,10 @@ from dolmen.database import Database
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance import never
-from dolmen.maintenance.collection import collect
-from dolmen.maintenance.gc_keyset import Codes, KeySet, stable_code, stable_codes
-from dolmen.maintenance.gc_mark_parts import MarkPart, keys_of, split
-from dolmen.maintenance.gc_report import Collected
+from dolmen.maintenance.gc.collection import collect
+from dolmen.maintenance.gc.keyset import Codes, KeySet, stable_code, stable_codes
+from dolmen.maintenance.gc.mark_parts import MarkPart, keys_of, split
+from dolmen.maintenance.gc.report import Collected
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.segments.reader import SegmentReader
 from dolmen.spark import arguments as given

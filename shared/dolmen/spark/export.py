@@ -24,7 +24,7 @@ from dolmen.format.schema import is_nested
 from dolmen.reading import ReadableTable, Where
 from dolmen.spark import arguments as given
 from dolmen.spark.paths import S3A, is_on_class_path
-from dolmen.spark.read import active_session, to_spark
+from dolmen.spark.read.frame import active_session, to_spark
 
 Format = Literal["parquet", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("parquet", "csv", "json")

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as s
 
 from dolmen import arguments
-from dolmen.commit.statements import Claim
+from dolmen.commit.statements.rows import Claim
 from dolmen.errors import ConflictError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.snapshot import pin

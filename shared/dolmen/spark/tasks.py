@@ -21,8 +21,8 @@ from dolmen.runtime import Runtime, shared_runtime
 from dolmen.scan.located import located
 from dolmen.scan.scan import Scan
 from dolmen.spark.failures import telling
-from dolmen.spark.row_sums import RowSums
 from dolmen.spark.types import carried_schema
+from dolmen.spark.write.row_sums import RowSums
 from dolmen.store.base import ObjectStore
 from dolmen.store.url import open_store
 from dolmen.write.conform import conform

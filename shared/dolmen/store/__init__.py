@@ -14,7 +14,7 @@ from dolmen.store.base import (
     Unknown,
 )
 from dolmen.store.create import create
-from dolmen.store.local import LocalStore
+from dolmen.store.local.store import LocalStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.store.url import open_store
 

@@ -10,7 +10,7 @@ from dolmen import arguments
 from dolmen.errors import InputError
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.store.base import ObjectStore
-from dolmen.store.local import LocalStore
+from dolmen.store.local.store import LocalStore
 from dolmen.store.memory import MemoryStore, shared_bucket
 
 _FORMS = "use s3://bucket/prefix, file:///directory, a plain path, or memory://name"
@@ -72,7 +72,7 @@ def _open_s3(text: str, rest: str, runtime: Runtime) -> ObjectStore:
     if prefix and {"", ".", ".."} & set(prefix.split("/")):
         raise InputError(f"{text!r}: parts of the prefix may not be empty, '.' or '..'")
     try:
-        from dolmen.store.s3 import S3Store  # boto3 is an extra, and slow to import
+        from dolmen.store.s3.store import S3Store  # boto3 is an extra, and slow to import
     except ModuleNotFoundError as error:
         if error.name not in ("boto3", "botocore"):
             raise

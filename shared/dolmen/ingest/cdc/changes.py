@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from dolmen.errors import RowError
 from dolmen.format.schema import Field
 from dolmen.ingest.cdc.envelopes import DELETE, SKIP, UNKNOWN, UPSERT, Envelope, Opened
-from dolmen.ingest.files.options import BadRow, OnBadRow
+from dolmen.ingest.formats.options import BadRow, OnBadRow
 
 DELETED, ROW = "delete", "row"
 

@@ -38,7 +38,7 @@ from dolmen.errors import SchemaError
 from dolmen.format.ingest_properties import CdcSettings
 from dolmen.format.schema import Field
 from dolmen.ingest.cdc.positions import Form, number_of, plain_text
-from dolmen.ingest.files.options import CLOSED, ReadOptions
+from dolmen.ingest.formats.options import CLOSED, ReadOptions
 
 DIGITS = 20
 _NUMBERS = frozenset({"lsn", "pos", "row", "ts_ms", "ts_us", "ts_ns", "txId", "total_order", "data_collection_order"})

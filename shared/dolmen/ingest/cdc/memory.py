@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dolmen.commit.sequence import forgettable
+from dolmen.commit.statements.sequence import forgettable
 from dolmen.errors import InputError, InvalidNameError
 from dolmen.format.layout import check_table_name, memory_name
 from dolmen.format.manifest import TableEntry

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.errors import InputError
-from dolmen.ingest.files.compression import OpenFile, open_text
-from dolmen.ingest.files.formats import Format, infer
-from dolmen.ingest.files.options import ReadOptions
+from dolmen.ingest.formats.compression import OpenFile, open_text
+from dolmen.ingest.formats.formats import Format, infer
+from dolmen.ingest.formats.options import ReadOptions
 
 Form: TypeAlias = Literal["number", "text"]
 

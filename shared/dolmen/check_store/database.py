@@ -1,0 +1,52 @@
+"""Of a small real database: all of it together."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from dolmen.check_store.contract import Check, Need, Place, collector, equal, expect
+from dolmen.database import Database
+from dolmen.maintenance.verify.verification import verify
+from dolmen.runtime import Runtime
+
+CHECKS: list[Check] = []
+check = collector(CHECKS)
+
+_WRITERS = 8
+_SCHEMA = pa.schema([("id", pa.int64()), ("writer", pa.int64())])
+
+
+@check("dolmen loses or doubles rows on this store: do not use it, and please report it", needs=[Need.LIST])
+def a_database_keeps_what_many_writers_commit(place: Place) -> None:
+    """Writers at once append and delete, readers read, and in the end each row is there once, or not at all."""
+    commits = place.load.commits
+    runtime = Runtime()
+    Database(place.store, runtime).create_table("events", _SCHEMA, primary_key="id")
+
+    def write(writer: int) -> int:
+        table = Database(place.again(None), runtime).table("events")
+        for number in range(commits):
+            place.go_on()
+            id_ = writer * commits + number
+            table.append(pa.table({"id": [id_, -1 - id_], "writer": [writer, writer]}, schema=_SCHEMA))
+            if number % 3 == 2:
+                table.delete({"id": id_})
+            seen = set(table.scan(columns=["id"], where={"writer": writer}).to_arrow()["id"].to_pylist())
+            mine = _ids(writer, commits, number + 1)
+            expect(seen == mine, f"writer {writer} does not read what it wrote in {number + 1} commits: {seen ^ mine}")
+        return commits + commits // 3
+
+    written = sum(place.at_once(write, _WRITERS))
+    database = Database(place.again(None), runtime)
+    found = sorted(database.table("events").to_arrow()["id"].to_pylist())
+    expected = sorted(id_ for writer in range(_WRITERS) for id_ in _ids(writer, commits, commits))
+    expect(found == expected, f"{len(found)} rows are there and {len(expected)} should be")
+    equal(database.version, written + 1, "the version")
+    report = verify(database._context, deep=True, all_versions=True)
+    expect(report.ok, f"verify finds {'; '.join(map(str, report.errors[:3]))}")
+
+
+def _ids(writer: int, commits: int, done: int) -> set[int]:
+    """The rows that a writer has after so many commits: two by commit, less one that each third deleted."""
+    made = range(writer * commits, writer * commits + done)
+    return {-1 - id_ for id_ in made} | {id_ for number, id_ in enumerate(made) if number % 3 != 2}

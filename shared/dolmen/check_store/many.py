@@ -1,0 +1,163 @@
+"""Of many clients at once: who wins, that nothing is lost, and what others see."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from dolmen.check_store.contract import Check, Need, Place, collector, equal, errors, expect, keys, put
+from dolmen.check_store.files import THRESHOLD_BYTES
+from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
+from dolmen.runtime import Runtime
+from dolmen.store.base import ObjectStore, PreconditionFailed, Stored, Unknown
+
+CHECKS: list[Check] = []
+check = collector(CHECKS)
+
+_LOST = "of commits at once some would be lost. Do not use this store"
+_STALE = "what was committed would not be seen, and commits be lost. Do not use this store"
+_RACES = 5
+_DELETERS = 8
+_ROUNDS = 10
+_UPLOADERS = 4
+
+
+@check(_LOST)
+def of_many_creators_of_one_key_exactly_one_wins(place: Place) -> None:
+    """Of clients that create the same key at once one is told so, and its object is there."""
+    for race in range(_RACES):
+        place.go_on()
+        key = f"dir{race}/key"
+        outcomes = place.at_once(lambda number, key=key: place.store.put(key, b"%d" % number), place.load.creators)  # type: ignore[misc]
+        winners = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, Stored)]
+        refused = outcomes.count(PreconditionFailed())
+        unknown = [outcome for outcome in outcomes if isinstance(outcome, Unknown)]
+        found = int(place.store.get(key).body)
+        told = f"{len(winners)} of {len(outcomes)} creators were told that they won, {refused} that they lost"
+        expect(len(winners) == 1 or (not winners and unknown), told)
+        expect(refused + len(winners) + len(unknown) == len(outcomes), told)
+        expect(found in winners or unknown, f"{told}; the object is of another")
+
+
+@check(_LOST)
+def no_update_is_lost_among_many_writers(place: Place) -> None:
+    """Clients that count up one object by compare and swap count all that they were told."""
+    store, load = place.store, place.load
+    put(store, "counter", b"0")
+    runtime = Runtime()
+    done, open_ = 0, 0
+    for sure, unsure in place.at_once(lambda number: _count_up(place, runtime, number), load.writers):
+        done, open_ = done + sure, open_ + unsure
+    found = int(store.get("counter").body)
+    expect(done <= found <= done + open_, f"{done} increments were acknowledged, {open_} not, and {found} are there")
+    expect(open_ or found == load.writers * load.increments, f"{found} of {load.writers * load.increments} are there")
+
+
+def _count_up(place: Place, runtime: Runtime, number: int) -> tuple[int, int]:
+    """Returns how many increments were acknowledged, and how many had no clear answer."""
+    dice, sure, unsure = random.Random(number), 0, 0
+    for _ in range(place.load.increments):
+        losses = 0
+        while True:
+            place.go_on()
+            found = place.store.get("counter")
+            outcome = place.store.put("counter", b"%d" % (int(found.body) + 1), if_match=found.etag)
+            if isinstance(outcome, PreconditionFailed):
+                losses += 1
+                runtime.sleep(dice.uniform(0, min(1.0, 0.2 * 2**losses)))  # else losers make most requests
+                continue
+            sure += isinstance(outcome, Stored)
+            unsure += isinstance(outcome, Unknown)
+            break
+    return sure, unsure
+
+
+@check("writers would fail while gc works", needs=[Need.LIST, Need.DELETE])
+def creating_and_deleting_side_by_side_never_fails(place: Place) -> None:
+    """Keys are created beside keys that are deleted at that moment."""
+
+    def work(number: int) -> None:
+        for round_ in range(_ROUNDS):
+            place.go_on()
+            key = f"data/2026/{round_ % 2}/{number}"
+            put(place.store, key)
+            equal(errors(place.store.delete([key])), [None], f"deleting {key!r}")
+
+    place.at_once(work, _DELETERS)
+    equal(keys(place.store), [], "afterwards there are")
+
+
+@check(_LOST)
+def of_many_uploads_in_parts_to_one_key_exactly_one_is_completed(place: Place) -> None:
+    """The condition holds for the completion of uploads too, when they are completed at once."""
+    place_of = [place.again(None) for _ in range(_UPLOADERS)]
+
+    def upload(number: int) -> bool:
+        with place_of[number].open_output("key") as output:
+            output.write(bytes([number]) * (THRESHOLD_BYTES + number + 1))
+            try:
+                output.commit()
+            except CorruptionError:
+                return False
+            return True
+
+    won = [number for number, mine in enumerate(place.at_once(upload, _UPLOADERS)) if mine]
+    equal(len(won), 1, "uploads that were told that they are the object")
+    equal(place.store.head("key").size, THRESHOLD_BYTES + won[0] + 1, "the size of the object")
+
+
+@check(_STALE)
+def others_read_at_once_what_was_written(place: Place) -> None:
+    """Another process reads an object, and each of its replacements, as soon as they are written."""
+    equal(place.elsewhere(read_if_there, "key"), None, "before it is created, another process reads")
+    etag = put(place.store, "key", b"0")
+    for number in range(1, 6):
+        equal(place.elsewhere(read_if_there, "key"), b"%d" % (number - 1), "another process reads")
+        etag = put(place.store, "key", b"%d" % number, etag)
+    mine = place.elsewhere(replace_it, "key", etag, b"theirs")
+    expect(mine is not None, "another process could not replace it")
+    equal(place.store.get("key").body, b"theirs", "what another process wrote is read as")
+    equal(place.store.put("key", b"mine", if_match=etag), PreconditionFailed(), "replacing what another one replaced")
+
+
+@check("gc would overlook objects, or look for what is gone", needs=[Need.LIST, Need.DELETE])
+def others_list_at_once_what_was_written_and_deleted(place: Place) -> None:
+    """Another process lists an object as soon as it is there, and no more once it is deleted."""
+    names = [f"dir/{number}" for number in range(5)]
+    for number, name in enumerate(names):
+        put(place.store, name)
+        equal(place.elsewhere(listed, "dir/"), names[: number + 1], "another process lists")
+    for number, name in enumerate(names):
+        equal(errors(place.store.delete([name])), [None], f"deleting {name!r}")
+        equal(place.elsewhere(listed, "dir/"), names[number + 1 :], "after a delete another process lists")
+        equal(place.elsewhere(read_if_there, name), None, "after a delete another process reads")
+
+
+@check("the store would not be the same for all: do not use it")
+def a_store_opened_again_is_the_same_place(place: Place) -> None:
+    """Another client sees what the first one wrote."""
+    put(place.store, "key", b"x")
+    again = place.again(None)
+    equal(again.url, place.store.url, "its URL")
+    equal(again.get("key").body, b"x", "it holds")
+
+
+def read_if_there(store: ObjectStore, key: str) -> bytes | None:
+    """What another process reads; None if nothing is there."""
+    try:
+        return store.get(key).body
+    except ObjectNotFoundError:
+        return None
+
+
+def replace_it(store: ObjectStore, key: str, etag: str, body: bytes) -> str | None:
+    """Replaces it from another process; its new ETag, None if that was refused."""
+    outcome = store.put(key, body, if_match=etag)
+    if isinstance(outcome, Unknown):
+        raise StoreUnavailableError(f"a put of {key!r}: {outcome.reason}")
+    return outcome.etag if isinstance(outcome, Stored) else None
+
+
+def listed(store: ObjectStore, prefix: str) -> Sequence[str]:
+    """What another process lists."""
+    return keys(store, prefix)

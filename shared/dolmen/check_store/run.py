@@ -1,0 +1,176 @@
+"""Whether a store of your own is fit for dolmen: its contract, checked there.
+
+All happens under a fresh prefix below the URL, of which nothing is left.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import Enum
+
+from dolmen.check_store import database as contract_database
+from dolmen.check_store import files as contract_files
+from dolmen.check_store import listing as contract_listing
+from dolmen.check_store import many as contract_many
+from dolmen.check_store import objects as contract_objects
+from dolmen.check_store.contract import BrokenError, Check, Load, Need
+from dolmen.check_store.site import Site
+from dolmen.errors import AccessDeniedError, Error
+from dolmen.runtime import Runtime, shared_runtime
+
+CONTRACT: tuple[Check, ...] = (
+    *contract_objects.CHECKS,
+    *contract_listing.CHECKS,
+    *contract_files.CHECKS,
+    *contract_many.CHECKS,
+)
+"""What is asked of every store."""
+
+CHECKS: tuple[Check, ...] = (*CONTRACT, *contract_database.CHECKS)
+"""And, where that holds, a database."""
+
+
+class Outcome(Enum):
+    """What came of a check."""
+
+    OK = "ok"
+    FAILED = "FAILED"
+    DIFFERS = "differs"  # dolmen can be used all the same
+    DENIED = "DENIED"
+    LACKS = "lacks"  # a permission that most can do without
+    LEFT_OUT = "left out"
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of one check.
+
+    Args:
+        name: of the check, or of the permission.
+        holds: what should be.
+        outcome: what came of it.
+        seconds: how long it took.
+        found: what was found instead; "" if nothing is to be said.
+        means: what that means for dolmen; "" if it holds.
+    """
+
+    name: str
+    holds: str
+    outcome: Outcome
+    seconds: float
+    found: str = ""
+    means: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether dolmen can be used."""
+        return self.outcome not in (Outcome.FAILED, Outcome.DENIED)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Of a store.
+
+    Args:
+        url: where it was checked.
+        results: in order.
+        left: objects that could not be removed again.
+    """
+
+    url: str
+    results: tuple[Result, ...]
+    left: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether dolmen can be used with this store."""
+        return all(result.good for result in self.results)
+
+
+Progress = Callable[[str, int, int], None]
+"""Is told which check begins, its number, and how many there are."""
+
+
+def check_store(
+    url: str,
+    *,
+    load: Load | None = None,
+    runtime: Runtime | None = None,
+    checks: Sequence[Check] = CHECKS,
+    site: Callable[[str, Runtime], Site] = Site,
+    progress: Progress = lambda name, number, total: None,
+) -> Report:
+    """Runs all checks below ``url``, and removes whatever they made, also when it is interrupted.
+
+    Args:
+        url: as ``dolmen.open`` takes it: a bucket, a prefix, a directory.
+        load: how much is done at once.
+        site: opens the place, from URL and runtime.
+
+    Raises:
+        Error: the store cannot be reached at all, or there is no such bucket.
+    """
+    runtime = runtime or shared_runtime()
+    results: list[Result] = []
+    stopped = threading.Event()
+    with ExitStack() as stack:
+        ground = site(url, runtime)
+        stack.callback(ground.close)
+        left = stack.enter_context(ground.cleared())
+        stack.callback(stopped.set)
+        permissions = list(_permissions(ground, runtime))
+        results += permissions
+        missing = {need for need in Need if any(r.name == _name(need) and r.found for r in permissions)}
+        for number, check in enumerate(checks, 1):
+            progress(check.name, number, len(checks))
+            results.append(_result(check, ground, runtime, load or Load(), stopped, missing, results))
+    return Report(ground.url, tuple(results), tuple(left))
+
+
+def _result(
+    check: Check,
+    ground: Site,
+    runtime: Runtime,
+    load: Load,
+    stopped: threading.Event,
+    missing: set[Need],
+    before: Sequence[Result],
+) -> Result:
+    if lacking := missing & (check.needs | {Need.PUT, Need.GET}):
+        names = ", ".join(sorted(need.permission for need in lacking))
+        return Result(check.name, check.holds, Outcome.LEFT_OUT, 0.0, f"needs {names}")
+    if check in contract_database.CHECKS and not all(result.good for result in before):
+        return Result(check.name, check.holds, Outcome.LEFT_OUT, 0.0, "the store does not do what a database needs")
+    began = runtime.monotonic()
+    found, outcome = "", Outcome.OK
+    try:
+        check.run(ground.place(check.name, load, stopped.is_set))
+    except BrokenError as error:
+        found, outcome = str(error), Outcome.DIFFERS if check.harmless else Outcome.FAILED
+    except AccessDeniedError as error:
+        found, outcome = str(error), Outcome.DENIED
+    except Error as error:
+        found, outcome = f"{type(error).__name__}: {error}", Outcome.DIFFERS if check.harmless else Outcome.FAILED
+    seconds = runtime.monotonic() - began
+    return Result(check.name, check.holds, outcome, seconds, found, check.means if found else "")
+
+
+def _permissions(ground: Site, runtime: Runtime) -> Iterator[Result]:
+    """Tries each verb once. What is no denial is raised: no check would tell more."""
+    for need, what, call in ground.verbs():
+        began = runtime.monotonic()
+        found = ""
+        try:
+            call()
+        except AccessDeniedError as error:
+            found = str(error)
+        outcome = Outcome.OK if not found else Outcome.LACKS if need.harmless else Outcome.DENIED
+        means = f"without {need.permission} {need.without}" if found else ""
+        yield Result(_name(need), what, outcome, runtime.monotonic() - began, found, means)
+
+
+def _name(need: Need) -> str:
+    return f"may {need.name.lower()}"

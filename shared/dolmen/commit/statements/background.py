@@ -1,0 +1,332 @@
+"""Statements of background work: they change what is stored and never what a reader sees.
+
+Each leaves out, or drops altogether, what others have made moot meanwhile; none ever stands in a writer's way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+from pyroaring import BitMap
+
+from dolmen.commit.draft import Draft
+from dolmen.commit.statements.pairs import with_pairs, without_files, without_resolved_tombstones
+from dolmen.commit.workbench import Workbench
+from dolmen.errors import ConflictError
+from dolmen.format.entries import DataFile, Overlay, Vector
+from dolmen.format.layout import uuid_of
+from dolmen.format.manifest import Counts, Segment, TableEntry
+from dolmen.format.properties import DatabaseSettings
+from dolmen.segments.live import LiveFiles
+
+
+@dataclass(frozen=True)
+class Resolve:
+    """Brings the pairs of files up to a snapshot: what its unresolved tombstones match is in their vectors then.
+
+    Args:
+        epoch: of the table in the snapshot; resolution of another one's files is moot.
+        through: ``commit_ts`` of the snapshot.
+        positions: by path, the rows that tombstones up to ``through`` match; an empty bitmap for a file in which they
+            match nothing. Files that were replaced meanwhile are left out.
+        segments: keys of segments of which every live file is resolved up to ``through``, by what is in ``positions``
+            or because nothing matches.
+        gather: paths of files whose vectors move into this commit's ``.del`` object even if they stay as they are.
+        vectors: made by ``prepare``: by path, the file's effective entry as it was and as it is to be.
+    """
+
+    name: str
+    uuid: str
+    epoch: int
+    through: int
+    positions: Mapping[str, BitMap]
+    segments: tuple[str, ...] = ()
+    gather: frozenset[str] = frozenset()
+    vectors: Mapping[str, tuple[DataFile, DataFile]] = field(default_factory=dict)
+    request: str | None = None
+    prepared_on: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        uuid: str,
+        epoch: int,
+        through: int,
+        positions: Mapping[str, BitMap],
+        segments: tuple[str, ...] = (),
+        gather: frozenset[str] = frozenset(),
+    ) -> Resolve:
+        """The statement before it is prepared."""
+        return cls(name, uuid, epoch, through, positions, segments, gather)
+
+    def prepare(self, draft: Draft, bench: Workbench) -> Resolve:
+        """Merges the positions with the vectors that the files have now."""
+        entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
+        if entry is None:
+            return replace(self, vectors={}, prepared_on=draft.base.key)
+        live = LiveFiles.of(entry, draft.segments)
+        covered = set(self.segments)
+        vectors: dict[str, tuple[DataFile, DataFile]] = {}
+        for file in live.find([uuid_of(path) for path in self.positions]).values():
+            vector = self._vector(file, bench)
+            through = max(file.applied_through, self.through)
+            if vector == file.vector and live.segment_of(file.uuid) in covered:
+                continue  # what the segment says is enough
+            if file.newer_pair(through, vector):
+                vectors[file.path] = file, msgspec.structs.replace(file, applied_through=through, vector=vector)
+        return replace(self, vectors=vectors, prepared_on=draft.base.key)
+
+    def _vector(self, file: DataFile, bench: Workbench) -> Vector | None:
+        positions, moves = self.positions[file.path], file.path in self.gather and file.applied_through < self.through
+        if not positions and not moves:
+            return file.vector
+        before = self.vectors.get(file.path)
+        if before and before[0].vector == file.vector:
+            return before[1].vector
+        merged = positions | bench.read_vector(file.vector, file.rows) if file.vector else positions
+        if not merged or (file.vector and len(merged) == file.vector.cardinality and not moves):
+            return file.vector
+        return bench.tombstone_object(self.name, self.uuid).add_vector(file.uuid, merged)
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Puts the pairs in place and drops the tombstones that no file needs any more."""
+        assert self.prepared_on == draft.base.key, "vectors were merged with those of another version"
+        entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
+        if entry is None:
+            return
+        draft.release(
+            old.vector.object for old, new in self.vectors.values() if old.vector and old.vector != new.vector
+        )
+        changed = with_pairs(entry, (new for _, new in self.vectors.values()))
+        resolved = tuple(
+            msgspec.structs.replace(segment, resolved_through=max(segment.resolved_through, self.through))
+            if segment.object in self.segments
+            else segment
+            for segment in changed.segments
+        )
+        if resolved != changed.segments:
+            changed = msgspec.structs.replace(changed, segments=resolved)
+        draft.counts += Counts(files_resolved=len(self.vectors))
+        _settle(draft, self.name, entry, changed)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A part of a compaction that is committed whole or not at all.
+
+    Args:
+        inputs: effective entries at the snapshot that was read.
+        outputs: what takes their place; none when no row of them is left.
+    """
+
+    inputs: tuple[DataFile, ...]
+    outputs: tuple[DataFile, ...]
+
+
+@dataclass(frozen=True)
+class Compact:
+    """Puts rewritten files in the place of others.
+
+    A group is dropped if any of its inputs is gone or has another (``applied_through``, vector) pair than it had: rows
+    deleted meanwhile would come back. A tombstone committed meanwhile goes on hiding rows of the outputs, whose
+    ``applied_through`` is the snapshot's ``commit_ts``.
+    """
+
+    name: str
+    uuid: str
+    epoch: int
+    groups: tuple[Group, ...]
+    fitting: tuple[Group, ...] = ()
+    request: str | None = None
+    prepared_on: str = ""
+
+    def prepare(self, draft: Draft, bench: Workbench) -> Compact:
+        """Finds the groups whose inputs are as they were."""
+        entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
+        if entry is None:
+            return replace(self, fitting=(), prepared_on=draft.base.key)
+        uuids = [file.uuid for group in self.groups for file in group.inputs]
+        live = LiveFiles.of(entry, draft.segments).find(uuids)
+
+        def as_it_was(file: DataFile) -> bool:
+            now = live.get(file.uuid)
+            return now is not None and (now.applied_through, now.vector) == (file.applied_through, file.vector)
+
+        fitting = tuple(group for group in self.groups if all(map(as_it_was, group.inputs)))
+        return replace(self, fitting=fitting, prepared_on=draft.base.key)
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Replaces the files of the groups that fit."""
+        assert self.prepared_on == draft.base.key, "pairs were compared with those of another version"
+        draft.counts += Counts(groups_dropped=len(self.groups) - len(self.fitting))
+        entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
+        if entry is None or not self.fitting:
+            return
+        inputs = [file for group in self.fitting for file in group.inputs]
+        outputs = [file for group in self.fitting for file in group.outputs]
+        changed = without_files(entry, [file.uuid for file in inputs])
+        changed = msgspec.structs.replace(changed, files=(*changed.files, *outputs))
+        draft.release(file.path for file in inputs)
+        draft.release(file.vector.object for file in inputs if file.vector)
+        draft.counts += Counts(files_added=len(outputs), files_removed=len(inputs))
+        _settle(draft, self.name, entry, changed)
+
+
+def _settle(draft: Draft, name: str, before: TableEntry, after: TableEntry) -> None:
+    """Puts a table's new entry into the draft, less the tombstones that it needs no more."""
+    after, tombstones, segments = without_resolved_tombstones(after)
+    draft.release(tombstone.blob.object for tombstone in tombstones)
+    for segment in segments:
+        draft.release_tree(segment)
+    draft.counts += Counts(tombstones_removed=len(tombstones) + sum(segment.count for segment in segments))
+    if after != before:
+        draft.tables[name] = after
+
+
+@dataclass(frozen=True)
+class MergeSegments:
+    """Puts merged segments in the place of several.
+
+    Args:
+        name: the table; None for the database's own segments.
+        inputs: keys of the segments that were merged; all of them must still be there.
+        outputs: what takes the place of the first.
+        removed: uuids of removed files that the outputs hold no more.
+        overlays: overlays whose pairs the outputs hold.
+    """
+
+    name: str | None
+    uuid: str
+    epoch: int
+    inputs: tuple[str, ...]
+    outputs: tuple[Segment, ...]
+    removed: frozenset[str] = frozenset()
+    overlays: frozenset[Overlay] = frozenset()
+    request: str | None = None
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Replaces the segments; removals and overlays added since the merge was planned stay."""
+        if self.name is None:
+            merged = self._merged(draft.own_segments)
+            if merged is not None:
+                draft.own_segments = merged
+                draft.release(self.inputs)
+            return
+        entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
+        merged = self._merged(entry.segments) if entry else None
+        if entry is None or merged is None:
+            return
+        draft.release(self.inputs)
+        draft.tables[self.name] = msgspec.structs.replace(
+            entry,
+            segments=merged,
+            removed=tuple(uuid for uuid in entry.removed if uuid not in self.removed),
+            overlays=tuple(overlay for overlay in entry.overlays if overlay not in self.overlays),
+        )
+
+    def _merged(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...] | None:
+        inputs = [segment for segment in segments if segment.object in self.inputs]
+        if len(inputs) < len(self.inputs):
+            return None
+        resolved = min((s.resolved_through for s in inputs if s.kind == "files"), default=0)
+        outputs = [
+            msgspec.structs.replace(s, resolved_through=resolved) if s.kind == "files" else s for s in self.outputs
+        ]
+        first = segments.index(inputs[0])
+        rest = [segment for segment in segments[first:] if segment not in inputs]
+        return (*segments[:first], *outputs, *rest)
+
+
+@dataclass(frozen=True)
+class SetProperties:
+    """Changes settings of a table, or with ``name`` None of the database. None as a value removes one."""
+
+    name: str | None
+    uuid: str
+    changes: Mapping[str, Any]
+    request: str | None = None
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Settings that others changed meanwhile stay, but for these."""
+        if self.name is None:
+            draft.properties = self._changed(draft.properties)
+            return
+        entry = draft.table(self.name, self.uuid)
+        draft.tables[self.name] = msgspec.structs.replace(entry, properties=self._changed(entry.properties))
+
+    def _changed(self, properties: Mapping[str, Any]) -> dict[str, Any]:
+        merged = {**properties, **self.changes}
+        return {name: value for name, value in merged.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class MoveFence:
+    """Lets versions and uncommitted objects expire, before anything is deleted.
+
+    Args:
+        seen: (horizon, orphan_cutoff) that this was planned on; ConflictError if another fence came first.
+        revoke: txids of jobs that are taken for dead.
+        applied_before: segments of applied ids that were all there by this time are forgotten.
+        settings: what this was planned by; ConflictError if others hold by now: who has just prolonged the retention
+            must find what it covers. None = they are no matter.
+    """
+
+    seen: tuple[int, int]
+    horizon: int
+    orphan_cutoff: int
+    revoke: tuple[str, ...] = ()
+    applied_before: int = 0
+    settings: DatabaseSettings | None = None
+    name: str | None = None
+    uuid: str = ""
+    request: str | None = None
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Moves horizon and fence, never back."""
+        base = draft.base
+        if (base.horizon, base.orphan_cutoff) != self.seen:
+            raise ConflictError(f"version {base.version} or one before it moved the fence: plan again")
+        if self.settings is not None and self.settings != DatabaseSettings.of(base):
+            raise ConflictError(f"version {base.version} or one before it changed the settings: plan again")
+        draft.horizon = max(base.horizon, self.horizon)
+        draft.orphan_cutoff = max(base.orphan_cutoff, self.orphan_cutoff)
+        draft.revoked = tuple(txid for txid in self.revoke if txid not in base.revoked_intents)
+        gone = [
+            segment
+            for segment in draft.own_segments
+            if (segment.kind == "history" and segment.greatest < draft.horizon)
+            or (segment.kind == "applied" and segment.created_at < self.applied_before)
+        ]
+        draft.own_segments = tuple(segment for segment in draft.own_segments if segment not in gone)
+        draft.release(segment.object for segment in gone)
+
+
+@dataclass(frozen=True)
+class Freed:
+    """What collection has finished: it need not be looked at again.
+
+    Args:
+        freed: all that was released up to this version is deleted.
+        swept: orphans last modified before this time are deleted.
+    """
+
+    freed: int
+    swept: int
+    name: str | None = None
+    uuid: str = ""
+    request: str | None = None
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Takes the finished part off the work list."""
+        draft.freed, draft.swept = max(draft.freed, self.freed), max(draft.swept, self.swept)
+        left = tuple(entry for entry in draft.released if entry.version > draft.freed)
+        if len(left) < len(draft.released):
+            draft.released = left
+        gone = [s for s in draft.own_segments if s.kind == "released" and s.greatest <= draft.freed]
+        if gone:
+            draft.own_segments = tuple(segment for segment in draft.own_segments if segment not in gone)
+            draft.release(segment.object for segment in gone)

@@ -1,0 +1,237 @@
+"""Statements that add, replace and delete rows, and the claim of what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+from pyroaring import BitMap
+
+from dolmen.commit.draft import Draft
+from dolmen.commit.statements.pairs import with_pairs
+from dolmen.commit.workbench import Workbench
+from dolmen.errors import ConflictError
+from dolmen.format.entries import DataFile, Tombstone, Vector
+from dolmen.format.layout import uuid_of
+from dolmen.format.manifest import Counts, Segment, TableEntry
+from dolmen.segments.live import LiveFiles
+
+
+@dataclass(frozen=True)
+class Write:
+    """Adds rows (files), or hides rows (tombstones), or both at once (an upsert).
+
+    Commutes with everything but the loss of its table or of a column that a tombstone names.
+
+    Args:
+        requests: the rows of all of these stand mixed in the files, so that none of them can be taken out alone.
+    """
+
+    name: str
+    uuid: str
+    files: tuple[DataFile, ...] = ()
+    tombstones: tuple[Tombstone, ...] = ()
+    request: str | None = None
+    requests: frozenset[str] = frozenset()
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Appends the stamped entries."""
+        entry = draft.table(self.name, self.uuid)
+        for tombstone in self.tombstones:
+            if gone := set(tombstone.columns) - entry.schema.by_id.keys():
+                raise ConflictError(f"table {self.name!r}: columns {sorted(gone)} of the delete were dropped meanwhile")
+        draft.require(need for tombstone in self.tombstones for need in getattr(tombstone, "needs", ()))
+        draft.tables[self.name] = msgspec.structs.replace(
+            entry,
+            files=(*entry.files, *(file.stamped(ts) for file in self.files)),
+            tombstones=(*entry.tombstones, *(tombstone.stamped(ts) for tombstone in self.tombstones)),
+            last_delete_ts=ts if self.tombstones else entry.last_delete_ts,
+        )
+        draft.counts += Counts(
+            rows_added=sum(file.rows for file in self.files),
+            files_added=len(self.files),
+            tombstones_added=len(self.tombstones),
+        )
+        draft.data_change |= bool(self.files or self.tombstones)
+
+
+@dataclass(frozen=True)
+class DeletePositions:
+    """Hides rows by position: vectors that replace those of their files.
+
+    Args:
+        positions: by path of the data file, the positions found to be deleted; empty: rows were looked up in vain.
+        vectors: by path, the file's effective entry when the vector was made, and the vector; made by ``prepare``, and
+            made again for files whose vector somebody else has replaced meanwhile (vectors merge by OR).
+        columns: ids of those by which the rows were looked up, for the history.
+    """
+
+    name: str
+    uuid: str
+    positions: Mapping[str, BitMap]
+    vectors: Mapping[str, tuple[DataFile, Vector]]
+    request: str | None = None
+    columns: tuple[int, ...] = ()
+    prepared_on: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        uuid: str,
+        positions: Mapping[str, BitMap],
+        request: str | None = None,
+        columns: tuple[int, ...] = (),
+    ) -> DeletePositions:
+        """The statement before it is prepared."""
+        return cls(name, uuid, positions, {}, request, columns)
+
+    def prepare(self, draft: Draft, bench: Workbench) -> DeletePositions:
+        """Merges the positions with the vectors that the files have now.
+
+        Raises:
+            ConflictError: some of the files were replaced since the delete was planned.
+        """
+        entry = draft.table(self.name, self.uuid)
+        live = LiveFiles.of(entry, draft.segments).find([uuid_of(path) for path in self.positions])
+        files = {file.path: file for file in live.values()}
+        if gone := self.positions.keys() - files.keys():
+            raise ConflictError(
+                f"table {self.name!r}: {len(gone)} files, {min(gone)} first, were replaced since the delete was planned"
+            )
+        vectors: dict[str, tuple[DataFile, Vector]] = {}
+        for path, positions in self.positions.items():
+            file = files[path]
+            if path in self.vectors and self.vectors[path][0].vector == file.vector:
+                vectors[path] = file, self.vectors[path][1]
+                continue
+            merged = positions | bench.read_vector(file.vector, file.rows) if file.vector else positions
+            vectors[path] = file, bench.tombstone_object(self.name, self.uuid).add_vector(file.uuid, merged)
+        return replace(self, vectors=vectors, prepared_on=draft.base.key)
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Puts the vectors in the place of those they were merged with."""
+        assert self.prepared_on == draft.base.key, "vectors were merged with those of another version"
+        if not self.vectors:
+            return
+        entry = draft.table(self.name, self.uuid)
+        deleted = 0
+        changed: list[DataFile] = []
+        for file, vector in self.vectors.values():
+            deleted += vector.cardinality - (file.vector.cardinality if file.vector else 0)
+            if file.vector:
+                draft.release([file.vector.object])
+            if file.newer_pair(file.applied_through, vector):
+                changed.append(msgspec.structs.replace(file, vector=vector))
+        draft.tables[self.name] = msgspec.structs.replace(
+            with_pairs(entry, changed), last_delete_ts=ts, unseen_delete_ts=ts
+        )
+        draft.counts += Counts(rows_deleted=deleted)
+        draft.data_change = True
+
+
+@dataclass(frozen=True)
+class Overwrite:
+    """Replaces all rows of a table: what was there before this version is not looked at any more, by anything.
+
+    Args:
+        epoch: of the table in the version that this was made on.
+        base_ts: ``commit_ts`` of that version: rows added and deletes committed since then are a conflict.
+        force: overwrite those too.
+    """
+
+    name: str
+    uuid: str
+    epoch: int
+    base_ts: int
+    files: tuple[DataFile, ...]
+    force: bool = False
+    request: str | None = None
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Takes everything out and puts the new files in."""
+        entry = draft.table(self.name, self.uuid)
+        self._check(draft)
+        draft.release_all_of(entry)
+        draft.counts += Counts(
+            rows_added=sum(file.rows for file in self.files),
+            files_added=len(self.files),
+            files_removed=_file_count(entry),
+        )
+        draft.tables[self.name] = msgspec.structs.replace(
+            entry,
+            epoch=draft.version,
+            files=tuple(file.stamped(ts) for file in self.files),
+            tombstones=(),
+            segments=(),
+            overlays=(),
+            removed=(),
+            last_delete_ts=ts,
+            unseen_delete_ts=ts,
+        )
+        draft.data_change = True
+
+    def _check(self, draft: Draft) -> None:
+        """Compares with the version this is applied to, not with what this very commit has done so far."""
+        name = draft.base.name_of(self.uuid)  # this very commit may have renamed it
+        if name is None or draft.base.commit_ts == self.base_ts:
+            return
+        entry = draft.segments.whole(draft.base.tables[name])
+        where = f"table {self.name!r}, overwritten on commit_ts {self.base_ts}: "
+        if entry.epoch != self.epoch:
+            raise ConflictError(where + f"version {entry.epoch} has overwritten or restored it; repeat the overwrite")
+        if self.force:
+            return
+        newest = max(
+            *(file.greatest_row_ts for file in entry.files),
+            *(segment.greatest for segment in entry.segments_of("files")),
+            0,
+            0,
+        )
+        for what, newer in (("added rows", newest), ("deleted rows", entry.last_delete_ts)):
+            if newer > self.base_ts:
+                raise ConflictError(
+                    where + f"a commit up to version {draft.base.version} {what} at {newer}; look at the table again, "
+                    "or overwrite with force=True"
+                )
+
+
+def _file_count(entry: TableEntry) -> int:
+    """Live files, up to removals that stand in segments."""
+    return len(entry.files) + sum(segment.count for segment in entry.segments_of("files")) - len(entry.removed)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a transaction read: its commit is valid only if nobody changed the answer since.
+
+    Args:
+        base_ts: ``commit_ts`` of the version that was read.
+        epoch: the table's epoch in that version.
+        may_match: whether a data file, or any of a segment, may hold rows of what was read (by its statistics).
+        advice: what the error tells its reader to do.
+    """
+
+    name: str
+    uuid: str
+    epoch: int
+    base_ts: int
+    may_match: Callable[[DataFile | Segment], bool]
+    advice: str = "repeat the transaction"
+
+    def check(self, draft: Draft) -> None:
+        """Raises ConflictError if the answer may differ in this base. Errs on the safe side."""
+        base = draft.base
+        if base.commit_ts == self.base_ts:
+            return
+        entry = draft.table(self.name, self.uuid)
+        where = f"table {self.name!r}, read at commit_ts {self.base_ts}: version {base.version} "
+        if entry.epoch != self.epoch:
+            raise ConflictError(where + f"has overwritten or restored it; {self.advice}")
+        if entry.last_delete_ts > self.base_ts:
+            raise ConflictError(where + f"or one before it deleted rows; {self.advice}")
+        files = any(file.greatest_row_ts > self.base_ts and self.may_match(file) for file in entry.files)
+        spilled = (segment for segment in entry.segments_of("files") if segment.greatest > self.base_ts)
+        if files or any(self.may_match(segment) for segment in spilled):
+            raise ConflictError(where + f"or one before it added rows that may match; {self.advice}")

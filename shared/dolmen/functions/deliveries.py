@@ -1,0 +1,344 @@
+"""What becomes of the messages that a function cannot acknowledge: each goes back, or is given up, by itself.
+
+A queue of SQS counts how often it delivered a message, whatever became of it, and gives it up when it did so too
+often. So what is only postponed must not be delivered again: it is sent anew, and its old copy acknowledged. What a
+message has been through stands in its attributes:
+
+=============  ========================================================================================================
+postponed      not begun for lack of time: sent anew, to be had at once; costs it nothing
+failed         for the moment (S3 refuses, say): sent anew, to be had after 30 seconds, then 60, ... 900; given up after
+               ``MAX_FAILURES``, which is nearly three hours
+refused        it can never be applied: given up at once
+=============  ========================================================================================================
+
+A message that is delivered a second time was in a function that died (or was never begun, in an account without a free
+function). Whatever of the batch did that is looked for: of a batch with such suspects all others are sent anew BEFORE
+one group of suspects is begun, of ten, and the next time each alone; after ``MAX_CRASHES`` it is given up. So one
+message that kills its function costs those that came with it two waits and no life.
+
+Who gives up sends the message to the dead-letter queue, with the reason beside it. Whatever cannot be sent, as SQS does
+not answer, is reported to Lambda as failed, and comes again when its time at the queue is over. Sent but not
+acknowledged, as the function died in between, a message is there twice: applied once, by its id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from dolmen.errors import Error
+from dolmen.ingest.announcements import (
+    CRASHES_ATTRIBUTE,
+    FAILURES_ATTRIBUTE,
+    ID_ATTRIBUTE,
+    SENT_ATTRIBUTE,
+    Message,
+    isolate,
+)
+from dolmen.ingest.queues import HURRIED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES, Outgoing, SqsQueue, open_queue
+from dolmen.ingest.redaction import logged_facts
+from dolmen.runtime import Runtime
+
+MAX_FAILURES = 16
+MAX_CRASHES = 4
+SUSPECTS_TOGETHER = 10
+READ_A_SECOND = 30_000_000
+"""Bytes of dropped files that a function of one processor ingests in a second, about."""
+FIRST_WAIT_SECONDS = 30
+MAX_WAIT_SECONDS = 900
+"""The longest that SQS delays a message."""
+REASON_ATTRIBUTE = "dolmen.reason"
+"""Why a dead letter is one."""
+
+_MARGIN_SECONDS = 30
+_MAX_REASON = 1000
+
+
+class Redelivering(Protocol):
+    """A queue that messages can be sent to anew."""
+
+    def put(self, messages: Sequence[Outgoing]) -> None:
+        """Puts messages in. Raises dolmen's errors: some may be there."""
+
+    def hide(self, receipts: Sequence[str], seconds: int) -> None:
+        """Lets nobody else get messages that were delivered, for so long from now. Raises dolmen's errors."""
+
+    def remove(self, receipts: Sequence[str]) -> None:
+        """Takes messages that were delivered off the queue. Raises dolmen's errors: some may come again."""
+
+
+Facts = Mapping[str, Any]
+"""What a log says of an error: see ``logged_facts``."""
+
+Queues = tuple[Redelivering, Redelivering]
+"""The function's own queue, and its dead-letter queue."""
+
+
+def open_queues(queue: str | None, dead_letters: str | None, runtime: Runtime) -> Queues | None:
+    """Both queues of a function; None unless both are given, and of SQS.
+
+    Raises:
+        InputError: one is no queue.
+    """
+    if queue is None or dead_letters is None:
+        return None
+    own, dead = (open_queue(url, runtime, hurried=True) for url in (queue, dead_letters))
+    return (own, dead) if isinstance(own, SqsQueue) and isinstance(dead, SqsQueue) else None
+
+
+class HalfOfTheTime:
+    """Tells whether half of what is left now is over by then: the other half is for what was begun, and its commit.
+
+    At the first question it is not, whatever the time: one piece of work is begun in each invocation.
+    """
+
+    def __init__(self, remaining_ms: Callable[[], int]) -> None:
+        self._remaining_ms, self._half_ms, self._asked = remaining_ms, remaining_ms() / 2, False
+
+    @property
+    def seconds(self) -> float:
+        """How long that half is."""
+        return self._half_ms / 1000
+
+    def __call__(self) -> bool:
+        first, self._asked = not self._asked, True
+        return not first and self._remaining_ms() < self._half_ms
+
+
+class Deliveries:
+    """The messages of one invocation, and what is to become of those that are not done.
+
+    Args:
+        queues: without them all that is not done is reported to Lambda, and nothing is known of crashes.
+        now_us: microseconds since the epoch.
+        remaining_seconds: how long the invocation may still take.
+    """
+
+    def __init__(
+        self,
+        batch: Sequence[Message],
+        queues: Queues | None,
+        now_us: int,
+        remaining_seconds: Callable[[], float],
+    ) -> None:
+        self._batch, self._queues, self._now_us, self._remaining = list(batch), queues, now_us, remaining_seconds
+        self._places = {id(message): place for place, message in enumerate(self._batch)}
+        self._postponed: set[int] = set()
+        self._errors: dict[int, Facts] = {}
+        self._refusals: dict[int, Facts] = {}
+        self._sent: set[int] = set()
+        self.counts = Counter({"QueueErrors": 0, "MessagesPostponed": 0, "MessagesGivenUp": 0})
+        self.queue_error: Error | None = None
+        self.given_up: list[tuple[Message, Facts]] = []
+
+    @property
+    def oldest_seconds(self) -> float | None:
+        """The age of the oldest message that is not done; None if all are, or their age is not known."""
+        ages = [
+            max(0, self._now_us - message.sent_us) / 1e6
+            for place in self._not_done()
+            if (message := self._batch[place]).sent_us is not None
+        ]
+        return max(ages, default=None)
+
+    def groups(self) -> Iterator[list[Message]]:
+        """The groups in which to handle the batch; what is not in any goes back."""
+        suspects = [message for message in self._batch if message.crashes] if self._queues is not None else []
+        if not suspects:
+            yield from isolate(self._batch)
+            return
+        for message in suspects:
+            if message.crashes >= MAX_CRASHES:
+                reason = f"the function died {message.crashes} times that it took this message"
+                self.refuse(message, {"error": "CrashError", "reason": reason})
+        suspects = [message for message in suspects if message.crashes < MAX_CRASHES]
+        least = min((message.crashes for message in suspects), default=0)
+        together = SUSPECTS_TOGETHER if least <= 1 else 1
+        group = [message for message in suspects if message.crashes == least][:together]
+        chosen = set(map(id, group))
+        rest = [message for message in self._batch if id(message) not in chosen and not self._is_refused(message)]
+        if not group:
+            yield from isolate(rest)
+            return
+        for message in rest:
+            self.postpone(message)
+        self._send()
+        stuck = [message for message in rest if self._place(message) not in self._sent]
+        for message in stuck:  # it cannot be sent: all that is left is to handle it beside the suspects, before them
+            self._postponed.discard(self._place(message))
+        yield from isolate([message for message in stuck if not message.crashes])
+        self._beware(group, [message for message in rest if self._place(message) in self._sent])
+        yield group
+        yield from isolate([message for message in stuck if message.crashes])
+
+    def postpone(self, message: Message) -> None:
+        """Says that a message, or a part of it, was not begun."""
+        self._postponed.add(self._place(message))
+
+    def fail(self, message: Message, facts: Facts) -> None:
+        """Says that a message, or a part of it, has failed for the moment."""
+        self._errors.setdefault(self._place(message), facts)
+
+    def refuse(self, message: Message, facts: Facts) -> None:
+        """Says that a message, or a part of it, can never be applied."""
+        self._refusals.setdefault(self._place(message), facts)
+
+    def share(self, sizes: Sequence[tuple[Message, int]], seconds: float) -> list[Message]:
+        """Sends anew at once what will hardly be begun in the time there is, so that others need not wait for it.
+
+        A batch is taken as a whole, however long its work. Those who came later would find the queue empty while the
+        work is held by one. The first message stays in any case, whatever its size.
+
+        Args:
+            sizes: messages in the order in which they are begun, each with the bytes that are to be read for it.
+            seconds: for how long work is begun.
+
+        Returns:
+            The messages that are there again, for whoever takes them next. Without SQS, or should it not answer, none.
+        """
+        if self._queues is None:
+            return []
+        bytes_of: dict[int, int] = {}
+        for message, size in sizes:
+            bytes_of[self._place(message)] = bytes_of.get(self._place(message), 0) + size
+        room, before = seconds * READ_A_SECOND, 0
+        offered: set[int] = set()
+        for place, size in bytes_of.items():
+            if before and before >= room:
+                offered.add(place)
+            before += size
+        if not offered:
+            return []
+        self._postponed |= offered
+        self._send()
+        self._postponed -= offered - self._sent
+        sent = [self._batch[place] for place in sorted(offered & self._sent)]
+        self._remove(sent)
+        return sent
+
+    def settle(self) -> list[str]:
+        """Sends what is to be sent; returns the ids of what Lambda is to deliver again."""
+        self._send()
+        left = [self._batch[place] for place in self._not_done() if place not in self._sent]
+        return [message.answer_id for message in left if message.answer_id is not None]
+
+    @property
+    def unanswerable(self) -> str | None:
+        """Why an event that came without a queue is not done; None if it is, or there was none: Lambda tries such an
+        event again when its function raises."""
+        for place in self._not_done():
+            if self._batch[place].answer_id is None:
+                facts = self._errors.get(place) or self._refusals.get(place)
+                return str(facts["reason"]) if facts else "there was too little time to begin it"
+        return None
+
+    def told(self) -> Iterator[tuple[Literal["warning", "error"], str, dict[str, Any]]]:
+        """What a log says of all this: how bad it is, the text, and the named facts."""
+        for message, about in self.given_up:
+            yield "error", "message given up", {"message_id": message.id, **about}
+        if self.queue_error is not None:
+            facts = logged_facts(self.queue_error)
+            yield "error", "queue not reached", facts | {"then": "messages that are not done wait for their time-out"}
+
+    def _send(self) -> None:
+        """Sends what is decided and not sent yet, as far as there is time and SQS answers."""
+        back: list[tuple[int, Outgoing]] = []
+        dead: list[tuple[int, Outgoing]] = []
+        for place in self._not_done():
+            message = self._batch[place]
+            if place in self._sent or self._queues is None or message.answer_id is None or message.body is None:
+                continue
+            failed, refused = self._errors.get(place), self._refusals.get(place)
+            if failed is not None and message.failures + 1 >= MAX_FAILURES:
+                dead.append((place, _dead_letter(message, failed)))
+            elif failed is not None:
+                back.append((place, _again(message, failures=message.failures + 1)))
+            elif place in self._postponed:
+                back.append((place, _again(message)))
+            elif refused is not None:
+                dead.append((place, _dead_letter(message, refused)))
+        if self._queues is None:
+            return
+        for queue, letters in zip(self._queues, (back, dead), strict=True):
+            letters[:] = [(place, letter) for place, letter in letters if letter.size <= MAX_SQS_BYTES]
+            for start in range(0, len(letters), MAX_SQS_BATCH):
+                part = letters[start : start + MAX_SQS_BATCH]
+                if self.queue_error is not None or self._remaining() < 3 * HURRIED_SECONDS:
+                    return
+                try:
+                    queue.put([letter for _, letter in part])
+                except Error as error:
+                    self.counts["QueueErrors"] += 1
+                    self.queue_error = error
+                    return
+                self._sent.update(place for place, _ in part)
+                if letters is dead:
+                    self.counts["MessagesGivenUp"] += len(part)
+                    self.given_up += [
+                        (self._batch[place], self._errors.get(place) or self._refusals[place]) for place, _ in part
+                    ]
+                else:
+                    self.counts["MessagesPostponed"] += sum(place not in self._errors for place, _ in part)
+
+    def _beware(self, group: Sequence[Message], sent: Sequence[Message]) -> None:
+        """Sees to it that a death by this group costs nobody else: what was sent anew is taken off the queue now, as
+        the answer may never be given; and the group itself comes again soon after the function's time is over."""
+        if self._queues is None or self.queue_error is not None:
+            return
+        self._remove(sent)
+        if self.queue_error is not None:
+            return
+        queue, _ = self._queues
+        try:
+            receipts = [message.receipt for message in group if message.receipt is not None]
+            queue.hide(receipts, round(self._remaining()) + _MARGIN_SECONDS)
+        except Error as error:
+            self.counts["QueueErrors"] += 1
+            self.queue_error = error
+
+    def _remove(self, sent: Sequence[Message]) -> None:
+        """Takes what was sent anew off the queue before the answer does."""
+        receipts = [message.receipt for message in sent if message.receipt is not None]
+        if self._queues is None or self.queue_error is not None or not receipts:
+            return
+        try:
+            self._queues[0].remove(receipts)
+        except Error as error:
+            self.counts["QueueErrors"] += 1
+            self.queue_error = error
+
+    def _not_done(self) -> list[int]:
+        return sorted(self._postponed | self._errors.keys() | self._refusals.keys())
+
+    def _is_refused(self, message: Message) -> bool:
+        return self._place(message) in self._refusals
+
+    def _place(self, message: Message) -> int:
+        return self._places[id(message)]
+
+
+def _again(message: Message, *, failures: int | None = None) -> Outgoing:
+    """A copy of a message: of one that has failed for the ``failures``-th time, to be had later."""
+    delay = 0 if failures is None else min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS << min(failures - 1, 10))
+    return Outgoing(_text(message), _attributes(message, failures), delay)
+
+
+def _dead_letter(message: Message, facts: Facts) -> Outgoing:
+    reason = f"{facts['error']}: {facts['reason']}"[:_MAX_REASON]
+    printable = "".join(character if character.isprintable() else " " for character in reason)
+    return Outgoing(_text(message), {ID_ATTRIBUTE: str(message.id), REASON_ATTRIBUTE: printable})
+
+
+def _attributes(message: Message, failures: int | None) -> dict[str, str]:
+    counts = {
+        SENT_ATTRIBUTE: message.sent_us or 0,
+        FAILURES_ATTRIBUTE: message.failures if failures is None else failures,
+        CRASHES_ATTRIBUTE: message.crashes,
+    }
+    return {ID_ATTRIBUTE: str(message.id)} | {name: str(count) for name, count in counts.items() if count}
+
+
+def _text(message: Message) -> str:
+    return message.body if isinstance(message.body, str) else json.dumps(message.body)

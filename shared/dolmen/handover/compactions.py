@@ -1,0 +1,49 @@
+"""Which tables have more to compact than a function should do: those go to a job on Spark.
+
+A function of 1,769 MB, which is one processor, compacts about 50 MB a second and is stopped after 15 minutes: 32 GiB
+take 11 or 12 of them, and that is a round. What is larger takes several, in which other tables wait, while a job
+spreads over as many processors as the application may have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dolmen.context import Context
+from dolmen.maintenance.compact.compaction import CompactionPlan, compact
+from dolmen.maintenance.compact.plan import MOST_FILES, NEXT_PLAN
+from dolmen.maintenance.debt import debts
+
+FILE_BYTES = 1 << 18
+"""What a file weighs beside its bytes: the time of its requests."""
+
+
+def larger_than(context: Context, limit: int, tables: Collection[str] | None = None) -> list[str]:
+    """The tables that are larger than ``limit`` bytes: no other can have so much to compact. One request.
+
+    Args:
+        tables: their names; None = all.
+    """
+    return [
+        debt.name
+        for debt in debts(context).tables.values()
+        if (tables is None or debt.name in tables) and debt.bytes + debt.files * FILE_BYTES > limit
+    ]
+
+
+def to_compact(context: Context, name: str) -> int:
+    """How many bytes of a table there are to compact, see ``weight_of``: plans it, and does nothing.
+
+    Raises:
+        TableNotFoundError: no such table.
+        CorruptionError: a segment is damaged or missing.
+    """
+    return weight_of(compact(context, name, dry_run=True).plan)
+
+
+def weight_of(plan: CompactionPlan) -> int:
+    """What a plan has to read, with what files cost beside their bytes; of a plan that is full, with those it leaves
+    to the next ones, taken to be like its own. Pure."""
+    read = [group for group in plan.groups if group.bytes_out]  # others lose all their rows unread
+    weight = sum(group.bytes_in + len(group.inputs) * FILE_BYTES for group in read)
+    return weight + weight * plan.left.get(NEXT_PLAN, 0) // MOST_FILES

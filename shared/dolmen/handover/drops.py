@@ -1,0 +1,55 @@
+"""Drops that are not ingested where they are announced, but noted for a job: when they are large, or very many.
+
+A record is written before the message is acknowledged, so nothing is lost whatever becomes of the function or of the
+job; and a drop is applied once by its id, whoever ingests it. See ``handed`` for the records, ``jobs`` for the jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dolmen.database import Database
+from dolmen.errors import Error
+from dolmen.handover.records import HandedDrops
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.drops.outcomes import DropOutcome
+from dolmen.ingest.landing import Landing
+
+
+def hand_over(
+    database: Database,
+    landing: Landing,
+    records: HandedDrops,
+    drops: Sequence[Drop],
+    *,
+    larger_than: int | None,
+    backlog: bool = False,
+) -> dict[int, DropOutcome]:
+    """Writes ONE record of the drops that a job is to ingest. All others are left to the caller.
+
+    A drop that is no file of a table is not handed over, nor one that is in the database already: what may be left to
+    do about it is done where it is announced.
+
+    Args:
+        larger_than: hand over what has more bytes; None = whatever its size, keep it.
+        backlog: hand over everything.
+
+    Returns:
+        By the place in ``drops``, the outcome of each that a job is to ingest: ``handed``, or ``failed`` if the record
+        may not have been written.
+    """
+    chosen = {
+        place: drop
+        for place, drop in enumerate(drops)
+        if (backlog or (larger_than is not None and drop.size > larger_than)) and landing.place(drop) is not None
+    }
+    if not chosen:
+        return {}
+    try:
+        done = database.transaction().applied_before({drop.id for drop in chosen.values()})
+        left = {place: drop for place, drop in chosen.items() if drop.id not in done}
+        if left:
+            records.add(list(left.values()))
+    except Error as error:
+        return {place: DropOutcome(drop, "failed", error=error) for place, drop in chosen.items()}
+    return {place: DropOutcome(drop, "handed") for place, drop in left.items()}

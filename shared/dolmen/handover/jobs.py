@@ -1,0 +1,227 @@
+"""Jobs that the functions start: once, whoever asks for them, at once or again and again.
+
+A job is known by its name, which says what it is for. ``ensure`` starts one unless one of its name is alive. It rests
+on two things that a service must do: two starts with one token are one run, and a run that was started can be asked
+after. The list of runs may lag behind. So the token is a digest of the job and of the last run of its name that is
+ended: callers that see the same list start the same run, and one whose list lags presents a token that was used
+before, gets that very run, sees that it has ended, and goes on from there. What lags for longer costs a run that finds
+nothing to do, never a lost or doubled row: that rests on applied ids, not on this.
+
+A run that failed is not started anew at once, but after a quarter of an hour, and ever more rarely while runs fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from dolmen.errors import Error, StoreUnavailableError
+from dolmen.ingest.redaction import logged_facts
+
+ALIVE = frozenset({"SUBMITTED", "PENDING", "SCHEDULED", "QUEUED", "RUNNING", "CANCELLING"})
+FAILED = frozenset({"FAILED", "CANCELLED"})
+
+_FIRST_WAIT_US = 15 * 60 * 1_000_000
+_LONGEST_WAIT_US = 24 * 3600 * 1_000_000
+_NEW_US = 10 * 1_000_000
+"""A run that is no older is the caller's own (or that of one who called at the same time); clocks differ by less."""
+_MOST_LINKS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be run.
+
+    Args:
+        name: says what for; one run of a name at a time.
+        script: below the place of the jobs, ``load.py``.
+        arguments: for the script.
+    """
+
+    name: str
+    script: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """A run of a job, as the service tells of it.
+
+    Args:
+        state: as EMR Serverless names them.
+        created_us, updated_us: microseconds since the epoch, by the service's clock.
+    """
+
+    id: str
+    name: str
+    state: str
+    created_us: int
+    updated_us: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self.state in ALIVE
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended without having done what it was for."""
+        return self.state in FAILED
+
+
+class JobService(Protocol):
+    """Where jobs run."""
+
+    def runs(self) -> list[JobRun]:
+        """All runs of the last days, alive or ended, in any order; the newest may not be there yet.
+
+        Raises:
+            AccessDeniedError, NotFoundError, StoreUnavailableError: it cannot be told.
+        """
+
+    def start(self, job: Job, token: str) -> str:
+        """Starts a run, unless this token has started one already, and returns its id: of the one or the other.
+
+        Raises:
+            InputError, AccessDeniedError, NotFoundError: refused.
+            StoreUnavailableError: it may have been started; the same call may be made again.
+        """
+
+    def run(self, id_: str) -> JobRun | None:
+        """A run, as it is now; None if nobody knows of it yet.
+
+        Raises:
+            AccessDeniedError, StoreUnavailableError: it cannot be told.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Ensured:
+    """What came of asking for a job.
+
+    Args:
+        outcome: ``started``; ``alive``: one was running, or about to; ``held``: runs have failed, and the next one is
+            not to be started yet.
+        run: its id; of ``held``, the last one's.
+        wait_seconds: of ``held``, for how long.
+    """
+
+    outcome: Literal["started", "alive", "held"]
+    run: str
+    wait_seconds: float = 0
+
+
+def ensure(service: JobService, job: Job, now_us: int) -> Ensured:
+    """Sees to it that a run of this job is alive: see the module's documentation.
+
+    Args:
+        now_us: microseconds since the epoch.
+
+    Raises:
+        AccessDeniedError, InputError, NotFoundError, StoreUnavailableError: it may not have been started. The caller
+            asks again, later.
+    """
+    runs = sorted((run for run in service.runs() if run.name == job.name), key=lambda run: (run.created_us, run.id))
+    for run in reversed(runs):
+        if run.alive:
+            return Ensured("alive", run.id)
+    # Without a last run there is the day: a service need not remember tokens for ever, nor be asked about all of them.
+    before = runs[-1].id if runs else datetime.fromtimestamp(now_us / 1e6, UTC).date().isoformat()
+    for _ in range(_MOST_LINKS):
+        wait_us = _wait_us(runs, now_us)
+        if wait_us > 0:
+            return Ensured("held", runs[-1].id, wait_us / 1e6)
+        id_ = service.start(job, token_of(job, before))
+        found = service.run(id_)
+        if found is None or found.created_us >= now_us - _NEW_US:
+            return Ensured("started", id_)
+        if found.alive:
+            return Ensured("alive", id_)
+        runs, before = [*runs, found], id_
+    raise StoreUnavailableError(f"{job.name}: the last {_MOST_LINKS} runs have ended, and the list of runs shows none")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A job that was asked for, and what came of it: ``ensured``, or the ``error``.
+
+    Args:
+        table: that it is for; None if it is for any.
+    """
+
+    job: Job
+    table: str | None
+    ensured: Ensured | None
+    error: Error | None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a run is known to be alive."""
+        return self.ensured is not None and self.ensured.outcome != "held"
+
+
+def ask(service: JobService, job: Job, now_us: int, table: str | None = None) -> Asked:
+    """As ``ensure``, with an error kept: whatever is not started now is asked for again."""
+    try:
+        return Asked(job, table, ensure(service, job, now_us), None)
+    except Error as error:
+        return Asked(job, table, None, error)
+
+
+def told(asked: Asked) -> tuple[Literal["info", "error"], str, dict[str, Any]]:
+    """What a log says of it: how bad it is, the text, and the named facts."""
+    facts: dict[str, Any] = {"job": asked.job.name} | ({"table": asked.table} if asked.table else {})
+    ensured = asked.ensured
+    if ensured is None:
+        return "error", "job not started", facts | (logged_facts(asked.error) if asked.error else {})
+    facts["run"] = ensured.run
+    if ensured.outcome == "held":
+        return "error", "job held, as its last run failed", facts | {"wait_seconds": round(ensured.wait_seconds)}
+    return "info", f"job {ensured.outcome}", facts
+
+
+def counted(asked: Asked) -> str | None:
+    """The metric that it counts for; None for a job that is alive already."""
+    if asked.ensured is None:
+        return "JobStartsFailed"
+    return {"started": "JobsStarted", "held": "JobsHeld", "alive": None}[asked.ensured.outcome]
+
+
+def token_of(job: Job, before: str) -> str:
+    """The token under which a job is started after the run ``before``: 64 characters."""
+    return sha256(msgspec.json.encode([job.name, job.script, job.arguments, before])).hexdigest()
+
+
+def load_job(database_url: str, handed_url: str) -> Job:
+    """Ingests all drops that are handed over."""
+    arguments = ("--database", database_url, "--handed", handed_url)
+    return Job(f"dolmen-load-{_short(*arguments)}", "load.py", arguments)
+
+
+def compact_job(database_url: str, table: str) -> Job:
+    """Compacts a table."""
+    return Job(
+        f"dolmen-compact-{table}-{_short(database_url)}", "compact.py", ("--database", database_url, "--table", table)
+    )
+
+
+def _short(*texts: str) -> str:
+    return sha256("\n".join(texts).encode()).hexdigest()[:12]
+
+
+def _wait_us(runs: Sequence[JobRun], now_us: int) -> int:
+    """For how long no run is to be started, as the last ones have failed."""
+    failures = 0
+    for run in reversed(runs):
+        if not run.failed:
+            break
+        failures += 1
+    if not failures:
+        return 0
+    pause_us = min(_LONGEST_WAIT_US, _FIRST_WAIT_US << min(failures - 1, 10))
+    return runs[-1].updated_us + pause_us - now_us

@@ -1,0 +1,170 @@
+"""Drops that a function hands over to a job: records that outlive the messages which announced them.
+
+A record is one object, ``<digest>.json``, below a place of its own (``DOLMEN_HANDED_URL``)::
+
+    {"format": 1, "drops": [{"bucket": "...", "key": "...", "size": 1, "etag": "...", "version": null, ...}, ...]}
+
+It is created before its message is acknowledged, and its name is a digest of its content: a message that is delivered
+again writes the same record. Whoever has settled all drops of a record (each is committed, a duplicate, rejected,
+superseded or ignored) removes it; a job that dies leaves it to the next one. What is ingested twice over all that is
+applied once, by ``Drop.id``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import NoReturn
+
+import msgspec
+
+from dolmen.errors import (
+    CorruptionError,
+    InputError,
+    ObjectNotFoundError,
+    StoreUnavailableError,
+    UnsupportedFormatError,
+)
+from dolmen.format.decoding import prepare
+from dolmen.ingest.announcements import Drop
+from dolmen.store.base import ObjectInfo, ObjectStore
+from dolmen.store.create import create
+
+FORMAT = 1
+_NAME = re.compile(r"([0-9a-f]{64})\.json")
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A record: the drops of one or more messages.
+
+    Args:
+        key: its name in the store of records.
+        drops: each once, ordered by their ids.
+    """
+
+    key: str
+    drops: tuple[Drop, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How many records there are, and for how many seconds the oldest has been there; 0 when there is none."""
+
+    records: int
+    age_seconds: float
+
+
+class _Record(msgspec.Struct, forbid_unknown_fields=True):
+    format: int
+    drops: tuple[Drop, ...]
+
+
+class HandedDrops:
+    """The records below one place.
+
+    Args:
+        store: that place; nothing else is to be there, and what is there under other names is left alone.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    @property
+    def url(self) -> str:
+        """Where they are, in the form ``open_store`` takes."""
+        return self._store.url
+
+    def add(self, drops: Sequence[Drop]) -> str:
+        """Writes a record, unless it is there already; once it returns, these drops cannot be forgotten.
+
+        Returns:
+            The record's key.
+
+        Raises:
+            InputError: no drops.
+            StoreUnavailableError, AccessDeniedError: it may not be there.
+        """
+        if not drops:
+            raise InputError("a record of no drops: there is nothing to hand over")
+        each = {drop.id: drop for drop in drops}
+        body = msgspec.json.encode(_Record(FORMAT, tuple(each[id_] for id_ in sorted(each))))
+        key = f"{sha256(body).hexdigest()}.json"
+        create(self._store, key, body, self._store.clock.runtime)
+        return key
+
+    def pending(self) -> Iterator[Handed]:
+        """The records there are when it is called, oldest first by the store's clock.
+
+        One that is gone by the time it is read was settled by another job. One that cannot be read stops no other: it
+        is raised after all the rest.
+
+        Raises:
+            CorruptionError: a record that is not what was written; names it.
+            UnsupportedFormatError: a record of a newer dolmen.
+            StoreUnavailableError, AccessDeniedError: the records cannot be read.
+        """
+        unreadable: CorruptionError | UnsupportedFormatError | None = None
+        for info in sorted(self._listed(), key=lambda info: (info.last_modified_us, info.key)):
+            try:
+                yield self._read(info.key)
+            except ObjectNotFoundError:
+                continue
+            except (CorruptionError, UnsupportedFormatError) as error:
+                unreadable = unreadable or error
+        if unreadable is not None:
+            raise unreadable
+
+    def waiting(self) -> Waiting:
+        """How many records there are and since when: a listing, a request for each thousand."""
+        records, oldest_us = 0, None
+        for info in self._listed():
+            records += 1
+            oldest_us = info.last_modified_us if oldest_us is None else min(oldest_us, info.last_modified_us)
+        age_us = 0 if oldest_us is None else max(0, self._store.clock.now_us - oldest_us)
+        return Waiting(records, age_us / 1e6)
+
+    def settle(self, handed: Handed) -> None:
+        """Removes a record, all of whose drops are settled. One that is gone already is as good.
+
+        Raises:
+            StoreUnavailableError: it may still be there; ingested again, it does no harm.
+        """
+        for outcome in self._store.delete([handed.key]):
+            if outcome.error is not None:
+                raise StoreUnavailableError(f"cannot remove {self.url}/{outcome.key}: {outcome.error}")
+
+    def _listed(self) -> Iterator[ObjectInfo]:
+        return (info for info in self._store.list("") if _NAME.fullmatch(info.key))
+
+    def _read(self, key: str) -> Handed:
+        body = self._store.get(key).body
+        if f"{sha256(body).hexdigest()}.json" != key:
+            raise CorruptionError(key, "its content is not that which its name is a digest of")
+        try:
+            record = msgspec.json.decode(body, type=_Record)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            _refuse(key, body, error)
+        if record.format != FORMAT:
+            _refuse(key, body, None)
+        return Handed(key, record.drops)
+
+
+class _AnyRecord(msgspec.Struct):
+    format: int
+
+
+prepare(_Record, _AnyRecord)
+
+
+def _refuse(key: str, body: bytes, error: Exception | None) -> NoReturn:
+    """Says of a record that cannot be read whether a newer dolmen wrote it, or nobody."""
+    try:
+        found = msgspec.json.decode(body, type=_AnyRecord).format
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = FORMAT
+    if found > FORMAT:
+        raise UnsupportedFormatError(f"{key} is a record of format {found}; this dolmen knows {FORMAT}: upgrade it")
+    raise CorruptionError(key, f"not a record of drops: {error or f'format {found}'}")

@@ -1,0 +1,88 @@
+"""What the schedule does about jobs: starts those that are due, and says what they do instead of the function.
+
+The ingest function starts a job when it hands drops over; but that job may have been listing its records at this very
+moment, or have died, or could not be started. So each round looks whether there are records and nobody who reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from dolmen.database import Database
+from dolmen.errors import Error, StoreUnavailableError
+from dolmen.handover.compactions import larger_than, to_compact
+from dolmen.handover.jobs import Asked, JobService, ask, compact_job, load_job
+from dolmen.handover.records import HandedDrops, Waiting
+from dolmen.handover.settings import JobSettings
+
+
+@dataclass(frozen=True)
+class JobRound:
+    """What a round found and did about jobs.
+
+    Args:
+        waiting: the records of drops that were handed over; None if they could not be listed.
+        compacted_elsewhere: tables that a job compacts.
+        asked: the jobs that were asked for.
+        errors: why something could not be told.
+    """
+
+    waiting: Waiting | None
+    compacted_elsewhere: tuple[str, ...]
+    asked: tuple[Asked, ...]
+    errors: tuple[Error, ...]
+
+
+def job_round(
+    database: Database,
+    settings: JobSettings,
+    service: JobService,
+    records: HandedDrops,
+    *,
+    tables: Collection[str] | None = None,
+    compacting: bool = True,
+    tell: Callable[[Asked], None] = lambda asked: None,
+) -> JobRound:
+    """Starts what is due. Raises nothing of dolmen's: what fails is told, left to the function, or to the next round.
+
+    Args:
+        tables: whose compaction may be handed over; None = all.
+        compacting: whether any may.
+        tell: called after each job that was asked for.
+    """
+    asked: list[Asked] = []
+    errors: list[Error] = []
+    waiting = None
+
+    def ask_for(each: Asked) -> bool:
+        asked.append(each)
+        tell(each)
+        return each.under_way
+
+    def is_unreachable() -> bool:
+        """Whether the service did not answer: each further request of this round would wait in vain too."""
+        return any(isinstance(each.error, StoreUnavailableError) for each in asked)
+
+    try:
+        waiting = records.waiting()
+    except Error as error:
+        errors.append(error)
+    if waiting is not None and waiting.records:
+        ask_for(ask(service, load_job(database.url, records.url), database.runtime.clock_us()))
+    elsewhere: list[str] = []
+    try:
+        # Tables are left to a job that is alive also when little is left to do: both would rewrite the same files.
+        asking = compacting and not is_unreachable()
+        alive = {run.name for run in service.runs() if run.alive} if asking else set()
+        elsewhere += (name for name in database.tables() if alive and compact_job(database.url, name).name in alive)
+        for name in larger_than(database.context, settings.compact_bytes, tables) if asking else ():
+            if is_unreachable():
+                break
+            if name in elsewhere or to_compact(database.context, name) <= settings.compact_bytes:
+                continue
+            if ask_for(ask(service, compact_job(database.url, name), database.runtime.clock_us(), name)):
+                elsewhere.append(name)
+    except Error as error:
+        errors.append(error)
+    return JobRound(waiting, tuple(elsewhere), tuple(asked), tuple(errors))

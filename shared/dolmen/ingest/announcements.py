@@ -1,0 +1,326 @@
+"""What a function is told: events of S3, EventBridge and SQS as messages with the drops they announce.
+
+Understood are, each directly or as the body of an SQS record (and there also inside an SNS notification):
+
+* S3 event notifications, with any number of records. Their keys are URL-encoded, with ``+`` for a space
+  (docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html).
+* EventBridge's "Object Created" events of ``aws.s3``. Their keys are NOT encoded
+  (docs.aws.amazon.com/AmazonS3/latest/userguide/ev-events.html).
+* ``s3:TestEvent``, which S3 sends once when notifications are switched on: announces nothing.
+
+Events other than the creation of an object announce nothing either. Pure: asks nothing of the network.
+
+What an event says is not trusted: a bucket is named as buckets are, a key is Unicode text that S3 would take, ETag,
+version and sequencer are short printable ASCII (an id is made of them, in which ``#`` separates). Nothing here makes a
+path of a key: that a table's name in it is one is checked where it is read (``landing``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import unquote_plus
+
+from dolmen.ingest.redaction import MessageError
+
+MAX_BODY_BYTES = 1 << 20
+"""The largest notification looked at: as large as an SQS message can be."""
+MAX_KEY_BYTES = 1024
+MAX_TAG_LENGTH = 1024
+"""Of an ETag, a version's id and a sequencer: S3's version ids have at most so many characters."""
+MAX_SIZE = 1 << 53
+"""What a JSON number holds exactly, and far beyond any object."""
+MAX_TRIES_TOGETHER = 2
+"""How often a message may take part in a batch before it is handled alone."""
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")
+_TAG = re.compile(rf"[!-\"$-~]{{0,{MAX_TAG_LENGTH}}}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_COUNT = re.compile(r"[0-9]{1,17}")
+_ATTRIBUTE = re.compile(r"[0-9A-Za-z_-]{1,100}")
+
+ID_ATTRIBUTE = "dolmen.id"
+SENT_ATTRIBUTE = "dolmen.sent"
+FAILURES_ATTRIBUTE = "dolmen.failures"
+CRASHES_ATTRIBUTE = "dolmen.crashes"
+"""What a message that was sent anew says of itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """An object that was created in a landing bucket.
+
+    Args:
+        bucket, key: where; the key as S3 knows it, not encoded.
+        size: in bytes, as the event tells; 0 if it does not.
+        etag: without quotes; empty only where there is a version.
+        version: the id of the object's version; None in a bucket that keeps none.
+        sequencer: orders the events of one key.
+        created_us: when it was created, microseconds since the epoch, if the event says so.
+    """
+
+    bucket: str
+    key: str
+    size: int
+    etag: str
+    version: str | None = None
+    sequencer: str | None = None
+    created_us: int | None = None
+
+    @property
+    def source(self) -> str:
+        """Its URL."""
+        return f"s3://{self.bucket}/{self.key}"
+
+    @property
+    def id(self) -> str:
+        """Under which it is applied exactly once: the same content dropped again is another drop in a bucket with
+        versions, and the same one in a bucket without."""
+        return f"{self.source}#{self.version or self.etag}"
+
+    @property
+    def digest(self) -> str:
+        """What its content is known by, where it is applied."""
+        return self.etag or self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is acknowledged or delivered again as one.
+
+    A message that was sent anew (``deliveries``) keeps its id, its time and its counts in attributes: SQS gives the
+    copy an id of its own, and counts from 1.
+
+    Args:
+        id: the SQS message id under which it was sent first; None for an event that came without a queue.
+        body: the text of an SQS record, or the event itself; None for a record that has none.
+        tries: how often it was delivered by now without having been postponed, from 1.
+        delivery: the SQS message id of this copy, which the answer names; None where it is ``id``.
+        failures: how often it has failed and was sent anew for that.
+        crashes: how often it was delivered and nobody said what became of it, for the function died.
+        sent_us: when it was sent first, microseconds since the epoch, if that is known.
+        receipt: stands for this delivery at the queue.
+    """
+
+    id: str | None
+    body: str | Mapping[str, Any] | None
+    tries: int = 1
+    delivery: str | None = None
+    failures: int = 0
+    crashes: int = 0
+    sent_us: int | None = None
+    receipt: str | None = None
+
+    @property
+    def answer_id(self) -> str | None:
+        """What the answer to SQS calls it."""
+        return self.id if self.delivery is None else self.delivery
+
+
+def messages(event: Any) -> list[Message]:
+    """The messages of an invocation: the records of an SQS event, else the event itself as the only one.
+
+    A record of an SQS event that is none becomes a message without a body, which fails where it is read, alone.
+
+    Raises:
+        InputError: no event at all.
+    """
+    if not isinstance(event, Mapping):
+        raise MessageError(f"an event is a JSON object, not {type(event).__name__}")
+    records = event.get("Records")
+    if not isinstance(records, list) or not any(_is_sqs(record) for record in records):
+        return [Message(None, event)]
+    return [_sqs_message(record) for record in records]
+
+
+def isolate(batch: list[Message]) -> Iterator[list[Message]]:
+    """The groups in which to handle a batch.
+
+    A message that fails properly fails alone. One that takes the whole process down (by its size, say) fails its
+    batch, and would do so until the queue gives all of it up: so what was delivered several times before comes after
+    the rest, and each on its own.
+    """
+    fresh = [message for message in batch if message.tries <= MAX_TRIES_TOGETHER]
+    if fresh:
+        yield fresh
+    for message in batch:
+        if message.tries > MAX_TRIES_TOGETHER:
+            yield [message]
+
+
+def drops_of(message: Message) -> tuple[list[Drop], MessageError | None]:
+    """The drops that a message announces, and what is wrong with the first of its records that cannot be read.
+
+    Good records beside a bad one count: the message then comes again, and they are applied once all the same.
+    """
+    drops: list[Drop] = []
+    try:
+        notification = _notification(message.body)
+        if notification.get("Event") == "s3:TestEvent":
+            return [], None
+        if "detail-type" in notification:
+            drop = _from_eventbridge(notification)
+            return ([drop] if drop else []), None
+        records = notification.get("Records")
+        if not isinstance(records, list):
+            raise MessageError("neither a notification of S3 nor an event of EventBridge: it has no list 'Records'")
+    except MessageError as error:
+        return [], error
+    first_error: MessageError | None = None
+    for place, record in enumerate(records, 1):
+        try:
+            if drop := _from_s3(record):
+                drops.append(drop)
+        except MessageError as error:
+            first_error = first_error or error.at(f"record {place}")
+    return drops, first_error
+
+
+def _is_sqs(record: Any) -> bool:
+    return isinstance(record, Mapping) and record.get("eventSource") == "aws:sqs"
+
+
+def _sqs_message(record: Any) -> Message:
+    if not isinstance(record, Mapping):
+        return Message(None, None)
+    id_, body, receipt = record.get("messageId"), record.get("body"), record.get("receiptHandle")
+    delivery = id_ if isinstance(id_, str) and id_ else None
+    sound = _is_sqs(record) and isinstance(body, str)
+    unanswered = max(0, _number(record, "attributes", "ApproximateReceiveCount", 1) - 1)
+    failures = _number(record, "messageAttributes", FAILURES_ATTRIBUTE)
+    crashes = _number(record, "messageAttributes", CRASHES_ATTRIBUTE) + unanswered
+    sent_ms = _number(record, "attributes", "SentTimestamp")
+    return Message(
+        _attribute(record, "messageAttributes", ID_ATTRIBUTE) or delivery,
+        body if sound else None,
+        1 + failures + crashes,
+        delivery,
+        failures,
+        crashes,
+        _number(record, "messageAttributes", SENT_ATTRIBUTE) or sent_ms * 1000 or None,
+        receipt if isinstance(receipt, str) and receipt else None,
+    )
+
+
+def _attribute(record: Mapping[str, Any], kind: str, name: str) -> str:
+    """An attribute of a record, of SQS's own or of the sender's; empty if there is none."""
+    attributes = record.get(kind)
+    value = attributes.get(name) if isinstance(attributes, Mapping) else None
+    if isinstance(value, Mapping):
+        value = value.get("stringValue")
+    return value if isinstance(value, str) and _ATTRIBUTE.fullmatch(value) else ""
+
+
+def _number(record: Mapping[str, Any], kind: str, name: str, default: int = 0) -> int:
+    text = _attribute(record, kind, name)
+    return int(text) if _COUNT.fullmatch(text) else default
+
+
+def _notification(body: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if body is None:
+        raise MessageError("a record of an SQS event without eventSource or body")
+    document: Any = body
+    for _ in range(2):  # SNS wraps once
+        if isinstance(document, str):
+            document = _json(document)
+        if not isinstance(document, Mapping):
+            raise MessageError(f"a notification is a JSON object, not {type(document).__name__}")
+        if document.get("Type") != "Notification" or not isinstance(document.get("Message"), str):
+            break
+        document = document["Message"]
+    if not isinstance(document, Mapping):
+        raise MessageError("an SNS notification inside another")
+    return document
+
+
+def _json(text: str) -> Any:
+    if len(text) > MAX_BODY_BYTES:
+        raise MessageError(f"a notification of {len(text):,} characters: at most {MAX_BODY_BYTES:,} are read")
+    try:
+        return json.loads(text, object_pairs_hook=_members)
+    except RecursionError:
+        raise MessageError("a notification that is nested too deeply") from None
+    except ValueError as error:
+        raise error if isinstance(error, MessageError) else MessageError(f"not JSON{_place(error)}") from None
+
+
+def _place(error: ValueError) -> str:
+    return f": {error}" if isinstance(error, json.JSONDecodeError) else ": a number of too many digits"
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise MessageError("a member stands in an object of the notification twice")
+    return members
+
+
+def _from_s3(record: Any) -> Drop | None:
+    record = _member(record, "", Mapping)
+    source = record.get("eventSource")
+    if not isinstance(source, str) or not source.endswith(":s3"):  # "aws:s3", "minio:s3"
+        raise MessageError("eventSource is {}, not 'aws:s3'", source)
+    name = _member(record, "eventName", str)
+    if not name.removeprefix("s3:").startswith("ObjectCreated:"):
+        return None
+    s3 = _member(record, "s3", Mapping)
+    described = _member(s3, "object", Mapping)
+    try:
+        key = unquote_plus(_member(described, "key", str), errors="strict")
+    except UnicodeDecodeError:
+        raise MessageError("key {} is not URL-encoded UTF-8", described["key"]) from None
+    return _drop(_member(s3, "bucket", Mapping), described, key, "eTag", "versionId", record.get("eventTime"))
+
+
+def _from_eventbridge(event: Mapping[str, Any]) -> Drop | None:
+    if event.get("source") != "aws.s3":
+        raise MessageError("an event of {}, not of 'aws.s3'", event.get("source"))
+    if _member(event, "detail-type", str) != "Object Created":
+        return None
+    detail = _member(event, "detail", Mapping)
+    described = _member(detail, "object", Mapping)
+    bucket, key = _member(detail, "bucket", Mapping), _member(described, "key", str)
+    return _drop(bucket, described, key, "etag", "version-id", event.get("time"))
+
+
+def _drop(bucket: Any, described: Any, key: str, etag_name: str, version_name: str, time: Any) -> Drop:
+    size, etag, version = described.get("size", 0), described.get(etag_name, ""), described.get(version_name)
+    sequencer = described.get("sequencer")
+    name = _member(bucket, "name", str)
+    if not _BUCKET.fullmatch(name):
+        raise MessageError("bucket name {}", name)
+    if not key or len(key.encode("utf-8", "surrogatepass")) > MAX_KEY_BYTES:
+        raise MessageError(f"a key of {len(key)} characters")
+    if any("\ud800" <= character <= "\udfff" for character in key):
+        raise MessageError("key {} is not Unicode text", key)
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MAX_SIZE:
+        raise MessageError("size {} of key {}", size, key)
+    for tag in (etag, version, sequencer):
+        if tag is not None and not (isinstance(tag, str) and _TAG.fullmatch(tag)):
+            raise MessageError(f"{etag_name}, {version_name} or sequencer of key {{}} is not text as S3 writes it", key)
+    etag = (etag or "").strip('"')
+    version = None if version in ("", "null") else version  # "null": written while versioning is suspended
+    if not etag and version is None:
+        raise MessageError(f"key {{}} comes with neither {etag_name} nor {version_name}: it cannot be identified", key)
+    return Drop(name, key, size, etag, version, sequencer, _microseconds(time))
+
+
+def _microseconds(time: Any) -> int | None:
+    """A time as AWS writes it; None for what is none: it is only good for measuring how late an event is."""
+    try:
+        moment = datetime.fromisoformat(time)
+    except (TypeError, ValueError):
+        return None
+    return None if moment.tzinfo is None else (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _member(holder: Any, name: str, kind: type) -> Any:
+    value = holder.get(name) if name else holder
+    if not isinstance(value, kind):
+        wanted = "text" if kind is str else "an object"
+        raise MessageError(f"{name or 'a record'} is {'missing' if value is None else f'not {wanted}'}")
+    return value

@@ -1,0 +1,1 @@
+"""Delete requests: messages become tombstones, and their outcomes can be asked for."""

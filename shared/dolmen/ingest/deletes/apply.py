@@ -1,0 +1,68 @@
+"""Delete requests become tombstones: a batch of them is one commit, each request is in it once and whole, or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dolmen.database import Database
+from dolmen.ingest.batch import Outcome, Request, apply_together
+from dolmen.ingest.deletes.requests import DeleteRequest
+from dolmen.results import Commit
+from dolmen.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What became of a batch of requests: an outcome for each, in their order, and the commit, if there was one.
+
+    ``seen`` is the transaction it was made in.
+    """
+
+    outcomes: list[Outcome]
+    commit: Commit | None
+    seen: Transaction | None = None
+
+
+def apply_deletes(
+    database: Database, requests: Sequence[DeleteRequest], *, out_of_time: Callable[[], bool] = lambda: False
+) -> Deleted:
+    """Applies delete requests in ONE commit, each over all of its tables or not at all.
+
+    A request that cannot be applied (no such table or column, a predicate that cannot be read) is refused, alone.
+
+    Args:
+        out_of_time: once it is true, requests not begun yet are postponed.
+    """
+    folded = apply_together(
+        database,
+        "delete",
+        [Request(request.id, request.digest, _statements(request)) for request in requests],
+        out_of_time=out_of_time,
+    )
+    return Deleted(folded.outcomes, folded.commit, folded.seen)
+
+
+def contents(request: DeleteRequest) -> list[Any]:
+    """All that a request says of rows: what an error may quote."""
+    return [[delete.where, delete.keys, delete.on] for delete in request.deletes]
+
+
+def names_for(seen: Transaction | None, request: DeleteRequest) -> frozenset[str]:
+    """The names of a request's tables, and of their columns, as far as there are such tables."""
+    tables = {delete.table for delete in request.deletes}
+    there = [name for name in tables if seen is not None and name in seen.manifest.tables]
+    columns = (field.name for name in there for field in seen.entry(name).schema.fields) if seen is not None else ()
+    return frozenset(tables).union(columns)
+
+
+def _statements(request: DeleteRequest) -> Callable[[Transaction], bool]:
+    def state(transaction: Transaction) -> bool:
+        for delete in request.deletes:
+            transaction.table(delete.table).delete(
+                delete.where, keys=delete.keys, on=delete.on, mode=delete.mode, request=request.id
+            )
+        return True
+
+    return state

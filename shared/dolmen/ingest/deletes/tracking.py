@@ -1,0 +1,174 @@
+"""Delete requests on their way: what a message says, whether it can be applied, and what became of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from dolmen.database import Database
+from dolmen.errors import AppliedIdError, InputError, LimitError
+from dolmen.ingest.deletes.requests import DeleteRequest, parse_request
+from dolmen.ingest.queues import MAX_FILE_BYTES, DirectoryQueue, Queue
+from dolmen.mutation import key_fields
+
+State = Literal["applied", "waiting", "failed", "unknown"]
+
+
+def compose(
+    tables: Sequence[str],
+    *,
+    where: str | None = None,
+    keys: pa.Table | list[Any] | None = None,
+    on: Sequence[str] | None = None,
+    mode: str = "tombstone",
+    request_id: str,
+) -> str:
+    """The message that asks for a delete, checked as the function will check it.
+
+    Args:
+        tables: one, or several for one atomic delete of the same from each.
+        keys: values, or lists of them for a key of several columns; or a table of the key's columns, which ``on``
+            names in their order.
+
+    Raises:
+        InputError: it is no request; says what to correct.
+    """
+    said: dict[str, Any] = {"table": tables[0]} if len(tables) == 1 else {"tables": list(tables)}
+    if where is not None:
+        said["where"] = where
+    if keys is not None:
+        said["keys"] = _values(keys) if isinstance(keys, pa.Table) else keys
+    if on is not None:
+        said["on"] = list(on)
+    if mode != "tombstone":
+        said["mode"] = mode
+    body = json.dumps({**said, "request_id": request_id}, separators=(",", ":"))
+    parse_request(body, None)
+    return body
+
+
+def check(database: Database, request: DeleteRequest) -> int:
+    """Makes sure that a request can be applied to the newest version, and changes nothing.
+
+    Returns:
+        the version that was looked at.
+
+    Raises:
+        AppliedIdError: another request was applied under this id.
+        InputError, NotFoundError: no such table or column, a predicate or keys that do not fit.
+    """
+    transaction = database.transaction()
+    before = transaction.applied_before([request.id]).get(request.id)
+    if before is not None and before.digest != request.digest:
+        raise AppliedIdError(f"version {before.version} has applied another request under the id {request.id!r}")
+    for delete in request.deletes:
+        transaction.table(delete.table).delete(delete.where, keys=delete.keys, on=delete.on)
+    return transaction.base.version  # which is given up here, before anything of it is uploaded
+
+
+def typed_keys(database: Database, table: str, texts: Sequence[str], on: Sequence[str] | None) -> list[Any]:
+    """Texts as values of a table's key, which has one column: ``7`` is a number only where the column's values are."""
+    fields = key_fields(database.transaction().entry(table), on)
+    if len(fields) != 1:
+        raise InputError("--keys takes values of one column; give --keys-file for keys of several")
+    try:
+        return _values(pa.table([pa.array(texts).cast(fields[0].arrow_type)], names=[fields[0].name]))
+    except pa.ArrowInvalid as error:
+        raise InputError(f"--keys: {error}") from error
+
+
+def too_large(body: str, queue: Queue) -> None:
+    """Raises LimitError when a message is too large for a queue, and says what to do instead."""
+    size = len(body.encode())
+    if size <= queue.max_bytes:
+        return
+    keys = sum(len(delete.keys or ()) for delete in parse_request(body, None).deletes)
+    part = max(1, keys * queue.max_bytes // size * 9 // 10)
+    raise LimitError(
+        f"the request has {size:,} bytes, and {queue.url} takes messages of {queue.max_bytes:,}: "
+        + (f"send at most about {part:,} keys in a request, each under an id of its own, " if keys else "shorten it, ")
+        + "say with --where what they have in common, or apply it directly with 'dolmen delete'"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStatus:
+    """What is known of a request.
+
+    Args:
+        state: ``applied``, by ``version``; ``waiting`` in the queue; ``failed``: given up, for ``reason``; ``unknown``:
+            not applied, or so long ago that it is forgotten. A queue of SQS cannot be looked into, so there it may be
+            waiting, or be among the dead letters.
+    """
+
+    id: str
+    state: State
+    version: int | None = None
+    reason: str | None = None
+
+
+def status_of(database: Database, ids: Sequence[str], queue: Queue | None = None) -> list[RequestStatus]:
+    """What became of requests, in their order: two requests for all of them, more only for old ids.
+
+    Args:
+        queue: where they were put; one of a directory is looked through.
+    """
+    letters = dict(_letters(queue, frozenset(ids))) if isinstance(queue, DirectoryQueue) else {}
+    applied = database.transaction().applied_before(ids)  # after the queue: on its way between them it is in both
+    statuses = []
+    for id_ in ids:
+        if id_ in applied:
+            statuses.append(RequestStatus(id_, "applied", applied[id_].version))
+        else:
+            state, reason = letters.get(id_, ("unknown", None))
+            statuses.append(RequestStatus(id_, state, reason=reason))
+    return statuses
+
+
+def _letters(queue: DirectoryQueue, ids: frozenset[str]) -> Iterator[tuple[str, tuple[State, str | None]]]:
+    """The requests that lie in a directory, given up ones first: one that was sent again is waiting."""
+    for path in sorted(queue.dead_letters.glob("delete-*.json")):
+        letter = _read(path)
+        id_ = _id_in(letter.get("body")) or letter.get("message_id")
+        if id_ in ids:
+            yield str(id_), ("failed", str(letter.get("reason")))
+    for path in (*queue.root.glob("[!.]*.json"), *(queue.root / ".claimed").glob("*.json")):
+        id_ = _read(path).get("request_id")
+        if id_ in ids:
+            yield str(id_), ("waiting", None)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """An object in a file; an empty one if there is none that can be read."""
+    try:
+        if path.stat().st_size > 2 * MAX_FILE_BYTES:
+            return {}
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):  # gone meanwhile, or no JSON, which the function says itself
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _id_in(body: Any) -> Any:
+    try:
+        said = json.loads(body) if isinstance(body, str) else body
+    except (ValueError, RecursionError):
+        return None
+    return said.get("request_id") if isinstance(said, dict) else None
+
+
+def _values(keys: pa.Table) -> list[Any]:
+    """Keys as JSON has them: of types whose values it can say."""
+    for field in keys.schema:
+        if not (pa.types.is_integer(field.type) or pa.types.is_string(field.type) or pa.types.is_boolean(field.type)):
+            raise InputError(
+                f"keys of column {field.name!r} are {field.type}, which a message has no form for: "
+                "say the same with --where, or use 'dolmen delete'"
+            )
+    columns = [column.to_pylist() for column in keys.columns]
+    return columns[0] if len(columns) == 1 else [list(row) for row in zip(*columns, strict=True)]

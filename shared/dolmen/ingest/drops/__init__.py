@@ -1,0 +1,1 @@
+"""Dropped files become rows, each exactly once."""

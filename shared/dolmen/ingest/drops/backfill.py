@@ -1,0 +1,214 @@
+"""Files that were there before anybody listened, as the drops that their events would have announced.
+
+A drop found by listing has the id that the object's own event has or had: its newest version's in a bucket that keeps
+versions, else its ETag. So a backfill may be repeated, and overlap with live events: each file is ingested once. What
+it lacks is the event's sequencer, which makes it a new try for a file that was rejected before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote_plus
+
+from dolmen.errors import InputError, NotFoundError
+from dolmen.format.layout import check_table_name
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.landing import PREFIX, REJECTED, Landing
+from dolmen.runtime import Runtime, shared_runtime
+from dolmen.store.local.store import LocalStore
+from dolmen.store.url import open_store
+
+DIRECTORY_BUCKET = "local"
+"""The bucket's name in events of a directory, as the local pipeline has it."""
+
+MAX_RECORDS = 20
+"""Of one message. The function takes 100 messages at a time and must get through them in half its time."""
+MAX_MESSAGE_BYTES = 256 << 10
+"""So that a queue that was set up before SQS took a megabyte takes it, too."""
+MAX_DATA_BYTES = 64 << 20
+"""Of the files of one message: a large file has one of its own, as S3 would send it."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A place to look for files in.
+
+    Args:
+        landing: says which of them are drops.
+        bucket: of S3, or the name that events of a directory have.
+        prefixes: what keys begin with, in order; each is listed in turn.
+    """
+
+    landing: Landing
+    bucket: str
+    prefixes: tuple[str, ...]
+    runtime: Runtime
+
+    @classmethod
+    def of(
+        cls,
+        url: str,
+        *,
+        database: str = "",
+        tables: Sequence[str] = (),
+        landing_prefix: str = PREFIX,
+        rejected_url: str | None = None,
+        runtime: Runtime | None = None,
+    ) -> Source:
+        """The place that a URL names.
+
+        Args:
+            url: ``s3://bucket/folder``, or with ``*`` at its end all keys that begin so; or a directory that has one
+                directory for each table.
+            database: its URL: its own objects are never taken for drops.
+            tables: look for files of these alone.
+            landing_prefix: what the keys of drops start with in a bucket.
+            rejected_url: where rejects go: never taken for drops either.
+
+        Raises:
+            InputError: keys below the URL can't be drops.
+            NotFoundError: there is no such directory.
+        """
+        runtime = runtime or shared_runtime()
+        database = open_store(database, runtime).url if database else ""
+        for table in tables:
+            check_table_name(table)
+        scheme, separator, rest = url.partition("://")
+        if separator and scheme != "file":
+            bucket, _, path = rest.partition("/")
+            if scheme != "s3" or not bucket:
+                raise InputError(f"{url!r}: give s3://bucket/prefix, or a directory")
+            landing_prefix = f"{landing_prefix.strip('/')}/" if landing_prefix.strip("/") else ""
+            wanted = _prefix(path)
+            if not wanted.startswith(landing_prefix) and not landing_prefix.startswith(wanted):
+                raise InputError(
+                    f"{url!r}: only what lies under {landing_prefix!r} becomes rows, as {landing_prefix}<table>/...: "
+                    "copy the files there, or say where this landing place begins (--landing-prefix)"
+                )
+            landing = Landing(database, landing_prefix, None, rejected_url, runtime)
+            return cls(landing, bucket, _narrowed(wanted, landing_prefix, tables), runtime)
+        directory = Path(rest if separator else url).expanduser().absolute()
+        if not directory.is_dir():
+            raise NotFoundError(f"there is no directory {str(directory)!r}")
+        if (directory / "landing").is_dir():
+            raise InputError(f"{url!r} has a directory 'landing': if its tables are in there, give that one")
+        rejects = rejected_url or str(directory.parent / REJECTED)
+        landing = Landing(database, "", directory.as_uri(), rejects, runtime)
+        return cls(landing, DIRECTORY_BUCKET, _narrowed("", "", tables), runtime)
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is one of this machine."""
+        return self.landing.url is not None
+
+    def drops(self, start_after: str = "") -> Iterator[Drop | None]:
+        """All files in key order, as drops; None for each that can be none. Holds a page of the listing at a time.
+
+        Args:
+            start_after: only those whose key comes after this one.
+        """
+        for prefix in self.prefixes:
+            for drop in self._listed(prefix, start_after):
+                yield drop if self._is_one(drop) else None
+
+    def _listed(self, prefix: str, start_after: str) -> Iterator[Drop]:
+        if self.landing.url is not None:
+            directory = open_store(self.landing.url, self.runtime)
+            assert isinstance(directory, LocalStore)
+            for info in directory.list(prefix, start_after):
+                yield Drop(self.bucket, info.key, info.size, info.etag)
+            return
+        from dolmen.store.s3.store import S3Store  # boto3 is an extra, and slow to import
+        from dolmen.store.s3.versions import newest_versions
+
+        store = open_store(f"s3://{self.bucket}", self.runtime)
+        assert isinstance(store, S3Store)
+        for info, version in newest_versions(store, prefix, start_after):
+            yield Drop(self.bucket, info.key, info.size, info.etag.strip('"'), version)
+
+    def _is_one(self, drop: Drop) -> bool:
+        place = self.landing.place(drop)
+        if place is None:
+            return False
+        try:
+            return bool(place.table)
+        except InputError:  # not in a directory that names a table
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """A message, and the drops that it announces."""
+
+    body: str
+    drops: tuple[Drop, ...]
+
+
+def packets(drops: Iterable[Drop], *, max_records: int = MAX_RECORDS) -> Iterator[Packet]:
+    """Puts drops into messages, in their order."""
+    for group in groups(drops, max_records, MAX_DATA_BYTES):
+        records = [_record(drop) for drop in group]
+        room = MAX_MESSAGE_BYTES - 16
+        start = size = 0
+        for place, record in enumerate(records):
+            if size + len(record) + 1 > room and place > start:
+                yield Packet(_notification(records[start:place]), tuple(group[start:place]))
+                start, size = place, 0
+            size += len(record) + 1
+        yield Packet(_notification(records[start:]), tuple(group[start:]))
+
+
+def groups(drops: Iterable[Drop], max_files: int, max_bytes: int) -> Iterator[list[Drop]]:
+    """Drops in groups of so many files and so many bytes; a larger file is a group of its own."""
+    group: list[Drop] = []
+    total = 0
+    for drop in drops:
+        if group and (len(group) == max_files or total + drop.size > max_bytes):
+            yield group
+            group, total = [], 0
+        group.append(drop)
+        total += drop.size
+    if group:
+        yield group
+
+
+def _record(drop: Drop) -> str:
+    """What S3 would send: docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html.
+
+    Without the time of the event: files that have lain there for a year do not mean that ingest lags by a year.
+    """
+    described: dict[str, object] = {"key": quote_plus(drop.key, safe="/"), "size": drop.size, "eTag": drop.etag}
+    if drop.version is not None:
+        described["versionId"] = drop.version
+    bucket = {"name": drop.bucket, "arn": f"arn:aws:s3:::{drop.bucket}"}
+    record = {
+        "eventVersion": "2.1",
+        "eventSource": "aws:s3",
+        "eventName": "ObjectCreated:Put",
+        "s3": {"s3SchemaVersion": "1.0", "configurationId": "backfill", "bucket": bucket, "object": described},
+    }
+    return json.dumps(record, separators=(",", ":"))
+
+
+def _notification(records: Sequence[str]) -> str:
+    return '{"Records":[' + ",".join(records) + "]}"
+
+
+def _prefix(path: str) -> str:
+    """Of keys: a folder's ends with ``/``, so that ``events`` does not find ``events2``."""
+    if path.endswith("*"):
+        return path[:-1]
+    return f"{path.strip('/')}/" if path.strip("/") else ""
+
+
+def _narrowed(wanted: str, landing_prefix: str, tables: Sequence[str]) -> tuple[str, ...]:
+    """The prefixes to list: of ``wanted`` and the landing place the narrower one, and of its tables these."""
+    narrow = max(wanted, landing_prefix, key=len)
+    if not tables:
+        return (narrow,)
+    folders = sorted(f"{landing_prefix}{table}/" for table in set(tables))
+    meeting = [folder for folder in folders if folder.startswith(narrow) or narrow.startswith(folder)]
+    return tuple(max(folder, narrow, key=len) for folder in meeting)

@@ -1,0 +1,123 @@
+"""Dropped files become rows: a batch of them is one commit, each file is in it once and whole, or not at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from dolmen.database import Database
+from dolmen.errors import Error, TableExistsError
+from dolmen.format.ingest_properties import IngestSettings
+from dolmen.format.ingest_properties import Landing as Policy
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.batch import Request, apply_together
+from dolmen.ingest.drops.disposal import dispose
+from dolmen.ingest.drops.ingestion import Ingestion
+from dolmen.ingest.drops.outcomes import DropOutcome, Ingested
+from dolmen.ingest.formats.formats import detect, infer
+from dolmen.ingest.formats.options import ReadOptions
+from dolmen.ingest.landing import Landing
+from dolmen.ingest.rejects.refuted import look_for_commits, look_for_reports
+from dolmen.transaction import Transaction
+
+
+def ingest_drops(
+    database: Database,
+    landing: Landing,
+    drops: Sequence[Drop],
+    *,
+    auto_create: bool = False,
+    max_bytes: int | None = None,
+    out_of_time: Callable[[], bool] = lambda: False,
+    time_left: Callable[[], float] = lambda: math.inf,
+) -> Ingested:
+    """Ingests files into the tables that their places name, in ONE commit, as the tables' properties say.
+
+    A file that cannot be read (damaged, malformed, not of the table's schema, or for a table that does not exist)
+    goes to the rejects, with the reason. What only fails for the moment is reported as failed, to be delivered again.
+
+    Args:
+        auto_create: create a table that does not exist, with the schema that its first readable file of the batch
+            has. That is a commit of its own, before the rows: when two do it at once, both use what one committed.
+        max_bytes: what one file may hold once it is unpacked; one that holds more is rejected.
+        out_of_time: once it is true, files not begun yet are postponed.
+        time_left: seconds until this must have ended: a reject that cannot be copied in time stays where it is.
+    """
+    outcomes: dict[int, DropOutcome] = {}
+    ingestions: dict[int, Ingestion] = {}
+    for index, drop in enumerate(drops):
+        place = landing.place(drop)
+        if place is None:
+            outcomes[index] = DropOutcome(drop, "ignored")
+        else:
+            ingestions[index] = Ingestion(database, landing, drop, place, max_bytes, time_left)
+    if auto_create and ingestions:
+        _create_tables(database, list(ingestions.values()))
+    requests = [Request(each.drop.id, each.drop.digest, each.state) for each in ingestions.values()]
+    folded = apply_together(database, "ingest", requests, out_of_time=out_of_time)
+    told = [each.outcome(outcome) for each, outcome in zip(ingestions.values(), folded.outcomes, strict=True)]
+    told = look_for_commits(database, landing, told)
+    newest = database.context.head.cached
+    if folded.seen is not None and newest is not None:
+        # As the commit left it: a table may have been renamed away and back after the version that it was made on.
+        told = look_for_reports(newest.manifest, landing, told)
+        _dispose(folded.seen, list(ingestions.values()), told)
+    outcomes |= zip(ingestions, told, strict=True)
+    return Ingested([outcomes[index] for index in range(len(drops))], folded.commit)
+
+
+def _create_tables(database: Database, ingestions: Sequence[Ingestion]) -> None:
+    """Creates the tables that are missing, each by the first file for it whose types can be told.
+
+    Whoever loses against another creator of the same table uses what that one committed: rows are read by the
+    committed schema alone.
+    """
+    transaction = database.transaction()
+    there = set(transaction.manifest.tables)
+    done = transaction.applied_before({ingestion.drop.id for ingestion in ingestions})
+    for ingestion in ingestions:
+        name = ingestion.place.path.partition("/")[0]
+        if name in there or ingestion.drop.id in done:
+            continue
+        try:
+            if ingestion.too_large or ingestion.rejected_before():
+                continue
+            path = ingestion.place.path
+            schema = infer(ingestion.opened, detect(path), name=path, options=ingestion.limited(ReadOptions()))
+            database.create_table(ingestion.place.table, schema)
+        except TableExistsError:
+            pass  # another was faster
+        except Exception as error:  # noqa: BLE001 - settles this file, where it finds that there is no table
+            ingestion.no_table = error
+            continue
+        there.add(name)
+
+
+def _dispose(seen: Transaction, ingestions: list[Ingestion], outcomes: list[DropOutcome]) -> None:
+    """Does with each file whose rows are known to be committed what its table asks for; notes where that fails.
+
+    Files that were ingested before, too: whoever did that may have died before it came to this. It fails nobody:
+    the rows are in, and delivering the event again would bring nothing else about.
+    """
+
+    def disposed(place: int) -> None:
+        ingestion, outcome = ingestions[place], outcomes[place]
+        try:
+            dispose(ingestion.landing, ingestion.drop, policies[place])
+        except Exception as error:  # noqa: BLE001 - reported in the outcome
+            outcomes[place] = replace(outcome, disposal_error=error)
+
+    policies: dict[int, Policy] = {}
+    for place, (ingestion, outcome) in enumerate(zip(ingestions, outcomes, strict=True)):
+        if outcome.status not in ("ingested", "duplicate"):
+            continue
+        try:
+            settings = ingestion.settings or IngestSettings.of(seen.entry(ingestion.place.table))
+        except Error as error:
+            outcomes[place] = replace(outcome, disposal_error=error)
+            continue
+        if settings.landing != "keep":
+            policies[place] = settings.landing
+    for _ in ingestions[0].landing.runtime.map(disposed, policies) if policies else ():
+        pass

@@ -1,0 +1,264 @@
+"""One file on its way into its table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from dolmen.commit.statements.expect import Expect
+from dolmen.database import Database
+from dolmen.errors import (
+    Error,
+    InputError,
+    LimitError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    TableNotFoundError,
+)
+from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.batch import Outcome
+from dolmen.ingest.drops.modes import keys_required, upsert_in_portions
+from dolmen.ingest.drops.outcomes import NO_ROWS, DropOutcome, RowCounts
+from dolmen.ingest.formats.compression import OpenFile
+from dolmen.ingest.formats.formats import Format, detect, read
+from dolmen.ingest.formats.options import OnBadRow, ReadOptions
+from dolmen.ingest.landing import Landing, Place
+from dolmen.ingest.redaction import UnforeseenError
+from dolmen.ingest.rejects.quarantine import Quarantine, header_of
+from dolmen.ingest.rejects.report import Reject, reject, was_rejected
+from dolmen.runtime import Runtime
+from dolmen.transaction import Transaction
+from dolmen.transaction_table import TransactionTable
+
+COPIED_A_SECOND = 30_000_000
+"""Bytes of a reject that are copied in a second at least."""
+KEPT_SECONDS = 30
+"""Time that no copy takes: it is for the commit."""
+
+
+@dataclass(slots=True)
+class Ingestion:
+    """One dropped file, and what was found out about it so far.
+
+    Args:
+        max_bytes: what it may hold once it is unpacked; None = as much as ``ReadOptions`` says.
+        time_left: seconds that there are for it, and for all that comes after it.
+        no_table: why its table could not be created.
+        settings: its table's, once it was read by them.
+        kept: where its bad rows are, if there are any and the others are ingested.
+    """
+
+    database: Database
+    landing: Landing
+    drop: Drop
+    place: Place
+    max_bytes: int | None = None
+    time_left: Callable[[], float] = lambda: math.inf
+    no_table: Exception | None = None
+    settings: IngestSettings | None = None
+    counts: RowCounts = NO_ROWS
+    settled: DropOutcome | None = None
+    kept: Reject | None = None
+
+    def state(self, transaction: Transaction) -> bool:
+        """Adds the file's rows to the transaction; False if it is rejected or superseded instead."""
+        drop = self.drop
+        self.counts, self.settings, self.kept = NO_ROWS, None, None
+        if before := self.rejected_before():
+            self.settled = DropOutcome(drop, "rejected", reject=before)
+            return False
+        try:
+            error = self._ingest_or_find_fault(transaction)
+            if error is None:
+                return True
+            rejected = reject(self.landing, drop, self.place, error, self._about(), copy=self._can_copy())
+        except (ObjectNotFoundError, ObjectChangedError) as gone:
+            self.settled = DropOutcome(drop, "superseded", error=gone)
+            return False
+        column = self._column(transaction, error)
+        self.settled = DropOutcome(drop, "rejected", reject=rejected, error=error, column=column)
+        return False
+
+    def _ingest_or_find_fault(self, transaction: Transaction) -> Error | None:
+        """Adds the file's rows to the transaction, or adds nothing and returns what is wrong with the file.
+
+        An error that nobody foresaw (a library's, about what it met in the file) is met again when the same file is
+        read again; then it is the file's own, which would otherwise be delivered again and again. What may pass is
+        raised: what the store or the database say, and what the machine does.
+        """
+        if too_large := self.too_large:
+            return too_large
+        unforeseen: Exception | None = None
+        while True:
+            try:
+                with transaction.together():
+                    self._ingest(transaction)
+            except (InputError, TableNotFoundError) as error:
+                return error
+            except Exception as error:
+                if _may_pass(error):
+                    raise
+                if unforeseen is not None:
+                    return UnforeseenError(self.place.path, error)
+                unforeseen = error
+            else:
+                return None
+
+    @property
+    def too_large(self) -> LimitError | None:
+        """What is wrong with a file that holds more than it may without a look into it."""
+        most = self.limited(ReadOptions()).max_bytes
+        if self.drop.size <= most:
+            return None
+        return LimitError(
+            f"file {self.place.path!r} has {self.drop.size:,} bytes, and one file may hold {most:,}: "
+            "split it into smaller files"
+        )
+
+    def _can_copy(self) -> bool:
+        """Whether the file can be copied to where rejects go in the time that is left, and the others committed. One
+        that is too large to be read is not copied either: others wait for their turn."""
+        return self.too_large is None and self.drop.size / COPIED_A_SECOND + KEPT_SECONDS <= self.time_left()
+
+    def rejected_before(self) -> Reject | None:
+        """The reject of this very event. It is final: whoever reads the report drops the file again, which must not
+        meet a late repetition of the first event that now succeeds too."""
+        return was_rejected(self.landing, self.drop, self.place) if self.drop.sequencer else None
+
+    def opened(self) -> BinaryIO:
+        """The dropped file, from its beginning."""
+        return self.landing.open(self.drop)
+
+    def limited(self, options: ReadOptions) -> ReadOptions:
+        """Options to read it with, within what it may hold."""
+        if self.max_bytes is None:
+            return options
+        most, temporary = self.max_bytes, min(self.max_bytes, options.max_temporary_bytes)
+        return replace(options, max_bytes=most, max_temporary_bytes=temporary)
+
+    def outcome(self, outcome: Outcome) -> DropOutcome:
+        """What became of it, given what became of its request."""
+        match outcome.status:
+            case "applied":
+                return DropOutcome(self.drop, "ingested", self.counts, outcome.version, self.kept)
+            case "duplicate":
+                return DropOutcome(self.drop, "duplicate", version=outcome.version)
+            case "settled":
+                assert self.settled is not None
+                return self.settled
+            case "postponed":
+                return DropOutcome(self.drop, "postponed")
+        return DropOutcome(self.drop, "failed", error=outcome.error)
+
+    def _ingest(self, transaction: Transaction) -> None:
+        try:
+            table = transaction.table(self.place.table)
+        except TableNotFoundError:
+            reason = f"no table {self.place.table!r}: create it, then drop the file again"
+            raise self.no_table or TableNotFoundError(reason) from None
+        entry = transaction.entry(self.place.table)
+        settings = IngestSettings.of(entry)
+        settings.check(entry.schema, entry.primary_key)
+        # Deliveries of one event come to one end: none adds by old settings what another has rejected by new ones.
+        transaction.add(Expect(self.place.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id))
+        self.settings = settings
+        file = _File.of(self, settings)
+        with Quarantine(self.place.path, settings.max_bad_rows) as quarantine:
+            on_bad_row = quarantine.add if settings.on_bad_row == "quarantine" else None
+            counts = self._write(transaction, table, file, settings, on_bad_row)
+            if quarantine.count:
+                header = header_of(self.opened, file.format, file.options, self.place.path)
+                about = self._about()
+                self.kept = quarantine.keep(self.landing, self.drop, self.place, file.format, header, about)
+            self.counts = replace(counts, quarantined=quarantine.count)
+
+    def _write(
+        self,
+        transaction: Transaction,
+        table: TransactionTable,
+        file: _File,
+        settings: IngestSettings,
+        on_bad_row: OnBadRow | None,
+    ) -> RowCounts:
+        """Adds the rows to the transaction in the table's way."""
+        if settings.mode == "cdc":
+            from dolmen.ingest.cdc.apply import ingest_changes  # only for those who have such tables
+
+            changed = ingest_changes(
+                transaction,
+                table.name,
+                self.opened,
+                file.format,
+                name=file.name,
+                settings=settings,
+                on_bad_row=on_bad_row,
+                request=self.drop.id,
+                options=file.options,
+            )
+            return RowCounts(upserted=changed.upserted, deleted=changed.deleted, unchanged=changed.unchanged)
+        if settings.mode == "append":
+            rows = file.read(table.schema, on_bad_row)
+            table.append(rows.reader, request=self.drop.id)
+            return RowCounts(appended=rows.count)
+        rows = file.read(keys_required(table.schema, table.primary_key), on_bad_row)
+        upsert_in_portions(table, rows.reader, self.drop.id)
+        return RowCounts(upserted=rows.count)
+
+    def _column(self, transaction: Transaction, error: Exception) -> str | None:
+        """The table's column that an error is about."""
+        name = getattr(error, "column", None)
+        table = transaction.manifest.tables.get(self.place.path.partition("/")[0]) if name else None
+        return name if table and name in transaction.bench.segments.whole(table).schema.arrow.names else None
+
+    def _about(self) -> dict[str, Any]:
+        """The database, for a report."""
+        return {"url": self.database.url, "version": self.database.version}
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether an error is of the store, of the database or of the machine, rather than of what was read."""
+    if isinstance(error, OSError):
+        return error.errno is not None  # Arrow has OSErrors of its own, without a number, for damaged data
+    if isinstance(error, RuntimeError):  # as when no thread can be started, but not two that only data bring about
+        return not isinstance(error, RecursionError | NotImplementedError)
+    return isinstance(error, Error | MemoryError | ImportError)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """How a dropped file is to be read."""
+
+    opened: OpenFile
+    name: str
+    format: Format
+    options: ReadOptions
+    runtime: Runtime
+
+    @classmethod
+    def of(cls, ingestion: Ingestion, settings: IngestSettings) -> _File:
+        options = ingestion.limited(ReadOptions.of(settings))
+        path, runtime = ingestion.place.path, ingestion.database.runtime
+        return cls(ingestion.opened, path, detect(path, settings.format), options, runtime)
+
+    def read(self, schema: pa.Schema, on_bad_row: OnBadRow | None) -> _Counted:
+        """Its rows, counted as they are taken."""
+        reader = read(self.opened, self.format, schema, name=self.name, options=self.options, on_bad_row=on_bad_row)
+        return _Counted(reader, self.runtime)
+
+
+class _Counted:
+    """Rows, counted as they are taken. While some are written, the next ones are read."""
+
+    def __init__(self, rows: pa.RecordBatchReader, runtime: Runtime) -> None:
+        self.count = 0
+        self.reader = pa.RecordBatchReader.from_batches(rows.schema, self._counted(runtime.ahead(rows)))
+
+    def _counted(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            self.count += batch.num_rows
+            yield batch

@@ -1,0 +1,72 @@
+"""What became of dropped files: what the ingest function tells its log and its metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.rejects.report import Reject
+from dolmen.results import Commit
+
+Status = Literal["ingested", "duplicate", "rejected", "superseded", "ignored", "handed", "postponed", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowCounts:
+    """The rows of a file, by what was done with them.
+
+    Args:
+        appended: added.
+        upserted: put in the place of the rows with their keys, if there were any.
+        deleted: deletes that were applied, of a file of changes.
+        unchanged: of a file of changes, those that a newer one of their key makes void.
+        quarantined: could not be read, and are among the rejects.
+    """
+
+    appended: int = 0
+    upserted: int = 0
+    deleted: int = 0
+    unchanged: int = 0
+    quarantined: int = 0
+
+    @property
+    def ingested(self) -> int:
+        """Rows that are in the table now."""
+        return self.appended + self.upserted
+
+
+NO_ROWS = RowCounts()
+
+
+@dataclass(frozen=True, slots=True)
+class DropOutcome:
+    """What became of a drop.
+
+    Args:
+        status: ``ingested``, with ``counts`` and ``version``; a ``duplicate`` of one that ``version`` ingested;
+            ``rejected``, with ``reject`` and the ``error``; ``superseded``: gone, or overwritten by a newer object,
+            which has an event of its own; ``ignored``: nothing that is to be ingested; ``handed``: noted for a job,
+            which will ingest it; ``postponed``: not begun, as time was running out; ``failed``: for the moment, by
+            ``error``, so it must be delivered again, even if a ``version`` has its rows.
+        reject: where the file is or, of one that is ingested, the rows that could not be read.
+        column: the table's column that the error is about, if it is one: other names in a file are data.
+        disposal_error: why the file could not be tagged or removed, though its rows are in the table.
+    """
+
+    drop: Drop
+    status: Status
+    counts: RowCounts = NO_ROWS
+    version: int | None = None
+    reject: Reject | None = None
+    error: Exception | None = None
+    column: str | None = None
+    disposal_error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What became of a batch of drops: an outcome for each, in their order, and the commit, if there was one."""
+
+    outcomes: list[DropOutcome]
+    commit: Commit | None

@@ -1,1 +1,0 @@
-"""How dropped files are read: every format, as record batches that fit a table."""

@@ -1,0 +1,179 @@
+"""Avro object container files, taken apart into blocks that are unpacked within limits.
+
+All codecs of the specification are read: null, deflate, bzip2, snappy, xz and zstandard. A block of more than 64 MiB,
+packed or unpacked, is refused: it would have to be held in memory as a whole.
+"""
+
+from __future__ import annotations
+
+import bz2
+import json
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from dolmen.errors import InputError
+from dolmen.ingest.formats.compression import ByteStream
+
+MAX_BLOCK_BYTES = 64 << 20
+
+MAGIC = b"Obj\x01"
+_SYNC_BYTES = 16
+_MAX_HEADER_BYTES = 16 << 20
+_MAX_VARINT_BYTES = 10
+_XZ_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class AvroBlock:
+    """So many records, one after the other in ``data``."""
+
+    records: int
+    data: bytes
+
+
+class Container:
+    """A container file whose header has been read.
+
+    Args:
+        stream: the file from its beginning.
+        name: what errors call it.
+
+    Raises:
+        InputError: it is no Avro file, or damaged.
+    """
+
+    def __init__(self, stream: ByteStream, name: str) -> None:
+        self._stream, self._name = stream, name
+        if self._exactly(len(MAGIC), at_end="") != MAGIC:
+            raise InputError(f"file {name!r} is not a readable Avro file: it does not begin like one")
+        header = self._metadata()
+        self._sync = self._exactly(_SYNC_BYTES)
+        codec = header.get("avro.codec", b"null").decode(errors="replace") or "null"
+        if codec not in _CODECS:
+            raise InputError(f"file {name!r}: Avro codec {codec!r} is unknown; there are {', '.join(_CODECS)}")
+        self._unpack = _CODECS[codec]
+        try:
+            self.schema: Any = json.loads(header["avro.schema"])
+        except (KeyError, ValueError, RecursionError):
+            raise self._damaged("its header holds no schema") from None
+
+    def blocks(self) -> Iterator[AvroBlock]:
+        """The blocks, in order. Raises InputError where the file is damaged or ends early."""
+        while (first := self._stream.read(1)) != b"":
+            count, size = self._number(first), self._number()
+            if not 0 <= size <= MAX_BLOCK_BYTES or count < 0:
+                raise self._damaged(
+                    f"a block of {count} records says it has {size} bytes, and {MAX_BLOCK_BYTES} are the most"
+                )
+            packed = self._exactly(size)
+            if self._exactly(_SYNC_BYTES) != self._sync:
+                raise self._damaged("a block does not end with the mark of the file")
+            try:
+                data = self._unpack(packed)
+            except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
+                raise self._damaged(f"a block cannot be unpacked: {error}") from None
+            if len(data) > MAX_BLOCK_BYTES:
+                raise self._damaged(f"a block unpacks to more than {MAX_BLOCK_BYTES} bytes")
+            if count > len(data):
+                raise self._damaged(f"a block of {len(data)} bytes says it has {count} records")
+            yield AvroBlock(count, data)
+
+    def _metadata(self) -> dict[str, bytes]:
+        made: dict[str, bytes] = {}
+        left = _MAX_HEADER_BYTES
+        while count := self._number():
+            if count < 0:
+                self._number()  # of bytes, for readers that skip them
+            for _ in range(abs(count)):
+                pair = []
+                for _ in range(2):
+                    size = self._number()
+                    left -= size + 1
+                    if size < 0 or left < 0:
+                        raise self._damaged("its header is too large")
+                    pair.append(self._exactly(size))
+                made[pair[0].decode(errors="replace")] = pair[1]
+        return made
+
+    def _number(self, first: bytes = b"") -> int:
+        """A number as Avro writes it: seven bits a byte, the sign in the lowest."""
+        value = 0
+        for place in range(_MAX_VARINT_BYTES):
+            byte = (first or self._exactly(1))[0]
+            first = b""
+            value |= (byte & 0x7F) << (7 * place)
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1)
+        raise self._damaged("a number does not end")
+
+    def _exactly(self, size: int, at_end: str = "it ends early; upload it again") -> bytes:
+        parts, left = [], size
+        while left and (data := self._stream.read(left)):
+            parts.append(data)
+            left -= len(data)
+        if left and at_end:
+            raise self._damaged(at_end)
+        return b"".join(parts)
+
+    def _damaged(self, why: str) -> InputError:
+        return InputError(f"file {self._name!r} is damaged, or not (only) Avro: {why}")
+
+
+def _inflate(packed: bytes) -> bytes:
+    unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
+    data = unpacker.decompress(packed, MAX_BLOCK_BYTES + 1)
+    return _whole(data, unpacker.eof)
+
+
+def _bunzip(packed: bytes) -> bytes:
+    unpacker = bz2.BZ2Decompressor()
+    data = unpacker.decompress(packed, MAX_BLOCK_BYTES + 1)
+    return _whole(data, unpacker.eof)
+
+
+def _unxz(packed: bytes) -> bytes:
+    unpacker = lzma.LZMADecompressor(memlimit=_XZ_BYTES)
+    data = unpacker.decompress(packed, MAX_BLOCK_BYTES + 1)
+    return _whole(data, unpacker.eof)
+
+
+def _unzstd(packed: bytes) -> bytes:
+    with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
+        data: bytes = stream.read(MAX_BLOCK_BYTES + 1)
+    return data
+
+
+def _unsnap(packed: bytes) -> bytes:
+    size, shift = 0, 0
+    for byte in packed[:5]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if size > MAX_BLOCK_BYTES:
+        raise ValueError(f"{size} bytes")
+    data: bytes = pa.decompress(packed[:-4], size, codec="snappy", asbytes=True)
+    if zlib.crc32(data) != int.from_bytes(packed[-4:], "big"):
+        raise ValueError("its checksum is another")
+    return data
+
+
+def _whole(data: bytes, ended: bool) -> bytes:
+    if not ended and len(data) <= MAX_BLOCK_BYTES:
+        raise EOFError("its packed data ends early")
+    return data
+
+
+_CODECS: dict[str, Callable[[bytes], bytes]] = {
+    "null": lambda packed: packed,
+    "deflate": _inflate,
+    "bzip2": _bunzip,
+    "snappy": _unsnap,
+    "xz": _unxz,
+    "zstandard": _unzstd,
+}

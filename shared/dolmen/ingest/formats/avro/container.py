@@ -1,0 +1,158 @@
+"""Avro object container files: rows are records, types are those that the file's schema says (``avro_types``).
+
+Records are decoded by fastavro, some thousands at a time. What no column can hold (a union of several types, a record
+that holds itself) is refused before any row is read; a map goes into a map column.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from dolmen.errors import InputError, SchemaError
+from dolmen.ingest.formats.avro.blocks import MAGIC, AvroBlock, Container
+from dolmen.ingest.formats.avro.types import AvroTypes, decoded_type, finished, wide_type
+from dolmen.ingest.formats.columnar.typed import conformed, stored_schema
+from dolmen.ingest.formats.compression import Compression, OpenFile, open_stream
+from dolmen.ingest.formats.options import OnBadRow, ReadOptions
+
+BATCH_ROWS = 8192
+_BATCH_BYTES = 8 << 20
+_SYNC = bytes(16)
+
+
+def infer(open_file: OpenFile, compression: Compression | None, name: str, options: ReadOptions) -> pa.Schema:
+    """The stored types of the columns, from the file's header alone.
+
+    Raises:
+        SchemaError: a column cannot be stored.
+        InputError: the file is damaged or not Avro.
+    """
+    with _open(open_file, compression, name, options) as (_, types):
+        return stored_schema(types.arrow, name)
+
+
+def read(
+    open_file: OpenFile,
+    compression: Compression | None,
+    schema: pa.Schema,
+    name: str,
+    options: ReadOptions,
+    on_bad_row: OnBadRow | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows as batches of ``schema``.
+
+    Args:
+        on_bad_row: is told of each row that does not fit, instead of an error.
+
+    Raises:
+        SchemaError: the columns do not match, or are of another kind.
+        RowError: a value does not fit its column.
+        InputError: the file is damaged, ends early, or is not Avro.
+    """
+    with _open(open_file, compression, name, options) as (container, types):
+        source = pa.schema([field.with_type(wide_type(field.type)) for field in types.arrow])
+        yield from conformed(_batches(container, types, source, name), source, schema, name, options, on_bad_row)
+
+
+@contextmanager
+def _open(
+    open_file: OpenFile, compression: Compression | None, name: str, options: ReadOptions
+) -> Iterator[tuple[Container, AvroTypes]]:
+    with open_stream(open_file, compression, name, options.max_bytes) as stream:
+        container = Container(stream, name)
+        try:
+            types = AvroTypes(container.schema)
+        except InputError as error:
+            raise type(error)(f"file {name!r}: {error}") from None
+        yield container, types
+
+
+def _batches(container: Container, types: AvroTypes, source: pa.Schema, name: str) -> Iterator[pa.RecordBatch]:
+    decoded = [(field.name, decoded_type(field.type)) for field in source]
+    rows: list[dict[str, Any]] = []
+    taken = 0
+    with _damage(name):
+        blocks = _decoded_blocks(container, types.plain)
+    while True:
+        with _damage(name):
+            block = next(blocks, None)
+            records = iter(block) if block is not None else iter(())
+        while True:
+            with _damage(name):
+                before = len(rows)
+                rows += islice(records, BATCH_ROWS - before)
+                ended = block is None or len(rows) < BATCH_ROWS
+            if block is not None and ended:
+                taken += len(block.bytes_.getbuffer())
+            if rows and (len(rows) == BATCH_ROWS or taken > _BATCH_BYTES or block is None):
+                with _damage(name):
+                    columns = [pa.array([row[column] for row in rows], kind) for column, kind in decoded]
+                    arrays = [finished(column, field.type) for column, field in zip(columns, source, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=source)
+                rows, taken = [], 0
+            if ended:
+                break
+        if block is None:
+            return
+        if block.bytes_.read(1):
+            raise InputError(f"file {name!r} is damaged: a block is longer than its records")
+
+
+class _Reframed:
+    """A container as fastavro is to see it: unpacked already, and with a schema without logical types."""
+
+    def __init__(self, header: bytes, blocks: Iterator[AvroBlock]) -> None:
+        self._blocks, self._ahead, self._place = blocks, memoryview(header), 0
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes; a call never needs the bytes of two blocks."""
+        if not self._ahead and (block := next(self._blocks, None)) is not None:
+            numbers = _number(block.records) + _number(len(block.data))
+            self._ahead = memoryview(b"".join((numbers, block.data, _SYNC)))
+        data = bytes(self._ahead[:size])
+        self._ahead = self._ahead[size:]
+        self._place += len(data)
+        return data
+
+    def tell(self) -> int:
+        """How many bytes have been read."""
+        return self._place
+
+
+def _decoded_blocks(container: Container, plain: Any) -> Iterator[Any]:
+    import fastavro  # takes a while, and most files are not Avro
+
+    schema = json.dumps(plain).encode()
+    header = b"".join((MAGIC, _number(1), _text(b"avro.schema"), _text(schema), _number(0), _SYNC))
+    return iter(fastavro.block_reader(_Reframed(header, container.blocks())))
+
+
+def _text(data: bytes) -> bytes:
+    return _number(len(data)) + data
+
+
+def _number(value: int) -> bytes:
+    """A number that is not negative, as Avro writes it."""
+    value, made = value << 1, bytearray()
+    while value >= 0x80:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    made.append(value)
+    return bytes(made)
+
+
+@contextmanager
+def _damage(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (InputError, SchemaError):
+        raise
+    except (EOFError, ValueError, LookupError, TypeError, OverflowError, struct.error, pa.ArrowException) as error:
+        raise InputError(f"file {name!r} is damaged, or not Avro: {error!r}") from error

@@ -1,0 +1,57 @@
+"""Bad rows told one by one, while the good ones around them are read on."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pyarrow as pa
+
+from dolmen.errors import RowError
+from dolmen.ingest.formats.options import BadRow, OnBadRow
+
+_ROWS_AFTER_BAD = 64
+
+
+class Rows(Protocol):
+    """The rows of one block, by their place in it."""
+
+    def __len__(self) -> int: ...
+
+    def convert(self, start: int, stop: int) -> pa.RecordBatch:
+        """Those from ``start`` to before ``stop``.
+
+        Raises:
+            RowError: for the first that is bad; its ``row`` is its number in the file.
+        """
+
+    def text(self, place: int) -> bytes | None:
+        """One row, as ``BadRow`` wants it."""
+
+
+def good_rows(rows: Rows, first_row: int, on_bad_row: OnBadRow) -> list[pa.RecordBatch]:
+    """The good rows of a block that has bad ones, in order, the bad ones told in between.
+
+    After a bad row a few are tried, then more and more of them: so a row is converted a few times at most, however
+    many of its neighbours are bad.
+
+    Args:
+        first_row: the 1-based number in the file of the block's first row.
+    """
+    made: list[pa.RecordBatch] = []
+    start, count = 0, len(rows)
+    while start < len(rows):
+        stop = min(start + count, len(rows))
+        try:
+            made.append(rows.convert(start, stop))
+            start, count = stop, 2 * count
+            continue
+        except RowError as error:
+            fault = error
+        assert fault.row is not None
+        place = fault.row - first_row
+        assert start <= place < stop, (start, place, stop)
+        if place > start:
+            made.append(rows.convert(start, place))
+        on_bad_row(BadRow(fault.reason, fault.row, fault.line, fault.column, rows.text(place)))
+        start, count = place + 1, _ROWS_AFTER_BAD
+    return made

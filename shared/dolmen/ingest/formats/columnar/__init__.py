@@ -1,0 +1,1 @@
+"""Files that know their columns' types: Parquet and Arrow."""

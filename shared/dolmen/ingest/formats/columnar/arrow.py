@@ -1,0 +1,177 @@
+"""Arrow IPC: streams, and files (Feather version 2 too), which their first bytes tell apart; read batch by batch.
+
+A file is read by its footer, as it must be: so a compressed one is unpacked into a temporary file first. A stream must
+have its end mark: one that stops without it, as a writer leaves it that was never closed, may lack rows. Nothing may
+follow it. A record batch of more than 256 MiB is refused: smaller ones are read in bounded memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from dolmen.errors import InputError
+from dolmen.ingest.formats.columnar.typed import checked_schema, conformed, stored_schema
+from dolmen.ingest.formats.compression import ByteStream, Compression, OpenFile, open_seekable, open_stream
+from dolmen.ingest.formats.options import OnBadRow, ReadOptions
+
+MAX_MESSAGE_BYTES = 256 << 20
+
+_MAGIC, _OLD_FEATHER = b"ARROW1", b"FEA1"
+
+
+@dataclass(frozen=True)
+class _Opened:
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+
+def infer(open_file: OpenFile, compression: Compression | None, name: str, options: ReadOptions) -> pa.Schema:
+    """The stored types of the columns, without reading the rows.
+
+    Raises:
+        SchemaError: a column cannot be stored.
+        InputError: the file is damaged or not Arrow IPC.
+    """
+    with _open(open_file, compression, name, options) as opened:
+        return stored_schema(opened.schema, name)
+
+
+def read(
+    open_file: OpenFile,
+    compression: Compression | None,
+    schema: pa.Schema,
+    name: str,
+    options: ReadOptions,
+    on_bad_row: OnBadRow | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows as batches of ``schema``.
+
+    Args:
+        on_bad_row: is told of each row that does not fit, instead of an error.
+
+    Raises:
+        SchemaError: the columns do not match, or are of another kind.
+        RowError: a value does not fit its column.
+        InputError: the file is damaged, not whole, or not Arrow IPC.
+    """
+    with _open(open_file, compression, name, options) as opened:
+        yield from conformed(_checked(opened.batches, name), opened.schema, schema, name, options, on_bad_row)
+
+
+@contextmanager
+def _open(open_file: OpenFile, compression: Compression | None, name: str, options: ReadOptions) -> Iterator[_Opened]:
+    with ExitStack() as stack:
+        stream = stack.enter_context(open_stream(open_file, compression, name, options.max_bytes))
+        start = _exactly(stream, len(_MAGIC))
+        if start.startswith(_OLD_FEATHER):
+            raise InputError(f"file {name!r} is Feather version 1: write it as version 2, or as Parquet")
+        if start != _MAGIC:
+            yield _open_stream(_Stream(stream, start, name), name)
+            return
+        if compression is None:
+            file = cast(BinaryIO, stream)
+        else:
+            file = stack.enter_context(open_seekable(open_file, compression, name, options.max_temporary_bytes))
+        yield _open_whole(file, name)
+
+
+def _open_stream(stream: _Stream, name: str) -> _Opened:
+    with _damage(name):
+        reader = ipc.open_stream(pa.PythonFile(stream, mode="r"))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from reader
+        stream.check_end()
+
+    return _Opened(checked_schema(reader.schema, name), batches())
+
+
+def _open_whole(file: BinaryIO, name: str) -> _Opened:
+    with _damage(name):
+        file.seek(-len(_MAGIC), os.SEEK_END)
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise pa.ArrowInvalid("it is truncated: its footer is not whole; upload it again")
+        reader = ipc.open_file(pa.PythonFile(_File(file, name), mode="r"))
+    batches = (reader.get_batch(place) for place in range(reader.num_record_batches))
+    return _Opened(checked_schema(reader.schema, name), batches)
+
+
+def _checked(batches: Iterator[pa.RecordBatch], name: str) -> Iterator[pa.RecordBatch]:
+    while True:
+        with _damage(name):
+            batch = next(batches, None)
+            if batch is None:
+                return
+            batch.validate(full=True)  # foreign bytes: offsets may lie outside, text may not be UTF-8
+        yield batch
+
+
+class _File:
+    """A file as pyarrow reads it, in pieces that fit into memory."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._file, self._name = file, name
+        self.closed = False
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes, as many as asked for unless the file ends."""
+        _check_size(size, self._name)
+        return _exactly(self._file, size)
+
+
+class _Stream:
+    """A stream as pyarrow reads it, the first bytes of which have been looked at."""
+
+    def __init__(self, stream: ByteStream, start: bytes, name: str) -> None:
+        self._stream, self._ahead, self._name = stream, start, name
+        self._ended = self.closed = False
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes, as many as asked for unless the stream ends."""
+        _check_size(size, self._name)
+        ahead, self._ahead = self._ahead[:size], self._ahead[size:]
+        data = ahead + _exactly(self._stream, size - len(ahead))
+        self._ended = len(data) < size
+        return data
+
+    def check_end(self) -> None:
+        """Raises InputError unless the stream ended by its mark, and nothing follows."""
+        if self._ended:
+            raise InputError(f"file {self._name!r} is truncated, or its writer was never closed: it has no end mark")
+        if self._stream.read(1):
+            raise InputError(f"file {self._name!r} is not (only) an Arrow stream: something follows its end mark")
+
+
+def _check_size(size: int, name: str) -> None:
+    if size > MAX_MESSAGE_BYTES:
+        raise InputError(
+            f"file {name!r} has a record batch of {size:,} bytes, more than {MAX_MESSAGE_BYTES:,}: "
+            "write it in smaller ones, such as of 65,536 rows"
+        )
+
+
+def _exactly(stream: ByteStream, size: int) -> bytes:
+    """So many bytes, or fewer at the end."""
+    parts = []
+    while size and (data := stream.read(size)):
+        parts.append(data)
+        size -= len(data)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+@contextmanager
+def _damage(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the file could not be read: nothing is known of its content
+        raise InputError(f"file {name!r} is not a readable Arrow file: {error}") from error

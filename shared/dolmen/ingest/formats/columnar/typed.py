@@ -1,0 +1,215 @@
+"""Files that know the types of their columns (Parquet, Arrow, Avro): their batches made to fit a table.
+
+Types are as they are, or cast without loss to the declared ones (``dolmen.write.lossless``); text is never parsed.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from dolmen.errors import InputError, LimitError, RowError, SchemaError
+from dolmen.format.schema import storable
+from dolmen.ingest.formats.bad_rows import good_rows
+from dolmen.ingest.formats.options import OnBadRow, ReadOptions, is_closed
+from dolmen.write.conform import conform
+
+_DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
+
+
+def stored_schema(schema: pa.Schema, name: str) -> pa.Schema:
+    """The stored types of a file's columns. Raises SchemaError for one that cannot be stored."""
+    fields = []
+    for field in schema:
+        try:
+            fields.append(pa.field(field.name, storable(field.type), field.nullable))
+        except SchemaError as error:
+            raise SchemaError(f"file {name!r}, column {field.name!r}: {error}") from None
+    return pa.schema(fields)
+
+
+def conformed(
+    batches: Iterator[pa.RecordBatch],
+    source: pa.Schema,
+    schema: pa.Schema,
+    name: str,
+    options: ReadOptions,
+    on_bad_row: OnBadRow | None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file as batches of ``schema``.
+
+    Args:
+        batches: of ``source``.
+        on_bad_row: is told of each row that does not fit, instead of an error.
+
+    Raises:
+        SchemaError: the columns do not match, or are of another kind.
+        RowError: a value does not fit its column.
+        InputError: the file holds more than it may.
+    """
+    batches = _limited(batches, name, options.max_bytes)
+    if options.ignore_extra:
+        kept = kept_schema(source, schema, name)
+        batches, source = (_keep(batch, kept) for batch in batches), kept
+    try:
+        checked = conform(pa.RecordBatchReader.from_batches(source, batches), schema)
+        if on_bad_row is None:
+            yield from checked
+            return
+    except RowError as error:
+        raise RowError(error.reason, file=name, row=error.row, column=error.column) from None
+    except SchemaError as error:
+        raise SchemaError(f"file {name!r}: {error}") from None
+    row = 1
+    for batch in batches:
+        yield from _good(batch, schema, row, on_bad_row)
+        row += batch.num_rows
+
+
+def checked_schema(schema: pa.Schema, name: str) -> pa.Schema:
+    """The schema itself. Raises InputError where it can only be damaged: Arrow does not look, and may crash on it."""
+    try:
+        for field in schema:
+            _check(field)
+    except (UnicodeDecodeError, ValueError) as error:
+        raise InputError(f"file {name!r} is damaged: its schema is impossible: {error}") from None
+    return schema
+
+
+def _check(field: pa.Field) -> None:
+    field.name.encode()
+    kind = field.type
+    while True:
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        elif t.is_dictionary(kind):
+            kind = kind.value_type
+        else:
+            break
+    if t.is_timestamp(kind) and kind.tz is not None:
+        kind.tz.encode()
+    if t.is_decimal(kind) and not 0 <= kind.scale <= _DECIMAL_DIGITS[kind.bit_width]:
+        raise ValueError(f"a decimal of scale {kind.scale}")
+    if t.is_nested(kind):
+        for place in range(kind.num_fields):
+            _check(kind.field(place))
+
+
+def kept_schema(source: pa.Schema, schema: pa.Schema, name: str) -> pa.Schema:
+    """What of a file's columns, and of the fields in them, the table has. Raises SchemaError if that is nothing."""
+    wanted = {field.name: field for field in schema}
+    kept = [field.with_type(_kept_type(field.type, wanted[field.name])) for field in source if field.name in wanted]
+    if not kept:
+        raise SchemaError(f"file {name!r}: no column is one of the table's; there are: {', '.join(wanted)}")
+    return pa.schema(kept)
+
+
+def _kept_type(source: pa.DataType, field: pa.Field) -> pa.DataType:
+    target = field.type
+    if is_closed(field):
+        return source
+    if t.is_struct(source) and t.is_struct(target):
+        wanted = {field.name: field for field in target}
+        kept = [field.with_type(_kept_type(field.type, wanted[field.name])) for field in source if field.name in wanted]
+        return pa.struct(kept) if kept else source
+    if t.is_list(target) and (t.is_list(source) or t.is_large_list(source)):
+        item = source.value_field.with_type(_kept_type(source.value_type, target.value_field))
+        return pa.list_(item) if t.is_list(source) else pa.large_list(item)
+    return source
+
+
+def _keep(batch: pa.RecordBatch, kept: pa.Schema) -> pa.RecordBatch:
+    columns = [batch.column(field.name) for field in kept]
+    return pa.RecordBatch.from_arrays(
+        [
+            column if column.type == field.type else column.cast(field.type)
+            for column, field in zip(columns, kept, strict=True)
+        ],
+        schema=kept,
+    )
+
+
+def _limited(batches: Iterator[pa.RecordBatch], name: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    left = max_bytes
+    for batch in batches:
+        left -= batch.nbytes
+        if left < 0:
+            raise LimitError(
+                f"file {name!r} unpacks to more than the {max_bytes:,} bytes that one file may hold: "
+                "split it into smaller files"
+            )
+        yield batch
+
+
+def _good(batch: pa.RecordBatch, schema: pa.Schema, first_row: int, on_bad_row: OnBadRow) -> Iterator[pa.RecordBatch]:
+    """The rows of a batch that fit; the others are told."""
+    try:
+        made = list(_conformed(batch, schema))
+    except RowError:
+        yield pa.concat_batches(
+            [
+                pa.RecordBatch.from_pylist([], schema),
+                *good_rows(_Rows(batch, schema, first_row), first_row, on_bad_row),
+            ]
+        )
+    else:
+        yield from made
+
+
+def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    return conform(pa.RecordBatchReader.from_batches(batch.schema, [batch]), schema)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a batch that has some that do not fit."""
+
+    batch: pa.RecordBatch
+    schema: pa.Schema
+    first_row: int
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    def convert(self, start: int, stop: int) -> pa.RecordBatch:
+        """Some of the rows. Raises RowError for the first that does not fit."""
+        try:
+            return pa.concat_batches(list(_conformed(self.batch.slice(start, stop - start), self.schema)))
+        except RowError as error:
+            row = self.first_row + start + (error.row or 1) - 1
+            raise RowError(error.reason, row=row, column=error.column) from None
+
+    def text(self, place: int) -> bytes | None:
+        """A row as a JSON object; None if it has a value that Python has no words for."""
+        return json_of(self.batch.slice(place, 1))
+
+
+def json_of(row: pa.RecordBatch) -> bytes | None:
+    """One row as a JSON object, values as ``jsonl`` reads them; None if Python has no words for one of them."""
+    try:
+        (values,) = row.to_pylist()
+        return json.dumps(_plain(values), ensure_ascii=False).encode()
+    except (OverflowError, ValueError, UnicodeEncodeError, pa.ArrowException):
+        return None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return value.isoformat() if isinstance(value, dt.date | dt.time) else str(value)

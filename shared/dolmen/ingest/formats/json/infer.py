@@ -1,0 +1,98 @@
+"""The types that hold every value of a file of JSON lines."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from dolmen.errors import InputError
+from dolmen.ingest.formats.compression import ByteStream
+from dolmen.ingest.formats.json.lines import Lines, check_utf8, line_blocks
+from dolmen.ingest.formats.json.rows import count_objects, may_be_too_deep
+from dolmen.ingest.formats.json.shapes import Fields, Node, Unsure, join, node_of_array, node_of_values, type_of
+from dolmen.ingest.formats.json.values import parse_objects
+from dolmen.ingest.formats.options import ReadOptions
+from dolmen.ingest.formats.text.blocks import Block
+from dolmen.ingest.formats.text.times import TimeFormat
+
+
+def infer(stream: ByteStream, name: str, block_bytes: int, options: ReadOptions) -> pa.Schema:
+    """The types that hold every value of the file, columns in the order of first appearance.
+
+    Raises:
+        RowError: a malformed line.
+        InputError: no line holds a single key.
+    """
+    inference = _Inference(name, options.times)
+    for block in line_blocks(stream, name, block_bytes):
+        inference.look_at(block)
+    if not inference.seen.by_name:
+        raise InputError(f"file {name!r} has no rows to infer columns from: declare a schema")
+    return pa.schema([(column, type_of(node)) for column, node in inference.seen.by_name.items()])
+
+
+class _Inference:
+    """What has been seen of a file's columns so far."""
+
+    def __init__(self, name: str, times: TimeFormat | None) -> None:
+        self.seen = Fields()
+        self._name, self._times = name, times
+        self._row = 1
+        self._strings: pa.Schema | None = None
+
+    def look_at(self, block: Block) -> None:
+        """Joins what a block tells to what is known."""
+        objects = count_objects(block.data)
+        if objects == 0:
+            return
+        try:
+            if objects is None or may_be_too_deep(block.data):
+                raise Unsure
+            check_utf8(block.data)
+            seen = self._at_once(block.data, objects)
+        except (pa.ArrowInvalid, UnicodeDecodeError, Unsure):
+            rows, malformed = Lines(block, self._row, self._name).parse()
+            if malformed:
+                raise malformed from None
+            objects, seen = len(rows), node_of_values(list(rows), self._times)
+        self._row += objects
+        joined = join(self.seen, seen)
+        assert isinstance(joined, Fields)
+        self.seen = joined
+
+    def _at_once(self, data: bytes, rows: int) -> Node:
+        table = parse_objects(data, self._strings, "infer")
+        if _has_times(pa.struct(list(table.schema))):
+            table = parse_objects(data, pa.schema([(f.name, _times_as_strings(f.type)) for f in table.schema]), "infer")
+        strings = {field.name: _strings_alone(field.type) for field in table.schema}
+        self._strings = pa.schema([(name, kind) for name, kind in strings.items() if kind is not None])
+        if table.num_rows != rows:
+            raise Unsure
+        columns = {column: table[column].combine_chunks() for column in table.column_names}
+        return Fields({column: node_of_array(values, self._times) for column, values in columns.items()})
+
+
+def _has_times(kind: pa.DataType) -> bool:
+    if t.is_nested(kind):
+        return any(_has_times(kind.field(place).type) for place in range(kind.num_fields))
+    return bool(t.is_temporal(kind))
+
+
+def _times_as_strings(kind: pa.DataType) -> pa.DataType:
+    """The same type, but for the times that pyarrow saw in strings: dolmen has its own idea of these."""
+    if t.is_list(kind):
+        return pa.list_(_times_as_strings(kind.value_type))
+    if t.is_struct(kind):
+        return pa.struct([(field.name, _times_as_strings(field.type)) for field in kind])
+    return pa.string() if t.is_temporal(kind) else kind
+
+
+def _strings_alone(kind: pa.DataType) -> pa.DataType | None:
+    """What of a type is strings, to be asked for in the next block; None if nothing is."""
+    if t.is_list(kind):
+        item = _strings_alone(kind.value_type)
+        return item and pa.list_(item)
+    if t.is_struct(kind):
+        kept = [(field.name, inner) for field in kind if (inner := _strings_alone(field.type)) is not None]
+        return pa.struct(kept) if kept else None
+    return kind if t.is_string(kind) else None

@@ -1,0 +1,228 @@
+"""JSON lines: UTF-8, one JSON object per line, its keys the names of columns.
+
+- Blank lines are skipped; a byte order mark too. A key that is missing is NULL, like ``null``.
+- Keys are matched with columns exactly. One that is no column, or is there twice, is an error; so is a line that
+  holds no object, or more than one.
+- Numbers fit number columns without loss (``12.0`` is an integer, ``12.5`` is not); ``NaN`` and ``Infinity`` are not
+  JSON, but the strings ``"NaN"`` and ``"Infinity"`` fit a float column, and floats in lists and structs.
+- A string fits any column whose type its text says (see ``text``): that is how times, binary, and what JSON numbers
+  do not hold are written. But ``""`` is not NULL.
+- Anything fits a string column: what is not a string, as its JSON text.
+- Inferred columns see all lines: number, bool, string, times (written as strings), lists and structs of these, all
+  joined over the file; a column in which they meet ends as string. No rows, no columns: that is an error.
+- Line numbers count from 1, row numbers count lines that are not blank.
+- Where keys that the table does not have are ignored, so they are in structs, and their values may be any JSON, NaN
+  and keys that are there twice included.
+- One JSON array around all objects is an error: write one object per line.
+
+Each block is first parsed straight into the declared types; if anything does not fit, line by line (``json_rows``).
+How types are inferred is in ``json_infer``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from dolmen.errors import RowError, SchemaError
+from dolmen.ingest.formats.bad_rows import good_rows
+from dolmen.ingest.formats.compression import ByteStream
+from dolmen.ingest.formats.json.lines import Lines, check_utf8, line_blocks
+from dolmen.ingest.formats.json.rows import JsonObject, count_objects, may_be_too_deep, text_column
+from dolmen.ingest.formats.json.values import asked_type, json_cast, parse_objects, wanted_of
+from dolmen.ingest.formats.options import OnBadRow, ReadOptions, is_closed
+from dolmen.ingest.formats.text.blocks import Block
+from dolmen.write.conform import Plan, conform_batch, plan_conform
+
+_NULL_LINE = re.compile(rb"^[ \t]*null[ \t]*(?=\r?$)", re.MULTILINE)
+_LINES_AT_ONCE = 512
+"""Of more lines that cannot be parsed at once, each half may yet: one by one they take twenty times as long."""
+
+
+def read(
+    stream: ByteStream,
+    schema: pa.Schema,
+    name: str,
+    block_bytes: int,
+    options: ReadOptions,
+    on_bad_row: OnBadRow | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file of JSON lines as batches of ``schema``, one per block of text that has any.
+
+    Args:
+        on_bad_row: is told of each bad row, instead of an error.
+
+    Raises:
+        SchemaError: JSON lines cannot hold a column of the schema.
+        RowError: a malformed line, or a value that does not fit its column.
+    """
+    try:
+        converter = _Converter(schema, name, options)
+    except SchemaError as error:
+        raise SchemaError(f"file {name!r}: {error}") from None
+    convert = converter.convert if on_bad_row is None else partial(converter.convert_good, on_bad_row=on_bad_row)
+    row = 1
+    for block in line_blocks(stream, name, block_bytes):
+        batch, rows = convert(_without_nulls(block) if options.null_lines == "skip" else block, row)
+        row += rows
+        if batch.num_rows:
+            yield batch
+
+
+def _without_nulls(block: Block) -> Block:
+    """The block with blank lines where ``null`` stands."""
+    if not _NULL_LINE.search(block.data):
+        return block
+    return replace(block, data=_NULL_LINE.sub(b"", block.data))
+
+
+class _Converter:
+    """Blocks of a file as batches of a schema."""
+
+    def __init__(self, schema: pa.Schema, name: str, options: ReadOptions) -> None:
+        self._schema, self._name = schema, name
+        times, self._ignore_extra = options.times, options.ignore_extra
+        self._wanted = wanted_of(schema, times, self._ignore_extra)
+        self._closed = self._ignore_extra and any(map(_any_closed, schema))
+        self._native = {field.name: asked_type(field.type, times) for field in schema}
+        self._find_cast = json_cast(times, self._ignore_extra)
+        text = pa.schema([(field.name, pa.string()) for field in schema])
+        self._as_text = plan_conform(text, schema, self._find_cast)
+        self._ask(self._native)
+
+    def _ask(self, asked: dict[str, pa.DataType]) -> None:
+        self._asked = pa.schema(asked)
+        self._as_asked: Plan = plan_conform(self._asked, self._schema, self._find_cast)
+
+    def convert(self, block: Block, row: int) -> tuple[pa.RecordBatch, int]:
+        """The block's rows, and how many. Raises RowError for the first that is malformed or does not fit."""
+        batch = self._at_once(block, row)
+        if batch is None:
+            batch = self._one_by_one(Lines(block, row, self._name, self._wanted), row)
+        return batch, batch.num_rows
+
+    def convert_good(self, block: Block, row: int, on_bad_row: OnBadRow) -> tuple[pa.RecordBatch, int]:
+        """The block's good rows, and how many there are with the bad ones, which are told."""
+        batch = self._at_once(block, row)
+        if batch is not None:
+            return batch, batch.num_rows
+        if row == 1 and block.data.lstrip().startswith(b"["):
+            return self.convert(block, row)  # an array around all rows is no fault of the first one
+        rows = _Rows(Lines(block, row, self._name, self._wanted), row, self)
+        made = good_rows(rows, row, on_bad_row)
+        return pa.concat_batches(made) if made else pa.RecordBatch.from_pylist([], self._schema), len(rows)
+
+    def convert_parts(self, lines: Lines, row: int, start: int, stop: int) -> pa.RecordBatch:
+        """Some lines of a block that cannot be parsed as a whole: as many of them at once as can be."""
+        block, first = lines.block(start, stop), row + start
+        batch = self._at_once(block, first)
+        if batch is not None:
+            return batch
+        if stop - start <= _LINES_AT_ONCE:
+            return self._one_by_one(Lines(block, first, self._name, self._wanted), first)
+        middle = (start + stop) // 2
+        return pa.concat_batches(
+            [self.convert_parts(lines, row, start, middle), self.convert_parts(lines, row, middle, stop)]
+        )
+
+    def _at_once(self, block: Block, row: int) -> pa.RecordBatch | None:
+        """The block's rows; None if they must be looked at one by one."""
+        objects = count_objects(block.data)
+        if objects == 0:
+            return pa.RecordBatch.from_pylist([], self._schema)
+        if objects is None:
+            return None  # not for the parser: text that begins with null takes the process down with it
+        if self._ignore_extra and may_be_too_deep(block.data):
+            return None  # elsewhere the parser stops at the first unknown key
+        try:
+            check_utf8(block.data)
+            table = parse_objects(block.data, self._asked, "ignore" if self._ignore_extra else "error")
+            if table.num_rows == objects and not (self._closed and self._has_extra(block.data)):
+                (batch,) = table.combine_chunks().to_batches()
+                return conform_batch(batch, self._as_asked, first_row=row)
+        except (pa.ArrowInvalid, UnicodeDecodeError, RowError):
+            pass  # the lines say what is wrong, if anything is
+        return None
+
+    def _has_extra(self, data: bytes) -> bool:
+        """Whether there is something in closed structs that they have no field for."""
+        found = parse_objects(data, self._asked, "infer").schema
+        return any(_extra(found.field(field.name).type, field, is_closed(field)) for field in self._schema)
+
+    def _one_by_one(self, lines: Lines, row: int) -> pa.RecordBatch:
+        rows, malformed = lines.parse(self._unknown_key)
+        columns = [text_column(rows, field.name) for field in self._schema]
+        try:
+            batch = conform_batch(
+                pa.RecordBatch.from_arrays(columns, names=self._schema.names), self._as_text, first_row=row
+            )
+        except RowError as error:
+            raise lines.fault((error.row or row) - row, error.reason, error.column) from None
+        if malformed:
+            raise malformed
+        self._ask(
+            {
+                name: pa.string() if not t.is_nested(native) and _only_strings(rows, name) else native
+                for name, native in self._native.items()
+            }
+        )
+        return batch
+
+    def _unknown_key(self, row: JsonObject) -> tuple[str, str] | None:
+        for key in row:
+            if key not in self._native:
+                return key, f"no column {key!r} in the table; there are: {', '.join(self._native)}"
+        return None
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a block that cannot be parsed as a whole."""
+
+    lines: Lines
+    first_row: int
+    converter: _Converter
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def convert(self, start: int, stop: int) -> pa.RecordBatch:
+        """Some of the rows. Raises RowError for the first that is bad."""
+        try:
+            return self.converter.convert_parts(self.lines, self.first_row, start, stop)
+        except RowError as error:
+            raise self.lines.fault((error.row or 1) - self.first_row, error.reason, error.column) from None
+
+    def text(self, place: int) -> bytes:
+        """A line, without its end."""
+        return self.lines.text(place)
+
+
+def _any_closed(field: pa.Field) -> bool:
+    return is_closed(field) or (t.is_struct(field.type) and any(map(_any_closed, field.type)))
+
+
+def _extra(found: pa.DataType, field: pa.Field, closed: bool) -> bool:
+    """Whether a type that was found has more than the field's, where that is closed."""
+    if t.is_list(field.type) and t.is_list(found):
+        return _extra(found.value_type, field.type.value_field, closed)
+    if not t.is_struct(field.type) or not t.is_struct(found):
+        return False
+    wanted = {inner.name: inner for inner in field.type}
+    return any(
+        _extra(inner.type, wanted[inner.name], closed or is_closed(wanted[inner.name]))
+        if inner.name in wanted
+        else closed
+        for inner in found
+    )
+
+
+def _only_strings(rows: list[JsonObject], name: str) -> bool:
+    """Whether a field holds strings alone, and some: then asking for text makes the next block fast."""
+    values = [value for row in rows if (value := row.get(name)) is not None]
+    return bool(values) and all(isinstance(value, str) for value in values)

@@ -1,0 +1,142 @@
+"""What is known of the types of JSON values: shapes (see ``infer``), and lists and objects of them.
+
+Like shapes, they join in any order and grouping. Strings, numbers, bools, lists and objects are kinds apart: a column
+in which they meet, at whatever depth, is ``MIXED`` and ends as string, each value as its JSON text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import chain
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
+from dolmen.ingest.formats.text.infer import (
+    MAX_EXACT_FLOAT,
+    NOTHING,
+    TEXT,
+    Shape,
+    shape_of_integers,
+    shape_of_numbers,
+    shape_of_strings,
+)
+from dolmen.ingest.formats.text.times import TimeFormat
+
+
+class _Mixed(Enum):
+    MIXED = "mixed"
+
+
+MIXED: Literal[_Mixed.MIXED] = _Mixed.MIXED
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Lists whose items are all of ``item``."""
+
+    item: Node = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Objects; of each name all values that stand under it, in the order of first appearance."""
+
+    by_name: dict[str, Node] = field(default_factory=dict)
+
+
+Node: TypeAlias = Shape | Items | Fields | Literal[_Mixed.MIXED]
+
+
+class Unsure(Exception):  # noqa: N818 - a question, not a failure
+    """An array does not tell enough of the JSON it came from: look at the rows."""
+
+
+def join(one: Node, other: Node) -> Node:
+    """What is known of the values of both."""
+    if NOTHING in (one, other):
+        return other if one == NOTHING else one
+    if isinstance(one, Shape) and isinstance(other, Shape):
+        return one.join(other) if _json_kind(one) == _json_kind(other) else MIXED
+    if isinstance(one, Items) and isinstance(other, Items):
+        return Items(join(one.item, other.item))
+    if isinstance(one, Fields) and isinstance(other, Fields):
+        names = one.by_name | other.by_name
+        return Fields({name: join(one.by_name.get(name, NOTHING), other.by_name.get(name, NOTHING)) for name in names})
+    return MIXED
+
+
+def _json_kind(shape: Shape) -> str:
+    return {"bool": "bool", "integer": "number", "float": "number"}.get(shape.kind, "string")
+
+
+def type_of(node: Node) -> pa.DataType:
+    """The type of a column in which ``node`` was seen."""
+    return _type_of(node) or pa.string()
+
+
+def _type_of(node: Node) -> pa.DataType | None:
+    """None: no type but the JSON text of each value."""
+    if isinstance(node, Shape):
+        found = node.arrow_type
+        return None if t.is_string(found) and _json_kind(node) == "number" else found
+    if isinstance(node, Items):
+        item = _type_of(node.item)
+        return item and pa.list_(item)
+    if isinstance(node, Fields):
+        types = {name: _type_of(child) for name, child in node.by_name.items()}
+        return pa.struct(list(types.items())) if types and all(types.values()) else None
+    return None
+
+
+def node_of_array(array: pa.Array, times: TimeFormat | None = None) -> Node:
+    """What an array tells, whose types pyarrow inferred from JSON, its strings left strings.
+
+    Raises:
+        Unsure: numbers that may have been rounded, or were no JSON.
+    """
+    if t.is_null(array.type):
+        return NOTHING
+    if t.is_boolean(array.type):
+        return Shape("bool")
+    if t.is_integer(array.type):
+        bounds = pc.min_max(array)
+        return shape_of_integers(bounds["min"].as_py(), bounds["max"].as_py())
+    if t.is_floating(array.type):
+        if pc.all(pc.less(pc.abs(array), MAX_EXACT_FLOAT)).as_py() is False:  # so is NaN
+            raise Unsure
+        return Shape("float")
+    if t.is_string(array.type):
+        return shape_of_strings(array, times)
+    if t.is_list(array.type):
+        return Items(node_of_array(array.flatten(), times))
+    assert t.is_struct(array.type), array.type
+    children = zip(array.type, array.flatten(), strict=True)
+    return Fields({child.name: node_of_array(values, times) for child, values in children})
+
+
+def node_of_values(values: list[Any], times: TimeFormat | None = None) -> Node:
+    """What JSON values tell, as ``json_rows`` parsed them."""
+    texts = [value for value in values if isinstance(value, str)]
+    numbers = [bytes(value).decode() for value in values if isinstance(value, msgspec.Raw)]
+    lists = [value for value in values if isinstance(value, list)]
+    objects = [value for value in values if isinstance(value, dict)]
+    node: Node = NOTHING
+    if texts:
+        node = join(node, shape_of_strings(pa.array(texts, pa.string()), times))
+    if numbers:
+        shape = shape_of_numbers(pa.array(numbers, pa.string()))
+        node = join(node, MIXED if shape == TEXT else shape)
+    if any(isinstance(value, bool) for value in values):
+        node = join(node, Shape("bool"))
+    if lists:
+        node = join(node, Items(node_of_values(list(chain.from_iterable(lists)), times)))
+    if objects:
+        names = dict.fromkeys(chain.from_iterable(objects))
+        seen = {name: node_of_values([one[name] for one in objects if name in one], times) for name in names}
+        node = join(node, Fields(seen))
+    return node

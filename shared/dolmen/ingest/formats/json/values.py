@@ -1,0 +1,171 @@
+"""JSON text as Arrow values, a block at a time.
+
+pyarrow's parser does the work. What it takes though it is not JSON (NaN, Infinity), or gives another type than dolmen
+does (times), is asked of it as text or checked after it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json
+from pyarrow import types as t
+
+from dolmen.errors import RowError, SchemaError
+from dolmen.ingest.formats.json.rows import NotAnObject, Wanted, may_be_too_deep, parse_line
+from dolmen.ingest.formats.text.cells import Parse, precision_check, text_cast
+from dolmen.ingest.formats.text.decimals import has_decimals, has_quoted_tiny, may_be_tiny, native_decimal, without_tiny
+from dolmen.ingest.formats.text.export import joined
+from dolmen.ingest.formats.text.times import TimeFormat
+from dolmen.write.conform import Plan, conform_batch, plan_conform
+from dolmen.write.lossless import Cast, FindCast, Misfit
+
+_PARSER_WORDS = re.compile(r"^JSON parse error: |[.]? in row \d+$")
+
+
+def parse_objects(
+    data: bytes | pa.Buffer, schema: pa.Schema | None, unexpected: Literal["error", "infer", "ignore"]
+) -> pa.Table:
+    """The JSON objects in ``data``, of the types in ``schema``; ``unexpected`` says what becomes of other fields.
+
+    Raises:
+        pa.ArrowInvalid: for whatever is wrong. Objects that share a line are NOT found to be wrong.
+    """
+    if schema is not None and has_decimals(pa.struct(list(schema))):
+        text = data if isinstance(data, bytes) else data.to_pybytes()
+        if may_be_tiny(text):
+            if has_quoted_tiny(text):
+                raise pa.ArrowInvalid("a decimal with so small an exponent is no value of any column")
+            data = without_tiny(text)
+    size = len(data) if isinstance(data, bytes) else data.size
+    table = json.read_json(
+        pa.BufferReader(data),
+        json.ReadOptions(use_threads=False, block_size=size + 1),
+        json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
+    )
+    table.validate()  # lists of nothing but NULLs come out with too few values
+    return table
+
+
+def asked_type(target: pa.DataType, times: TimeFormat | None = None) -> pa.DataType:
+    """The type to ask of the parser for values of ``target``: text where dolmen reads it itself, or numbers.
+
+    Raises:
+        SchemaError: JSON cannot hold it.
+    """
+    if t.is_map(target):
+        raise SchemaError("maps cannot be read from text: drop Parquet, or use a list of structs")
+    if t.is_list(target):
+        return pa.list_(asked_type(target.value_type, times))
+    if t.is_struct(target):
+        return pa.struct([(field.name, asked_type(field.type, times)) for field in target])
+    if t.is_temporal(target) or t.is_binary(target) or t.is_fixed_size_binary(target):
+        return (times and times.asked_type(target)) or pa.string()
+    if t.is_decimal(target):
+        return native_decimal(target) or pa.string()
+    return target
+
+
+def json_cast(times: TimeFormat | None, ignore_extra: bool) -> FindCast:
+    """How casts are found of JSON values, parsed to their column's type or to numbers already, or text."""
+    return partial(_json_cast, times=times, ignore_extra=ignore_extra)
+
+
+def _json_cast(
+    source: pa.DataType, target: pa.DataType, *, times: TimeFormat | None, ignore_extra: bool
+) -> Cast | None:
+    if source == target or (t.is_decimal(source) and t.is_decimal(target)):
+        return _finite if t.is_floating(target) else precision_check(target)
+    if times is not None and (numbers := times.number_cast(source, target)) is not None:
+        return numbers
+    if t.is_nested(target):
+        return text_cast(target, empty_is_null=False, parse=nested_parse(target, times, ignore_extra))
+    return text_cast(target, empty_is_null=False, parse=times.parser(target) if times is not None else None)
+
+
+def wanted_of(schema: pa.Schema, times: TimeFormat | None, ignore_extra: bool) -> Wanted:
+    """What rows of ``schema`` want of JSON that is parsed row by row."""
+    row = pa.struct(list(schema))
+    return Wanted(row, ignore_extra, times is not None and times.digits is not None, has_decimals(row))
+
+
+def nested_parse(target: pa.DataType, times: TimeFormat | None = None, ignore_extra: bool = False) -> Parse:
+    """How JSON text becomes lists or structs.
+
+    Raises:
+        SchemaError: JSON cannot hold them.
+    """
+    schema = pa.schema([("value", target)])
+    find = json_cast(times, ignore_extra)
+    wanted = replace(wanted_of(schema, times, ignore_extra), floats=_has_floats(target))
+    at_once = pa.schema([("value", asked_type(target, times))])
+    in_words = pa.schema([("value", _asked_in_words(target))])
+    parse = partial(_parse_as, asked=at_once, plan=plan_conform(at_once, schema, find), ignore_extra=ignore_extra)
+    if in_words == at_once and not (wanted.decimals or wanted.floats):
+        return parse
+    exactly = partial(_parse_as, asked=in_words, plan=plan_conform(in_words, schema, find), ignore_extra=ignore_extra)
+    return partial(_parse_nested, parse=parse, exactly=exactly, wanted=wanted)
+
+
+def _asked_in_words(target: pa.DataType) -> pa.DataType:
+    """The type to ask of the parser where times, decimals and floats (``"NaN"`` is one) are strings all."""
+    if t.is_list(target):
+        return pa.list_(_asked_in_words(target.value_type))
+    if t.is_struct(target):
+        return pa.struct([(field.name, _asked_in_words(field.type)) for field in target])
+    return pa.string() if t.is_decimal(target) or t.is_floating(target) else asked_type(target)
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    if t.is_nested(kind):
+        return any(_has_floats(kind.field(place).type) for place in range(kind.num_fields))
+    return bool(t.is_floating(kind))
+
+
+def _parse_nested(text: pa.Array, parse: Parse, exactly: Parse, wanted: Wanted) -> pa.Array:
+    """All at once, or where the parser takes less than there is, with the numbers in question as strings."""
+    try:
+        return parse(text)
+    except Misfit:
+        return exactly(pa.array([_in_words(value, wanted) for value in text.to_pylist()], pa.string()))
+
+
+def _in_words(text: str | None, wanted: Wanted) -> str | None:
+    if text is None:
+        return None
+    try:
+        row = parse_line(f'{{"value":{text}}}'.encode(), wanted)
+    except NotAnObject as malformed:
+        raise Misfit(str(malformed)) from None
+    return msgspec.json.encode(row.get("value")).decode()
+
+
+def _parse_as(text: pa.Array, asked: pa.Schema, plan: Plan, ignore_extra: bool) -> pa.Array:
+    if not len(text):
+        return pa.nulls(0, plan.target.types[0])
+    lines = joined(pc.binary_join_element_wise('{"value":', pc.fill_null(text, "null"), "}\n", ""))
+    if ignore_extra and may_be_too_deep(lines.to_pybytes()):  # elsewhere the parser stops at the first unknown key
+        raise Misfit("nested too deep")
+    try:
+        table = parse_objects(lines, asked, "ignore" if ignore_extra else "error")
+    except pa.ArrowInvalid as error:
+        raise Misfit(_PARSER_WORDS.sub("", str(error))) from None
+    if table.num_rows != len(text):
+        raise Misfit("not one JSON value")
+    (batch,) = table.combine_chunks().to_batches()
+    try:
+        return conform_batch(batch, plan).column(0)
+    except RowError as error:
+        raise Misfit(error.reason) from None
+
+
+def _finite(values: pa.Array) -> pa.Array:
+    if pc.all(pc.is_finite(values)).as_py() is False:
+        raise Misfit("NaN and Infinity are not JSON")
+    return values

@@ -1,0 +1,106 @@
+"""How a file is to be read, beyond what its name says, and what is told of a row that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+
+from dolmen.errors import InputError
+from dolmen.format.ingest_properties import IngestSettings
+from dolmen.ingest.formats.text.times import TimeFormat
+
+CLOSED = {b"dolmen": b"closed"}
+"""Metadata of a field in whose structs nothing that is extra is skipped, whatever the options say."""
+
+MAX_BYTES = 64 << 30
+MAX_TEMPORARY_BYTES = 8 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How to read a file. What a format does not know of, it does not look at.
+
+    Args:
+        delimiter: what separates the fields of CSV and TSV, one ASCII character; None: comma or tab, by the format.
+        header: whether the first record of CSV and TSV names the columns. Without it, the fields of a record are the
+            table's columns in their order.
+        nulls: unquoted fields of CSV and TSV that are NULL. A blank field of a column that is no string always is.
+        timestamp_format: how times are written in text, beside ISO 8601, which is always understood: ``epoch_s``,
+            ``epoch_ms``, ``epoch_us`` or a pattern (see ``times``).
+        extra: ``ignore``: columns, keys and struct fields that the table does not have are skipped.
+        null_lines: ``skip``: lines of JSON that say ``null`` are no rows, as little as blank ones.
+        max_bytes: what one file may hold once it is unpacked, bytes: a small file can unpack to terabytes.
+        max_temporary_bytes: the same for compressed Parquet and Arrow files, which are unpacked into a temporary file:
+            what fits the disk for these.
+
+    Raises:
+        InputError: the delimiter or the time format is none.
+    """
+
+    delimiter: str | None = None
+    header: bool = True
+    nulls: tuple[str, ...] = ("",)
+    timestamp_format: str | None = None
+    extra: Literal["reject", "ignore"] = "reject"
+    null_lines: Literal["reject", "skip"] = "reject"
+    max_bytes: int = MAX_BYTES
+    max_temporary_bytes: int = MAX_TEMPORARY_BYTES
+
+    def __post_init__(self) -> None:
+        delimiter = self.delimiter
+        if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0'):
+            raise InputError(f"{delimiter!r} is no delimiter: one ASCII character, but no quote or line end")
+        TimeFormat.of(self.timestamp_format)
+
+    @classmethod
+    def of(cls, settings: IngestSettings) -> ReadOptions:
+        """The options that a table's properties ask for."""
+        return cls(
+            delimiter=settings.delimiter,
+            header=settings.header,
+            nulls=settings.nulls,
+            timestamp_format=settings.timestamp_format,
+            extra=settings.on_extra,
+        )
+
+    @property
+    def times(self) -> TimeFormat | None:
+        """How times are written, beside ISO 8601."""
+        return TimeFormat.of(self.timestamp_format)
+
+    @property
+    def ignore_extra(self) -> bool:
+        """Whether what the table does not have is skipped."""
+        return self.extra == "ignore"
+
+
+def is_closed(field: pa.Field) -> bool:
+    """Whether a field is marked so (``CLOSED``)."""
+    return bool(field.metadata) and CLOSED.items() <= field.metadata.items()
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that cannot be read, or does not fit the table.
+
+    Args:
+        reason: what is wrong, without the place.
+        row: its 1-based number among the rows of the file, bad ones included.
+        line: the 1-based line of the file to look at; None where files have no lines.
+        column: the column to blame, if one is.
+        text: the row as it stands in the file, without its line end; of a file that is no text, the row as a JSON
+            object, or None where JSON does not hold it.
+    """
+
+    reason: str
+    row: int | None
+    line: int | None
+    column: str | None
+    text: bytes | None
+
+
+OnBadRow: TypeAlias = Callable[[BadRow], None]
+"""What is told of each bad row, in the order of the file. If it raises, reading ends with that."""

@@ -1,0 +1,210 @@
+"""Text cells as values of a declared type: what CSV cells and JSON strings may say.
+
+====================  ==============================================================================================
+type                  text
+====================  ==============================================================================================
+string                itself, spaces and leading zeros included
+bool                  ``true`` or ``false`` in any case, ``1`` or ``0``
+integers              decimal digits; also any decimal number of exactly that value: ``12.0``, ``1.2e1``, ``+12``
+float32, float64      a decimal number, rounded to the nearest; ``nan``, ``inf``, ``infinity`` in any case and sign
+decimal128            a decimal number that needs no rounding
+date32                ``2024-02-29``
+timestamp             ``2024-02-29``, then ``T`` or a space, ``13:45``, ``13:45:10`` or with up to 6 digits ``.123456``
+                      (or more, if all zero); a date alone is its midnight
+timestamp with zone   the same with a time and its offset: ``Z``, ``+02``, ``+0200`` or ``+02:00``; stored as UTC
+time64                ``13:45``, ``13:45:10`` or ``13:45:10.123456``
+binary, fixed size    base64 (RFC 4648, padded), as in dolmen's own JSON
+====================  ==============================================================================================
+
+Spaces around anything but a string do not count. Dates and timestamps lie within the years 1 to 9999 (UTC), exponents
+of integers and decimals within -1000 to 1000. Arrow's parsers take more than this in places: ``nan(1)``, an hour
+without minutes, the year 0; that is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
+from dolmen.ingest.formats.text.decimals import parse_decimal
+from dolmen.write.lossless import Cast, Misfit, shown
+
+Parse: TypeAlias = Callable[[pa.Array], pa.Array]
+
+_EXACT_INTEGER = pa.decimal128(38, 0)
+_HOUR_ALONE = "[T ][0-9]{2}([Z+-]|$)"
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+"""Of the years 1 and 9999, in days since 1970: what Python, and ISO 8601, have words for."""
+_DAY_US = 86_400_000_000
+
+
+def text_cast(target: pa.DataType, *, empty_is_null: bool, parse: Parse | None = None) -> Cast:
+    """The cast from strings to ``target``, which is not string itself.
+
+    Args:
+        empty_is_null: whether text of nothing (but spaces) is NULL. Of binary, an empty cell that was not NULL before
+            (it was in quotes) is no bytes at all.
+        parse: turns trimmed text into values of ``target``, or raises ``Misfit``; for types that text does not hold.
+    """
+
+    def cast(array: pa.Array) -> pa.Array:
+        text = pc.ascii_trim_whitespace(array)
+        if empty_is_null:
+            blank = pc.equal(text, "")
+            if t.is_binary(target):
+                blank = pc.and_(blank, pc.not_equal(array, ""))
+            text = pc.if_else(blank, pa.scalar(None, pa.string()), text)
+        return parse(text) if parse else parse_text(text, target)
+
+    return cast
+
+
+def precision_check(target: pa.DataType) -> Cast | None:
+    """The check of values that pyarrow parsed to ``target``: its CSV and JSON parsers let 1000 into decimal(5, 2)."""
+    if not t.is_decimal(target):
+        return None
+    wide = pa.decimal128(38, target.scale)
+
+    def check(values: pa.Array) -> pa.Array:
+        try:
+            return values.cast(wide).cast(target)
+        except pa.ArrowInvalid:
+            raise Misfit("too many digits") from None
+
+    return check
+
+
+def parse_text(text: pa.Array, target: pa.DataType) -> pa.Array:
+    """Trimmed text as values of a type without children; NULL stays NULL.
+
+    Raises:
+        Misfit: some text says no value of this type; the reason is right for an array of one.
+    """
+    try:
+        return _parse(text, target)
+    except (pa.ArrowInvalid, Misfit):
+        raise Misfit(_why_not(text[0].as_py(), target) if len(text) == 1 else "") from None
+
+
+def _parse(text: pa.Array, target: pa.DataType) -> pa.Array:
+    if t.is_integer(target):
+        return _parse_integer(text, target)
+    if t.is_decimal(target):
+        return parse_decimal(text, target)
+    if t.is_floating(target):
+        return _parse_float(text, target)
+    if t.is_timestamp(target):
+        return within_years(_parse_timestamp(text, target))
+    if t.is_date(target):
+        return within_years(text.cast(target))
+    if t.is_time(target):
+        moments = _parse_timestamp(pc.binary_join_element_wise("1970-01-01", text, "T"), pa.timestamp("us"))
+        return moments.cast(target)
+    if t.is_binary(target) or t.is_fixed_size_binary(target):
+        return decode_base64(text).cast(target)
+    return text.cast(target)
+
+
+def _parse_integer(text: pa.Array, target: pa.DataType) -> pa.Array:
+    if pc.any(pc.match_substring(text, "x", ignore_case=True)).as_py():
+        raise Misfit("hexadecimal")  # Arrow would take 0x1F for 31
+    try:
+        return text.cast(target)
+    except pa.ArrowInvalid:
+        return parse_decimal(text, _EXACT_INTEGER).cast(target)
+
+
+def _parse_float(text: pa.Array, target: pa.DataType) -> pa.Array:
+    if pc.any(pc.match_substring(text, "(")).as_py():
+        raise Misfit("NaN with a payload")  # Arrow would take nan(1) for NaN
+    values = text.cast(target)
+    infinite = pc.is_inf(values)
+    if (
+        pc.any(infinite).as_py()
+        and not pc.all(pc.match_substring(text.filter(infinite), "inf", ignore_case=True)).as_py()
+    ):
+        raise Misfit("overflow")  # Arrow would take 1e400 for infinity
+    return values
+
+
+def within_years(values: pa.Array) -> pa.Array:
+    """Dates or timestamps as they are. Raises Misfit unless all lie within the years 1 to 9999, UTC."""
+    unit = pa.int32() if t.is_date(values.type) else pa.int64()
+    ends = pc.min_max(values.view(unit)).as_py()
+    scale = 1 if t.is_date(values.type) else _DAY_US
+    if ends["min"] is not None and (ends["min"] < FIRST_DAY * scale or ends["max"] >= (LAST_DAY + 1) * scale):
+        raise Misfit("not within the years 1 to 9999")
+    return values
+
+
+def _parse_timestamp(text: pa.Array, target: pa.DataType) -> pa.Array:
+    if pc.any(pc.match_substring_regex(text, _HOUR_ALONE)).as_py():
+        raise Misfit("an hour without minutes")  # Arrow would take 01 for 01:00
+    try:
+        return text.cast(target)
+    except pa.ArrowInvalid:
+        return pc.replace_substring_regex(text, r"(\.\d{6})0+", r"\1").cast(target)
+
+
+def _why_not(text: str, target: pa.DataType) -> str:
+    reason = f"{shown(text)} is not a valid {target}"
+    if t.is_timestamp(target):
+        other = pa.timestamp("us", None if target.tz else "UTC")
+        try:
+            _parse_timestamp(pa.array([text]), other)
+        except pa.ArrowInvalid:
+            return reason
+        return f"{reason}: it has no UTC offset" if target.tz else f"{reason}: it has a UTC offset"
+    if t.is_integer(target) or t.is_decimal(target):
+        try:
+            pa.array([text]).cast(pa.float64())
+        except pa.ArrowInvalid:
+            return reason
+        return f"{reason}: it does not fit without loss"
+    return reason
+
+
+_BASE64 = np.full(256, 255, np.uint8)
+_BASE64[list(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")] = np.arange(64)
+_PADDING, _FOREIGN = 64, 255
+_BASE64[ord("=")] = _PADDING
+
+
+def decode_base64(text: pa.Array) -> pa.Array:
+    """Binary values of base64 strings (RFC 4648, section 4, padded), all at once.
+
+    Raises:
+        Misfit: some string is not base64.
+    """
+    filled = pc.fill_null(text, "")
+    _, offset_buffer, data_buffer = filled.buffers()
+    bounds = np.frombuffer(offset_buffer, np.int32)[filled.offset : filled.offset + len(filled) + 1]
+    characters = np.frombuffer(data_buffer or b"", np.uint8)[bounds[0] : bounds[-1]]
+    bounds = bounds - bounds[0]
+    if (bounds % 4).any():
+        raise Misfit("not a multiple of four characters")
+    sixes = _BASE64[characters].reshape(-1, 4)
+    pads = (sixes == _PADDING).sum(axis=1)
+    quad_bounds = bounds // 4
+    last_quads = quad_bounds[1:][quad_bounds[1:] > quad_bounds[:-1]] - 1
+    may_pad = np.zeros(len(sixes), bool)
+    may_pad[last_quads] = True
+    misplaced = (sixes[:, :2] == _PADDING).any() or ((sixes[:, 2] == _PADDING) & (sixes[:, 3] != _PADDING)).any()
+    if (sixes == _FOREIGN).any() or misplaced or (pads[~may_pad] > 0).any():
+        raise Misfit("not base64")
+    sixes[sixes == _PADDING] = 0
+    octets = np.empty((len(sixes), 3), np.uint8)
+    octets[:, 0] = sixes[:, 0] << 2 | sixes[:, 1] >> 4
+    octets[:, 1] = sixes[:, 1] << 4 | sixes[:, 2] >> 2
+    octets[:, 2] = sixes[:, 2] << 6 | sixes[:, 3]
+    kept = np.arange(3) < (3 - pads)[:, None]
+    sizes = np.concatenate(([0], np.cumsum(3 - pads)))
+    made = pa.BinaryArray.from_buffers(
+        pa.binary(), len(filled), [None, pa.py_buffer(sizes[quad_bounds].astype(np.int32)), pa.py_buffer(octets[kept])]
+    )
+    return pc.if_else(text.is_valid(), made, pa.scalar(None, pa.binary()))

@@ -1,0 +1,1 @@
+"""Files and rows that cannot be read: kept aside with a report, listed, and tried again."""

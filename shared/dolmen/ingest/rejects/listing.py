@@ -1,0 +1,210 @@
+"""The place for rejects as people look at it: what is there, why, and back into the landing place with it.
+
+Beside the copy and the report of a reject (see ``rejects`` and ``quarantine``) ``<copy>.retried.json`` says that it was
+put back, when and under which name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from io import BufferedReader
+from typing import Any, BinaryIO, cast
+
+import msgspec
+
+from dolmen.errors import CorruptionError, InputError, NotFoundError, ObjectNotFoundError, StoreUnavailableError
+from dolmen.ingest.landing import etag_in
+from dolmen.ingest.rejects.quarantine import ROWS_SUFFIX
+from dolmen.ingest.rejects.report import ERROR_SUFFIX
+from dolmen.runtime import Runtime
+from dolmen.store.base import ObjectStore, PreconditionFailed, Stored
+from dolmen.store.url import open_store
+
+RETRIED_SUFFIX = ".retried.json"
+_DIGEST = re.compile(r"[0-9a-f]{8}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A reject as a listing shows it.
+
+    Args:
+        key: of the copy; of a drop that was not copied its report's, without the ending.
+        size: of the copy, bytes; None if there is none, and the drop is still where it was.
+        rejected_us: when its report was written, by the store's clock.
+        retried: whether it was put back into the landing place.
+    """
+
+    key: str
+    size: int | None
+    rejected_us: int
+    retried: bool
+
+    @property
+    def table(self) -> str:
+        """The table whose rows it was to be; empty for a file outside of any table's directory."""
+        return self.key.partition("/")[0] if "/" in self.key else ""
+
+    @property
+    def rows_only(self) -> bool:
+        """Whether these are some rows of a file whose others are ingested."""
+        return self.key.endswith(ROWS_SUFFIX)
+
+
+def list_rejected(store: ObjectStore, table: str | None = None, *, retried: bool = False) -> list[Rejected]:
+    """The rejects, newest first: one request for every thousand objects.
+
+    Args:
+        table: only those that were dropped for this table.
+        retried: also those that were put back already.
+    """
+    copies: dict[str, int] = {}
+    reports: dict[str, int] = {}
+    put_back: set[str] = set()
+    for info in store.list(f"{table}/" if table else ""):
+        if info.key.endswith(ERROR_SUFFIX):
+            reports[info.key.removesuffix(ERROR_SUFFIX)] = info.last_modified_us
+        elif info.key.endswith(RETRIED_SUFFIX):
+            put_back.add(info.key.removesuffix(RETRIED_SUFFIX))
+        else:
+            copies[info.key] = info.size
+    found = [Rejected(key, copies.get(key), at, key in put_back) for key, at in reports.items()]
+    wanted = [one for one in found if retried or not one.retried]
+    return sorted(wanted, key=lambda one: (-one.rejected_us, one.key))
+
+
+def find_rejected(store: ObjectStore, name: str) -> str:
+    """The key of the reject that a name means: its key or URL, its report's, or the 8 digits in it.
+
+    Raises:
+        NotFoundError: there is none.
+        InputError: there are several of these digits.
+    """
+    key = name.removeprefix(f"{store.url}/").removesuffix(ERROR_SUFFIX)
+    if not _DIGEST.fullmatch(name):
+        return key
+    found = [one.key for one in list_rejected(store, retried=True) if name in re.split(r"[-/.]", one.key)]
+    if len(found) > 1:
+        raise InputError(f"{name} is in the names of {len(found)} rejects: {', '.join(found)}")
+    if not found:
+        raise NotFoundError(f"no reject in {store.url} has {name} in its name")
+    return found[0]
+
+
+def read_report(store: ObjectStore, key: str) -> dict[str, Any]:
+    """The report of a reject.
+
+    Raises:
+        NotFoundError: there is no such reject.
+        CorruptionError: it is no report.
+    """
+    try:
+        body = store.get(key + ERROR_SUFFIX).body
+    except ObjectNotFoundError:
+        raise NotFoundError(f"no reject {key!r} in {store.url}: dolmen rejected ls shows them") from None
+    try:
+        report = json.loads(body)
+    except ValueError as error:
+        raise CorruptionError(key + ERROR_SUFFIX, f"not JSON: {error}") from error
+    if not isinstance(report, dict):
+        raise CorruptionError(key + ERROR_SUFFIX, "not a report")
+    return report
+
+
+def read_reports(store: ObjectStore, keys: Iterable[str], runtime: Runtime) -> Iterator[dict[str, Any]]:
+    """The reports of several, in order; empty for one that cannot be read."""
+
+    def readable(key: str) -> dict[str, Any]:
+        try:
+            return read_report(store, key)
+        except (NotFoundError, CorruptionError):
+            return {}
+
+    return runtime.map(readable, keys)
+
+
+def open_rejected(store: ObjectStore, key: str, report: dict[str, Any], runtime: Runtime) -> BinaryIO:
+    """What was rejected, as a file: the copy or, where none was made, the drop itself.
+
+    Raises:
+        ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten.
+        CorruptionError: the report does not say where it is.
+    """
+    if report.get("copy", key) is not None:
+        return store.open_input(key)
+    root, file, version, etag = (report.get(name) for name in ("landing", "file", "version", "etag"))
+    if not (isinstance(root, str) and isinstance(file, str) and (version or etag)):
+        raise CorruptionError(key + ERROR_SUFFIX, "it says of no copy, and not where the file is")
+    landing = open_store(root, runtime)
+    if version:
+        return landing.open_input(file, version=str(version))
+    return landing.open_input(file, etag=etag_in(landing, str(etag)))
+
+
+@dataclass(frozen=True, slots=True)
+class BadRows:
+    """The rows that are kept in a ``.rows.jsonl``. Iterating gives the facts of each, with ``text`` as bytes."""
+
+    store: ObjectStore
+    key: str
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        with BufferedReader(cast(Any, self.store.open_input(self.key)), 1 << 20) as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    row = json.loads(line)
+                    yield {**row, "text": text_of(row)}
+                except (ValueError, TypeError) as error:
+                    raise CorruptionError(self.key, f"line {number} is no row: {error}") from error
+
+
+def text_of(kept: dict[str, Any]) -> bytes | None:
+    """The bytes of a text that a report or a row keeps."""
+    if (encoded := kept.get("text_base64")) is not None:
+        return b64decode(encoded)
+    text = kept.get("text")
+    return None if text is None else str(text).encode("utf-8", "surrogatepass")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A reject that was put back.
+
+    Args:
+        key: of the reject.
+        url: of the file in the landing place.
+        rows: how many rows it holds; None for a whole file.
+        left: rows that are not in it: they have no text of their own, or a quote that is never closed.
+    """
+
+    key: str
+    url: str
+    rows: int | None
+    left: int
+
+
+def retried(store: ObjectStore, key: str) -> list[dict[str, str]]:
+    """When it was put back, and under which URLs; empty if never. Raises CorruptionError: nobody can say."""
+    try:
+        body = store.get(key + RETRIED_SUFFIX).body
+    except ObjectNotFoundError:
+        return []
+    try:
+        return msgspec.json.decode(body, type=list[dict[str, str]])
+    except msgspec.DecodeError as error:
+        raise CorruptionError(key + RETRIED_SUFFIX, f"not a list of retries: {error}") from error
+
+
+def note_retry(store: ObjectStore, retry: Retry, before: list[dict[str, str]], runtime: Runtime) -> None:
+    """Writes down that it was put back. Raises StoreUnavailableError: it is, but that could not be noted."""
+    at = datetime.fromtimestamp(runtime.clock_us() / 1e6, UTC).isoformat()
+    body = json.dumps([*before, {"at": at, "as": retry.url}], indent=2).encode() + b"\n"
+    key = retry.key + RETRIED_SUFFIX
+    outcome = store.put(key, body) if not before else store.put(key, body, if_match=store.head(key).etag)
+    if not isinstance(outcome, (Stored, PreconditionFailed)):  # refused: another has noted the same
+        raise StoreUnavailableError(f"{retry.url} is there, but {store.url}/{key} could not be written: {outcome}")

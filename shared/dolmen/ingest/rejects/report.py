@@ -1,0 +1,182 @@
+"""Files that cannot be read: a copy to look at, and beside it what is wrong.
+
+A drop ``landing/<table>/<path>/<name>.csv`` becomes, under the place for rejects::
+
+    <table>/<path>/<name>-<digest8>.csv               the dropped bytes, unchanged
+    <table>/<path>/<name>-<digest8>.csv.error.json    file, line, row, column, reason; written last
+
+The digest is of the drop, so that the same event delivered again meets its own reject, and another file of the same
+name does not. A reject is final for its event: to try again, drop the file again, as ``dolmen rejected retry`` does.
+Should another delivery of the event have ingested the file at the same moment, the report is withdrawn (``refuted``).
+
+A file that is too large to be copied in the time that is left stays where it was dropped: there is a report alone, with
+``"copy": null``, which names its bucket, key and version.
+
+What is kept of a file whose other rows are ingested is described in ``quarantine``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from dolmen.errors import CorruptionError, Error, InputError, ObjectChangedError, RowError, StoreUnavailableError
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.formats.compression import ByteStream
+from dolmen.ingest.landing import Landing, Place, exists, stored_etag
+from dolmen.runtime import Runtime
+from dolmen.store.backoff import attempts
+from dolmen.store.base import ObjectStore, Unknown
+from dolmen.store.keys import MAX_KEY_BYTES
+
+ERROR_SUFFIX = ".error.json"
+WITHDRAWN = "withdrawn"
+"""Stands in a report that is void: when it was withdrawn, and which version has the file's rows."""
+_COPY_BYTES = 1 << 20
+_ROOM_BYTES = 200
+"""Left for the prefix that rejects go under, and for what is put behind a key."""
+
+_UNFIT = re.compile(r"[\\\0]")
+"""What S3 takes in a key, and a directory does not."""
+_ENDING = re.compile(r"(\.[A-Za-z0-9]{1,10})?(\.(gz|zst|bz2|xz|lz4|zip))?$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A rejected drop, or the rejected rows of one. ``key`` is the copy's, in the store for rejects; of a drop that was
+    not copied it is the report's, without its ending."""
+
+    key: str
+    url: str
+
+
+def reject_key(drop: Drop, place: Place) -> str:
+    """The key of a drop's copy, if it is rejected."""
+    return _named(place, f"{drop.id}#{drop.sequencer or ''}")
+
+
+def rows_key(drop: Drop, place: Place, content: str, suffix: str) -> str:
+    """The key of what is kept of some rows of a drop: by ``content``, a digest of them, beside that of the drop."""
+    return _named(place, f"{drop.id}#{content}", suffix)
+
+
+def split_name(path: str) -> tuple[str, str]:
+    """A path without its ending, and the ending: ``.csv.gz``. Names that begin with a dot have none."""
+    folder, slash, name = path.rpartition("/")
+    ending = _ENDING.search(name)
+    suffix = ending[0] if ending and ending.start() else ""
+    return f"{folder}{slash}{name.removesuffix(suffix)}", suffix
+
+
+def _named(place: Place, of: str, suffix: str | None = None) -> str:
+    digest = hashlib.sha256(of.encode()).hexdigest()[:8]
+    stem, ending = split_name(place.path)
+    suffix = ending if suffix is None else suffix
+    key = f"{stem}-{digest}{suffix}"
+    if len(key.encode()) <= MAX_KEY_BYTES - _ROOM_BYTES and not _UNFIT.search(key):
+        return key
+    return f"{_UNFIT.sub('-', place.path.partition('/')[0][:64])}/{digest}{suffix}"
+
+
+def was_rejected(landing: Landing, drop: Drop, place: Place) -> Reject | None:
+    """The reject of this very event, if it is complete: one request."""
+    store, key = landing.rejected(drop), reject_key(drop, place)
+    return Reject(key, f"{store.url}/{key}") if exists(store, key + ERROR_SUFFIX) else None
+
+
+def reject(
+    landing: Landing, drop: Drop, place: Place, error: Error, database: dict[str, Any], *, copy: bool = True
+) -> Reject:
+    """Copies a drop to where rejects go, then writes the reason beside it. Repeated, it changes nothing.
+
+    Args:
+        database: facts about the database at that time, for the report.
+        copy: False leaves the drop where it is, and the report says so.
+
+    Raises:
+        ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten.
+        StoreUnavailableError, ...: not both objects are there.
+    """
+    store, key = landing.rejected(drop), reject_key(drop, place)
+    try:
+        if copy:
+            copy_drop(landing, drop, store, key)
+        else:
+            _find(landing, drop)
+    except InputError:  # a file in a directory whose name no key can be: the report alone can say so
+        copy = False
+    what = {
+        "file": place.path,
+        "line": getattr(error, "line", None),
+        "row": getattr(error, "row", None),
+        "column": getattr(error, "column", None),
+        "reason": error.reason if isinstance(error, RowError) else str(error),
+        "error": type(error).__name__,
+    }
+    about = described(landing, drop, key if copy else None)
+    then = "nothing of this file was ingested; correct it, and drop it again"
+    if not copy:
+        then += "; it could not be copied here, and is still where it was dropped"
+    return write_report(landing, drop, key, {**what, **about, "database": database, "then": then})
+
+
+def described(landing: Landing, drop: Drop, key: str | None) -> dict[str, Any]:
+    """What every report says of the drop and of its copy, if there is one."""
+    return {
+        "source": drop.source,
+        "bytes": drop.size,
+        "version": drop.version,
+        "etag": drop.etag,
+        "landing": landing.root(drop),
+        "copy": key,
+        "rejected_at": datetime.fromtimestamp(landing.rejected(drop).clock.now_us / 1e6, UTC).isoformat(),
+    }
+
+
+def write_report(landing: Landing, drop: Drop, key: str, report: dict[str, Any]) -> Reject:
+    """Creates the report beside a copy, unless one is there: that of an earlier delivery says the same, but for its
+    time. Raises StoreUnavailableError."""
+    store = landing.rejected(drop)
+    create_once(store, key + ERROR_SUFFIX, json.dumps(report, indent=2, ensure_ascii=False), landing.runtime)
+    return Reject(key, f"{store.url}/{key}")
+
+
+def create_once(store: ObjectStore, key: str, text: str, runtime: Runtime) -> None:
+    """Creates a small object unless there is one of this name. Raises StoreUnavailableError."""
+    outcome = None
+    for _ in attempts(runtime):
+        outcome = store.put(key, text.encode("utf-8", "surrogatepass") + b"\n")
+        if not isinstance(outcome, Unknown):
+            return
+    raise StoreUnavailableError(f"cannot write {store.url}/{key}: {outcome}")
+
+
+def _find(landing: Landing, drop: Drop) -> None:
+    """Raises ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten."""
+    store = landing.store(drop)
+    found = store.head(drop.key, version=drop.version)
+    if drop.version is None and found.etag != stored_etag(store, drop):
+        raise ObjectChangedError(drop.key)
+
+
+def copy_drop(landing: Landing, drop: Drop, store: ObjectStore, key: str) -> None:
+    """Copies a dropped file, unless there is an object of this name, which is its copy then."""
+    if not exists(store, key):  # else by an earlier delivery: objects appear whole or not at all
+        with landing.open(drop) as source:
+            copy_once(source, store, key)
+
+
+def copy_once(source: ByteStream, store: ObjectStore, key: str) -> None:
+    """Copies a file in bounded memory, unless somebody has made this very copy meanwhile."""
+    with store.open_output(key) as target:
+        while chunk := source.read(_COPY_BYTES):
+            target.write(chunk)
+        try:
+            target.commit()
+        except CorruptionError:
+            if not exists(store, key):
+                raise

@@ -1,0 +1,1 @@
+"""Compaction: rewrites files that make scans slow."""

@@ -1,0 +1,199 @@
+"""Rewriting one group of files: what a compaction does wherever it runs, in this process or in a task of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import msgspec
+import pyarrow as pa
+
+from dolmen.context import Context
+from dolmen.format.entries import DataFile
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.maintenance.compact.plan import CompactionOptions
+from dolmen.maintenance.compact.rows import LiveRows
+from dolmen.maintenance.compact.sort import Bound, Sorter
+from dolmen.maintenance.resolve.unresolved import Unresolved, table_reader
+from dolmen.scan.plan import FilePlan
+from dolmen.segments.live import LiveFiles, tombstones_of
+from dolmen.write.data_file import with_commit_ts, write_data_files
+from dolmen.write.options import DEFAULT, WriteOptions
+
+_REQUESTS_AT_ONCE = 4
+"""Of up to 8 MB each, which is what reading ahead takes of memory."""
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """A table in one version, with its deletes made ready."""
+
+    name: str
+    manifest: Manifest
+    entry: TableEntry
+    files: LiveFiles
+    unresolved: Unresolved
+
+    @classmethod
+    def of(cls, context: Context, name: str, manifest: Manifest) -> TableVersion:
+        """Raises TableNotFoundError."""
+        entry = context.segments.whole(manifest.table(name))
+        unresolved = Unresolved(context, entry, tombstones_of(entry, context.segments))
+        return cls(name, manifest, entry, LiveFiles.of(entry, context.segments), unresolved)
+
+    def dead(self) -> set[str]:
+        """Files of which tombstones certainly hide every row."""
+        if not self.unresolved.greatest_ts:
+            return set()
+        return {file.uuid for file in self.files if self.unresolved.hides_all_of(file)}
+
+    def worth_rewriting(self, uuids: tuple[str, ...], options: CompactionOptions) -> tuple[DataFile, ...]:
+        """Those of a planned group's files that are still there.
+
+        None of them if somebody else has done the work, or has left a single file for which it is not worth while.
+        """
+        found = self.files.find(uuids)
+        inputs = tuple(found[uuid] for uuid in uuids if uuid in found)
+        if len(inputs) == 1:
+            (file,) = inputs
+            mostly_deleted = file.rows - file.live_rows > file.rows * options.deleted_share
+            return inputs if mostly_deleted or self.unresolved.hides_all_of(file) else ()
+        return inputs
+
+    def commit_ts_of(self, inputs: tuple[DataFile, ...]) -> tuple[int | None, TableEntry]:
+        """The commit timestamp that all rows of some files have; None if they differ.
+
+        With it the table as the files that replace them are written: with a timestamp for each row if they differ.
+        """
+        timestamps = {file.row_ts for file in inputs}
+        row_ts = timestamps.pop() if len(timestamps) == 1 else None
+        return row_ts, self.entry if row_ts is not None else with_commit_ts(self.entry)
+
+    def stamped(self, written: list[DataFile], row_ts: int | None) -> tuple[DataFile, ...]:
+        """Entries of files that hold this version's live rows, complete.
+
+        Tombstones up to this version are applied in them. Never up to the compaction's own commit: rows that are
+        deleted meanwhile would come back.
+        """
+        through = self.manifest.commit_ts
+        return tuple(msgspec.structs.replace(file, row_ts=row_ts, applied_through=through) for file in written)
+
+
+def write_options(options: CompactionOptions, target_file_bytes: int) -> WriteOptions:
+    """How compaction writes files."""
+    return replace(
+        DEFAULT,
+        target_file_bytes=target_file_bytes,
+        run_bytes=options.run_bytes or DEFAULT.run_bytes,
+        row_group_bytes=options.row_group_bytes or DEFAULT.row_group_bytes,
+    )
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What took the place of a group's files.
+
+    Args:
+        files: their entries, complete.
+        spilled_bytes: what was sorted by way of the temporary directory.
+    """
+
+    files: tuple[DataFile, ...]
+    spilled_bytes: int = 0
+
+
+@dataclass
+class Rewriter:
+    """Writes the live rows of groups of files into new ones, in bounded memory.
+
+    Args:
+        target_file_bytes: size of a full file.
+        object_name: gives each new object a name.
+        beat: called again and again, to show that the job is alive.
+    """
+
+    context: Context
+    options: CompactionOptions
+    target_file_bytes: int
+    object_name: Callable[[], str]
+    beat: Callable[[], None] = lambda: None
+
+    @cached_property
+    def reading(self) -> Context:
+        """The context with few requests at once: whole files are read, so each brings as much as it may."""
+        runtime = self.context.runtime
+        return replace(self.context, runtime=replace(runtime, threads=min(runtime.threads, _REQUESTS_AT_ONCE)))
+
+    def rewrite(self, version: TableVersion, inputs: tuple[DataFile, ...]) -> Rewritten:
+        """Writes the files; commits nothing.
+
+        Raises:
+            AssertionError: other rows were written than there are.
+        """
+        return _Rewriting(self, version, inputs).run()
+
+
+class _Rewriting:
+    """The live rows of some files, written into new ones."""
+
+    def __init__(self, rewriter: Rewriter, version: TableVersion, inputs: tuple[DataFile, ...]) -> None:
+        self._rewriter, self._version, self._inputs = rewriter, version, inputs
+        self._row_ts, self._entry = version.commit_ts_of(inputs)
+        self._spilled_bytes = 0
+
+    def run(self) -> Rewritten:
+        rewriter, version = self._rewriter, self._version
+        context, unresolved = rewriter.context, version.unresolved
+        plans = [plan for file in self._inputs if (plan := unresolved.plan(file)) is not None]
+        reader = table_reader(
+            rewriter.reading, version.name, version.manifest, version.entry, self._entry.schema.fields
+        )
+        rows = LiveRows(reader, self._entry, unresolved)
+        written = write_data_files(
+            context.store,
+            version.name,
+            self._entry,
+            self._batches(rows, plans),
+            context.runtime,
+            write_options(rewriter.options, rewriter.target_file_bytes),
+            rewriter.object_name,
+        )
+        self._check(rows, plans, sum(file.rows for file in written))
+        return Rewritten(version.stamped(written, self._row_ts), self._spilled_bytes)
+
+    def _batches(self, rows: LiveRows, plans: list[FilePlan]) -> Iterator[pa.RecordBatch]:
+        rewriter = self._rewriter
+        if not self._entry.sort_key:
+            for batch in rows.in_file_order(plans):
+                rewriter.beat()
+                yield batch
+            return
+        options, schema = rewriter.options, self._entry.schema
+        key = [schema.by_id[id_].name for id_ in self._entry.sort_key]
+        sorter = Sorter(rewriter.context.runtime, schema.arrow, key, options.memory_bytes, options.directory)
+        for batch in sorter.sort(self._beating(rows, plans)):
+            rewriter.beat()
+            yield batch
+        self._spilled_bytes = sorter.spilled_bytes
+
+    def _beating(self, rows: LiveRows, plans: list[FilePlan]) -> Iterator[tuple[Bound | None, pa.RecordBatch]]:
+        for item in rows.in_about_key_order(plans):
+            self._rewriter.beat()
+            yield item
+
+    def _check(self, rows: LiveRows, plans: list[FilePlan], written: int) -> None:
+        """Rows out are rows in less the deleted, by the entries, by what was read and by what was written."""
+        physical = sum(plan.file.rows for plan in plans)
+        by_vector = sum(plan.file.rows - plan.file.live_rows for plan in plans)
+        certain = not any(plan.tombstones for plan in plans)
+        if (
+            rows.physical != physical
+            or written != physical - rows.hidden
+            or rows.hidden < by_vector
+            or (certain and rows.hidden != by_vector)
+        ):
+            raise AssertionError(
+                f"compaction of table {self._version.name!r} has read {rows.physical} of {physical} rows, found "
+                f"{rows.hidden} deleted ({by_vector} by vectors) and written {written}: nothing was committed"
+            )

@@ -1,0 +1,118 @@
+"""The live rows of some data files, in the table's columns, each with the commit timestamp that it has."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Field
+from dolmen.format.statistics import Bounds, bounds
+from dolmen.format.values import to_scalar
+from dolmen.maintenance.compact.sort import Bound
+from dolmen.maintenance.resolve.unresolved import Unresolved
+from dolmen.scan.plan import FilePlan
+from dolmen.scan.ranges import GAP_BYTES
+from dolmen.scan.read import RowGroupColumns, TableReader
+from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.scan.surviving import column_of, live, to_arrow
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """What is read at once: all of a small file, or one row group of a larger one.
+
+    Args:
+        rank: how its least key compares with others'; those of which nothing is known go first.
+        bound: the least key, or a lower bound of it; None = unknown.
+        group: None = the next small file.
+    """
+
+    rank: tuple[Any, ...]
+    bound: Bound | None
+    group: RowGroup | None
+
+    @classmethod
+    def of(cls, known: Bounds, key: Field, group: RowGroup | None = None) -> _Unit:
+        """A unit by what is known of its rows' keys."""
+        if known.min is None:
+            return cls((0,), None, group)
+        return cls((1, known.min), (to_scalar(known.min, key.arrow_type),), group)
+
+
+class LiveRows:
+    """Streams the rows of files that no vector and no tombstone of a snapshot hides.
+
+    Args:
+        reader: of the snapshot.
+        entry: the table, with the hidden column ``_commit_ts`` if rows shall have it.
+        unresolved: the snapshot's tombstones.
+    """
+
+    def __init__(self, reader: TableReader, entry: TableEntry, unresolved: Unresolved) -> None:
+        self._reader, self._entry, self._unresolved = reader, entry, unresolved
+        self._fields = entry.schema.fields
+        self._ids = frozenset(field.id for field in self._fields)
+        self.physical = self.hidden = 0
+        """Rows of all row groups so far, and how many of them are deleted."""
+
+    def in_file_order(self, files: Sequence[FilePlan]) -> Iterator[pa.RecordBatch]:
+        """The rows as the files have them, one file after the other."""
+        groups = (group for file in self._reader.open_files(files) for group in self._groups(file))
+        for batch in self._reader.read(self._decode, groups, self._ids):
+            yield self._counted(batch)
+
+    def in_about_key_order(self, files: Sequence[FilePlan]) -> Iterator[tuple[Bound | None, pa.RecordBatch]]:
+        """The rows in the order in which statistics place them by the sort key's first column.
+
+        Row groups of several files take turns, so that files whose rows are in order are merged as they are read. Each
+        batch comes with a lower bound of its own and all later keys.
+        """
+        small = [plan for plan in files if plan.file.size <= GAP_BYTES]
+        key = self._entry.schema.by_id[self._entry.sort_key[0]]
+        units = [
+            _Unit.of(group.file.footer.bounds(group.index, key.id, None), key, group)
+            for file in self._reader.open_files([plan for plan in files if plan.file.size > GAP_BYTES])
+            for group in self._groups(file)
+        ]
+        placed = [(_Unit.of(bounds(plan.file.stats.get(key.id), key.arrow_type), key), plan) for plan in small]
+        placed.sort(key=lambda item: item[0].rank)
+        units = sorted([*units, *(unit for unit, _ in placed)], key=lambda unit: unit.rank)
+        bounds_of: deque[Bound | None] = deque()  # of the row groups that are under way
+
+        def groups() -> Iterator[RowGroup]:
+            files = self._reader.open_files([plan for _, plan in placed])
+            for unit in units:
+                for group in self._groups(next(files)) if unit.group is None else (unit.group,):
+                    bounds_of.append(unit.bound)
+                    yield group
+
+        for batch in self._reader.read(self._decode, groups(), self._ids):
+            yield bounds_of.popleft(), self._counted(batch)
+
+    def _groups(self, file: OpenFile) -> list[RowGroup]:
+        """The row groups with rows that may be live; those of the others are counted."""
+        groups = list(row_groups(file, None, self._unresolved.deletes))
+        self.physical += file.file.rows
+        self.hidden += file.file.rows - sum(group.rows for group in groups)
+        return groups
+
+    def _decode(self, group: RowGroup, columns: RowGroupColumns) -> tuple[pa.RecordBatch, int]:
+        """The live rows of a row group, and how many it has in all."""
+        keep = live(group, columns.read(group.tests))
+        arrays = columns.read(self._ids)
+        output = [column_of(group, field, arrays) for field in self._fields]
+        if keep is not None and np.count_nonzero(keep) < len(keep):
+            kept_rows = to_arrow(keep)
+            output = [array.filter(kept_rows) for array in output]
+        return pa.RecordBatch.from_arrays(output, schema=self._entry.schema.arrow), group.rows
+
+    def _counted(self, read: tuple[pa.RecordBatch, int]) -> pa.RecordBatch:
+        batch, rows = read
+        self.hidden += rows - batch.num_rows
+        return batch

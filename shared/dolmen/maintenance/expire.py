@@ -1,0 +1,178 @@
+"""Expiry: rows of a table with the property ``ttl`` are deleted once they are old enough, by tombstones.
+
+A run adds at most one tombstone a table, in one commit for all tables, and none where the statistics prove that no
+live file holds a row that has expired since the last one. What the last one was about is remembered beside the
+table's properties; so an idle table gains no tombstones, however often this runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+import msgspec
+import pyarrow as pa
+
+from dolmen.commit.statements.background import SetProperties
+from dolmen.commit.statements.expect import Expect
+from dolmen.context import Context
+from dolmen.errors import ConflictError, Error, NotFoundError
+from dolmen.format.decoding import prepare
+from dolmen.format.entries import DataFile
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
+from dolmen.format.statistics import Bounds
+from dolmen.format.statistics import bounds as stored_bounds
+from dolmen.maintenance import never
+from dolmen.predicate import Predicate, Verdict, columns, judge, parse
+from dolmen.predicate.temporal import format_date, format_timestamp
+from dolmen.results import Commit
+from dolmen.segments.live import LiveFiles
+from dolmen.transaction import Transaction
+
+EXPIRED = "ttl_expired"
+"""The property under which the last expiry of a table is remembered."""
+
+_ROUNDS = 5
+_DAY_US = 86_400_000_000
+_STEPS_US = (_DAY_US, 3_600_000_000, 60_000_000, 1_000_000)
+_STEPS_PER_AGE = 50
+
+
+class LastExpiry(msgspec.Struct, frozen=True):
+    """No row that was committed up to ``through`` and lies before ``before`` is live.
+
+    Args:
+        column: id of the column.
+        epoch: of the table then.
+        before: microseconds since the epoch; of a column of dates, midnight of the first day that lives.
+        through: commit timestamp of the version it was found in.
+    """
+
+    column: int
+    epoch: int
+    before: int
+    through: int
+
+
+@dataclass(frozen=True)
+class Expired:
+    """What a run did.
+
+    Args:
+        cutoffs: by table that got a tombstone, the time before which its rows have expired (microseconds, UTC).
+        commit: the commit that says so; None when nothing had expired.
+        failures: by table, why it could not be looked at.
+    """
+
+    cutoffs: dict[str, int] = field(default_factory=dict)
+    commit: Commit | None = None
+    failures: dict[str, Error] = field(default_factory=dict)
+
+
+def expire_rows(
+    context: Context, *, tables: Collection[str] | None = None, deadline: Callable[[], bool] = never
+) -> Expired:
+    """Deletes the rows that have outlived their table's ``ttl``: those whose time is further back than its age.
+
+    "Now" is the store's clock. NULL never expires; a date expires when all of its day has; times without zone are
+    taken for UTC. Cut-offs move in steps of about a fiftieth of the age (of whole days, hours, minutes or seconds),
+    so that runs within such a step add no tombstone and no row outlives its age by more than that.
+
+    Args:
+        tables: their names; None = all.
+        deadline: True = look at no further table; what was found is committed.
+    """
+    for last in (*[False] * (_ROUNDS - 1), True):
+        try:
+            return _expire(context, tables, deadline)
+        except (ConflictError, NotFoundError):  # a table was dropped, or its ttl set, between look and commit
+            if last:
+                raise
+    raise AssertionError("unreachable")
+
+
+def cutoff_of(ttl: TimeToLive, now_us: int, arrow_type: pa.DataType) -> int:
+    """The time before which rows have expired; microseconds. Never moves back while ``now_us`` does not."""
+    step = next((step for step in _STEPS_US if step * _STEPS_PER_AGE <= ttl.age_us), 1)
+    step = _DAY_US if pa.types.is_date(arrow_type) else step
+    return (now_us - ttl.age_us) // step * step
+
+
+def _expire(context: Context, tables: Collection[str] | None, deadline: Callable[[], bool]) -> Expired:
+    transaction = Transaction(context, "expire")
+    transaction.refresh()
+    base, cutoffs, failures = transaction.base, dict[str, int](), dict[str, Error]()
+    for name in sorted(base.tables if tables is None else base.tables.keys() & set(tables)):
+        if deadline():
+            break
+        try:
+            with transaction.together():
+                cutoff = _expire_table(context, transaction, base, name)
+        except Error as error:
+            failures[name] = error
+            continue
+        if cutoff is not None:
+            cutoffs[name] = cutoff
+    return Expired(cutoffs, transaction.commit() if cutoffs else None, failures)
+
+
+def _expire_table(context: Context, transaction: Transaction, base: Manifest, name: str) -> int | None:
+    """Adds a table's tombstone to the transaction if it needs one; returns its cut-off."""
+    entry = context.segments.whole(base.tables[name])
+    ttl = TableSettings.of(entry).ttl
+    if ttl is None:
+        return None
+    arrow_type, now_us = check_ttl_column(ttl, entry.schema), context.store.clock.now_us
+    cutoff = cutoff_of(ttl, now_us, arrow_type)
+    column = entry.schema.field(ttl.column)
+    last = _last_expiry(entry, column.id)
+    quoted = '"' + column.name.replace('"', '""') + '"'
+    expired = f"{quoted} < {_literal(cutoff, arrow_type)}"
+    predicate = parse(expired, entry.schema, now_us=now_us)
+    since = None
+    if last is not None and last.before < cutoff:
+        since = parse(f"{quoted} >= {_literal(last.before, arrow_type)} AND {expired}", entry.schema, now_us=now_us)
+
+    def may_hold(file: DataFile) -> bool:
+        """Whether the file may have live rows that have expired."""
+        if file.live_rows == 0:
+            return False
+        if last is None or file.greatest_row_ts > last.through:
+            return _may_match(file, predicate, entry)
+        return since is not None and _may_match(file, since, entry)
+
+    if not any(may_hold(file) for file in LiveFiles.of(entry, context.segments).matching(predicate)):
+        return None
+    transaction.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # who is set to live longer since, lives
+    transaction.table(name).delete(expired)
+    seen = LastExpiry(column.id, entry.epoch, cutoff, base.commit_ts)
+    transaction.add(SetProperties(name, entry.uuid, {EXPIRED: msgspec.to_builtins(seen)}))
+    return cutoff
+
+
+def _last_expiry(entry: TableEntry, column: int) -> LastExpiry | None:
+    """What is remembered of the last expiry, if it was of this column and these rows."""
+    said = entry.properties.get(EXPIRED)
+    if said is None:
+        return None
+    last = msgspec.convert(said, LastExpiry)
+    return last if (last.column, last.epoch) == (column, entry.epoch) else None
+
+
+def _literal(at_us: int, arrow_type: pa.DataType) -> str:
+    if pa.types.is_date(arrow_type):
+        return f"DATE '{format_date(at_us // _DAY_US)}'"
+    if arrow_type.tz:
+        return f"TIMESTAMPTZ '{format_timestamp(at_us)}+00'"
+    return f"TIMESTAMP '{format_timestamp(at_us)}'"
+
+
+def _may_match(file: DataFile, predicate: Predicate, entry: TableEntry) -> bool:
+    known: dict[int, Bounds] = {
+        id_: stored_bounds(file.stats.get(id_), entry.schema.by_id[id_].arrow_type) for id_ in columns(predicate)
+    }
+    return judge(predicate, known, file.rows) is not Verdict.NEVER
+
+
+prepare(LastExpiry)

@@ -1,0 +1,1 @@
+"""Garbage collection: deletes what no kept version needs."""

@@ -1,0 +1,116 @@
+"""Intents as collection sees them: whose job is dead, and what it has left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from dolmen.commit.intent import PREFIX, Heartbeat, parse_intent_key
+from dolmen.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
+from dolmen.format.manifest import Manifest
+from dolmen.maintenance.gc.eraser import Eraser
+from dolmen.maintenance.gc.keyset import KeySet
+from dolmen.maintenance.gc.names import HOUR_US, directories, hour_floor, hour_prefix
+from dolmen.store.base import ObjectInfo, ObjectStore
+
+SLACK_US = HOUR_US
+"""Objects count as older than a moment only when they are so by this much: clocks of servers differ."""
+
+
+@dataclass
+class KnownIntent:
+    """What the listing tells of one intent.
+
+    Args:
+        objects: its heartbeats, and the ``done`` if there is one.
+        done: whether its commit has landed.
+    """
+
+    txid: str
+    objects: list[ObjectInfo] = field(default_factory=list)
+    done: bool = False
+
+    @property
+    def first_us(self) -> int:
+        """When the first of its heartbeats was put."""
+        return min(info.last_modified_us for info in self.objects)
+
+    @property
+    def last_us(self) -> int:
+        """When the last one was."""
+        return max(info.last_modified_us for info in self.objects)
+
+
+def intents(store: ObjectStore) -> dict[str, KnownIntent]:
+    """All intents there are, by txid."""
+    found: dict[str, KnownIntent] = {}
+    for info in store.list(PREFIX):
+        parsed = parse_intent_key(info.key)
+        if parsed:
+            txid, done = parsed
+            intent = found.setdefault(txid, KnownIntent(txid))
+            intent.objects.append(info)
+            intent.done |= done
+    return found
+
+
+def dead(known: dict[str, KnownIntent], manifest: Manifest, before_us: int) -> tuple[str, ...]:
+    """Txids of jobs that are to be revoked: the last heartbeat is older than ``before_us``."""
+    return tuple(
+        sorted(
+            intent.txid
+            for intent in known.values()
+            if not intent.done and intent.last_us < before_us and intent.txid not in manifest.revoked_intents
+        )
+    )
+
+
+def settled(known: dict[str, KnownIntent], manifest: Manifest) -> list[KnownIntent]:
+    """Intents that are not needed any more, or will not be once their job's objects are gone."""
+    return [intent for intent in known.values() if intent.done or intent.txid in manifest.revoked_intents]
+
+
+def clear(store: ObjectStore, eraser: Eraser, intent: KnownIntent, manifest: Manifest, kept: KeySet | None) -> None:
+    """Deletes what a revoked job has left, then its intent.
+
+    Args:
+        manifest: of the commit that revoked it, or a later one.
+        kept: what must stay; not needed for a job that is done.
+    """
+    failed: set[str] = set()
+    if not intent.done:
+        assert kept is not None
+        before_us = manifest.revoked_intents[intent.txid] - SLACK_US
+        left = [info for info in _objects_of(store, intent, before_us) if info.last_modified_us < before_us]
+        held = kept.holds([info.key for info in left])
+        gone = [info for info, needed in zip(left, held.tolist(), strict=True) if not needed]
+        failed = eraser.erase("revoked", [info.key for info in gone], [info.size for info in gone])
+    if not failed:  # else the next run finds them by it
+        infos = sorted(intent.objects, key=lambda info: info.key)  # the "done" last
+        eraser.erase("intents", [info.key for info in infos], [info.size for info in infos])
+
+
+def _objects_of(store: ObjectStore, intent: KnownIntent, until_us: int) -> Iterator[ObjectInfo]:
+    """Objects named after the intent, in the hours in which its job was alive; any others are left to be orphans."""
+    heartbeat = _first_heartbeat(store, intent.objects)
+    tables: Sequence[str] = heartbeat.tables if heartbeat else ()
+    started_us = min(intent.first_us, (heartbeat and heartbeat.started_us) or intent.first_us)
+    kinds = "data", "tombstone"
+    places = [f"{kind}/{table}/" for kind in kinds for table in tables] or [
+        directory for kind in kinds for directory in directories(store, kind)
+    ]
+    until_us = min(until_us, intent.last_us) + HOUR_US
+    for hour_us in range(hour_floor(started_us) - HOUR_US, until_us, HOUR_US):
+        for place in places:
+            yield from store.list(f"{hour_prefix(place, hour_us)}{intent.txid}-")
+
+
+def _first_heartbeat(store: ObjectStore, objects: Sequence[ObjectInfo]) -> Heartbeat | None:
+    """None when it can't be read: then its objects are looked for everywhere."""
+    for info in objects:
+        if info.key.endswith("/0.json"):
+            try:
+                return Heartbeat.decode(store.get(info.key).body, info.key)
+            except (ObjectNotFoundError, CorruptionError, UnsupportedFormatError):
+                return None
+    return None

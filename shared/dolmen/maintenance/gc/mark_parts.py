@@ -1,0 +1,101 @@
+"""The mark in parts that can be worked out anywhere: together they name exactly what ``gc_mark.mark`` does.
+
+What the manifest itself says is found where it is at hand. All else stands in segments, which are immutable: a part
+names some of them, and whoever has the same manifest finds the same keys, however often it is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from dolmen.format.manifest import Manifest, Segment
+from dolmen.format.references import references
+from dolmen.maintenance.gc.mark import tree_keys
+from dolmen.segments.live import LiveFiles
+from dolmen.segments.reader import SegmentReader
+
+ENTRIES_TOGETHER = 200_000
+"""Entries of one part, about; a segment is never cut."""
+
+PartKind: TypeAlias = Literal["files", "tombstones", "released", "trees"]
+
+
+class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Some segments that are read to learn what must stay.
+
+    Args:
+        kind: what is looked for in them: a table's live ``files``; its ``tombstones``; what commits have ``released``;
+            or all that released ``trees`` reach.
+        table: whose they are; "" = the database's.
+    """
+
+    kind: PartKind
+    segments: tuple[Segment, ...]
+    table: str = ""
+
+    @property
+    def entries(self) -> int:
+        """How many the segments have themselves."""
+        return sum(segment.count for segment in self.segments)
+
+
+def split(manifest: Manifest, reader: SegmentReader, after: int) -> tuple[list[str], list[MarkPart]]:
+    """What must stay by the manifest alone, and the parts that are to be read. See ``gc_mark.mark``."""
+    keys = list(references(manifest))
+    parts: list[MarkPart] = []
+    for name, stub in manifest.tables.items():
+        entry = reader.whole(stub)
+        if stub.section:
+            keys += references(entry)
+        parts += _together("files", entry.segments_of("files"), name)
+        parts += _together("tombstones", entry.segments_of("tombstones"), name)
+    trees: list[Segment] = []
+    for one in manifest.released:
+        if one.version > after:
+            keys += one.objects
+            trees += one.trees
+    parts += _together("trees", trees)
+    parts += _together("released", [s for s in manifest.segments_of("released") if s.greatest > after])
+    return keys, parts
+
+
+def keys_of(part: MarkPart, manifest: Manifest, reader: SegmentReader, after: int) -> Iterator[str]:
+    """The keys that must stay by one part; with repetitions.
+
+    Args:
+        manifest: the same that was split.
+        after: the same version that was given then.
+    """
+    match part.kind:
+        case "files":
+            live = LiveFiles.of(manifest.tables[part.table], reader)
+            for piece in live.parts(part.segments):
+                for file in piece.entries(ids=()):
+                    yield from references(file)
+        case "tombstones":
+            for segment in part.segments:
+                yield from references(reader.tombstones(segment))
+        case "released":
+            for segment in part.segments:
+                for entry in reader.released(segment):
+                    if entry.version > after:
+                        yield from entry.objects
+                        for tree in entry.trees:
+                            yield from tree_keys(tree, reader)
+        case "trees":
+            for tree in part.segments:
+                yield from tree_keys(tree, reader)
+
+
+def _together(kind: PartKind, segments: Sequence[Segment], table: str = "") -> Iterator[MarkPart]:
+    some: list[Segment] = []
+    for segment in segments:
+        some.append(segment)
+        if sum(each.count for each in some) >= ENTRIES_TOGETHER:
+            yield MarkPart(kind, tuple(some), table)
+            some = []
+    if some:
+        yield MarkPart(kind, tuple(some), table)

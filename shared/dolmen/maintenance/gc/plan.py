@@ -1,0 +1,114 @@
+"""What a collection would do, found out with a few requests: how far horizon and fence may move, and who is dead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dolmen.commit.head import Head
+from dolmen.format.manifest import HistoryEntry, Manifest
+from dolmen.format.properties import DatabaseSettings
+from dolmen.maintenance.gc.intents import KnownIntent, dead, intents
+from dolmen.maintenance.gc.sweep import has_come_of_age, sweepable
+
+OPERATION = "gc"
+"""What history calls the commits of collection. They alone are no reason to collect again."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What there is to do.
+
+    Args:
+        now_us: the server's clock.
+        horizon_before: as it was.
+        horizon, orphan_cutoff, revoke, applied_before: for the commit that moves the fence; as they are, if nothing
+            is to move.
+        moves: whether that commit is needed.
+        sweep: whether there may be orphans that are old enough.
+        intents: all there are.
+    """
+
+    now_us: int
+    horizon_before: int
+    horizon: int
+    orphan_cutoff: int
+    revoke: tuple[str, ...]
+    applied_before: int
+    moves: bool
+    sweep: bool
+    intents: dict[str, KnownIntent]
+
+
+def plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, full: bool = False) -> Plan:
+    """Plans a collection on a version that has just been read."""
+    now_us, _ = head.server_now(manifest)
+    known = intents(head.store)
+    # What expired before is freed first: the grace of its readers must not begin anew.
+    horizon = next_horizon(head, manifest, settings, now_us) if is_freed(manifest) else manifest.horizon
+    orphan_cutoff = max(manifest.orphan_cutoff, now_us - settings.orphan_age_us)
+    revoke = dead(known, manifest, now_us - settings.intent_timeout_us)
+    applied_before = now_us - settings.applied_retention_us
+    forgets = any(segment.created_at < applied_before for segment in manifest.segments_of("applied"))
+    sweep = full or has_come_of_age(head, manifest, sweepable(orphan_cutoff))
+    moves = horizon > manifest.horizon or bool(revoke) or forgets or sweep
+    return Plan(now_us, manifest.horizon, horizon, orphan_cutoff, revoke, applied_before, moves, sweep, known)
+
+
+def is_freed(manifest: Manifest) -> bool:
+    """Whether all that expired is gone."""
+    return manifest.freed >= manifest.horizon
+
+
+def freeable(manifest: Manifest, settings: DatabaseSettings, now_us: int) -> int:
+    """The version up to which objects may be freed: the horizon, once readers of older versions had time to end."""
+    over = manifest.horizon_at + settings.reader_grace_us <= now_us
+    return manifest.horizon if over else min(manifest.freed, manifest.horizon)
+
+
+def next_horizon(head: Head, manifest: Manifest, settings: DatabaseSettings, now_us: int) -> int:
+    """The oldest version that has to be kept; the present horizon when moving it is not worth a commit.
+
+    A version is kept if it was the newest one at some time within the retention, is among the newest
+    ``keep_versions``, or is not older than one with a tag.
+    """
+    horizon = manifest.horizon
+    newest = min([manifest.version - settings.keep_versions + 1, *manifest.tags.values()])
+    if newest > horizon:
+        newest = min(newest, _newest_at(head, manifest, now_us - settings.retention_us))
+    return newest if newest > horizon and _worth_it(head, manifest, horizon, newest) else horizon
+
+
+def _newest_at(head: Head, manifest: Manifest, time_us: int) -> int:
+    """The version that was the newest at a time; 0 when there was none, or it is not told of."""
+    if manifest.created_at <= time_us:
+        return manifest.version
+    found = _last(manifest.history, time_us)
+    segments = manifest.segments_of("history")
+    for index in range(len(segments) - 1, -1, -1):
+        if found:
+            break
+        if index and segments[index - 1].created_at > time_us:
+            continue  # all of this one are younger
+        found = _last(head.segments.history(segments[index]), time_us)
+    return found
+
+
+def _last(history: Sequence[HistoryEntry], time_us: int) -> int:
+    return next((entry.version for entry in reversed(history) if entry.created_at <= time_us), 0)
+
+
+def _worth_it(head: Head, manifest: Manifest, horizon: int, newest: int) -> bool:
+    """Whether anything but collections' own commits would expire: else an idle database would never come to rest."""
+    if any(segment.greatest > horizon and segment.least <= newest for segment in manifest.segments_of("released")):
+        return True
+    if any(horizon < entry.version <= newest for entry in manifest.released):
+        return True
+    if any(_expires(entry, horizon, newest) for entry in manifest.history):
+        return True
+    older = (s for s in manifest.segments_of("history") if s.least < newest and s.greatest >= horizon)
+    return any(_expires(entry, horizon, newest) for segment in older for entry in head.segments.history(segment))
+
+
+def _expires(entry: HistoryEntry, horizon: int, newest: int) -> bool:
+    return horizon <= entry.version < newest and entry.operation != OPERATION

@@ -1,0 +1,142 @@
+"""Freeing what expired versions dropped: the work list stands in the manifest, oldest first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dolmen.errors import CorruptionError
+from dolmen.format.layout import parse_manifest_key
+from dolmen.format.manifest import Manifest, Released, Segment
+from dolmen.maintenance.gc.eraser import BATCH, Eraser
+from dolmen.maintenance.gc.keyset import KeySet
+from dolmen.maintenance.gc.mark import reached, released
+from dolmen.segments.reader import SegmentReader
+from dolmen.store.base import ObjectInfo, ObjectStore
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the work list was done.
+
+    Args:
+        freed: what commits up to this version released is gone.
+        complete: nothing was left for lack of time.
+    """
+
+    freed: int
+    complete: bool
+
+
+class Release:
+    """Frees what the commits up to version ``through`` released, and then the manifests before it.
+
+    Everything may be done again: after a crash at any point, or beside another collection.
+
+    Args:
+        kept: what must stay.
+        through: the horizon of which ``reader_grace`` is over.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        reader: SegmentReader,
+        eraser: Eraser,
+        manifest: Manifest,
+        kept: KeySet,
+        through: int,
+        deadline: Callable[[], bool],
+    ) -> None:
+        self._store, self._reader, self._eraser = store, reader, eraser
+        self._manifest, self._kept, self._through, self._deadline = manifest, kept, through, deadline
+        self._keys: list[str] = []
+        self._oldest = 0
+        self._failed: int | None = None
+        self._failures = 0
+
+    def run(self) -> Progress:
+        """Returns how far it came."""
+        done = self._manifest.freed
+        for entry in released(self._manifest, self._reader, done):
+            if entry.version > self._through:
+                break
+            if len(self._keys) >= BATCH or entry.trees:
+                self._flush()
+                if self._deadline():
+                    return self._progress(done, complete=False)
+            self._free(entry)
+            done = entry.version
+        self._flush()
+        if self._deadline() or not self._manifests():
+            return self._progress(self._through - 1, complete=False)
+        return self._progress(self._through, complete=True)
+
+    def _progress(self, done: int, *, complete: bool) -> Progress:
+        if self._failed is not None:  # what could not be deleted stays on the list
+            done = min(done, self._failed - 1)
+        return Progress(max(done, self._manifest.freed), complete)
+
+    def _free(self, entry: Released) -> None:
+        self._add(entry.version, entry.objects)
+        for tree in entry.trees:
+            self._flush()
+            before = self._failures
+            self._free_reached(entry.version, tree)
+            if self._failures == before:  # else the next run finds by it what is left
+                self._add(entry.version, (tree.object,))
+
+    def _free_reached(self, version: int, tree: Segment) -> None:
+        """Frees what a segment names, before the segment itself."""
+        keys: list[str] = []
+        try:
+            for key in reached(tree, self._reader):
+                keys.append(key)
+                if len(keys) >= BATCH:
+                    self._add(version, keys)
+                    self._flush()
+                    keys = []
+        except CorruptionError as error:
+            if not error.is_missing:
+                raise
+            return  # an earlier run has deleted all that it names, and then itself
+        self._add(version, keys)
+        self._flush()
+
+    def _add(self, version: int, keys: Sequence[str]) -> None:
+        if not self._keys:
+            self._oldest = version
+        held = self._kept.holds(keys)
+        self._keys += [key for key, needed in zip(keys, held.tolist(), strict=True) if not needed]
+
+    def _flush(self) -> None:
+        keys, self._keys = list(dict.fromkeys(self._keys)), []
+        if keys and self._eraser.erase("released", keys):
+            self._failures += 1
+            self._failed = self._oldest if self._failed is None else self._failed
+
+    def _manifests(self) -> bool:
+        """Deletes the manifests of expired versions, winners and losers, oldest first; whether all of them."""
+        some: list[ObjectInfo] = []
+
+        def erase() -> None:
+            keys = [info.key for info in some]
+            if self._eraser.erase("manifests", keys, [info.size for info in some]) and self._failed is None:
+                self._failed = self._through
+            some.clear()
+
+        tagged = set(self._manifest.tags.values())
+        for info in self._store.list("manifest/"):
+            parsed = parse_manifest_key(info.key)
+            if parsed is None or parsed[0] in tagged:
+                continue
+            if parsed[0] >= self._through:
+                break
+            some.append(info)
+            if len(some) >= BATCH:
+                erase()
+                if self._deadline():
+                    return False
+        if some:
+            erase()
+        return True

@@ -1,0 +1,91 @@
+"""What a collection tells its caller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+
+from dolmen.maintenance.gc.eraser import Amount
+
+REASONS: dict[str, str] = {
+    "released": "dropped by expired versions",
+    "manifests": "manifests of expired versions",
+    "orphans": "orphans",
+    "revoked": "left by dead jobs",
+    "intents": "intents",
+}
+"""Why objects are deleted."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """One run of collection.
+
+    Args:
+        version: the newest version when it ended.
+        horizon: the oldest version that can be read now.
+        versions_expired: how many expired by this run; their objects go once ``reader_grace`` is over.
+        deleted: objects and bytes by reason (``REASONS``). What expired versions dropped is not measured: its bytes
+            are 0.
+        revoked: txids of jobs that were taken for dead.
+        waiting: orphans that are too young to go, commits under way among them; None if nobody looked.
+        errors: what could not be deleted, and why. It stays on the list.
+        finished: nothing was left for lack of time.
+        dry_run: nothing was done: this is what would be.
+    """
+
+    version: int
+    horizon: int
+    versions_expired: int = 0
+    deleted: Mapping[str, Amount] = field(default_factory=dict)
+    revoked: tuple[str, ...] = ()
+    waiting: Amount | None = None
+    errors: Mapping[str, str] = field(default_factory=dict)
+    finished: bool = True
+    dry_run: bool = False
+
+    @property
+    def objects(self) -> int:
+        """Objects deleted, for all reasons."""
+        return sum(amount.objects for amount in self.deleted.values())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes deleted, as far as they are known."""
+        return sum(amount.bytes for amount in self.deleted.values())
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What there is to tell, as pairs of words and values."""
+        told = [("oldest version kept", f"{max(self.horizon, 1):,}")] if self.version else []
+        if self.versions_expired:
+            told.append(("versions expired", f"{self.versions_expired:,}"))
+        for reason, words in REASONS.items():
+            if amount := self.deleted.get(reason):
+                told.append((words, _told(amount)))
+        if self.revoked:
+            told.append(("dead jobs revoked", f"{len(self.revoked):,}"))
+        if self.waiting and self.waiting.objects:
+            told.append(("orphans too young to go", _told(self.waiting)))
+        if self.errors:
+            told.append(
+                ("not deleted", f"{len(self.errors):,}, {min(self.errors)} first: {self.errors[min(self.errors)]}")
+            )
+        if not self.finished:
+            told.append(("finished", "no: the next run goes on"))
+        return told
+
+    def __repr__(self) -> str:
+        head = "would delete" if self.dry_run else "deleted"
+        facts = "".join(f", {name} {value}" for name, value in self.facts)
+        return f"<Collected: {head} {self.objects:,} objects{facts}>"
+
+    def _repr_html_(self) -> str:
+        head = f"<b>{'would delete' if self.dry_run else 'deleted'} {self.objects:,} objects</b>"
+        rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in self.facts)
+        return f"<div>{head}<table>{rows}</table></div>"
+
+
+def _told(amount: Amount) -> str:
+    return f"{amount.objects:,}" + (f" ({amount.bytes:,} bytes)" if amount.bytes else "")

@@ -1,0 +1,100 @@
+"""What background work tells: facts for logs and scripts, and measures that alarms are set on."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, Literal, TypeAlias
+
+from dolmen.maintenance.compact.compaction import Compacted
+from dolmen.maintenance.debt import Debts
+from dolmen.maintenance.expire import Expired
+from dolmen.maintenance.gc.report import Collected
+from dolmen.maintenance.merge import Merged
+from dolmen.maintenance.resolve.resolution import Resolved
+from dolmen.maintenance.run import Round
+
+Unit: TypeAlias = Literal["Count", "Bytes", "Seconds"]
+Measures: TypeAlias = dict[str, tuple[Unit, float]]
+"""By name, the unit of CloudWatch and the value."""
+
+WorkDone: TypeAlias = Compacted | Resolved | Merged | Expired | Collected
+
+
+def facts_of(result: WorkDone) -> dict[str, Any]:
+    """The figures of a result by name: names and numbers, never values of the data."""
+    if isinstance(result, Expired):
+        return {"tables": sorted(result.cutoffs), "version": result.commit.version if result.commit else None}
+    if isinstance(result, Collected):
+        deleted = {reason: amount.objects for reason, amount in result.deleted.items() if amount.objects}
+        return {
+            "version": result.version,
+            "horizon": result.horizon,
+            "versions_expired": result.versions_expired,
+            "deleted": deleted,
+            "objects": result.objects,
+            "bytes": result.bytes,
+            "revoked": len(result.revoked),
+            "finished": result.finished,
+        }
+    return {
+        field.name: getattr(result, field.name)
+        for field in fields(result)
+        if field.name != "table" and isinstance(getattr(result, field.name), int)
+    }
+
+
+def changed_anything(result: WorkDone) -> bool:
+    """Whether it made a version or deleted an object; most rounds find nothing to do."""
+    if isinstance(result, Expired):
+        return result.commit is not None
+    if isinstance(result, Collected):
+        return bool(result.objects or result.versions_expired or result.revoked)
+    return result.commits > 0
+
+
+def measures_of_round(done: Round) -> Measures:
+    """What a round has done, over all tables."""
+    resolved: list[Resolved] = done.results("resolve")
+    compacted: list[Compacted] = done.results("compact")
+    merged: list[Merged] = done.results("merge")
+    expired: list[Expired] = done.results("expire")
+    return {
+        "TablesExpired": ("Count", sum(len(one.cutoffs) for one in expired)),
+        "TombstonesResolved": ("Count", sum(one.dropped for one in resolved)),
+        "RowsResolved": ("Count", sum(one.rows for one in resolved)),
+        "FilesCompacted": ("Count", sum(one.files_in for one in compacted)),
+        "BytesCompacted": ("Bytes", sum(one.bytes_in for one in compacted)),
+        "RowsRemoved": ("Count", sum(one.rows_deleted for one in compacted)),
+        "GroupsDropped": ("Count", sum(one.dropped for one in compacted)),
+        "SegmentsMerged": ("Count", sum(one.inputs for one in merged)),
+        "StepsFailed": ("Count", len(done.failures)),
+        "RoundsUnfinished": ("Count", int(not done.finished)),
+    }
+
+
+def measures_of_debt(debts: Debts) -> Measures:
+    """What is left to do."""
+    return {
+        "TombstoneDebt": ("Count", debts.total("tombstones")),
+        "OldestUnresolvedDeleteSeconds": ("Seconds", debts.oldest_unresolved_age_us / 1e6),
+        "SmallFileDebt": ("Count", debts.total("files_saved")),
+        "DeadRows": ("Count", debts.total("dead_rows")),
+        "ManifestBytes": ("Bytes", debts.manifest_bytes),
+        "ManifestBudget": ("Bytes", debts.manifest_budget),
+    }
+
+
+def measures_of_collection(collected: Collected) -> Measures:
+    """What a collection has deleted, and what waits. A dry run has deleted nothing."""
+    waiting = collected.waiting
+    did = 0 if collected.dry_run else 1
+    measures: Measures = {
+        "ObjectsDeleted": ("Count", collected.objects * did),
+        "BytesDeleted": ("Bytes", collected.bytes * did),
+        "VersionsExpired": ("Count", collected.versions_expired * did),
+        "JobsRevoked": ("Count", len(collected.revoked) * did),
+        "DeletesFailed": ("Count", len(collected.errors)),
+    }
+    if waiting is not None:
+        measures |= {"OrphanBytes": ("Bytes", waiting.bytes), "OrphanObjects": ("Count", waiting.objects)}
+    return measures

@@ -1,0 +1,235 @@
+"""Merging segments: few of them whatever the number of commits, and none that mostly holds what is gone.
+
+Segments of like size are merged (log-structured), so that an entry is rewritten a logarithmic number of times. Merging
+segments of files folds overlays and removals into the entries, which takes them out of the root.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby, islice
+from typing import Any
+
+import msgspec
+
+from dolmen.commit.loop import submit
+from dolmen.commit.statements.background import MergeSegments
+from dolmen.context import Context
+from dolmen.format.entries import DataFile, Overlay
+from dolmen.format.layout import segment_key
+from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
+from dolmen.format.schema import Schema
+from dolmen.format.segments import encode_checked
+from dolmen.maintenance import never
+from dolmen.segments.changes import pair_of
+from dolmen.segments.live import LiveFiles
+from dolmen.segments.uuids import Uuids
+from dolmen.store.create import create
+
+FAN_IN = 4
+"""So many segments of like size become one: an entry is rewritten about log4(entries / those of a spill) times."""
+
+MOST_ENTRIES = 50_000
+"""Entries of a segment at most: of files about 10 MB, which one GET brings."""
+
+DIRTY_PART = 8
+"""A segment of files is rewritten when more than one of so many of its entries has an overlay or is removed."""
+
+_CONCATENATED: tuple[SegmentKind, ...] = ("history", "applied", "released")
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a run has done.
+
+    Args:
+        commits: merges that were committed.
+        inputs, outputs: segments that were merged away, and that took their place.
+        finished: False when it stopped before its time was up with work left.
+    """
+
+    commits: int
+    inputs: int
+    outputs: int
+    finished: bool
+
+
+def merge_segments(context: Context, *, deadline: Callable[[], bool] = never) -> Merged:
+    """Merges what is worth it, in all tables and the database's own segments; one commit for each merge.
+
+    Args:
+        deadline: True = stop as soon as the merge under way is committed.
+    """
+    commits = inputs = outputs = 0
+    for name in (None, *sorted(context.head.refresh().manifest.tables)):
+        skip = 0  # merges that others have made moot
+        while (merge := _next_merge(context, name, skip)) is not None:
+            if deadline():
+                return Merged(commits, inputs, outputs, finished=False)
+            now_us = context.store.clock.now_us
+            done = submit(context.head, "merge", [uploaded(context, merge)], first_upload_us=now_us)
+            if done.manifest is None:
+                skip += 1
+                continue
+            commits += 1
+            inputs += len(merge.inputs)
+            outputs += len(merge.outputs)
+    return Merged(commits, inputs, outputs, finished=True)
+
+
+def _next_merge(context: Context, name: str | None, skip: int) -> Merge | None:
+    """Planned anew each time: the commit before may have spilled, and what it spilled is to be folded in, too."""
+    manifest = (context.head.cached or context.head.refresh()).manifest
+    if name is not None and name not in manifest.tables:
+        return None
+    return next(islice(plan_merges(context, manifest, name), skip, None), None)
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A merge before its outputs are uploaded."""
+
+    name: str | None
+    uuid: str
+    epoch: int
+    inputs: tuple[str, ...]
+    outputs: tuple[tuple[Segment, bytes], ...]
+    removed: frozenset[str] = frozenset()
+    overlays: frozenset[Overlay] = frozenset()
+
+
+def uploaded(context: Context, merge: Merge) -> MergeSegments:
+    """The statement, once its segments are there."""
+    for segment, body in merge.outputs:
+        create(context.store, segment.object, body, context.runtime)
+    segments = tuple(segment for segment, _ in merge.outputs)
+    return MergeSegments(merge.name, merge.uuid, merge.epoch, merge.inputs, segments, merge.removed, merge.overlays)
+
+
+def plan_merges(context: Context, manifest: Manifest, name: str | None) -> Iterator[Merge]:
+    """What is worth merging in a table, or with ``name`` None among the database's own segments."""
+    if name is None:
+        for kind in _CONCATENATED:
+            yield from _concatenations(context, manifest.segments_of(kind), None, "", 0)
+        return
+    entry = context.segments.whole(manifest.tables[name])
+    yield from _concatenations(context, entry.segments_of("tombstones"), name, entry.uuid, entry.epoch)
+    merge = _files(context, name, entry)
+    if merge is not None:
+        yield merge
+
+
+# ---- what is only put together ---------------------------------------------------------------------------------------
+
+
+def tiers(segments: Sequence[Segment]) -> Iterator[tuple[Segment, ...]]:
+    """Runs of neighbours to be merged: each of at least ``FAN_IN`` segments of like size.
+
+    Neighbours, because entries are to stay in their order. Sizes are alike when they lie between the same powers of
+    ``FAN_IN``; a full segment is left alone.
+    """
+    for tier, run in groupby(segments, key=lambda segment: _tier(segment.count)):
+        together = tuple(run)
+        if tier < _tier(MOST_ENTRIES) and len(together) >= FAN_IN:
+            yield together
+
+
+def _tier(count: int) -> int:
+    tier = 0
+    while count >= FAN_IN:
+        count //= FAN_IN
+        tier += 1
+    return tier
+
+
+def _concatenations(
+    context: Context, segments: Sequence[Segment], name: str | None, uuid: str, epoch: int
+) -> Iterator[Merge]:
+    for run in tiers(segments):
+        kind = run[0].kind
+        read: Callable[[Segment], Iterable[Any]] = getattr(context.segments, kind)
+        entries = chain.from_iterable(read(segment) for segment in run)
+        outputs = tuple(_encoded(context, kind, entries, None))
+        newest = max(segment.created_at for segment in run)
+        dated = tuple((msgspec.structs.replace(segment, created_at=newest), body) for segment, body in outputs)
+        yield Merge(name, uuid, epoch, tuple(segment.object for segment in run), dated)
+
+
+def _encoded(
+    context: Context, kind: SegmentKind, entries: Iterable[Any], schema: Schema | None
+) -> Iterator[tuple[Segment, bytes]]:
+    left = iter(entries)
+    while some := list(islice(left, MOST_ENTRIES)):
+        yield encode_checked(kind, some, segment_key(kind, context.runtime.uuid()), schema)
+
+
+# ---- files, with what was said of them since -------------------------------------------------------------------------
+
+
+def _files(context: Context, name: str, entry: TableEntry) -> Merge | None:
+    """One merge that folds in all that is worth folding: run by tier, and segments of which much has changed."""
+    reader, segments = context.segments, entry.segments_of("files")
+    if not segments:
+        return None
+    live = LiveFiles.of(entry, reader)
+    removals = [segment for segment in entry.segments if segment.kind == "removed"]
+    patches = [segment for segment in entry.segments if segment.kind == "overlays"]
+    removed = {*entry.removed, *chain.from_iterable(map(reader.removed, removals))}
+    overlays = [*entry.overlays, *chain.from_iterable(map(reader.overlays, patches))]
+    homes = _homes(live, {*removed, *(overlay.file for overlay in overlays)})
+    dirty = Counter(homes.values())
+    chosen = {segment.object for run in tiers(segments) for segment in run}
+    chosen |= {segment.object for segment in segments if dirty[segment.object] * DIRTY_PART > segment.count}
+    if len(removals) >= FAN_IN or len(patches) >= FAN_IN:
+        chosen |= dirty.keys()
+    # A change that was spilled while its file was folded elsewhere is of no use, and nobody else would take it out.
+    spilled = {*chain.from_iterable(map(reader.removed, removals))}
+    spilled.update(overlay.file for patch in patches for overlay in reader.overlays(patch))
+    if not chosen and spilled <= homes.keys():
+        return None
+    run = [segment for segment in segments if segment.object in chosen]
+    outputs = list(_encoded(context, "files", _live_entries(live, run), entry.schema))
+    folded = {uuid for uuid, home in homes.items() if home in chosen}
+    known = homes.keys()
+    if removals:
+        left = sorted(uuid for uuid in chain.from_iterable(map(reader.removed, removals)) if uuid in known - folded)
+        outputs += _encoded(context, "removed", left, None)
+    if patches:
+        kept = _greatest(o for o in chain.from_iterable(map(reader.overlays, patches)) if o.file in known - folded)
+        outputs += _encoded(context, "overlays", kept, None)
+    return Merge(
+        name,
+        entry.uuid,
+        entry.epoch,
+        tuple(segment.object for segment in (*run, *removals, *patches)),
+        tuple(outputs),
+        frozenset(folded & removed),
+        frozenset(overlay for overlay in overlays if overlay.file in folded),
+    )
+
+
+def _homes(live: LiveFiles, uuids: Collection[str]) -> dict[str, str]:
+    """By uuid, the key of the segment in which a file's entry is, live or not."""
+    wanted, homes = Uuids(uuids), dict[str, str]()
+    if len(wanted):
+        for part in live.parts():
+            _, which = part.table.find(wanted)
+            homes.update((wanted.names[place], part.segment.object) for place in which.tolist())
+    return homes
+
+
+def _live_entries(live: LiveFiles, segments: Sequence[Segment]) -> Iterator[DataFile]:
+    for segment in segments:
+        yield from live.of_segment(segment.object)
+
+
+def _greatest(overlays: Iterable[Overlay]) -> list[Overlay]:
+    """Of several overlays of a file the one with the greatest pair."""
+    best: dict[str, Overlay] = {}
+    for overlay in overlays:
+        other = best.get(overlay.file)
+        if other is None or pair_of(overlay) > pair_of(other):
+            best[overlay.file] = overlay
+    return list(best.values())

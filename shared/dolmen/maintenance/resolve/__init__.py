@@ -1,0 +1,1 @@
+"""Resolution: turns tombstones into deletion vectors."""

@@ -1,0 +1,66 @@
+"""Gathering deletion vectors: a scan fetches those that stand together in one request, however many files they are of.
+
+Every delete by position leaves a ``.del`` object of its own. When a table's vectors are spread over too many of them,
+the small ones move into one. Only in a table without unresolved deletes: a moved vector needs a greater pair than it
+had, so its file's ``applied_through`` becomes the snapshot's, which is true just when nothing is left to resolve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyroaring import BitMap
+
+from dolmen.commit.loop import submit
+from dolmen.commit.statements.background import Resolve
+from dolmen.context import Context
+from dolmen.format.entries import DataFile
+from dolmen.maintenance import never
+from dolmen.segments.live import LiveFiles
+
+MOST_OBJECTS = 32
+"""Vectors spread over more ``.del`` objects than this are gathered."""
+
+SMALL_BYTES = 64 << 10
+"""A vector of this size is worth a request of its own."""
+
+_BATCH_FILES = 1_000
+_BATCH_BYTES = 16 << 20
+
+
+def gather_vectors(context: Context, name: str, *, deadline: Callable[[], bool] = never) -> int:
+    """Moves a table's small vectors into few objects, if they are in many; returns how many were moved.
+
+    Args:
+        deadline: asked before each commit, of at most a thousand vectors.
+
+    Raises:
+        TableNotFoundError: no such table.
+    """
+    manifest = (context.head.cached or context.head.refresh()).manifest  # nothing is lost if it is not the newest
+    entry = context.segments.whole(manifest.table(name))
+    if entry.tombstones or entry.segments_of("tombstones"):
+        return 0
+    scattered = _scattered(LiveFiles.of(entry, context.segments))
+    moved = 0
+    while scattered and not deadline():
+        batch, size = list[DataFile](), 0
+        while scattered and len(batch) < _BATCH_FILES and size < _BATCH_BYTES:
+            file = scattered.pop()
+            batch.append(file)
+            size += file.vector.length if file.vector else 0
+        positions = {file.path: BitMap() for file in batch}
+        statement = Resolve.of(
+            name, entry.uuid, entry.epoch, manifest.commit_ts, positions, gather=frozenset(positions)
+        )
+        if submit(context.head, "gather", [statement]).manifest is None:
+            break
+        moved += len(batch)
+    return moved
+
+
+def _scattered(live: LiveFiles) -> list[DataFile]:
+    """Files with small vectors, if these are in too many objects."""
+    small = [file for file in live if file.vector and file.vector.length <= SMALL_BYTES]
+    objects = {file.vector.object for file in small if file.vector}
+    return small if len(objects) > MOST_OBJECTS else []

@@ -1,0 +1,280 @@
+"""Resolution: turns tombstones into deletion vectors, file by file, so that scans need not look the deletes up.
+
+Every tombstone that a file is older than has to be checked by every scan of it. Resolution does that once: it reads
+the columns that the tombstones name and notes the positions. Files are taken oldest first: these are covered by the
+most tombstones, and a tombstone goes only when the last file that it may match is done, so that going by age ends the
+oldest deletes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+from pyroaring import BitMap
+
+from dolmen.commit.loop import submit
+from dolmen.commit.statements.background import Resolve
+from dolmen.context import Context
+from dolmen.format.entries import DataFile
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.vectors import from_mask
+from dolmen.maintenance import never
+from dolmen.maintenance.resolve.gather import gather_vectors
+from dolmen.maintenance.resolve.unresolved import Unresolved, table_reader
+from dolmen.scan.display import html, text
+from dolmen.scan.plan import FilePlan
+from dolmen.scan.read import RowGroupColumns
+from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.scan.surviving import live
+from dolmen.segments.live import LiveFiles, tombstones_of
+
+BUDGET_BYTES = 64 << 30
+"""A call reads no more than about this much, whatever its deadline says."""
+
+BATCH_FILES = 1_000
+_BATCH_ROWS = 1 << 28
+"""Files and physical rows of one commit at most: positions take 32 MB then, if every other row goes."""
+
+
+@dataclass(frozen=True, repr=False)
+class Resolved:
+    """What a resolution has done.
+
+    Args:
+        table: its name.
+        tombstones: unresolved deletes when it began.
+        dropped: tombstones that are gone by its commits.
+        looked_at: files that were older than a tombstone.
+        read: files of which columns had to be read; of the others statistics proved all or nothing.
+        changed: files in which rows were found.
+        rows: rows that are hidden by position from now on.
+        bytes_read: of data files.
+        commits: versions it made.
+        finished: False when it stopped before its end: call it again.
+        gathered: vectors that were moved into few objects, because they were in many.
+    """
+
+    table: str
+    tombstones: int = 0
+    dropped: int = 0
+    looked_at: int = 0
+    read: int = 0
+    changed: int = 0
+    rows: int = 0
+    bytes_read: int = 0
+    commits: int = 0
+    finished: bool = True
+    gathered: int = 0
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What ``repr`` shows, line by line."""
+        return [
+            ("resolved", f"{self.table}{'' if self.finished else ', as far as time and budget allowed'}"),
+            ("tombstones", f"{self.dropped:,} of {self.tombstones:,} are done with"),
+            ("files", f"{self.looked_at:,} looked at, {self.read:,} read, {self.changed:,} changed"),
+            ("rows hidden", f"{self.rows:,}"),
+            ("read", f"{self.bytes_read:,} bytes"),
+            ("vectors gathered", f"{self.gathered:,}"),
+            ("commits", f"{self.commits:,}"),
+        ]
+
+    def __repr__(self) -> str:
+        return text(self.facts())
+
+    def _repr_html_(self) -> str:
+        return html(self.facts())
+
+
+def resolve(
+    context: Context,
+    name: str,
+    *,
+    deadline: Callable[[], bool] = never,
+    budget_bytes: int = BUDGET_BYTES,
+    batch_files: int = BATCH_FILES,
+) -> Resolved:
+    """Brings the files of a table up to its newest version's deletes, in several commits if there are many.
+
+    Safe at any time and beside anything: what others commit meanwhile stays as it is, and files that were replaced
+    are left out.
+
+    Args:
+        deadline: asked before each file; when it says True, what is done is committed and the rest left for later.
+        budget_bytes: stop after reading about this much.
+        batch_files: how many files a commit is about at most.
+
+    Raises:
+        TableNotFoundError: no such table.
+        VersionExpiredError: it took so long that its snapshot may be read no more: call it again.
+        CorruptionError: a file or a tombstone is damaged or missing.
+    """
+    manifest = context.head.refresh().manifest
+    with context.reading(manifest.version):
+        entry = context.segments.whole(manifest.table(name))
+        tombstones = tombstones_of(entry, context.segments)
+        if not tombstones:
+            return Resolved(name, gathered=gather_vectors(context, name, deadline=deadline))
+        unresolved = Unresolved(context, entry, tombstones)
+        run = _Run(context, name, manifest, entry, unresolved, deadline, budget_bytes, batch_files)
+        run.all_files()
+        gathered = 0 if run.stopped else gather_vectors(context, name, deadline=deadline)
+    return Resolved(
+        name,
+        len(tombstones),
+        run.dropped,
+        run.looked_at,
+        run.read,
+        run.changed,
+        run.rows,
+        run.bytes_read,
+        run.commits,
+        not run.stopped,
+        gathered,
+    )
+
+
+@dataclass
+class _Run:
+    """One call: its snapshot stays the same, so that all files come up to the same deletes."""
+
+    context: Context
+    name: str
+    manifest: Manifest
+    entry: TableEntry
+    unresolved: Unresolved
+    deadline: Callable[[], bool]
+    budget_bytes: int
+    batch_files: int
+    looked_at: int = 0
+    read: int = 0
+    changed: int = 0
+    rows: int = 0
+    bytes_read: int = 0
+    commits: int = 0
+    dropped: int = 0
+    stopped: bool = False
+    positions: dict[str, BitMap] = field(default_factory=dict)
+    done: list[str] = field(default_factory=list)
+    """Segments of which all files are looked at, to be told with the next commit."""
+
+    def all_files(self) -> None:
+        """Takes batch after batch, and commits each."""
+        waiting: list[tuple[DataFile, str | None]] = []
+        rows = 0
+        segment: str | None = None
+        for file, own in self._files():
+            full = len(waiting) >= self.batch_files or rows + file.rows > _BATCH_ROWS
+            if waiting and (full or (own != segment and len(waiting) >= self.batch_files // 2)):
+                self._batch(waiting, own)
+                waiting, rows = [], 0
+                if self.stopped:
+                    return
+            segment = own
+            waiting.append((file, own))
+            rows += file.rows
+        self._batch(waiting, None)
+
+    def _files(self) -> Iterator[tuple[DataFile, str | None]]:
+        """Live files that may be behind, oldest first, each with its segment; of a segment all or none."""
+        files = LiveFiles.of(self.entry, self.context.segments)
+        for segment in files.segments:
+            if segment.applied_through < self.unresolved.greatest_ts:
+                for file in files.of_segment(segment.object):
+                    yield file, segment.object
+        for file in self.entry.files:
+            if file.applied_through < self.unresolved.greatest_ts:
+                yield file, None
+
+    def _batch(self, files: list[tuple[DataFile, str | None]], following: str | None) -> None:
+        """Looks at these files and commits what is found.
+
+        Args:
+            following: the segment of the file after them: other segments are complete with this batch.
+        """
+        behind = [(file, own) for file, own in files if file.applied_through < self.unresolved.greatest_ts]
+        wanted: list[FilePlan] = []
+        for file, own in behind:
+            plan = self.unresolved.plan(file)
+            if plan is None:
+                self.positions[file.path] = BitMap(range(file.rows)) if file.live_rows else BitMap()
+                self.changed += bool(file.live_rows)
+                self.rows += file.live_rows
+            elif plan.tombstones:
+                wanted.append(plan)
+            elif own is None:
+                self.positions[file.path] = BitMap()
+        finished = self._read(wanted)
+        if not self.stopped:
+            self.done += [own for own in dict.fromkeys(own for _, own in files) if own not in (None, following)]
+        self.looked_at += len(behind) - (len(wanted) - finished)
+        self._commit()
+
+    def _read(self, wanted: list[FilePlan]) -> int:
+        """Finds the hidden rows of files by reading; returns how many files it got done with."""
+        reader = table_reader(self.context, self.name, self.manifest, self.entry)
+        left: dict[str, int] = {}
+        found: dict[str, BitMap] = {}
+        vectors: dict[str, BitMap] = {}
+
+        def groups() -> Iterator[RowGroup]:
+            for file in reader.open_files(wanted):
+                if self.deadline() or self.bytes_read >= self.budget_bytes:
+                    self.stopped = True
+                    return
+                some = list(row_groups(file, None, self.unresolved.deletes))
+                path = file.file.path
+                left[path] = len(some)
+                found[path], vectors[path] = _whole_groups(file, some), file.vector or BitMap()
+                self.bytes_read += self._bytes(file, some)
+                yield from some
+
+        for path, hidden in reader.read(_hidden, groups(), frozenset()):
+            found[path] |= hidden
+            left[path] -= 1
+        assert not any(left.values()), "a row group was not read to its end"
+        for path, hidden in found.items():
+            fresh = hidden - vectors[path]
+            self.positions[path] = fresh
+            self.changed += bool(fresh)
+            self.rows += len(fresh)
+        self.read += len(found)
+        return len(found)
+
+    def _bytes(self, file: OpenFile, some: list[RowGroup]) -> int:
+        """What is read to test these row groups of a file; a small one comes whole with its footer."""
+        if file.source is not None and self.context.store.local_path(file.file.path) is None:
+            return file.file.size
+        return sum(wanted.length for group in some for wanted in file.footer.ranges(group.index, group.tests))
+
+    def _commit(self) -> None:
+        entry, head = self.entry, self.context.head
+        statement = Resolve.of(
+            self.name, entry.uuid, entry.epoch, self.manifest.commit_ts, self.positions, tuple(self.done)
+        )
+        done = submit(head, "resolve", [statement])
+        if done.manifest is not None:
+            self.commits += 1
+            self.dropped += done.manifest.counts.tombstones_removed
+        self.positions, self.done = {}, []
+        now = head.cached.manifest.tables.get(self.name) if head.cached else None
+        if now is None or (now.uuid, now.epoch) != (entry.uuid, entry.epoch):
+            self.stopped = True  # dropped or overwritten: these files are nobody's concern any more
+
+
+def _hidden(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
+    """Positions of a row group's rows that are gone, by its vector or by a tombstone."""
+    path = group.file.file.path
+    if not group.tests:
+        return path, BitMap()
+    keep = live(group, columns.read(group.tests))
+    return path, BitMap() if keep is None else from_mask(~keep, group.first)
+
+
+def _whole_groups(file: OpenFile, some: list[RowGroup]) -> BitMap:
+    """Positions of the row groups that need not be looked at because all of their rows are gone."""
+    there = {group.index for group in some}
+    footer = file.footer
+    gone = [(first, footer.rows(index)) for index, first in enumerate(footer.firsts) if index not in there]
+    return BitMap(chain.from_iterable(range(first, first + rows) for first, rows in gone))

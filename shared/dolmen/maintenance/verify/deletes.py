@@ -1,0 +1,208 @@
+"""Are deletes what their entries say? Every ``.del`` object that a version needs is read once, whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from io import SEEK_END, BytesIO
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dolmen.context import Context
+from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, UnsupportedFormatError
+from dolmen.format import vectors
+from dolmen.format.checksum import crc32
+from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector
+from dolmen.format.keys import Keys, decode_keys, decode_keys_in_parts, inline_keys
+from dolmen.format.tombstone_object import BlobInfo, Footer, check_blob, read_footer
+from dolmen.format.values import to_plain
+from dolmen.maintenance.verify.report import Ledger
+from dolmen.predicate import from_builtins, from_json
+from dolmen.segments.judging import key_bounds
+
+WHOLE_BYTES = 32 << 20
+"""Objects with more than this are read blob by blob, and not held as a whole."""
+
+
+@dataclass
+class DeleteObject:
+    """What a version needs of one ``.del`` object.
+
+    Args:
+        table: its name.
+        uuid: of the table.
+        vectors: with (uuid, physical rows) of their data files.
+    """
+
+    key: str
+    table: str
+    uuid: str
+    tombstones: list[Tombstone] = field(default_factory=list)
+    vectors: list[tuple[Vector, str, int]] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        """The object reaches at least to here."""
+        ends = [t.blob.offset + t.blob.length for t in self.tombstones]
+        return max([*ends, *(v.offset + v.length for v, _, _ in self.vectors)])
+
+    @property
+    def rows(self) -> int:
+        """Rows that its vectors remove, which would come back."""
+        return sum(vector.cardinality for vector, _, _ in self.vectors)
+
+
+class DeleteObjects:
+    """Collects them for one version, over all tables."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, DeleteObject] = {}
+
+    def _of(self, key: str, table: str, uuid: str) -> DeleteObject:
+        return self.by_key.setdefault(key, DeleteObject(key, table, uuid))
+
+    def add_tombstone(self, tombstone: Tombstone, table: str, uuid: str) -> None:
+        """Takes a tombstone."""
+        self._of(tombstone.blob.object, table, uuid).tombstones.append(tombstone)
+
+    def add_vector(self, file: DataFile, table: str, uuid: str) -> None:
+        """Takes a data file's vector, if it has one that its entry does not contradict already."""
+        if file.vector and file.vector.cardinality <= file.rows:
+            self.add_vector_of(file.vector, file.uuid, file.rows, table, uuid)
+
+    def add_vector_of(self, vector: Vector, file: str, rows: int, table: str, uuid: str) -> None:
+        """Takes the vector of a file with so many rows."""
+        self._of(vector.object, table, uuid).vectors.append((vector, file, rows))
+
+
+def check_deletes(context: Context, objects: Iterable[DeleteObject], total: int, ledger: Ledger) -> None:
+    """Reads the objects, a few at a time, and checks what is needed of each. Missing ones are told elsewhere."""
+
+    def check(one: DeleteObject) -> tuple[DeleteObject, Ledger]:
+        own = Ledger(oldest=ledger.oldest, newest=ledger.newest)
+        try:
+            if one.end <= WHOLE_BYTES:
+                with BytesIO(context.store.get(one.key).body) as body:
+                    _check_object(body, one, own)
+            else:
+                with context.store.open_input(one.key) as body:
+                    _check_object(body, one, own)
+        except ObjectNotFoundError:
+            pass
+        return one, own
+
+    for one, own in context.runtime.map(check, objects, ahead=max(2, context.runtime.threads // 4)):
+        ledger.looked(".del objects", total=total)
+        ledger.looked("vectors", len(one.vectors))
+        ledger.take(own)
+
+
+def _piece(body: BinaryIO, blob: Blob | Vector | BlobInfo) -> bytes:
+    body.seek(blob.offset)
+    return body.read(blob.length)
+
+
+def _check_object(body: BinaryIO, one: DeleteObject, ledger: Ledger) -> None:
+    footer = _footer(body, one, ledger)
+    blobs = {info.offset: info for info in footer.blobs} if footer else {}
+    for tombstone in one.tombstones:
+        blob = tombstone.blob
+        try:
+            _check_tombstone(_piece(body, blob), tombstone)
+        except CorruptionError as error:
+            ledger.found("tombstone-damaged", one.key, error.reason, table=one.table)
+        except Error as error:
+            ledger.found("tombstone-damaged", one.key, f"at byte {blob.offset}: {error}", table=one.table)
+        kind = "keys" if isinstance(tombstone, KeysTombstone) else "where"
+        _check_info(blobs.get(blob.offset), blob, kind, one, footer, ledger)
+    for vector, file, rows in one.vectors:
+        info = blobs.get(vector.offset)
+        reason = ""
+        try:
+            vectors.decode(_piece(body, vector), vector, rows)
+        except CorruptionError as error:
+            reason = f"file {file}: {error.reason}"
+        if info and info.file != file:
+            reason = f"the vector at byte {vector.offset} is of file {info.file}, not of {file}"
+        if reason:
+            ledger.found("vector-damaged", one.key, reason, table=one.table, rows=rows)
+        else:
+            _check_info(info, vector, "vector", one, footer, ledger)
+    needed = {t.blob.offset for t in one.tombstones} | {vector.offset for vector, _, _ in one.vectors}
+    for info in footer.blobs if footer else ():
+        if info.offset not in needed and crc32(_piece(body, info)) != info.crc32:
+            reason = f"the {info.kind} at byte {info.offset}, which this version does not need: checksum differs"
+            ledger.found("delete-footer", one.key, reason, table=one.table)
+
+
+def _footer(body: BinaryIO, one: DeleteObject, ledger: Ledger) -> Footer | None:
+    size = body.seek(0, SEEK_END)
+    body.seek(max(0, size - 8))
+    length = int.from_bytes(body.read(4), "little")
+    start = max(4, size - 8 - length)
+    body.seek(0)
+    first = body.read(4)
+    body.seek(start)
+    try:
+        footer = read_footer(first + body.read(), one.key)
+    except CorruptionError as error:
+        ledger.found("delete-footer", one.key, error.reason, table=one.table)
+        return None
+    except UnsupportedFormatError as error:
+        ledger.found("newer-format", one.key, str(error), table=one.table)
+        return None
+    end = max((info.offset + info.length for info in footer.blobs), default=4)
+    if end != start:
+        reason = f"its blobs end at byte {end}, and the footer begins at {start}"
+        ledger.found("delete-footer", one.key, reason, table=one.table)
+    if footer.table != one.uuid:
+        reason = f"it is of table {footer.table}, not of {one.uuid}"
+        ledger.found("delete-footer", one.key, reason, table=one.table)
+    return footer
+
+
+def _check_info(
+    info: BlobInfo | None,
+    blob: Blob | Vector,
+    kind: str,
+    one: DeleteObject,
+    footer: Footer | None,
+    ledger: Ledger,
+) -> None:
+    if footer is None:
+        return
+    cardinality = blob.cardinality if isinstance(blob, Vector) else 0
+    wanted = (kind, blob.length, blob.crc32, cardinality)
+    if info is None or (info.kind, info.length, info.crc32, info.cardinality) != wanted:
+        told = "nothing" if info is None else f"a {info.kind} of {info.length} bytes, CRC-32 {info.crc32}"
+        reason = f"at byte {blob.offset} the footer has {told}; the manifest: {kind}, {blob.length}, {blob.crc32}"
+        ledger.found("delete-footer", one.key, reason, table=one.table)
+
+
+def _check_tombstone(body: bytes, tombstone: Tombstone) -> None:
+    """Raises CorruptionError when the record is not what the entry says."""
+    place = f"at byte {tombstone.blob.offset}: "
+    if isinstance(tombstone, KeysTombstone):
+        inline = inline_keys(tombstone)
+        if inline is not None and not inline.equals(decode_keys(body, tombstone)):
+            raise CorruptionError(tombstone.blob.object, f"{place}other keys than those in the manifest")
+        for part in decode_keys_in_parts(body, tombstone):
+            _check_keys(part, tombstone, place)
+        return
+    recorded = from_json(check_blob(body, tombstone.blob))
+    if tombstone.predicate is not None and from_builtins(tombstone.predicate) != recorded:
+        raise CorruptionError(tombstone.blob.object, f"{place}another predicate than the one in the manifest")
+
+
+def _check_keys(keys: Keys, tombstone: KeysTombstone, place: str) -> None:
+    known = key_bounds(tombstone)
+    for id_, column in zip(tombstone.columns, keys.columns, strict=True):
+        if not len(column):
+            continue
+        ends = pc.min_max(column)
+        least, greatest = to_plain(pa.array([ends["min"], ends["max"]], column.type))
+        low, high = known[id_]
+        if (low is not None and least < low) or (high is not None and high < greatest):  # type: ignore[operator]
+            raise CorruptionError(tombstone.blob.object, f"{place}keys outside the bounds in the manifest")

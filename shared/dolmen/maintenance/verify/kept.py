@@ -1,0 +1,106 @@
+"""What kept versions before the checked one hold, as far as that does not: read whole, each object once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from dolmen.commit.intent import PREFIX, Heartbeat, parse_intent_key
+from dolmen.context import Context
+from dolmen.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
+from dolmen.format.entries import DataFile, Vector
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.maintenance.verify.data import DataCheck
+from dolmen.maintenance.verify.deletes import DeleteObjects, check_deletes
+from dolmen.maintenance.verify.report import Ledger
+from dolmen.maintenance.verify.segments import TableView, read_segment
+
+
+@dataclass
+class KeptContents:
+    """Collects data files, deletes and segments of older versions, and checks them.
+
+    Args:
+        seen: data files, blobs and segments that were taken, or are checked with the newest version.
+    """
+
+    seen: set[tuple[str, int]] = field(default_factory=set)
+    _files: list[tuple[str, TableEntry, list[DataFile]]] = field(default_factory=list)
+    _deletes: DeleteObjects = field(default_factory=DeleteObjects)
+
+    def leave(self, view: TableView) -> None:
+        """Leaves out what a table of the checked version needs: that is checked with it."""
+        for file in view.files():
+            self.seen.add((file.path, 0))
+            if file.vector:
+                self.seen.add((file.vector.object, file.vector.offset))
+        self.seen.update((tombstone.blob.object, tombstone.blob.offset) for tombstone in view.tombstones)
+
+    def take(self, view: TableView, new: Collection[str]) -> None:
+        """Takes what one table of one version needs.
+
+        Args:
+            new: keys of its segments that no version before had.
+        """
+        entry = view.entry
+        if entry is None:
+            return
+        files = []
+        for file in view.files(new):
+            if self._is_new(file.path, 0):
+                files.append(file)
+            if file.vector:
+                self._take_vector(file.vector, file.uuid, file.rows, view, entry)
+        if files:
+            self._files.append((view.name, entry, files))
+        for uuid, overlay in view.overlays.items():
+            if overlay.vector and uuid not in view.removed:
+                self._take_vector(overlay.vector, uuid, sys.maxsize, view, entry)
+        for tombstone in view.tombstones:
+            if self._is_new(tombstone.blob.object, tombstone.blob.offset):
+                self._deletes.add_tombstone(tombstone, view.name, entry.uuid)
+
+    def take_segments(self, context: Context, manifest: Manifest, ledger: Ledger) -> None:
+        """Reads the segments of one version that belong to the database, and were not read before."""
+        for segment in manifest.segments:
+            if self._is_new(segment.object, 0):
+                read_segment(context, segment, ledger)
+
+    def check(self, context: Context, ledger: Ledger, skip: set[str]) -> None:
+        """Reads all that was taken, but the objects in ``skip``."""
+        objects = [one for key, one in self._deletes.by_key.items() if key not in skip]
+        check_deletes(context, objects, len(objects), ledger)
+        for name, entry, files in self._files:
+            DataCheck(context, name, entry, ledger, skip).check_data(iter(files), len(files))
+
+    def _take_vector(self, vector: Vector, file: str, rows: int, view: TableView, entry: TableEntry) -> None:
+        if self._is_new(vector.object, vector.offset):
+            self._deletes.add_vector_of(vector, file, rows, view.name, entry.uuid)
+
+    def _is_new(self, key: str, offset: int) -> bool:
+        if (key, offset) in self.seen:
+            return False
+        self.seen.add((key, offset))
+        return True
+
+
+def check_intents(context: Context, ledger: Ledger) -> None:
+    """Reads what jobs say of themselves."""
+    store = context.store
+    for info in store.list(PREFIX):
+        parsed = parse_intent_key(info.key)
+        if parsed is None:
+            continue
+        ledger.looked("intents")
+        try:
+            heartbeat = Heartbeat.decode(store.get(info.key).body, info.key)
+        except ObjectNotFoundError:  # its job has ended meanwhile
+            continue
+        except UnsupportedFormatError as error:
+            ledger.found("newer-format", info.key, str(error))
+        except CorruptionError as error:
+            ledger.found("intent-damaged", info.key, error.reason)
+        else:
+            if heartbeat.txid != parsed[0]:
+                ledger.found("intent-damaged", info.key, f"it is of job {heartbeat.txid}")

@@ -1,0 +1,253 @@
+"""Are the objects there? One listing of the database, merged with the sorted list of what its versions reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import Literal, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dolmen.errors import ObjectNotFoundError
+from dolmen.format.layout import parse_manifest_key
+from dolmen.format.manifest import Manifest
+from dolmen.maintenance.verify.report import Ledger, Unreferenced
+from dolmen.runtime import Runtime
+from dolmen.store.base import ObjectInfo, ObjectStore
+
+PREFIXES = ("data/", "index/", "manifest/", "segment/", "tombstone/")
+"""Where a database keeps its objects, in the order of their keys. Intents are nobody's reference."""
+
+_CHUNK = 1 << 16
+
+Need: TypeAlias = Literal["known", "released", "kept", "needed"]
+"""known: was in use until lately, or is by another version, and may be gone; released: kept versions before the newest
+need it, as the newest one tells; kept: a kept version that was read needs it; needed: by the version being checked."""
+_NEEDS: tuple[Need, ...] = ("known", "released", "kept", "needed")
+_NEEDED = len(_NEEDS) - 1
+
+_MISSING = {
+    "data/": "file-missing",
+    "manifest/": "manifest-missing",
+    "segment/": "segment-missing",
+    "tombstone/": "delete-missing",
+}
+_SIZE = {"data/": "file-size", "segment/": "segment-size", "tombstone/": "delete-short"}
+_SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("need", pa.int8()),
+        ("size", pa.int64()),
+        ("end", pa.int64()),
+        ("rows", pa.int64()),
+        ("table", pa.int32()),
+        ("oldest", pa.int64()),
+        ("newest", pa.int64()),
+    ]
+)
+
+
+class Reference(NamedTuple):
+    """An object that something names.
+
+    Args:
+        need: place of the need in ``_NEEDS``: how much it matters that the object is there.
+        size: of the object; -1 = not known.
+        end: the object reaches at least to here.
+        rows: at stake.
+        table: place of the table's name among ``References.tables``.
+        oldest, newest: kept versions that need it.
+    """
+
+    key: str
+    need: int
+    size: int
+    end: int
+    rows: int
+    table: int
+    oldest: int
+    newest: int
+
+
+class References:
+    """All that kept versions reference, in about 150 bytes each, to be read in the order of keys."""
+
+    def __init__(self) -> None:
+        self.tables: list[str] = []
+        self._places: dict[str, int] = {}
+        self._rows: list[Reference] = []
+        self._chunks: list[pa.Table] = []
+
+    def add(
+        self,
+        key: str,
+        versions: tuple[int, int],
+        *,
+        need: Need = "needed",
+        table: str = "",
+        size: int = -1,
+        end: int = 0,
+        rows: int = 0,
+    ) -> None:
+        """Takes a reference; one object may have many."""
+        place = self._places.get(table)
+        if place is None:
+            place = self._places[table] = len(self.tables)
+            self.tables.append(table)
+        self._rows.append(Reference(key, _NEEDS.index(need), size, end, rows, place, *versions))
+        if len(self._rows) >= _CHUNK:
+            self._pack()
+
+    def _pack(self) -> None:
+        """Turns what was taken into columns. References of other versions repeat each other: one of each is kept."""
+        if self._rows:
+            columns = [
+                pa.array(values, field.type)
+                for values, field in zip(zip(*self._rows, strict=True), _SCHEMA, strict=True)
+            ]
+            self._rows = []
+            chunk = pa.table(columns, schema=_SCHEMA)
+            own = pc.equal(chunk["need"], _NEEDED)
+            others = chunk.filter(pc.invert(own)).group_by(_SCHEMA.names[:-2], use_threads=False)
+            folded = others.aggregate([("oldest", "min"), ("newest", "max")]).rename_columns(_SCHEMA.names)
+            self._chunks += [chunk.filter(own), folded]
+
+    def _table(self) -> pa.Table:
+        self._pack()
+        return pa.concat_tables(self._chunks) if self._chunks else _SCHEMA.empty_table()
+
+    def repeated(self) -> Iterator[Reference]:
+        """Data files that the version that is checked references again, under the same key or another directory."""
+        table = self._table()
+        own = pc.and_(pc.equal(table["need"], _NEEDED), pc.starts_with(table["key"], "data/"))
+        table = table.filter(own)
+        names = pc.replace_substring_regex(table["key"], "^.*/", "")
+        seen = pc.value_counts(names)
+        twice = seen.filter(pc.greater(seen.field("counts"), 1)).field("values")
+        if len(twice):
+            some = table.filter(pc.is_in(names, twice)).to_pylist()
+            some.sort(key=lambda row: row["key"].rpartition("/")[2])
+            for _, same in groupby(some, key=lambda row: row["key"].rpartition("/")[2]):
+                yield from (Reference(**row) for row in list(same)[1:])
+
+    def __iter__(self) -> Iterator[list[Reference]]:
+        """All references to one object together, in the order of keys."""
+        table = self._table()
+        order = pc.sort_indices(table, sort_keys=[("key", "ascending")])
+        rows = chain.from_iterable(
+            map(Reference._make, zip(*table.take(part).to_pydict().values(), strict=True))
+            for part in (order.slice(start, _CHUNK) for start in range(0, len(order), _CHUNK))
+        )
+        return (list(some) for _, some in groupby(rows, key=itemgetter(0)))
+
+
+class Missing(NamedTuple):
+    """A reference to an object that is not listed."""
+
+    kind: str
+    key: str
+    table: str
+    rows: int
+    versions: tuple[int, int]
+
+
+def check_objects(
+    store: ObjectStore, runtime: Runtime, references: References, ledger: Ledger, newest: Manifest
+) -> tuple[list[Missing], dict[str, Unreferenced]]:
+    """Lists the database once, and compares.
+
+    Args:
+        newest: says since when orphans are gone, and which versions have expired and wait to be freed.
+
+    Returns:
+        what is missing, each confirmed by a request of its own, and the orphans by prefix.
+    """
+    missing: list[Missing] = []
+    orphans: dict[str, Unreferenced] = {}
+    listed = _listing(store, ledger)
+    there = next(listed, None)
+
+    def orphan(info: ObjectInfo) -> None:
+        parsed = parse_manifest_key(info.key)
+        if parsed and newest.freed <= parsed[0] < newest.horizon:
+            return  # its version has expired; it goes when what its successor released has gone
+        prefix = _prefix(info.key)
+        orphans[prefix] = orphans.get(prefix, Unreferenced()) + Unreferenced(1, info.size)
+        if info.last_modified_us < newest.swept:
+            ledger.found("orphan-left", info.key, f"{info.size:,} bytes that nothing references")
+
+    for some in references:
+        key = some[0].key
+        while there is not None and there.key < key:
+            orphan(there)
+            there = next(listed, None)
+        if there is not None and there.key == key:
+            _check_size(there, some, references, ledger)
+            there = next(listed, None)
+        else:
+            need = max(some, key=lambda each: each.need)
+            if need.need:
+                missing.append(_missing(some, need, references))
+    while there is not None:
+        orphan(there)
+        there = next(listed, None)
+    return list(_confirmed(store, runtime, missing)), orphans
+
+
+def _listing(store: ObjectStore, ledger: Ledger) -> Iterator[ObjectInfo]:
+    for prefix in PREFIXES:
+        for info in store.list(prefix):
+            ledger.looked("objects listed")
+            yield info
+
+
+def check_repeated(references: References, ledger: Ledger) -> None:
+    """Finds data files that are referenced twice."""
+    for one in references.repeated():
+        table, versions = references.tables[one.table], (one.oldest, one.newest)
+        ledger.found("file-twice", one.key, "it is referenced twice", table=table, rows=one.rows, versions=versions)
+
+
+def _check_size(there: ObjectInfo, some: list[Reference], references: References, ledger: Ledger) -> None:
+    ledger.looked("objects referenced")
+    for one in some:
+        if one.need and (one.size not in (-1, there.size) or one.end > there.size):
+            wanted = f"the {one.size:,}" if one.size != -1 else f"at least {one.end:,}"
+            ledger.found(
+                _SIZE.get(_prefix(there.key), "file-size"),
+                there.key,
+                f"{there.size:,} bytes, not {wanted} that its entry tells of",
+                table=references.tables[one.table],
+                rows=one.rows,
+                versions=(one.oldest, one.newest),
+            )
+            return
+
+
+def _missing(some: list[Reference], need: Reference, references: References) -> Missing:
+    kind = _MISSING.get(_prefix(need.key), "file-missing")
+    needed = [each for each in some if each.need]
+    versions = (min(each.oldest for each in needed), max(each.newest for each in needed))
+    rows = max(each.rows for each in needed)
+    if _NEEDS[need.need] == "released":
+        kind = "released-missing"
+    return Missing(kind, need.key, references.tables[need.table], rows, versions)
+
+
+def _confirmed(store: ObjectStore, runtime: Runtime, missing: Iterable[Missing]) -> Iterator[Missing]:
+    """Those that a request does not find either: no order of a listing makes a healthy database look damaged."""
+
+    def look(one: Missing) -> Missing | None:
+        try:
+            store.head(one.key)
+        except ObjectNotFoundError:
+            return one
+        return None
+
+    return (found for found in runtime.map(look, missing) if found is not None)
+
+
+def _prefix(key: str) -> str:
+    return key.partition("/")[0] + "/"

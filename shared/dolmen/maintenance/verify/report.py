@@ -1,0 +1,232 @@
+"""What ``verify`` found: findings with what they cost and what to do, and how much was looked at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any, TypeAlias
+
+from dolmen.maintenance.verify.kinds import KINDS, Kind
+
+MOST_FINDINGS = 1_000
+"""So many findings of one kind are listed; more are only counted."""
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""(what is being checked, how many are done, how many there are; 0 = not known)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong.
+
+    Args:
+        kind: name of the kind, a key of ``KINDS``.
+        object: key of the object that is damaged, missing, or says what is not true.
+        reason: what is wrong with it, in words.
+        table: the table it belongs to; "" for the database.
+        rows: how many rows can't be read, or are not to be trusted; 0 if none are at stake.
+        versions: (oldest, newest) kept version that needs it; None = only how versions are kept is at stake.
+    """
+
+    kind: str
+    object: str
+    reason: str
+    table: str = ""
+    rows: int = 0
+    versions: tuple[int, int] | None = None
+
+    @property
+    def what(self) -> Kind:
+        """Its kind, with severity and meaning."""
+        return KINDS[self.kind]
+
+    @property
+    def repair(self) -> str:
+        """What to do about it."""
+        return self.what.repair
+
+    @property
+    def cost(self) -> str:
+        """What it costs, in words."""
+        told = []
+        if self.rows:
+            told.append(f"{self.rows:,} rows")
+        if self.table:
+            told.append(f"table {self.table}")
+        if self.versions:
+            oldest, newest = self.versions
+            told.append(f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}")
+        return ", ".join(told) or "the database"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "kind": self.kind,
+            "severity": self.what.severity,
+            "object": self.object,
+            "reason": self.reason,
+            "table": self.table or None,
+            "rows": self.rows,
+            "versions": list(self.versions) if self.versions else None,
+            "repair": self.repair,
+        }
+
+    def __str__(self) -> str:
+        return f"{self.what.severity} {self.kind}: {self.object}: {self.reason} ({self.cost})"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreferenced:
+    """Objects that no kept version needs, as far as the newest one tells: not an error.
+
+    They are losers of races, what crashed or still running jobs uploaded, and what is released and waits for GC.
+    """
+
+    objects: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Unreferenced) -> Unreferenced:
+        return Unreferenced(self.objects + other.objects, self.bytes + other.bytes)
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """What ``verify`` looked at and found.
+
+    Args:
+        url: the database.
+        version: the version whose contents were checked.
+        findings: in the order in which they were found, at most ``MOST_FINDINGS`` of a kind.
+        counts: how many findings there are of each kind, listed or not.
+        checked: how many of each thing were looked at.
+        orphans: objects that nothing references, by the first part of their key.
+        deep: whether data was read.
+    """
+
+    url: str
+    version: int
+    findings: tuple[Finding, ...]
+    counts: dict[str, int]
+    checked: dict[str, int]
+    orphans: dict[str, Unreferenced]
+    deep: bool
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """Findings that keep something from being read, or being read right."""
+        return tuple(finding for finding in self.findings if finding.what.severity == "error")
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """Findings that cost only money or trust."""
+        return tuple(finding for finding in self.findings if finding.what.severity == "warning")
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no error."""
+        return not self.errors
+
+    @property
+    def orphaned(self) -> Unreferenced:
+        """All orphans together."""
+        return sum(self.orphans.values(), Unreferenced())
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What ``repr`` shows, line by line."""
+        seen = ", ".join(f"{count:,} {name}" for name, count in self.checked.items() if count)
+        lost = self.orphaned
+        facts = [
+            ("verified", f"{self.url}, version {self.version}{', data read' if self.deep else ''}"),
+            ("looked at", seen or "nothing"),
+            ("orphans", f"{lost.objects:,} objects, {lost.bytes:,} bytes" if lost.objects else ""),
+            ("found", self._found()),
+        ]
+        return [(name, value) for name, value in facts if value]
+
+    def _found(self) -> str:
+        if not self.counts:
+            return "nothing wrong"
+        return ", ".join(f"{count:,} x {name} ({KINDS[name].severity})" for name, count in self.counts.items())
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "url": self.url,
+            "version": self.version,
+            "ok": self.ok,
+            "deep": self.deep,
+            "checked": self.checked,
+            "orphans": {name: {"objects": some.objects, "bytes": some.bytes} for name, some in self.orphans.items()},
+            "counts": self.counts,
+            "findings": [finding.to_dict() for finding in self.findings],
+        }
+
+    def __repr__(self) -> str:
+        width = max(len(name) for name, _ in self.facts())
+        lines = [f"{name:<{width}}  {value}" for name, value in self.facts()]
+        for finding in self.findings:
+            lines += [str(finding), f"    {finding.repair}"]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        facts = "".join(f"<tr><th>{escape(n)}</th><td>{escape(v)}</td></tr>" for n, v in self.facts())
+        cells = [
+            (found.what.severity, found.kind, found.object, found.reason, found.cost, found.repair)
+            for found in self.findings
+        ]
+        rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in cells)
+        names = ("severity", "kind", "object", "what is wrong", "what it costs", "what to do")
+        head = "".join(f"<th>{name}</th>" for name in names)
+        listed = f"<table><tr>{head}</tr>{rows}</table>" if cells else ""
+        return f"<div><table>{facts}</table>{listed}</div>"
+
+
+@dataclass
+class Ledger:
+    """Takes findings and counts while checks run. Used by the thread that runs ``verify`` alone.
+
+    Args:
+        progress: told of every few hundred things that are done.
+        newest: the version that is checked: what a finding costs unless it says otherwise.
+    """
+
+    progress: Progress | None = None
+    newest: int = 0
+    oldest: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    checked: Counter[str] = field(default_factory=Counter)
+
+    def found(
+        self,
+        kind: str,
+        object: str,
+        reason: str,
+        *,
+        table: str = "",
+        rows: int = 0,
+        versions: tuple[int, int] | None = None,
+    ) -> None:
+        """Takes a finding; of those beyond ``MOST_FINDINGS`` of a kind only the number."""
+        self.counts[KINDS[kind].name] += 1
+        if self.counts[kind] <= MOST_FINDINGS:
+            if versions is None and table:
+                versions = (self.newest, self.newest)
+            self.findings.append(Finding(kind, object, reason, table, rows, versions))
+
+    def looked(self, what: str, count: int = 1, total: int = 0) -> None:
+        """Counts things that were checked, and tells of progress."""
+        before = self.checked[what]
+        self.checked[what] = before + count
+        if self.progress and (before // 256 != self.checked[what] // 256 or self.checked[what] == total or not before):
+            self.progress(what, self.checked[what], total)
+
+    def take(self, other: Ledger) -> None:
+        """Takes what another has found, in another thread."""
+        for finding in other.findings:
+            self.counts[finding.kind] += 1
+            if self.counts[finding.kind] <= MOST_FINDINGS:
+                self.findings.append(finding)
+        self.counts += other.counts - Counter(finding.kind for finding in other.findings)

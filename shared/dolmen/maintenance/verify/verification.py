@@ -1,0 +1,328 @@
+"""``verify``: a complete check of a database, from the pointer to the last byte of the data.
+
+What is looked at, in this order:
+
+1. pointer, manifests and the chain of versions back to the horizon;
+2. what the checked version says of its tables, files, deletes and segments;
+3. whether all objects are there, with their sizes: by one listing, merged with what is referenced;
+4. tombstones and deletion vectors: each ``.del`` object is read once;
+5. footers of a sample of the data files; with ``deep`` all bytes of all data files.
+
+Everybody else goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dolmen.commit.head import Head
+from dolmen.context import Context
+from dolmen.errors import (
+    CorruptionError,
+    DatabaseNotFoundError,
+    ObjectNotFoundError,
+    VersionExpiredError,
+    VersionNotFoundError,
+)
+from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector
+from dolmen.format.layout import POINTER
+from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry
+from dolmen.maintenance.verify.chain import check_chain, last_listed, newest_manifest, read_manifest
+from dolmen.maintenance.verify.data import DataCheck
+from dolmen.maintenance.verify.deletes import DeleteObjects, check_deletes
+from dolmen.maintenance.verify.entries import TableCheck, check_applied, check_manifest
+from dolmen.maintenance.verify.kept import KeptContents, check_intents
+from dolmen.maintenance.verify.objects import Missing, Need, References, check_objects, check_repeated
+from dolmen.maintenance.verify.report import Ledger, Progress, Report, Unreferenced
+from dolmen.maintenance.verify.segments import TableView, check_dated, read_segment
+from dolmen.segments.file_table import FileTable
+from dolmen.store.cache import ObjectCache
+
+SAMPLED_FOOTERS = 256
+"""So many data files of a table are opened, evenly spread, unless all are read."""
+
+CACHE_BYTES = 64 << 20
+"""Segments are kept in memory up to this much between the steps of a check."""
+
+_TOLD = frozenset(("file-size", "file-entry", "delete-short"))
+"""An object with such a finding is not read: what its bytes look like would be told once more."""
+
+
+def verify(
+    context: Context,
+    *,
+    version: int | None = None,
+    deep: bool = False,
+    all_versions: bool = False,
+    progress: Progress | None = None,
+) -> Report:
+    """Checks a database and tells what is wrong, what it costs and what to do. Changes nothing.
+
+    Args:
+        version: the version whose contents are checked; the newest by default.
+        deep: read every data file whole: checksums, row counts, statistics against the values, order of rows.
+        all_versions: read the manifest of every kept version, and look whether every object that one of them needs is
+            there; with ``deep`` read these objects too. Without it the newest version's list of released objects
+            answers for the older ones.
+        progress: is called with what is being checked, how many are done, and how many there are.
+
+    Returns:
+        a report; ``report.ok`` says whether there is no error.
+
+    Raises:
+        DatabaseNotFoundError: there is no pointer, and never was one.
+        VersionNotFoundError, VersionExpiredError: there is no such version, or it expired before or during the check.
+        StoreUnavailableError, AccessDeniedError: from the store.
+    """
+    # A cache of its own, in memory: what is believed is what the store holds now.
+    head = Head(context.store, context.runtime, cache=ObjectCache(CACHE_BYTES))
+    fresh = Context(context.store, context.runtime, head)
+    return _Verification(fresh, Ledger(progress), deep, all_versions).run(version)
+
+
+class _Verification:
+    def __init__(self, context: Context, ledger: Ledger, deep: bool, all_versions: bool) -> None:
+        self._context, self._ledger, self._deep, self._all = context, ledger, deep, all_versions
+        self._references, self._deletes = References(), DeleteObjects()
+        self._kept = KeptContents()
+        self._seen: set[str | bytes] = set()
+
+    def run(self, version: int | None) -> Report:
+        context, ledger = self._context, self._ledger
+        try:
+            context.store.head(POINTER)
+        except ObjectNotFoundError:
+            if not context.head.has_been_committed_to():
+                raise DatabaseNotFoundError(f"there is no database at {context.store.url}") from None
+            ledger.found("pointer-damaged", POINTER, f"it is gone; {last_listed(context)}")
+            return self._report(version or 0, [], {})
+        newest = newest_manifest(context, ledger)
+        if newest is None:
+            return self._report(version or 0, [], {})
+        if self._deep and self._all and version in (None, newest.version):
+            for name, root in newest.tables.items():
+                self._kept.leave(TableView(context, name, root, newest, Ledger()))
+        told = check_chain(context, newest, ledger, self._references, every=self._all, each=self._older)
+        manifest = newest if version in (None, newest.version) else self._chosen(newest, told, version or 0)
+        if manifest is None:
+            self._horizon(version or 0, newest)
+            return self._report(version or 0, [], {})
+        ledger.oldest = ledger.newest = manifest.version
+        tables = self._check_entries(manifest)
+        if manifest is not newest:
+            self._reference_segments(newest, "known")
+            for name, root in newest.tables.items():
+                self._reference_table(TableView(context, name, root, newest, Ledger()), "known")
+        self._check_released(newest)
+        check_repeated(self._references, ledger)
+        missing, orphans = check_objects(context.store, context.runtime, self._references, ledger, newest)
+        skip = {one.key for one in missing} | {found.object for found in ledger.findings if found.kind in _TOLD}
+        self._check_contents(tables, skip)
+        if self._deep:
+            self._kept.check(context, ledger, skip)
+            check_intents(context, ledger)
+        horizon = self._horizon(manifest.version, newest)
+        return self._report(manifest.version, [one for one in missing if one.versions[1] >= horizon], orphans)
+
+    def _horizon(self, version: int, newest: Manifest) -> int:
+        """The oldest version that is kept by now. Raises VersionExpiredError if ``version`` is older."""
+        try:
+            horizon = self._context.head.refresh().manifest.horizon
+        except CorruptionError:  # of the pointer, and told
+            horizon = newest.horizon
+        if version < horizon:
+            raise VersionExpiredError(f"version {version} expired while it was checked: verify a newer one")
+        return horizon
+
+    def _report(self, version: int, missing: Iterable[Missing], orphans: dict[str, Unreferenced]) -> Report:
+        ledger = self._ledger
+        for one in missing:
+            ledger.found(one.kind, one.key, "it is missing", table=one.table, rows=one.rows, versions=one.versions)
+        url = self._context.store.url
+        return Report(
+            url, version, tuple(ledger.findings), dict(ledger.counts), dict(ledger.checked), orphans, self._deep
+        )
+
+    def _chosen(self, newest: Manifest, told: dict[int, HistoryEntry], version: int) -> Manifest | None:
+        if not 1 <= version <= newest.version:
+            raise VersionNotFoundError(f"no version {version}: the newest is {newest.version}")
+        if version < newest.horizon:
+            raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
+        entry = told.get(version)
+        return read_manifest(self._context, entry.manifest, version, self._ledger) if entry else None
+
+    # ---- entries
+
+    def _check_entries(self, manifest: Manifest) -> list[_Checked]:
+        """Checks what the version says, and takes all that it needs: each entry is looked at once."""
+        ledger = self._ledger
+        check_manifest(manifest, ledger)
+        check_applied(self._own(manifest, "applied", ledger), manifest, ledger)
+        for _ in self._own(manifest, "history", ledger):
+            pass
+        self._reference_segments(manifest, "needed")
+        tables = []
+        for name, root in manifest.tables.items():
+            view = TableView(self._context, name, root, manifest, ledger)
+            self._reference_table(view, "needed", files=False)
+            if view.entry is not None:
+                tables.append(self._check_table(view, view.entry))
+        return tables
+
+    def _check_table(self, view: TableView, entry: TableEntry) -> _Checked:
+        check = TableCheck(view.name, entry, view.manifest, view.holder, self._ledger)
+        check.check_schema()
+        check.check_tombstones(view.tombstones)
+        for tombstone in view.tombstones:
+            self._deletes.add_tombstone(tombstone, view.name, entry.uuid)
+        total = view.count()
+        step = 1 if self._deep else max(1, -(-total // SAMPLED_FOOTERS))
+        sample = []
+        for place, file in enumerate(view.checked_files()):
+            self._ledger.looked("data files", total=total)
+            check.check_file(file)
+            self._reference_file(file, view, "needed")
+            self._deletes.add_vector(file, view.name, entry.uuid)
+            if place % step == 0 and not self._deep:
+                sample.append(file)
+        return _Checked(view, entry, sample)
+
+    def _own(self, manifest: Manifest, kind: SegmentKind, ledger: Ledger) -> Iterator[Any]:
+        """The database's own entries of a kind, oldest first; checks the segments they are in."""
+        for segment in manifest.segments_of(kind):
+            entries = read_segment(self._context, segment, ledger)
+            if entries is not None:
+                ledger.looked("segments")
+                check_dated(segment, [entry.version for entry in entries], ledger)
+                yield from entries
+        yield from getattr(manifest, kind)
+
+    # ---- references
+
+    def _reference_segments(self, manifest: Manifest, need: Need) -> None:
+        versions = (manifest.version, manifest.version)
+        for segment in manifest.segments:
+            self._references.add(segment.object, versions, need=need, size=segment.size)
+
+    def _reference_table(
+        self, view: TableView, need: Need, *, files: bool = True, new: Collection[str] | None = None
+    ) -> None:
+        """Takes what a table needs; of segments, if told which are ``new``, only those with their files."""
+        versions = (view.manifest.version, view.manifest.version)
+        for segment in view.segments:
+            if new is None or segment.object in new:
+                self._references.add(
+                    segment.object, versions, need=need, table=view.name, size=segment.size, rows=segment.rows
+                )
+        for tombstone in view.tombstones:
+            end = tombstone.blob.offset + tombstone.blob.length
+            self._references.add(tombstone.blob.object, versions, need=need, table=view.name, end=end)
+        for file in view.files(new) if files else ():
+            self._reference_file(file, view, need)
+        for vector in view.overlaid() if new is not None else ():
+            self._reference_vector(vector, view, need)
+
+    def _reference_file(self, file: DataFile, view: TableView, need: Need) -> None:
+        versions = (view.manifest.version, view.manifest.version)
+        self._references.add(file.path, versions, need=need, table=view.name, size=file.size, rows=file.rows)
+        if file.vector:
+            self._reference_vector(file.vector, view, need)
+
+    def _reference_vector(self, vector: Vector, view: TableView, need: Need) -> None:
+        versions, end = (view.manifest.version, view.manifest.version), vector.offset + vector.length
+        rows = vector.cardinality
+        self._references.add(vector.object, versions, need=need, table=view.name, end=end, rows=rows)
+
+    def _older(self, manifest: Manifest) -> None:
+        """Takes what a kept version needs, as far as no version before it with the same entries was seen."""
+        if not self._all:
+            return
+        self._reference_segments(manifest, "kept")
+        if self._deep:
+            self._kept.take_segments(self._context, manifest, self._ledger)
+        for name, root in manifest.tables.items():
+            # One digest instead of the entry: a table is the same in most of the versions.
+            if self._unseen(hashlib.blake2b(msgspec.msgpack.encode(root), digest_size=16).digest()):
+                view = TableView(self._context, name, root, manifest, self._ledger)
+                # Files of a segment only become fewer: the first version that has it needs the most of them.
+                new = {segment.object for segment in view.segments if self._unseen(segment.object)}
+                self._reference_table(view, "kept", new=new)
+                if self._deep:
+                    self._kept.take(view, new)
+
+    def _unseen(self, what: str | bytes) -> bool:
+        """Whether this is the first version, oldest first, that has it."""
+        if what in self._seen:
+            return False
+        self._seen.add(what)
+        return True
+
+    def _check_released(self, newest: Manifest) -> None:
+        """What older versions need, as the list of what is to be freed tells."""
+        ledger = self._ledger
+        for released in self._own(newest, "released", ledger):
+            ledger.looked("released objects", len(released.objects))
+            kept = released.version > max(newest.horizon, 1)
+            versions = (max(newest.horizon, 1), released.version - 1)
+            need: Need = "released" if kept else "known"
+            for key in released.objects:
+                self._references.add(key, versions, need=need)
+            for tree in released.trees:
+                self._references.add(tree.object, versions, need=need, size=tree.size)
+                self._reference_tree(tree, versions)
+        if any(released.version <= newest.freed for released in newest.released):
+            reason = f"what version {newest.released[0].version} released is listed, freed is all up to {newest.freed}"
+            ledger.found("released-untrimmed", newest.key, reason)
+
+    def _reference_tree(self, tree: Segment, versions: tuple[int, int]) -> None:
+        """What a released segment names: some of it may have been released, and freed, before."""
+        for entry in _entries(self._context, tree, self._ledger):
+            objects: set[str] = set()
+            if isinstance(entry, TableEntry):
+                objects = entry.objects()
+                for segment in entry.segments:
+                    self._reference_tree(segment, versions)
+            elif isinstance(entry, DataFile | Overlay):
+                objects = {entry.vector.object} if entry.vector else set()
+                if isinstance(entry, DataFile):
+                    objects.add(entry.path)
+            elif isinstance(entry, Tombstone):
+                objects = {entry.blob.object}
+            for key in objects:
+                self._references.add(key, versions, need="known")
+
+    # ---- contents
+
+    def _check_contents(self, tables: list[_Checked], skip: set[str]) -> None:
+        objects = [one for key, one in self._deletes.by_key.items() if key not in skip]
+        check_deletes(self._context, objects, len(objects), self._ledger)
+        for one in tables:
+            data = DataCheck(self._context, one.view.name, one.entry, self._ledger, skip)
+            if self._deep:
+                data.check_data(one.view.files(), one.view.count())
+            else:
+                data.check_footers(iter(one.sample), len(one.sample))
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A table whose entries were checked, and the files to be opened."""
+
+    view: TableView
+    entry: TableEntry
+    sample: list[DataFile]
+
+
+def _entries(context: Context, segment: Segment, ledger: Ledger) -> Iterator[Any]:
+    """The entries of a segment of any kind."""
+    found = read_segment(context, segment, ledger)
+    if isinstance(found, FileTable):
+        for some in found.entries():
+            yield from some
+    else:
+        yield from found or ()

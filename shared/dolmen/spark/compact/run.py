@@ -1,0 +1,198 @@
+"""The driver's part of a compaction on Spark: jobs side by side, and a commit for what each of them brings."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pyspark import inheritable_thread_target
+from pyspark.sql import SparkSession
+
+from dolmen.commit.intent import BEAT_SECONDS, Intent
+from dolmen.commit.loop import submit
+from dolmen.commit.statements.background import Compact, Group
+from dolmen.context import Context
+from dolmen.format.entries import DataFile
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.maintenance.compact.compaction import Compacted, same_table
+from dolmen.maintenance.compact.pending import Turn, Waiting
+from dolmen.maintenance.compact.plan import CompactionOptions
+from dolmen.maintenance.compact.rewrite import Rewritten, TableVersion
+from dolmen.segments.live import LiveFiles
+from dolmen.spark.compact.tasks import CompactionTask
+from dolmen.spark.failures import FAILURES, dolmen_error
+from dolmen.spark.paths import worker_url
+
+JOBS_AT_ONCE = 3
+"""A job's slowest task holds up its commit, while those of the next jobs keep the processors busy."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Some groups in one version.
+
+    Args:
+        turns: the groups as they were waiting.
+        groups: the files of each that are still there.
+        first_upload_us: the server's clock before the first object is uploaded.
+    """
+
+    version: TableVersion
+    turns: tuple[Turn, ...]
+    groups: tuple[tuple[DataFile, ...], ...]
+    first_upload_us: int
+
+
+Work: TypeAlias = Callable[[CompactionTask, Job], Sequence[Rewritten]]
+"""Runs a job on Spark: what its groups were rewritten to, in their order. Called in threads."""
+
+
+class CompactionRun:
+    """Takes the groups of a plan, some at a time, and commits what becomes of them.
+
+    Args:
+        entry: the table that was planned for.
+        target_file_bytes: size of a full file.
+        done: the plan, and what is counted as it is done.
+        deadline: asked before each job; True = begin no more.
+        tell: called after each commit.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        context: Context,
+        name: str,
+        entry: TableEntry,
+        options: CompactionOptions,
+        target_file_bytes: int,
+        done: Compacted,
+        deadline: Callable[[], bool],
+        tell: Callable[[Compacted], None],
+    ) -> None:
+        self._spark, self._context, self._name, self._entry = spark, context, name, entry
+        self._options, self._target = options, target_file_bytes
+        self._done, self._deadline, self._tell = done, deadline, tell
+        self._url = worker_url(context.store)
+        self._waiting = Waiting(done.plan.groups)
+        self._intent = Intent.begin(context.store, context.runtime, f"compact {name}", [name])
+        self._stopped = False
+        self._failure: Exception | None = None
+
+    def all_groups(self, work: Work, groups_a_job: int) -> None:
+        """Compacts the plan's groups, and what is left of those that were dropped.
+
+        When a job fails no other is begun; what those under way bring is still committed, then its error raised.
+        """
+        while self._waiting and not self._stopped:
+            for job, outcome in self._side_by_side(work, self._jobs(groups_a_job)):
+                if isinstance(outcome, Exception):
+                    self._failure, self._stopped = self._failure or outcome, True
+                else:
+                    self._commit(job, outcome)
+        if self._failure is not None:
+            raise self._failure
+        self._done.finished = not self._stopped
+        if self._done.finished and not self._done.dropped:  # else it is revoked in an hour, with what was dropped
+            self._intent.done()
+
+    def _jobs(self, groups_a_job: int) -> Iterator[Job]:
+        while self._waiting and not self._stopped:
+            if self._deadline():
+                self._stopped = True
+                return
+            turns = [self._waiting.take()]
+            while self._waiting and len(turns) < groups_a_job:
+                turns.append(self._waiting.take())
+            job = self._job(turns)
+            if job is None:
+                self._stopped = True  # the table is gone, or another one now
+                return
+            if job.groups:
+                yield job
+
+    def _job(self, turns: Sequence[Turn]) -> Job | None:
+        """These groups in the newest version, as far as there is anything left to do. None = stop."""
+        context = self._context
+        manifest = context.head.refresh().manifest
+        if not same_table(manifest.tables.get(self._name), self._entry):
+            return None
+        with context.reading(manifest.version):
+            version = TableVersion.of(context, self._name, manifest)
+            found = [(turn, version.worth_rewriting(turn.uuids, self._options)) for turn in turns]
+        left = [(turn, inputs) for turn, inputs in found if inputs]
+        now_us = context.store.clock.now_us
+        return Job(version, tuple(turn for turn, _ in left), tuple(inputs for _, inputs in left), now_us)
+
+    def _side_by_side(self, work: Work, jobs: Iterable[Job]) -> Iterator[tuple[Job, Sequence[Rewritten] | Exception]]:
+        """Runs jobs, some at once, and gives what comes of them in their order; the intent is kept alive meanwhile."""
+        spark, runtime = self._spark, self._context.runtime
+        tag = f"dolmen-{self._intent.txid}"
+
+        def run(job: Job) -> tuple[Job, Sequence[Rewritten] | Exception]:
+            thread = threads.pop()
+            try:
+                return job, thread(work)(self._task(job), job)
+            except FAILURES as failure:
+                return job, dolmen_error(failure) or failure
+            except Exception as error:  # noqa: BLE001 - raised when what the others bring is committed
+                return job, error
+            finally:
+                spark.removeTag(tag)
+                threads.append(thread)
+
+        spark.addTag(tag)
+        try:
+            # One for each job under way: each has a copy of this thread's local properties of its own.
+            threads = deque(inheritable_thread_target(spark) for _ in range(JOBS_AT_ONCE))
+        finally:
+            spark.removeTag(tag)
+        outcomes = runtime.map(run, jobs, ahead=JOBS_AT_ONCE)
+        over = False
+        try:
+            while (
+                found := runtime.attend(lambda: next(outcomes, None), BEAT_SECONDS / 10, self._intent.beat)
+            ) is not None:
+                yield found
+            over = True
+        finally:
+            if not over:  # what is under way is of no use to anybody
+                self._stopped = True
+                spark.interruptTag(tag)
+
+    def _task(self, job: Job) -> CompactionTask:
+        version = job.version.manifest.version
+        return CompactionTask(self._url, version, self._name, self._intent.txid, self._options, self._target)
+
+    def _commit(self, job: Job, rewritten: Sequence[Rewritten]) -> None:
+        """One commit for the groups of a job; those that others have changed meanwhile go back to the queue."""
+        groups = [Group(inputs, one.files) for inputs, one in zip(job.groups, rewritten, strict=True)]
+        statement = Compact(self._name, self._entry.uuid, self._entry.epoch, tuple(groups))
+        committed = submit(
+            self._context.head, "compact", [statement], first_upload_us=job.first_upload_us, txid=self._intent.txid
+        )
+        fitted = self._fitted(groups, committed.manifest)
+        done = [group for group, fits in zip(groups, fitted, strict=True) if fits]
+        if done:
+            self._done.add(done)
+            self._done.spilled_bytes += sum(r.spilled_bytes for r, fits in zip(rewritten, fitted, strict=True) if fits)
+        for turn, fits in zip(job.turns, fitted, strict=True):
+            if not fits:
+                self._done.dropped += 1
+                self._waiting.again(turn)
+        self._tell(self._done)
+
+    def _fitted(self, groups: Sequence[Group], manifest: Manifest | None) -> list[bool]:
+        """Which groups a commit has put in place."""
+        if manifest is None:
+            return [False] * len(groups)
+        if not manifest.counts.groups_dropped:
+            return [True] * len(groups)
+        live = LiveFiles.of(manifest.tables[self._name], self._context.segments)
+        there = live.find([file.uuid for group in groups for file in (*group.inputs, *group.outputs)]).keys()
+        return [
+            all(file.uuid in there for file in group.outputs) and not any(file.uuid in there for file in group.inputs)
+            for group in groups
+        ]

@@ -1,0 +1,132 @@
+"""What compaction runs in Spark's Python workers: the core's rewriting, one planned group to a task."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+
+import msgspec
+import pyarrow as pa
+
+from dolmen.commit.head import Head
+from dolmen.commit.versions import manifest_at_version
+from dolmen.context import Context
+from dolmen.format.entries import DataFile
+from dolmen.format.manifest import TableEntry
+from dolmen.maintenance.compact.plan import CompactionOptions
+from dolmen.maintenance.compact.rewrite import Rewriter, Rewritten, TableVersion, write_options
+from dolmen.runtime import Runtime, shared_runtime
+from dolmen.spark.failures import telling
+from dolmen.spark.tasks import chained, open_to_write
+from dolmen.store.url import open_store
+from dolmen.write.conform import conform
+from dolmen.write.data_file import write_data_files
+
+REWRITTEN = "place INT, files BINARY, spilled_bytes BIGINT"
+"""What a task reports: which of the job's groups it has rewritten, and the entries of what took its place, encoded."""
+
+_THREADS = 4
+"""For the requests of a task; it computes on one processor, as Spark gives it one."""
+
+
+def _runtime() -> Runtime:
+    return _runtime_of(os.getpid())
+
+
+@cache
+def _runtime_of(process: int) -> Runtime:
+    """By process, as threads don't survive a fork."""
+    return replace(shared_runtime(), threads=_THREADS, cores=1)
+
+
+@dataclass(frozen=True)
+class CompactionTask:
+    """What each task of a compaction needs to know.
+
+    Args:
+        url: of the database.
+        version: of the snapshot; everything is read in this one.
+        table: its name.
+        txid: of the job's intent, which begins the names of all new objects.
+        target_file_bytes: size of a full file.
+    """
+
+    url: str
+    version: int
+    table: str
+    txid: str
+    options: CompactionOptions
+    target_file_bytes: int
+
+    def object_name(self) -> str:
+        """A name for a new object. An attempt that is repeated or speculative gives others."""
+        return f"{self.txid}-{_runtime().uuid()}"
+
+    def rewrite(self, uuids: tuple[str, ...]) -> Rewritten:
+        """Rewrites one group, in bounded memory.
+
+        Raises:
+            AssertionError: other rows were written than there are.
+            VersionExpiredError: it took so long that what it reads has expired.
+        """
+        runtime = _runtime()
+        store = open_store(self.url, runtime)
+        context = Context(store, runtime, Head(store, runtime))
+        manifest = manifest_at_version(context.head, context.head.refresh().manifest, self.version)
+        with context.reading(self.version):
+            version = TableVersion.of(context, self.table, manifest)
+            found = version.files.find(uuids)
+            inputs = tuple(found[uuid] for uuid in uuids)
+            return Rewriter(context, self.options, self.target_file_bytes, self.object_name).rewrite(version, inputs)
+
+    def write(self, batches: Iterator[pa.RecordBatch], entry: TableEntry) -> list[DataFile]:
+        """Writes rows that Spark has sorted; their entries are not stamped yet."""
+        first = next(batches, None)
+        if first is None:
+            return []
+        rows = conform(pa.RecordBatchReader.from_batches(first.schema, chained(first, batches)), entry.schema)
+        runtime = _runtime()
+        store = open_to_write(self.url, runtime)
+        options = write_options(self.options, self.target_file_bytes)
+        return write_data_files(store, self.table, entry, rows, runtime, options, self.object_name)
+
+
+def rewrite_groups(
+    task: CompactionTask, groups: list[tuple[str, ...]]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For ``mapInArrow``: places of groups become what they were rewritten to."""
+
+    def rewrite(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for place in batch.column(0).to_pylist():
+                rewritten = task.rewrite(groups[place])
+                yield reported(place, list(rewritten.files), rewritten.spilled_bytes)
+
+    return telling(rewrite)
+
+
+def write_sorted(task: CompactionTask, entry: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For ``mapInArrow``: a partition's rows, sorted by Spark, become data files.
+
+    Args:
+        entry: the table without its files and deletes, as the files are written, encoded.
+    """
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        written = task.write(batches, msgspec.json.decode(entry, type=TableEntry))
+        if written:
+            yield reported(0, written)
+
+    return telling(write)
+
+
+def reported(place: int, files: list[DataFile], spilled_bytes: int = 0) -> pa.RecordBatch:
+    """One row of ``REWRITTEN``."""
+    arrays = [
+        pa.array([place], pa.int32()),
+        pa.array([msgspec.json.encode(files)], pa.binary()),
+        pa.array([spilled_bytes], pa.int64()),
+    ]
+    return pa.record_batch(arrays, ["place", "files", "spilled_bytes"])

@@ -1,0 +1,1 @@
+"""Bulk load on Spark."""

@@ -1,0 +1,248 @@
+"""What the tasks of a load do with the rows of landing files.
+
+Into a table without a sort key each task writes data files straight from what it reads. For a table that has one there
+are three steps, between which Spark carries sorted runs as bytes and never looks at a row: every column keeps its type,
+and rows are handled by Arrow alone.
+
+1. ``read_runs``: files become sorted runs of some megabytes, with samples of their keys.
+2. ``cut_runs``: each run is cut where the driver says.
+3. ``write_ranges``: the pieces of one range after the other, in order, are merged and written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from dolmen.format.manifest import TableEntry
+from dolmen.runtime import shared_runtime
+from dolmen.spark.load.order import Keys, Ranges
+from dolmen.spark.load.read import FileRead, ReadDrops
+from dolmen.spark.tasks import WriteTask, open_to_write
+from dolmen.write.options import WriteOptions
+from dolmen.write.runs import cut, sort_columns
+
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+
+RUN_BYTES = 32 << 20
+"""Rows that are sorted together, in bytes of Arrow memory."""
+RANGE_BYTES = 64 << 20
+"""Of a range: rows that are merged in memory."""
+_RUN_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class LoadTask(WriteTask):
+    """A task that writes rows in the table's types.
+
+    Args:
+        file_bytes: at which a file is finished.
+    """
+
+    file_bytes: int
+
+    def load(self, rows: Batches) -> list[bytes]:
+        """Writes rows into as many data files as they need; their entries, encoded."""
+        files = self.put(
+            open_to_write(self.url, shared_runtime()), rows, WriteOptions(target_file_bytes=self.file_bytes)
+        )
+        return [msgspec.json.encode(file) for file in files]
+
+
+WRITTEN = "entry BINARY, told BINARY"
+"""What tasks report that write: entries of data files, and what became of each file that was read."""
+
+
+def write_read(read: ReadDrops, task: LoadTask) -> Callable[[Batches], Batches]:
+    """For ``mapInArrow``: numbers of groups become the data files that hold their rows."""
+
+    def run(batches: Batches) -> Batches:
+        for group in _numbers(batches):
+            told: list[FileRead] = []
+            files = task.load(rows.batch for rows in read.rows(group, told))
+            yield _columns(entry=[*files, *(None for _ in told)], told=[*(None for _ in files), *map(_encoded, told)])
+
+    return run
+
+
+RUNS = "place INT, told BINARY, sample BINARY, run BINARY"
+"""Either what became of a file, or a sorted run with a sample of its keys; of a run ``place`` says which file it stands
+or falls with, if it does."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Keys of a run, each for ``weight`` bytes of its rows; ``stored`` is the size of the run compressed."""
+
+    keys: list[Any]
+    weight: float
+    stored: int
+
+    def encode(self) -> bytes:
+        """As bytes."""
+        return json.dumps([self.keys, self.weight, self.stored]).encode()
+
+    @classmethod
+    def decode(cls, body: bytes | bytearray) -> Sample:
+        """What was encoded."""
+        return cls(*json.loads(body))
+
+
+def read_runs(read: ReadDrops, sample_bytes: int) -> Callable[[Batches], Batches]:
+    """For ``mapInArrow``: numbers of groups become sorted runs of their rows.
+
+    Args:
+        sample_bytes: of so many bytes of a run one key is taken as a sample.
+    """
+
+    def run(batches: Batches) -> Batches:
+        entry = read.table()
+        for group in _numbers(batches):
+            told: list[FileRead] = []
+            for place, rows in groupby(read.rows(group, told), key=lambda each: each.place):
+                for columns in cut((each.batch for each in rows), entry.schema.arrow, RUN_BYTES, _RUN_ROWS):
+                    yield _run(columns, entry, place, sample_bytes)
+            if told:
+                yield pa.record_batch(
+                    [
+                        pa.array([each.place for each in told], pa.int32()),
+                        pa.array(map(_encoded, told), pa.binary()),
+                        pa.nulls(len(told), pa.binary()),
+                        pa.nulls(len(told), pa.binary()),
+                    ],
+                    ["place", "told", "sample", "run"],
+                )
+
+    return run
+
+
+def _run(columns: list[pa.ChunkedArray], entry: TableEntry, place: int | None, sample_bytes: int) -> pa.RecordBatch:
+    rows = _sorted(columns, entry)
+    keys = Keys(rows, entry)
+    count = min(rows.num_rows, max(1, rows.nbytes // sample_bytes))
+    body = _packed(rows)
+    sample = Sample(
+        [keys.at((2 * number + 1) * rows.num_rows // (2 * count)) for number in range(count)],
+        max(rows.nbytes, 1) / count,
+        len(body),
+    )
+    return pa.record_batch(
+        [
+            pa.array([place], pa.int32()),
+            pa.nulls(1, pa.binary()),
+            pa.array([sample.encode()], pa.binary()),
+            pa.array([body], pa.binary()),
+        ],
+        ["place", "told", "sample", "run"],
+    )
+
+
+PIECES = "lane INT, range INT, rows BINARY"
+"""Sorted rows of a range; all of a lane are written by one task."""
+
+
+def cut_runs(entry: bytes, ranges: Ranges, lanes: tuple[int, ...]) -> Callable[[Batches], Batches]:
+    """For ``mapInArrow``: sorted runs become pieces of one range each.
+
+    Args:
+        lanes: for each part a number of its own.
+    """
+
+    def run(batches: Batches) -> Batches:
+        table = msgspec.json.decode(entry, type=TableEntry)
+        for body in _bodies(batches, 0):
+            rows = _unpacked(body)
+            cuts = Keys(rows, table).cuts(ranges.bounds)
+            yield pa.record_batch(
+                [
+                    pa.array([lanes[ranges.parts[number]] for number, _, _ in cuts], pa.int32()),
+                    pa.array([number for number, _, _ in cuts], pa.int32()),
+                    pa.array([_packed(rows.slice(start, end - start)) for _, start, end in cuts], pa.binary()),
+                ],
+                ["lane", "range", "rows"],
+            )
+
+    return run
+
+
+def write_ranges(task: LoadTask) -> Callable[[Batches], Batches]:
+    """For ``mapInArrow``: pieces, ordered by lane and range, become data files of their own for each lane."""
+
+    def run(batches: Batches) -> Batches:
+        for _, pieces in groupby(_pieces(batches), key=lambda piece: piece[0]):
+            files = task.load(_merged(pieces, task.decoded))
+            yield _columns(entry=files, told=[None for _ in files])
+
+    return run
+
+
+def _merged(pieces: Iterable[tuple[int, int, pa.Table]], entry: TableEntry) -> Batches:
+    """The rows of one range after the other, each in order.
+
+    Of a range that is far larger than it should be, because very many rows have the same key, so much as there is
+    room for is put in order at a time.
+    """
+    for _, of_range in groupby(pieces, key=lambda piece: piece[1]):
+        tables: list[pa.Table] = []
+        size = 0
+        for _, _, rows in of_range:
+            if tables and size + rows.nbytes > 2 * RANGE_BYTES:
+                yield from _in_order(tables, entry)
+                size = 0
+            tables.append(rows)
+            size += rows.nbytes
+        yield from _in_order(tables, entry)
+
+
+def _in_order(tables: list[pa.Table], entry: TableEntry) -> Batches:
+    columns = pa.concat_tables(tables).columns
+    tables.clear()
+    yield from _sorted(columns, entry).to_batches()
+
+
+def _sorted(columns: list[pa.ChunkedArray], entry: TableEntry) -> pa.Table:
+    schema = entry.schema.arrow
+    sort_columns(columns, schema, [entry.schema.by_id[id_].name for id_ in entry.sort_key])
+    return pa.table(columns, schema)
+
+
+def _packed(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())
+
+
+def _unpacked(body: pa.Buffer) -> pa.Table:
+    return pa.ipc.open_stream(body).read_all()
+
+
+def _numbers(batches: Batches) -> Iterator[int]:
+    for batch in batches:
+        yield from batch.column(0).to_pylist()
+
+
+def _bodies(batches: Batches, column: int) -> Iterator[pa.Buffer]:
+    for batch in batches:
+        yield from (body.as_buffer() for body in batch.column(column))
+
+
+def _pieces(batches: Batches) -> Iterator[tuple[int, int, pa.Table]]:
+    for batch in batches:
+        lanes, ranges = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+        for lane, number, body in zip(lanes, ranges, batch.column(2), strict=True):
+            yield lane, number, _unpacked(body.as_buffer())
+
+
+def _encoded(told: FileRead) -> bytes:
+    return msgspec.json.encode(told)
+
+
+def _columns(**columns: Sequence[bytes | None]) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(column, pa.binary()) for column in columns.values()], list(columns))

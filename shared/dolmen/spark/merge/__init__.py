@@ -1,0 +1,1 @@
+"""Merges on Spark."""

@@ -1,0 +1,218 @@
+"""A merge as Spark runs it: source and target joined, each row with what is to be done with it and its new values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql import types as s
+
+from dolmen.errors import InputError, SchemaError
+from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Field
+from dolmen.spark.merge.clauses import Clause, Clauses, Delete, Insert, Update
+from dolmen.spark.merge.source import Source, Summary
+from dolmen.spark.merge.tasks import ACTION, Action
+from dolmen.spark.tasks import FILE, ROW
+from dolmen.spark.types import handed_schema, quoted, spark_schema
+from dolmen.write.conform import plan_conform
+
+MOST_BROADCAST = 1_000_000
+"""The target is sifted by the source's keys, sent to all executors, if they are at most so many."""
+
+
+@dataclass(frozen=True)
+class MergePlan:
+    """What a merge does on one version of a table.
+
+    Args:
+        fields: the columns that are joined on.
+        given: names of the source's columns.
+
+    Raises:
+        SchemaError: a clause names a column that the table has not, or the source has one that nothing names.
+    """
+
+    clauses: Clauses
+    entry: TableEntry
+    fields: tuple[Field, ...]
+    given: Sequence[str]
+
+    def __post_init__(self) -> None:
+        names = {field.name for field in self.entry.schema.fields}
+        for clause in self.clauses.all:
+            if isinstance(clause, Delete):
+                continue
+            for name in clause.values or ():
+                if name not in names:
+                    raise SchemaError(f"no column {name!r} in the table; there are: {', '.join(sorted(names))}")
+            extra = [name for name in self.given if name not in names and not self.clauses.name(name)]
+            if clause.values is None and extra:
+                raise SchemaError(
+                    f"no column {extra[0]!r} in the table, and no expression of the merge names it; drop it, or name "
+                    "the columns that are to be written"
+                )
+
+    def check(self, source: DataFrame) -> None:
+        """Has Spark look at each expression beside what it may name, and dolmen at what comes of it. Runs no job.
+
+        Raises:
+            InputError: Spark refuses an expression.
+            SchemaError: the values of a clause don't fit the table.
+        """
+        source = source.alias("source")
+        columns = [field for field in self.entry.schema.fields if field.name in self.needed()]
+        target = source.sparkSession.createDataFrame([], spark_schema(columns)).alias("target")
+        both = target.join(source, F.lit(True))
+        for place, clause in enumerate(self.clauses.all):
+            within = both if place < len(self.clauses.matched) else target
+            if isinstance(clause, Insert):
+                within = source
+            if clause.when is not None:
+                kind = self._typed(within, {"when": clause.when})["when"].dataType
+                if not isinstance(kind, s.BooleanType):
+                    raise InputError(f"when={clause.when!r} is no condition: it is of type {kind.simpleString()}")
+            values = self._values(clause)
+            if values is not None:
+                plan_conform(handed_schema(self._typed(within, values)), self.entry.schema)
+
+    def needed(self) -> list[str]:
+        """The table's columns that are read: those joined on, those in expressions, or all if some stay as they are."""
+        names = [field.name for field in self.entry.schema.fields]
+        kept = {text for name, text in self._texts if text == _column("target", name)}
+        if kept:
+            return names
+        keys = {field.name for field in self.fields}
+        return [name for name in names if name in keys or self.clauses.name(name)]
+
+    def actions(self) -> tuple[Action, ...]:
+        """What tasks do, by the number of the clause."""
+        found = []
+        for clause in self.clauses.all:
+            values = self._values(clause)
+            columns = (
+                None if values is None else tuple((name, self._texts[name, text]) for name, text in values.items())
+            )
+            found.append(Action(not isinstance(clause, Insert), columns))
+        return tuple(found)
+
+    def rows(self, target: DataFrame, source: Source, summary: Summary) -> DataFrame:
+        """All rows with which something is to be done, for tasks.
+
+        Args:
+            target: the columns ``needed``, with positions.
+
+        """
+        keys = [F.col(f"source.{name}") for name in source.keys]
+        own = [F.col(f"target.{quoted(field.name)}") for field in self.fields]
+        left, right = self._sifted(target, source, summary).alias("target"), source.frame.alias("source")
+        joined = self._joined(left, right, source.matches(own, keys))
+        if self._target_is_there:
+            where = [F.col(f"target.{ROW}").alias(ROW), F.col(f"target.{FILE}").alias(FILE)]
+        else:
+            where = [F.lit(None).cast("bigint").alias(ROW), F.lit(None).cast("string").alias(FILE)]
+        if self.clauses.by_source:
+            keys = [F.coalesce(key, other) for key, other in zip(keys, own, strict=True)]
+        named = [key.alias(name) for key, name in zip(keys, source.keys, strict=True)]
+        acted = joined.withColumn(ACTION, self._action()).where(F.col(ACTION).isNotNull())
+        return acted.select(ACTION, *where, *named, *self._columns()).hint("rebalance", *source.keys)
+
+    @cached_property
+    def _texts(self) -> dict[tuple[str, str], int]:
+        """All expressions by the column that gets their value, with their places among the values."""
+        found: dict[tuple[str, str], int] = {}
+        for clause in self.clauses.all:
+            for item in (self._values(clause) or {}).items():
+                found.setdefault(item, len(found))
+        return found
+
+    def _values(self, clause: Clause) -> dict[str, str] | None:
+        """The row that a clause writes: expressions by column."""
+        if isinstance(clause, Delete):
+            return None
+        names = [field.name for field in self.entry.schema.fields]
+        values = clause.values
+        if values is None:
+            values = {name: _column("source", name) for name in names if name in self.given}
+        if isinstance(clause, Update):
+            values = {name: values.get(name, _column("target", name)) for name in names}
+        return dict(values)
+
+    @property
+    def _target_is_there(self) -> bool:
+        return bool(self.clauses.matched or self.clauses.by_source)
+
+    def _joined(self, target: DataFrame, source: DataFrame, matches: Column) -> DataFrame:
+        if not self._target_is_there:
+            return source.join(target, matches, "left_anti")
+        if self.clauses.by_source:
+            return target.join(source, matches, "full" if self.clauses.not_matched else "left")
+        return target.join(source, matches, "right" if self.clauses.not_matched else "inner")
+
+    def _sifted(self, target: DataFrame, source: Source, summary: Summary) -> DataFrame:
+        """The target without most rows that match nothing, so that joining it with the source moves few."""
+        if self.clauses.by_source or summary.rows > MOST_BROADCAST or (summary.listed and len(self.fields) == 1):
+            return target
+        names = [f"_{name}" for name in source.keys]
+        keys = source.frame.select(*(F.col(name).alias(other) for name, other in zip(source.keys, names, strict=True)))
+        own = [F.col(quoted(field.name)) for field in self.fields]
+        return target.join(F.broadcast(keys), source.matches(own, [F.col(name) for name in names]), "left_semi")
+
+    def _action(self) -> Column:
+        """The number of the clause that happens to a row; NULL if none does."""
+        in_source: Column = F.lit(True)
+        in_target: Column = F.lit(False)
+        if self._target_is_there:
+            in_source, in_target = F.col(f"source.{Source.HERE}").isNotNull(), F.col(f"target.{ROW}").isNotNull()
+        kinds = (
+            (self.clauses.matched, in_target & in_source),
+            (self.clauses.not_matched, in_source & ~in_target),
+            (self.clauses.by_source, in_target & ~in_source),
+        )
+        pairs = [(clause, here) for clauses, here in kinds for clause in clauses]
+        chosen: Column = F.lit(None).cast("int")
+        for number, (clause, here) in reversed(list(enumerate(pairs))):
+            condition = here if clause.when is None else here & F.expr(f"({clause.when})")
+            chosen = F.when(condition, F.lit(number)).otherwise(chosen)
+        return chosen
+
+    def _columns(self) -> list[Column]:
+        """The values of all clauses; an expression is evaluated in rows of its own clauses alone."""
+        users: dict[int, list[int]] = {}
+        for number, action in enumerate(self.actions()):
+            for _, place in action.columns or ():
+                users.setdefault(place, []).append(number)
+        columns = []
+        for (_, text), place in self._texts.items():
+            column = F.when(F.col(ACTION).isin(users[place]), self._expression(text))
+            columns.append(column.alias(f"__value_{place}"))
+        return columns
+
+    def _expression(self, text: str) -> Column:
+        """An expression. Names of columns are not parsed: a session may take quoted ones for patterns."""
+        return F.col(text) if text in self._own else F.expr(f"({text})")
+
+    @cached_property
+    def _own(self) -> set[str]:
+        names = {field.name for field in self.entry.schema.fields}.union(self.given)
+        return {_column(side, name) for side in ("source", "target") for name in names}
+
+    def _typed(self, frame: DataFrame, texts: dict[str, str]) -> s.StructType:
+        """The types of expressions. Raises InputError for one that Spark refuses."""
+        try:
+            return frame.select(*(self._expression(text).alias(name) for name, text in texts.items())).schema
+        except (AnalysisException, ParseException) as error:
+            if len(texts) > 1:  # which one?
+                for name, text in texts.items():
+                    self._typed(frame, {name: text})
+                raise
+            reason = str(error).strip().partition("\n")[0].partition(" SQLSTATE")[0]
+            raise InputError(f"Spark can't evaluate {next(iter(texts.values()))!r} in this clause: {reason}") from error
+
+
+def _column(side: str, name: str) -> str:
+    return f"{side}.{quoted(name)}"

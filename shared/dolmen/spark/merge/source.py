@@ -1,0 +1,228 @@
+"""The source of a merge: evaluated once, kept while the merge is tried, and what has to be known of its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+
+from dolmen.format.keys import Keys, keys_from_arrow
+from dolmen.format.schema import Field
+from dolmen.format.values import to_json, to_plain
+from dolmen.predicate import And, Compare, Constant, In, Literal, Predicate
+from dolmen.predicate import Column as ColumnOf
+from dolmen.spark.failures import telling, told
+from dolmen.spark.tasks import chained, in_tasks
+from dolmen.spark.types import quoted
+from dolmen.spark.write.keys import key_columns, only, repeated
+from dolmen.spark.write.row_sums import RowSums
+from dolmen.write.conform import conform
+
+LISTED = 100
+"""Up to so many keys are looked for one by one; of more only the range is known."""
+
+SUMMARY = "rows BIGINT, nulls BIGINT, repeated BOOLEAN, listed BOOLEAN, keys BINARY"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is known of the keys of a source.
+
+    Args:
+        rows: of the source.
+        nulls: how many of them have a NULL in their key, and so match nothing.
+        repeated: whether a key stands there more than once.
+        keys: all of them, if they are listed; else some of them with the ends of each column.
+    """
+
+    rows: int
+    nulls: int
+    repeated: bool
+    listed: bool
+    keys: Keys | None
+
+    @classmethod
+    def of(cls, parts: Iterable[Summary], fields: tuple[Field, ...]) -> Summary:
+        """What is known of the whole from its partitions, each of which has other keys."""
+        parts = list(parts)
+        tables = [part.keys for part in parts if part.keys is not None]
+        keys = None
+        if tables:
+            names = [field.name for field in _by_id(fields)]
+            keys = keys_from_arrow(pa.concat_tables(table.rename_columns(names) for table in tables), fields)
+        return cls(
+            sum(part.rows for part in parts),
+            sum(part.nulls for part in parts),
+            any(part.repeated for part in parts),
+            all(part.listed for part in parts) and (keys is None or keys.num_rows <= LISTED),
+            keys,
+        )
+
+    def predicate(self, fields: tuple[Field, ...]) -> Predicate:
+        """TRUE for every row of the table that has one of the keys, and for as few others as can be said shortly."""
+        if self.keys is None:
+            return Constant(False)
+        parts: list[Predicate] = []
+        for field in _by_id(fields):
+            values = self.keys[str(field.id)]
+            kind = str(values.type)
+            column = ColumnOf(field.id, kind)
+            if self.listed:
+                distinct = pc.unique(values)
+                plain = to_plain(distinct.take(pc.sort_indices(distinct)))
+                parts.append(In(column, kind, tuple(to_json(value) for value in plain)))
+                continue
+            ends = pc.min_max(values)
+            least, greatest = to_plain(pa.array([ends["min"], ends["max"]], values.type))
+            parts.append(Compare(">=", column, Literal(kind, to_json(least))))
+            parts.append(Compare("<=", column, Literal(kind, to_json(greatest))))
+        return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+
+class Source:
+    """A DataFrame whose rows are to be merged; ``close`` gives back what it is kept in.
+
+    Args:
+        fields: the columns it is joined on.
+    """
+
+    HERE = "__source"
+    """A column that is NULL where there is no source row."""
+
+    def __init__(self, frame: DataFrame, fields: tuple[Field, ...]) -> None:
+        self._fields, self._columns = fields, key_columns(frame, fields)
+        keys = [column.alias(name) for column, name in zip(self._columns, self.keys, strict=True)]
+        self._kept = frame.select("*", F.lit(True).alias(self.HERE), *keys)
+        self._kept = self._kept.repartition(*self.keys).sortWithinPartitions(*self.keys)
+        self._is_kept = False
+        self._summary: Summary | None = None
+        self._given = frame.columns
+        self._sums: RowSums | None = None
+
+    @property
+    def keys(self) -> list[str]:
+        """Names of the columns that have the keys in the table's own types."""
+        return [f"__key_{place}" for place in range(len(self._fields))]
+
+    @property
+    def frame(self) -> DataFrame:
+        """Its rows with ``keys`` and ``HERE``; evaluated once."""
+        if not self._is_kept:
+            self._kept = self._kept.persist(StorageLevel.MEMORY_AND_DISK)
+            self._is_kept = True
+        return self._kept
+
+    def summarize(self) -> Summary:
+        """What is known of its keys; the first time by a job, which evaluates the frame.
+
+        Raises:
+            RowError: a key does not fit the table's type.
+        """
+        if self._summary is None:
+            own = [F.col(quoted(field.name)) for field in self._fields]
+            job = in_tasks(self.frame.select(*own), telling(summarizing(self._fields)), SUMMARY)
+            with told():
+                rows = job.collect()
+            self._summary = Summary.of(map(_decoded, rows), self._fields)
+        return self._summary
+
+    def sums(self) -> RowSums:
+        """What tells its rows from others, for the digest of a request; the first time by a job.
+
+        Raises:
+            InputError: a column has a type of which no digest is made.
+        """
+        if self._sums is None:
+            given = self.frame.select(*(F.col(quoted(name)) for name in self._given))
+            with told():
+                rows = in_tasks(given, telling(summing), "sums BINARY").collect()
+            self._sums = RowSums.of(row.sums for row in rows)
+        return self._sums
+
+    def matches(self, target: list[Column], keys: list[Column]) -> Column:
+        """Whether a target row has the keys of a source row."""
+        condition = F.lit(True)
+        for one, other in zip(target, keys, strict=True):
+            condition &= one == other
+        return condition
+
+    def close(self) -> None:
+        """Forgets the rows."""
+        if self._is_kept:
+            self._kept.unpersist()
+
+
+def summing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For ``mapInArrow``: the rows of a partition become one that says their sums."""
+    sums = RowSums()
+    for batch in batches:
+        sums.add(batch)
+    yield pa.record_batch([pa.array([sums.encode()], pa.binary())], ["sums"])
+
+
+def summarizing(fields: tuple[Field, ...]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For ``mapInArrow``: the keys of a partition, in order, become one row that says what is known of them."""
+
+    def summarize(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        first = next(batches, None)
+        if first is None:
+            return
+        source = pa.RecordBatchReader.from_batches(first.schema, chained(first, batches))
+        yield _encoded(_summary(conform(source, only(fields)), fields))
+
+    return summarize
+
+
+def _summary(batches: Iterator[pa.RecordBatch], fields: tuple[Field, ...]) -> Summary:
+    rows = nulls = 0
+    twice, listed = False, True
+    keys = last = None
+    for batch in batches:
+        own = pa.table(batch)
+        known = own.drop_null()
+        rows += own.num_rows
+        nulls += own.num_rows - known.num_rows
+        if known.num_rows == 0:
+            continue
+        twice = twice or repeated(known if last is None else pa.concat_tables([last, known]))
+        last = known.slice(known.num_rows - 1)
+        some = keys_from_arrow(known.select([field.name for field in fields]), fields)
+        keys = some if keys is None else pa.concat_tables([keys, some])
+        if keys.num_rows > LISTED:
+            names = [field.name for field in _by_id(fields)]
+            keys = keys_from_arrow(keys.rename_columns(names), fields)
+        if keys.num_rows > LISTED:
+            listed, keys = False, _ends(keys)
+    return Summary(rows, nulls, twice, listed, keys)
+
+
+def _ends(keys: Keys) -> Keys:
+    """The least and the greatest value of each column, as two tuples."""
+    ends = [pc.min_max(column) for column in keys.columns]
+    columns = [pa.array([end["min"], end["max"]], column.type) for end, column in zip(ends, keys.columns, strict=True)]
+    return pa.table(columns, names=keys.column_names)
+
+
+def _by_id(fields: tuple[Field, ...]) -> list[Field]:
+    return sorted(fields, key=lambda field: field.id)
+
+
+def _encoded(part: Summary) -> pa.RecordBatch:
+    body = None
+    if part.keys is not None:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, part.keys.schema) as writer:
+            writer.write_table(part.keys)
+        body = bytes(sink.getvalue())
+    columns = {"rows": [part.rows], "nulls": [part.nulls], "repeated": [part.repeated], "listed": [part.listed]}
+    return pa.record_batch({**columns, "keys": pa.array([body], pa.binary())})
+
+
+def _decoded(row: Row) -> Summary:
+    keys = None if row["keys"] is None else pa.ipc.open_stream(bytes(row["keys"])).read_all()
+    return Summary(row.rows, row.nulls, row.repeated, row.listed, keys)

@@ -1,0 +1,1 @@
+"""Reads a table as a DataFrame."""

@@ -1,0 +1,240 @@
+"""Spark's own scans over the files of a table, from which deleted rows are filtered.
+
+Python only plans. What Spark runs is its vectorised Parquet reader; files without deletes are read as any Parquet is.
+Of files with deletes, those in which the same tombstones count are read together, some dozens at a time. Deleted
+positions are ONE array of bits for all of them, looked up by a row's place in its file; which tombstone counts is known
+before, as that is a matter of whole files (``applied_through``). So most scans ask nothing of a row but its own values
+and its place.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+
+from dolmen.errors import SchemaError
+from dolmen.format.entries import WhereTombstone
+from dolmen.format.schema import COMMIT_TS, Field
+from dolmen.predicate import columns
+from dolmen.scan.deletes import Deletes
+from dolmen.scan.plan import FilePlan
+from dolmen.scan.scan import Scan
+from dolmen.segments.tombstones import Suspects
+from dolmen.spark.origin import Origin
+from dolmen.spark.read.by_file import SOURCES, ByFile
+from dolmen.spark.read.deleted_bits import is_deleted
+from dolmen.spark.read.parquet import check_sizes, read_parquet
+from dolmen.spark.read.predicates import Unsupported, to_column
+from dolmen.spark.read.row_index import RowIndex
+from dolmen.spark.tasks import FILE, ROW
+from dolmen.spark.types import carried, is_own, quoted, spark_schema, to_frame
+
+FILES_TOGETHER = 48
+"""So many files with deletes are read by one scan: more make its filter slow, fewer make more scans."""
+MOST_STAGES = 8
+"""Files are read apart by which tombstones count in them, if that makes so many kinds at most."""
+MOST_PREDICATES = 64
+"""Files that more unresolved predicates than this may match are read by dolmen: resolve them (``maintain``)."""
+MOST_KEYS = 1_000_000
+"""More deleted keys than this are not sent to all executors."""
+MOST_BITS = 1 << 30
+"""Nor are more positions than this, 128 MB of them, with one scan."""
+
+_NOTHING = "__nothing"
+"""A column that no file has and no row shows. Only where there is a column to leave out does Spark also leave out what
+nobody asks of ``_metadata``, which it puts together row by row."""
+
+
+def native_frames(
+    spark: SparkSession, scan: Scan, root: str, *, with_positions: bool = False
+) -> tuple[list[DataFrame], list[FilePlan]]:
+    """Frames over the files that Spark can read, and the other files.
+
+    Args:
+        root: the database's URL, as Spark knows it.
+        with_positions: add the columns ``FILE`` and ``ROW``.
+
+    Raises:
+        CorruptionError: a file in a directory has not the size that the manifest says.
+    """
+    return _Native(spark, scan, root, with_positions).frames()
+
+
+class _Native:
+    """The frames of one scan that Spark reads by itself."""
+
+    def __init__(self, spark: SparkSession, scan: Scan, root: str, with_positions: bool) -> None:
+        self._spark, self._root, self._with_positions = spark, root, with_positions
+        self._plan, self._reader = scan.plan, scan.reader()
+        self._by_id = {field.id: field for field in (*self._plan.entry.schema.fields, *self._plan.output)}
+        self._ids = frozenset(self._plan.output_ids | (columns(self._plan.where) if self._plan.where else set()))
+        self._with_ts = any(field.name == COMMIT_TS for field in self._plan.output)
+        self._row = RowIndex.of(spark)
+        self._origin = Origin(scan.plan.entry.uuid, scan.plan.version)
+        self._deletes: Deletes | None = None
+
+    def frames(self) -> tuple[list[DataFrame], list[FilePlan]]:
+        """See ``native_frames``."""
+        plan, frames, rest = self._plan, list[DataFrame](), list[FilePlan]()
+        check_sizes(self._root, (file.file for file in plan.files))
+        plain, others = list[FilePlan](), list[FilePlan]()
+        for file in plan.files:
+            (others if file.tombstones or file.file.vector or self._with_ts else plain).append(file)
+        try:
+            where = None if plan.where is None else to_column(plan.where, self._column)
+            if plain:
+                frames.append(self._shown(plain, [] if where is None else [where]))
+        except Unsupported:
+            return [], list(plan.files)
+        for some in _together(others):
+            try:
+                frame = self._without_deleted(some, where)
+            except Unsupported:
+                rest += some
+            else:
+                frames.append(frame)
+        return frames, rest
+
+    def _without_deleted(self, files: Sequence[FilePlan], where: Column | None) -> DataFrame:
+        if self._deletes is None:
+            self._deletes = self._reader.deletes()
+        deletes, by_file = self._deletes, ByFile(files)
+        tombstones = {t.blob: t for file in files for t in _where(file)}
+        lookups = list(dict.fromkeys(lookup for file in files for lookup in deletes.lookups_of(file.tombstones)))
+        if len(tombstones) > MOST_PREDICATES:
+            raise Unsupported("too many unresolved predicates")
+        shown = [] if where is None else [where]
+        if positions := self._reader.vectors(files):
+            shown.append(~is_deleted(self._spark, positions, by_file, self._row.name))
+        through = [file.file.applied_through for file in files]
+        for blob, tombstone in tombstones.items():
+            hidden = F.coalesce(to_column(deletes.predicates[blob], self._column), F.lit(False))
+            if max(through) >= tombstone.ts:
+                hidden &= F.expr(by_file.sql([applied < tombstone.ts for applied in through], "boolean"))
+            shown.append(~hidden)
+        joins, most = [], MOST_KEYS
+        for lookup in lookups:
+            arrays, ts = lookup.keys(min(through))
+            most -= len(ts)
+            if most < 0:
+                raise Unsupported("too many unresolved keys")
+            joins.append(self._keys(lookup.columns, arrays, ts, by_file, through))
+        ids = self._ids.union(*(t.columns for t in tombstones.values()), *(lookup.columns for lookup in lookups))
+        return self._shown(files, shown, joins, ids, by_file, with_row=bool(positions))
+
+    def _keys(
+        self,
+        ids: tuple[int, ...],
+        arrays: Sequence[pa.Array],
+        ts: npt.NDArray[np.int64],
+        by_file: ByFile,
+        through: Sequence[int],
+    ) -> tuple[DataFrame, Column]:
+        """Deleted keys, and how they are joined."""
+        names = [f"__key_{place}" for place in range(len(arrays))]
+        keys = dict(zip(names, (array.cast(carried(array.type)) for array in arrays), strict=True))
+        same = reduce(Column.__and__, (self._column(id_) == F.col(name) for id_, name in zip(ids, names, strict=True)))
+        if len(ts) and ts.min() <= max(through):
+            keys["__key_ts"] = pa.array(ts)
+            same &= F.expr(f"__key_ts > {by_file.sql(through, 'bigint')}")
+        return F.broadcast(to_frame(self._spark, pa.table(keys))), same
+
+    def _shown(
+        self,
+        files: Sequence[FilePlan],
+        conditions: Sequence[Column],
+        joins: Sequence[tuple[DataFrame, Column]] = (),
+        ids: Iterable[int] = (),
+        by_file: ByFile | None = None,
+        *,
+        with_row: bool = False,
+    ) -> DataFrame:
+        """The output's columns of these files' rows, less the rows that meet not all conditions or one of the joins.
+
+        Args:
+            ids: columns that conditions and joins need beside those of the scan itself.
+            by_file: what they ask of files.
+            with_row: they ask for positions.
+        """
+        by_file = by_file or ByFile(files)
+        shown = [
+            F.expr(self._commit_ts(by_file)).alias(COMMIT_TS) if field.name == COMMIT_TS else F.col(quoted(field.name))
+            for field in self._plan.output
+        ]
+        if self._with_positions:
+            shown += [F.col(FILE), F.col(self._row.name).alias(ROW)]
+            by_file.used.add(FILE)
+        told = [f"{SOURCES[name]} AS {name}" for name in sorted(by_file.used)]
+        frame = self._read(files, self._ids.union(ids), told, with_row=with_row or self._with_positions)
+        if conditions:
+            frame = frame.where(reduce(Column.__and__, conditions))
+        for keys, same in joins:
+            frame = frame.join(keys, same, "left_anti")
+        return frame.select(*shown)
+
+    def _commit_ts(self, by_file: ByFile) -> str:
+        timestamps = [file.file.row_ts for file in by_file.files]
+        own = by_file.sql(timestamps, "bigint")
+        return f"coalesce({own}, {COMMIT_TS})" if None in timestamps else own
+
+    def _read(self, files: Sequence[FilePlan], ids: Collection[int], told: list[str], *, with_row: bool) -> DataFrame:
+        """The columns ``ids`` and, of ``_metadata``, ``told`` and the row's position."""
+        fields = [field for id_, field in self._by_id.items() if id_ in ids and field.name != COMMIT_TS]
+        if self._with_ts and any(file.file.row_ts is None for file in files):
+            fields.append(Field(id=0, name=COMMIT_TS, type="int64"))
+        try:
+            schema = self._origin.mark(spark_schema(fields))
+        except SchemaError as error:  # a column that only predicates name
+            raise Unsupported(str(error)) from None
+        if own := [name for name in schema.names if is_own(name)]:
+            raise Unsupported(f"a column has the name {own[0]}")
+        if with_row and self._row.is_stored:
+            schema.add(self._row.name, "long")
+        elif with_row:
+            told = [*told, f"_metadata.row_index AS {self._row.name}"]
+        if told:
+            schema.add(_NOTHING, "long")
+        frame = read_parquet(self._spark, schema, self._root, [file.file for file in files])
+        return frame.selectExpr("*", *told) if told else frame
+
+    def _column(self, id_: int) -> Column:
+        return F.col(quoted(self._by_id[id_].name))
+
+
+def _where(file: FilePlan) -> list[WhereTombstone]:
+    """The predicates among its tombstones; of the keys, of which there may be thousands, no list is made."""
+    if isinstance(file.tombstones, Suspects):
+        return file.tombstones.where
+    return [t for t in file.tombstones if isinstance(t, WhereTombstone)]
+
+
+def _together(files: Collection[FilePlan]) -> Iterator[list[FilePlan]]:
+    """Files to be read by one scan each."""
+    ts = sorted({t.ts for file in files for t in _where(file)})
+    kinds: dict[tuple[bool, int], list[FilePlan]] = defaultdict(list)
+    for file in files:
+        kinds[file.file.vector is not None, bisect_right(ts, file.file.applied_through)].append(file)
+    for alike in kinds.values() if len(kinds) <= MOST_STAGES else [list(files)]:
+        yield from _portions(alike)
+
+
+def _portions(files: Sequence[FilePlan]) -> Iterator[list[FilePlan]]:
+    some: list[FilePlan] = []
+    bits = 0
+    for file in files:
+        more = file.file.rows if file.file.vector else 0
+        if some and (len(some) == FILES_TOGETHER or bits + more > MOST_BITS):
+            yield some
+            some, bits = [], 0
+        some.append(file)
+        bits += more
+    if some:
+        yield some

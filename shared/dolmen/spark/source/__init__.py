@@ -1,0 +1,1 @@
+"""The data source ``format("dolmen")`` for batch reads and writes."""

@@ -1,0 +1,154 @@
+"""Batch reads of ``format("dolmen")``: the planner sorts the files into partitions, each of which a worker reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+from pyspark.sql import types as s
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from dolmen.commit.head import Head
+from dolmen.context import Context
+from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.format.entries import DataFile
+from dolmen.format.schema import COMMIT_TS
+from dolmen.predicate import Predicate, parse
+from dolmen.predicate.bind import conjunction
+from dolmen.runtime import shared_runtime
+from dolmen.scan.scan import Scan
+from dolmen.snapshot import PinnedTable
+from dolmen.spark.failures import marked
+from dolmen.spark.source.options import READ, Options
+from dolmen.spark.source.source import SourceTable
+from dolmen.spark.types import carried_schema, handed_schema
+from dolmen.store.url import open_store
+
+PARTITION_BYTES = 128 << 20
+"""Files are read together up to so much; one that is larger is read by itself."""
+FILE_BYTES = 4 << 20
+"""What opening a file costs, in bytes read: many small files are not all read by one task."""
+PARTITIONS = 64
+"""Less than ``PARTITION_BYTES`` goes to a task where that gives so many tasks."""
+
+
+@dataclass(frozen=True)
+class SharedScan:
+    """A scan that a planner and workers make alike, each for itself: one GET and the segments, once a process."""
+
+    table: SourceTable
+    where: Predicate | None
+
+    def scan(self) -> Scan:
+        """The whole scan, planned when it is first asked for. Columns come as stored, ``_commit_ts`` last."""
+        return _scan(self)
+
+    def read(self, paths: Iterable[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of some of its files, as Spark takes them."""
+        with marked():
+            scan = self.scan().of_files(set(paths))
+            schema = carried_schema(scan.schema)
+            for batch in scan.to_batches():
+                yield batch.cast(schema).select(self.table.columns)
+
+
+@lru_cache(maxsize=2)  # a worker gets the partitions of a query one after another
+def _scan(shared: SharedScan) -> Scan:
+    table, runtime = shared.table, shared_runtime()
+    store = open_store(table.url, runtime)
+    head = Head(store, runtime)
+    try:
+        manifest = head.read_manifest(table.manifest)
+    except ObjectNotFoundError as error:
+        head.check_kept(table.version)
+        raise CorruptionError(table.manifest, "the manifest is missing") from error
+    stored = [name for name in table.columns if name != COMMIT_TS]
+    core = PinnedTable(Context(store, runtime, head), table.table, manifest)
+    # Of the hidden column alone the scan needs another beside it, which is not handed on.
+    columns = stored or [table.schema.fields[0].name]
+    return core.scan(columns, shared.where, with_commit_ts=COMMIT_TS in table.columns)
+
+
+@dataclass(frozen=True)
+class FilesPartition(InputPartition):  # type: ignore[misc]
+    """Paths of the data files that one task reads."""
+
+    paths: tuple[str, ...]
+
+
+def partitions_of(files: Sequence[DataFile]) -> list[tuple[DataFile, ...]]:
+    """Files that are read together, in their order."""
+    most = min(PARTITION_BYTES, max(FILE_BYTES, sum(file.size + FILE_BYTES for file in files) // PARTITIONS))
+    groups: list[tuple[DataFile, ...]] = []
+    some, size = list[DataFile](), 0
+    for file in files:
+        if some and size + file.size + FILE_BYTES > most:
+            groups.append(tuple(some))
+            some, size = [], 0
+        some.append(file)
+        size += file.size + FILE_BYTES
+    return [*groups, tuple(some)] if some else groups
+
+
+class TableReader(DataSourceReader):  # type: ignore[misc]
+    """Reads one version of a table.
+
+    Args:
+        where: only rows for which this is TRUE.
+        handed: the Arrow types of the result, NULLs allowed where Spark allows them: from 4.3 on it insists.
+    """
+
+    def __init__(self, table: SourceTable, where: Predicate | None, handed: pa.Schema) -> None:
+        self.table, self.where, self.handed = table, where, handed
+
+    @property
+    def shared(self) -> SharedScan:
+        """The scan that goes to the workers."""
+        return SharedScan(self.table, self.where)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One for each group of files that statistics could not rule out; there may be none."""
+        with marked():
+            files = [file.file for file in self.shared.scan().plan.files]
+        return [FilesPartition(tuple(file.path for file in some)) for some in partitions_of(files)]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition; Spark makes one of its own, of nothing, where there are none."""
+        if not isinstance(partition, FilesPartition):
+            return iter(())
+        return (batch.cast(self.handed) for batch in self.shared.read(partition.paths))
+
+
+class PushingReader(TableReader):
+    """The same, taking over what it can of Spark's filters: option ``push_filters``, and its dangers (docs)."""
+
+    def pushFilters(self, filters: list[object]) -> Iterable[object]:  # noqa: N802 - Spark's name
+        """Takes filters that dolmen understands exactly as Spark does; the others are left to Spark."""
+        from dolmen.spark.source.filters import to_predicate
+
+        taken, left = [] if self.where is None else [self.where], []
+        for each in filters:
+            predicate = to_predicate(each, self.table.schema)
+            if predicate is None:
+                left.append(each)
+            else:
+                taken.append(predicate)
+        if taken:
+            self.where = conjunction(taken)
+        return left
+
+
+def reader(table: SourceTable, schema: s.StructType, options: Mapping[str, str]) -> DataSourceReader:
+    """What reads a table. Raises SchemaError, PredicateError."""
+    given = Options.of(options, READ)
+    kind = PushingReader if given.flag("push_filters") else TableReader
+    return kind(table.with_schema(schema), bound(given, table), handed_schema(schema))
+
+
+def bound(given: Options, table: SourceTable) -> Predicate | None:
+    """The option ``where``, bound to the table's columns. Raises PredicateError."""
+    text = given.text("where")
+    # Which moment "now" is, is settled here, for all workers.
+    return None if text is None else parse(text, table.schema, now_us=shared_runtime().clock_us())

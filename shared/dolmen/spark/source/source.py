@@ -1,0 +1,141 @@
+"""``format("dolmen")``: tables for Spark's own readers and writers, SQL and streams, by its Python data source API.
+
+Spark makes the source in a Python process of its planner, asks it for the schema there, and sends it on to others.
+What is read is settled at the first of these steps: ``pin`` looks at one version, and everything later goes by that
+version's manifest. Rows are read and written by dolmen itself in Python workers, so that S3 needs no ``hadoop-aws``;
+where that is there, ``to_spark`` reads natively and faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import types as s
+
+from dolmen.commit.versions import manifest_at_time, manifest_at_version
+from dolmen.database import Database
+from dolmen.database import open as open_database
+from dolmen.errors import DatabaseNotFoundError, InputError, SchemaError
+from dolmen.format.manifest import Manifest
+from dolmen.format.schema import COMMIT_TS, COMMIT_TS_FIELD, Field, Schema
+from dolmen.snapshot import microseconds
+from dolmen.spark.arguments import session
+from dolmen.spark.origin import Origin
+from dolmen.spark.source.options import READ, Options
+from dolmen.spark.types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """Makes sure that a session knows ``format("dolmen")``, which Spark mostly finds by itself.
+
+    It does not where Python's path of the planner was not yet the one of this process: a notebook that has installed
+    dolmen since the session began, for instance. Calling it twice does no harm. Filters are allowed to be pushed into
+    Python data sources from here on (``spark.sql.python.filterPushdown.enabled``), which the option ``push_filters``
+    needs; nothing is pushed without that option.
+    """
+    from pyspark_dolmen import DefaultSource
+
+    session(spark)
+    if not spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(DefaultSource.name()):
+        spark.dataSource.register(DefaultSource)
+    if spark.version >= "4.1":
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """A table in the version that is read, as it is sent from process to process.
+
+    Args:
+        url: of the database.
+        table: its name.
+        uuid: which it has, whatever tables of that name there were or will be.
+        version: the version.
+        manifest: key of its manifest, by which workers find all else.
+        schema: of the table in that version.
+        columns: names of the result's columns, in order; ``_commit_ts`` may be among them.
+    """
+
+    url: str
+    table: str
+    uuid: str
+    version: int
+    manifest: str
+    schema: Schema = field(compare=False)  # it follows from the manifest, and nested types have no hash
+    columns: tuple[str, ...]
+
+    def column(self, name: str) -> Field:
+        """A column, the hidden one too. Raises SchemaError."""
+        return COMMIT_TS_FIELD if name == COMMIT_TS else self.schema.field(name)
+
+    def spark_schema(self) -> s.StructType:
+        """The columns as Spark has them, which say what they are read from.
+
+        Raises:
+            SchemaError: Spark does not have a column's type.
+        """
+        return Origin(self.uuid, self.version).mark(spark_schema(self.column(name) for name in self.columns))
+
+    def with_schema(self, schema: s.StructType) -> SourceTable:
+        """The same table with the columns of a schema that the user, or Spark, asks for.
+
+        Raises:
+            SchemaError: a column that the table does not have, or has in another type.
+        """
+        for wanted in schema.fields:
+            (own,) = spark_schema([self.column(wanted.name)]).fields
+            if own.dataType.simpleString() != wanted.dataType.simpleString():
+                raise SchemaError(
+                    f"column {wanted.name!r} of table {self.table!r} is {own.dataType.simpleString()}, "
+                    f"and not {wanted.dataType.simpleString()}: read it so, and cast it"
+                )
+        return replace(self, columns=tuple(field.name for field in schema.fields))
+
+
+def pin(options: Mapping[str, str], known: Collection[str] = READ) -> SourceTable:
+    """Looks at the version that the options name, the newest by default.
+
+    Raises:
+        InputError: options that are not there, or contradict each other.
+        NotFoundError: no such database, table or version.
+    """
+    given = Options.of(options, known)
+    database = open_database(given.url)
+    return pinned(database, snapshot(database, given), given)
+
+
+def pinned(database: Database, manifest: Manifest, given: Options) -> SourceTable:
+    """The table that the options name, in one version. Raises TableNotFoundError, SchemaError, InputError."""
+    entry = database.context.segments.whole(manifest.table(given.table))
+    schema = entry.schema
+    columns = given.columns or [field.name for field in schema.fields]
+    if given.flag("with_commit_ts"):
+        columns = [*columns, COMMIT_TS]
+    if len(set(columns)) < len(columns):
+        raise InputError(f"option 'columns' names one twice: {', '.join(columns)}")
+    table = SourceTable(database.url, given.table, entry.uuid, manifest.version, manifest.key, schema, tuple(columns))
+    for name in columns:
+        table.column(name)
+    return table
+
+
+def snapshot(database: Database, given: Options) -> Manifest:
+    """The manifest of the version that the options ``version`` and ``timestamp`` name."""
+    version, moment = given.number("version"), given.moment("timestamp")
+    if version is not None and moment is not None:
+        raise InputError("the options version and timestamp say two things: give one")
+    head = database.context.head
+    base = head.refresh()
+    with database.context.reading(base.manifest.version):
+        if version is not None:
+            return manifest_at_version(head, base.manifest, version)
+        if moment is not None:
+            return manifest_at_time(head, base, microseconds(moment), settled=False)
+    if base.manifest.version == 0:
+        raise DatabaseNotFoundError(f"there is no database at {database.url} yet")
+    return base.manifest

@@ -1,0 +1,254 @@
+"""Writes of ``format("dolmen")``: tasks write data files and send their entries, one process commits them all.
+
+Spark gives a writer no life of its own: one process makes it and sends it on, tasks use copies of it, and another
+process is handed what they sent, to commit. So all that is known when the job begins goes along in ``WriteJob``, and
+the intent is kept alive by the tasks while they run.
+
+``abort`` does nothing, on purpose: Spark calls it also after a ``commit`` whose outcome is unknown. Files that no
+commit names are found by the intent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import types as s
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
+
+from dolmen.commit.applied import find_applied
+from dolmen.commit.change import Change
+from dolmen.commit.intent import BEAT_SECONDS
+from dolmen.commit.loop import commit as commit_change
+from dolmen.commit.statements.base import Statement
+from dolmen.commit.statements.rows import Overwrite, Write
+from dolmen.commit.workbench import Workbench
+from dolmen.database import open as open_database
+from dolmen.errors import ConflictError, InputError
+from dolmen.format.entries import DataFile
+from dolmen.format.manifest import TableEntry
+from dolmen.runtime import shared_runtime
+from dolmen.snapshot import pin
+from dolmen.spark.failures import marked
+from dolmen.spark.origin import entry_then, origins_of
+from dolmen.spark.paths import worker_url
+from dolmen.spark.source.options import WRITE, Options
+from dolmen.spark.source.pulse import Pulse
+from dolmen.spark.tasks import WriteTask, chained
+from dolmen.spark.types import handed_schema
+from dolmen.spark.write.frame import Asked, bare
+from dolmen.spark.write.row_sums import RowSums
+from dolmen.store.url import open_store
+from dolmen.write.conform import plan_conform
+from dolmen.write.row_digest import content_digest
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):  # type: ignore[misc]
+    """What one task has written.
+
+    Args:
+        entries: of its data files, encoded.
+        uuid: of the table whose files they are.
+        txid: of the job's intent.
+        first_upload_us: the server's clock before the first of these files.
+        query: of a stream: its id.
+        sums: of the rows, for the digest of a request, encoded; b"" where none is made.
+    """
+
+    entries: tuple[bytes, ...]
+    uuid: str
+    txid: str
+    first_upload_us: int
+    query: str = ""
+    sums: bytes = b""
+
+
+@dataclass(frozen=True)
+class WriteJob:
+    """What is known when the job begins.
+
+    Args:
+        url, table: where it writes.
+        version: that the job was made on: of its rows, or else the newest one when it began.
+        uuid, epoch, base_ts: of the table in that version.
+        entry: the table without its files and deletes, encoded.
+        overwrite: replace the rows there are.
+        force: those too that others have added since.
+        txid: begins the names of all its files.
+        asked: whether tasks sum their rows, for the digest of a request.
+    """
+
+    url: str
+    table: str
+    version: int
+    uuid: str
+    epoch: int
+    base_ts: int
+    entry: bytes
+    overwrite: bool
+    force: bool
+    txid: str
+    asked: Asked = Asked.NOT
+
+    @property
+    def operation(self) -> str:
+        """In a word."""
+        return "overwrite" if self.overwrite else "append"
+
+    def write(self, batches: Iterator[pa.RecordBatch], query: str = "") -> Written:
+        """One task's part. The intent is kept alive beside it, as it may take hours until the rows come."""
+        runtime = shared_runtime()
+        pulse = Pulse(open_store(self.url, runtime), runtime, self.txid, self.operation, self.table)
+        task = WriteTask(self.url, self.table, self.entry, self.txid)
+
+        def work() -> Written:
+            first = next(batches, None)
+            if first is None:
+                return self.nothing(query)
+            first_upload_us = pulse.start()
+            files = task.write(chained(first, batches), sums)
+            told = b"" if sums is None else sums.encode()
+            return Written(tuple(map(msgspec.json.encode, files)), self.uuid, self.txid, first_upload_us, query, told)
+
+        sums = None if self.asked is Asked.NOT else RowSums()
+        if self.asked is Asked.ONLY:
+            task.write(batches, sums, only_sum=True)
+            return replace(self.nothing(query), sums=sums.encode() if sums else b"")
+        return runtime.attend(work, BEAT_SECONDS / 10, pulse.beat)
+
+    def nothing(self, query: str = "") -> Written:
+        """What a task without rows sends."""
+        return Written((), self.uuid, self.txid, 0, query)
+
+    def commit(self, messages: Sequence[Written | None], request: str | None) -> None:
+        """Makes ONE commit of what the tasks have sent.
+
+        Raises:
+            ConflictError, StaleWriterError, UnknownOutcomeError, ...: as ``Transaction.commit`` does.
+        """
+        written = [message for message in messages if message is not None and message.entries]
+        if not written and not self.overwrite and request is None:
+            return
+        digest = ""
+        if self.asked is not Asked.NOT:
+            sums = RowSums.of(message.sums for message in messages if message is not None and message.sums)
+            digest = content_digest(self.operation, self.table, None, sums.content())
+        context = open_database(self.url).context
+        files = tuple(msgspec.json.decode(entry, type=DataFile) for message in written for entry in message.entries)
+        # Of a stream the tasks' copies of the job are others than the one that commits: what they sent is true.
+        jobs = {(message.uuid, message.txid) for message in written}
+        assert len(jobs) <= 1, "files of two jobs in one commit"
+        uuid, txid = next(iter(jobs), (self.uuid, None))
+        is_said = files or (self.overwrite and self.asked is not Asked.ONLY)
+        statements = (self._statement(uuid, files, request),) if is_said else ()
+        change = Change(
+            commit_id=context.runtime.uuid(),
+            operation=self.operation,
+            statements=statements,
+            applied={} if request is None else {request: digest},
+            first_upload_us=min((message.first_upload_us for message in written), default=None),
+            txid=txid,
+        )
+        try:
+            done = commit_change(context.head, change, Workbench(context.store, context.runtime, context.segments))
+        except ConflictError as error:
+            if not self.overwrite:
+                raise
+            made = f" (these rows are of version {self.version}, as is the frame or view that they come from)"
+            raise ConflictError(f"{error}{made}") from error
+        if done.manifest is not None and txid is not None:
+            Pulse(context.store, context.runtime, txid, self.operation, self.table).done()
+
+    def _statement(self, uuid: str, files: tuple[DataFile, ...], request: str | None) -> Statement:
+        if not self.overwrite:
+            return Write(self.table, uuid, files, request=request)
+        return Overwrite(self.table, uuid, self.epoch, self.base_ts, files, self.force, request)
+
+
+class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """Writes a DataFrame into a table, in one commit.
+
+    Args:
+        request: an id under which that happens once.
+        has_ended: it has happened before, without a word on its content: nothing is to be done.
+    """
+
+    def __init__(self, job: WriteJob, request: str | None, has_ended: bool) -> None:
+        self.job, self.request, self.has_ended = job, request, has_ended
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """One task's rows."""
+        with marked():
+            return self.job.nothing() if self.has_ended else self.job.write(iterator)
+
+    def commit(self, messages: Sequence[Written | None]) -> None:
+        """Once all tasks have ended."""
+        if not self.has_ended:
+            with marked():
+                self.job.commit(messages, self.request)
+
+    def abort(self, messages: Sequence[Written | None]) -> None:
+        """Nothing: see above."""
+
+
+def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: bool) -> WriteJob:
+    """Looks at the table. Raises SchemaError when no row of the frame could fit, TableNotFoundError, InputError."""
+    operation = given.text("operation") or "append"
+    if operation != "append":
+        raise InputError(
+            f'option "operation" is {operation!r}: a data source appends and overwrites (mode "append", "overwrite"); '
+            "dolmen.spark has upsert, delete and merge, and batches_into for streams"
+        )
+    context = open_database(given.url).context
+    url = worker_url(context.store)
+    manifest = context.head.refresh().manifest
+    entry = context.segments.whole(manifest.table(given.table))
+    since = _since(given, schema, entry) if overwrite and not force else None
+    seen = manifest if since is None else pin(context, since, None).manifest
+    own = entry_then(seen, given.table, entry.uuid)
+    plan_conform(handed_schema(schema), entry.schema)
+    return WriteJob(
+        url,
+        given.table,
+        seen.version,
+        entry.uuid,
+        own.epoch,
+        seen.commit_ts,
+        msgspec.json.encode(bare(entry)),
+        overwrite,
+        force,
+        context.runtime.uuid(),
+    )
+
+
+def _since(given: Options, schema: s.StructType, entry: TableEntry) -> int | None:
+    """The oldest version that an overwrite is made from; None if it is made from none of this table.
+
+    Raises:
+        InputError: that can't be known.
+    """
+    origins, since = origins_of(schema), given.number("since")
+    if not origins and since is None:
+        raise InputError(
+            f"what these rows were made from can't be seen, as each of their columns was computed. If from table "
+            f"{given.table!r} itself, rows that others have added to it meanwhile would be lost: say "
+            'option("since", version), the version that they were made from or the newest one, or option("force", True)'
+        )
+    versions = {origin.version for origin in origins if origin.table == entry.uuid}
+    return min(versions if since is None else {*versions, since}, default=None)
+
+
+def writer(options: Mapping[str, str], schema: s.StructType, overwrite: bool) -> DataSourceWriter:
+    """What writes a DataFrame. Raises as ``prepare`` does."""
+    given = Options.of(options, WRITE)
+    job = prepare(given, schema, overwrite, force=given.flag("force"))
+    request = given.text("request")
+    if request is None:
+        return TableWriter(job, None, False)
+    context = open_database(job.url).context
+    found = find_applied(context.head.refresh().manifest, [request], context.segments).get(request)
+    job = replace(job, asked=Asked.TOO if found is None else Asked.ONLY)
+    return TableWriter(job, request, found is not None and not found.digest)

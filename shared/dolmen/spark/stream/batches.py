@@ -1,0 +1,43 @@
+"""``foreachBatch``: micro-batches into a table, each once, by the driver's own writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import DataFrame
+
+from dolmen import arguments
+from dolmen.errors import InputError
+from dolmen.spark import arguments as given
+from dolmen.spark.stream.write import QUERY_ID, request_id
+from dolmen.spark.write.frame import Mode, apply_batch
+from dolmen.table import Table
+
+
+def batches_into(
+    table: Table, mode: Mode = "append", on: Sequence[str] | None = None
+) -> Callable[[DataFrame, int], None]:
+    """A function for ``foreachBatch`` that writes each micro-batch in one commit, exactly once.
+
+    ::
+
+        frame.writeStream.foreachBatch(batches_into(table, "upsert")).option("checkpointLocation", ...).start()
+
+    Each batch is applied under the request id ``stream:<query id>:<batch id>``; a query that is begun with a new
+    checkpoint is a new query.
+
+    Args:
+        mode: "upsert" replaces rows of the same key.
+        on: the key's columns; the primary key by default.
+    """
+    given.table(table)
+    arguments.one_of("mode", mode, ("append", "upsert"))
+    on = None if on is None else arguments.names("on", on)
+
+    def write(frame: DataFrame, batch: int) -> None:
+        query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        if not query:
+            raise InputError("batches_into is for foreachBatch: outside of a streaming query there is no query id")
+        apply_batch(table, mode, frame, on, request_id(query, batch))
+
+    return write

@@ -1,0 +1,69 @@
+"""``writeStream.format("dolmen")``: each micro-batch is one commit, and is applied once.
+
+A batch is known by the query's id and its number; both are the same when a query that died does its last batch again,
+and no other query's. They make the request id ``stream:<query>:<batch>``, by which a commit tells that it has been made
+before. A query that is begun with a new checkpoint is a new query, with a new id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import datasource
+from pyspark.sql import types as s
+
+from dolmen.errors import InputError
+from dolmen.spark.failures import marked
+from dolmen.spark.source.options import STREAM_WRITE, Options
+from dolmen.spark.source.write import WriteJob, Written, prepare
+
+QUERY_ID = "sql.streaming.queryId"
+"""Spark's own name for the local property that holds the query's id."""
+
+# Spark 4.0 hands rows to streams' writers, not Arrow: there it is refused, in ``stream_writer``.
+_Base = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
+
+
+def request_id(query: str, batch: int) -> str:
+    """The request id of one micro-batch of one query."""
+    return f"stream:{query}:{batch}"
+
+
+class TableStreamWriter(_Base):  # type: ignore[misc, valid-type]
+    """Writes micro-batches. Spark makes one for each batch, and another one to commit it."""
+
+    def __init__(self, job: WriteJob) -> None:
+        self.job = job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """One task's rows of one batch; says which query's they are, as only tasks are told."""
+        context = TaskContext.get()
+        query = context.getLocalProperty(QUERY_ID) if context else None
+        with marked():
+            if not query:
+                raise InputError("the query of these rows has no id: is this a stream?")
+            return self.job.write(iterator, query)
+
+    def commit(self, messages: Sequence[Written | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Once all tasks of the batch have ended. A batch without tasks has nothing to commit."""
+        queries = {message.query for message in messages if message is not None}
+        assert len(queries) <= 1, "rows of two queries in one batch"
+        if any(message is not None and message.entries for message in messages) or (queries and self.job.overwrite):
+            with marked():
+                self.job.commit(messages, request_id(queries.pop(), batchId))
+
+    def abort(self, messages: Sequence[Written | None], batchId: int) -> None:  # noqa: N803
+        """Nothing: see ``source_write``."""
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: s.StructType, overwrite: bool
+) -> datasource.DataSourceStreamWriter:
+    """What writes a stream: ``overwrite`` = output mode "complete". Raises InputError, SchemaError."""
+    if _Base is datasource.DataSourceStreamWriter:
+        raise InputError(
+            "this Spark hands rows of streams to Python one by one: use Spark 4.1, or foreachBatch(batches_into(table))"
+        )
+    return TableStreamWriter(prepare(Options.of(options, STREAM_WRITE), schema, overwrite, force=True))

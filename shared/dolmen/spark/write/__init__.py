@@ -1,0 +1,1 @@
+"""Writes a DataFrame into a table."""

@@ -1,0 +1,80 @@
+"""What tasks that write report to the driver: rows of a kind, a name and a body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import pyarrow as pa
+from pyroaring import BitMap
+from pyspark.sql import Row
+
+from dolmen.format.entries import DataFile, KeysTombstone
+from dolmen.spark.write.row_sums import RowSums
+
+REPORT = "kind STRING, name STRING, body BINARY"
+_SCHEMA = pa.schema([("kind", pa.string()), ("name", pa.string()), ("body", pa.binary())])
+
+
+@dataclass
+class Reported:
+    """All that the tasks of a job have reported, each partition once.
+
+    Args:
+        files: entries of the data files they wrote.
+        tombstones: entries of the keys they uploaded.
+        keys: lists of keys that were too short to be uploaded each by itself.
+        positions: deleted rows by the name of their data file.
+        again: whether a row stands among the positions more than once.
+        sums: of the rows that were given, for the digest of a request.
+    """
+
+    files: list[DataFile] = field(default_factory=list)
+    tombstones: list[KeysTombstone] = field(default_factory=list)
+    keys: list[pa.Table] = field(default_factory=list)
+    positions: dict[str, BitMap] = field(default_factory=dict)
+    again: bool = False
+    sums: RowSums = field(default_factory=RowSums)
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Reported:
+        """What the rows say."""
+        found = cls(sums=RowSums.of(row.body for row in rows if row.kind == "sums"))
+        for row in rows:
+            if row.kind == "file":
+                found.files.append(msgspec.json.decode(row.body, type=DataFile))
+            elif row.kind == "tombstone":
+                found.tombstones.append(msgspec.json.decode(row.body, type=KeysTombstone))
+            elif row.kind == "keys":
+                found.keys.append(pa.ipc.open_stream(bytes(row.body)).read_all())
+            elif row.kind == "positions":
+                found.add_positions(row.name, BitMap.deserialize(bytes(row.body)))
+        return found
+
+    def add_positions(self, name: str, positions: BitMap) -> None:
+        """Adds deleted rows of a file, and notes if one of them is there already."""
+        known = self.positions.setdefault(name, BitMap())
+        self.again |= known.intersect(positions)
+        known |= positions
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of a task's report, one batch each."""
+        if self.sums.rows:
+            yield from _batches("sums", [(self.sums.encode(), "")])
+        yield from _batches("file", ((msgspec.json.encode(file), "") for file in self.files))
+        yield from _batches("tombstone", ((msgspec.json.encode(each), "") for each in self.tombstones))
+        yield from _batches("keys", ((_ipc(keys), "") for keys in self.keys))
+        yield from _batches("positions", ((bits.serialize(), name) for name, bits in self.positions.items()))
+
+
+def _batches(kind: str, bodies: Iterable[tuple[bytes, str]]) -> Iterator[pa.RecordBatch]:
+    for body, name in bodies:
+        yield pa.record_batch([[kind], [name], pa.array([body], pa.binary())], schema=_SCHEMA)
+
+
+def _ipc(keys: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, keys.schema) as writer:
+        writer.write_table(keys)
+    return bytes(sink.getvalue())

@@ -1,0 +1,136 @@
+"""The files behind a LocalStore: unfinished ones, streamed ones, and pinned readers."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, BinaryIO, Self
+
+from dolmen.errors import CorruptionError, ObjectChangedError, StoreUnavailableError
+from dolmen.store.base import Buffer, PreconditionFailed, Unknown
+
+if TYPE_CHECKING:
+    from dolmen.store.local.store import LocalStore
+
+#: A left-over must be this old to be swept: a file just made is not locked yet.
+SWEEP_AGE_US = 3_600_000_000
+
+
+class TemporaryFile:
+    """A file that is not an object yet. Its writer holds a lock on it, so that left-overs can be told."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fcntl.flock(self.fd, fcntl.LOCK_EX)
+
+    def write(self, data: Buffer) -> int:
+        view = memoryview(data).cast("B")
+        written = 0
+        while written < len(view):
+            written += os.write(self.fd, view[written:])
+        return written
+
+    def finish(self, mtime_ns: int) -> None:
+        """Puts the content on the disk, last modified at ``mtime_ns``."""
+        os.utime(self.fd, ns=(mtime_ns, mtime_ns))
+        os.fsync(self.fd)
+
+    @property
+    def closed(self) -> bool:
+        return self.fd < 0
+
+    def close(self) -> None:
+        """Removes the temporary name; the object, if it became one, has its own."""
+        if not self.closed:
+            with suppress(FileNotFoundError):
+                os.unlink(self.path)
+            os.close(self.fd)
+            self.fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def sweep(directory: str, now_us: int) -> None:
+    """Removes temporary files that are old and whose writer is dead, which is when nobody holds their lock."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(OSError):  # another sweeper was faster, or the lock is held
+                if entry.stat().st_mtime_ns // 1_000 > now_us - SWEEP_AGE_US:
+                    continue
+                fd = os.open(entry.path, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(entry.path)
+                finally:
+                    os.close(fd)
+
+
+class LocalOutput:
+    """A streamed file, which gets its name at the end."""
+
+    def __init__(self, store: LocalStore, key: str, temporary: TemporaryFile) -> None:
+        self._store, self._key, self._temporary, self._size = store, key, temporary, 0
+
+    def write(self, data: Buffer, /) -> int:
+        self._check_open()
+        with self._store.verb(self._key):
+            self._size += (written := self._temporary.write(data))
+        return written
+
+    def commit(self) -> int:
+        self._check_open()
+        with self._store.verb(self._key), self._temporary as temporary:
+            match self._store.link(self._key, temporary):
+                case PreconditionFailed():
+                    raise CorruptionError(self._key, "another object stands under this name")
+                case Unknown(reason):
+                    raise StoreUnavailableError(f"cannot create {self._key!r}: {reason}")
+        return self._size
+
+    def abort(self) -> None:
+        self._temporary.close()
+
+    def _check_open(self) -> None:
+        if self._temporary.closed:
+            raise ValueError(f"output of {self._key!r} is over")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.abort()
+
+
+class _PinnedFile(io.FileIO):
+    """A file that says so when something else wrote to it since it was opened."""
+
+    def __init__(self, fd: int, key: str, stamp: tuple[int, int]) -> None:
+        super().__init__(fd, "rb")
+        self._key, self._stamp = key, stamp
+
+    def readinto(self, buffer: memoryview | bytearray) -> int:  # type: ignore[override]
+        taken = super().readinto(buffer)
+        self._check()
+        return taken
+
+    def readall(self) -> bytes:
+        body = super().readall()
+        self._check()
+        return body
+
+    def _check(self) -> None:
+        stat = os.fstat(self.fileno())
+        if (stat.st_mtime_ns, stat.st_size) != self._stamp:
+            raise ObjectChangedError(self._key)
+
+
+def open_pinned_file(fd: int, key: str, stamp: tuple[int, int]) -> BinaryIO:
+    """Takes over ``fd``; ``stamp`` is the (mtime_ns, size) that the file must keep."""
+    return io.BufferedReader(_PinnedFile(fd, key, stamp), 1 << 20)

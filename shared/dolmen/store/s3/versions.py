@@ -1,0 +1,58 @@
+"""What a bucket holds, with the version of each object: what its notifications name it by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from dolmen.errors import AccessDeniedError, InputError
+from dolmen.store.base import ObjectInfo
+from dolmen.store.s3.errors import status_and_code
+from dolmen.store.s3.store import LIST_PAGE, S3Store
+
+_NONE = "null"
+"""Version id of what was written while the bucket kept no versions."""
+
+
+def newest_versions(store: S3Store, prefix: str, start_after: str = "") -> Iterator[tuple[ObjectInfo, str | None]]:
+    """Objects in key order, each with the id of its newest version, or None where the bucket gave it none.
+
+    Deleted ones are left out, as ``list`` does. Takes the right s3:ListBucketVersions, also for a bucket that keeps no
+    versions: whether it does decides what its events are known by, so it is not guessed. A server that knows of no
+    versions at all is listed as it is.
+
+    Args:
+        store: a whole bucket.
+        prefix: what keys begin with.
+        start_after: only keys after this one.
+    """
+    assert not store.prefix, "keys are the bucket's own"
+    request: dict[str, Any] = {"Bucket": store.bucket, "Prefix": prefix, "MaxKeys": LIST_PAGE}
+    if start_after:
+        request["KeyMarker"] = start_after
+    while True:
+        try:
+            page = store.ask("list_object_versions", prefix, **request)  # botocore decodes the keys
+        except AccessDeniedError as error:
+            raise AccessDeniedError(f"{error} (s3:ListBucketVersions on the bucket is needed here)") from error
+        except InputError as error:
+            cause = error.__cause__
+            if not isinstance(cause, ClientError) or status_and_code(cause)[0] != 501:
+                raise
+            yield from ((info, None) for info in store.list(prefix, start_after))
+            return
+        for found in page.get("Versions", ()):
+            key = found["Key"]
+            if not found["IsLatest"] or key <= start_after:
+                continue
+            changed_us = int(found["LastModified"].timestamp() * 1_000_000)
+            version = found.get("VersionId") or _NONE
+            yield ObjectInfo(key, found["Size"], found["ETag"], changed_us), None if version == _NONE else version
+        if not page.get("IsTruncated"):
+            return
+        request["KeyMarker"] = page["NextKeyMarker"]
+        request.pop("VersionIdMarker", None)
+        if page.get("NextVersionIdMarker"):
+            request["VersionIdMarker"] = page["NextVersionIdMarker"]

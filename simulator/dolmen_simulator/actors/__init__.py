@@ -1,0 +1,1 @@
+"""Programs that use the database in a history: writers, readers, functions, upkeep."""

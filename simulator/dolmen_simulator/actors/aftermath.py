@@ -1,0 +1,123 @@
+"""After a history: whoever was under way has gone, the store answers, and there is all the time in the world.
+
+Days later, when no sweep looks for orphans among the history's objects any more, some can't be deleted at first. In the
+end verification finds nothing wrong, collection comes to an end, and what is left is what kept versions need.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+
+from dolmen.database import Database
+from dolmen.format.layout import POINTER
+from dolmen.maintenance.gc.collection import collect
+from dolmen.maintenance.verify.verification import verify
+from dolmen.runtime import Runtime
+from dolmen.store.memory import MemoryStore
+from dolmen_simulator.judge.model import Operation, Run
+from dolmen_simulator.judge.never import Never, ViolationError, readable
+from dolmen_simulator.judge.retention import setting
+from dolmen_simulator.world.fates import Answer, Fate, Request, Verb, Wire
+from dolmen_simulator.world.network import MINUTE_US, Network
+from dolmen_simulator.world.server import Server
+from dolmen_simulator.world.wire import SimulatedStore
+
+_WHO = "aftermath"
+_ROUNDS = 36
+"""More than versions are kept: each run may let another one expire, as it adds some itself."""
+_FAILING_ROUNDS = 6
+_FAILING = 0.3
+_LATER_US = 4 * 24 * 60 * MINUTE_US
+
+
+class Fair(Wire):
+    """A wire on which all requests are answered; what goes over it is judged like all else.
+
+    Args:
+        rng: decides which keys can't be deleted.
+    """
+
+    def __init__(self, network: Network, rng: random.Random) -> None:
+        self._network, self._random = network, rng
+        self.failing = 0.0
+        self.failed = 0
+        version = network.ledger.version
+        self.run = Run(Operation("gc", _WHO, version, version, upkeep=True))
+
+    def step(self, request: Request) -> Fate:
+        """Nothing happens to it."""
+        if request.verb is Verb.PUT:
+            self.run.puts(request.key)
+            if request.key == POINTER:
+                self._network.ledger.sent(request.body, self.run)
+        return Fate.OK
+
+    def spared(self, request: Request) -> Collection[str]:
+        """Each key fails by itself."""
+        spared = tuple(key for key in request.keys if self._random.random() < self.failing)
+        self.failed += len(spared)
+        return spared
+
+    def removing(self, key: str) -> None:
+        """Judges it."""
+        self._network.removing(key)
+
+    def arrived(self, request: Request, answer: Answer) -> None:
+        """A pointer that has landed is a version."""
+        self._network.arrived(request, answer)
+
+
+def runtime_without_faults(network: Network, rng: random.Random) -> Runtime:
+    """Virtual time that nobody waits in."""
+    scheduler = network.scheduler
+    return Runtime(
+        clock_us=lambda: scheduler.now_us,
+        monotonic=lambda: scheduler.now_us / 1e6,
+        sleep=lambda seconds: None,
+        random=rng,
+        threads=1,
+    )
+
+
+def tidy(network: Network, rng: random.Random) -> None:
+    """Verifies, collects until there is nothing left to do, and looks at what is left. Raises ViolationError."""
+    ledger, retention = network.ledger, network.ledger.retention
+    runtime = runtime_without_faults(network, rng)
+    wire = Fair(network, rng)
+    context = Database(SimulatedStore(Server(network.bucket, wire), _WHO, runtime), runtime)._context
+    _verify(network, deep=rng.random() < 0.5)
+    properties = ledger.settings[-1]
+    if "retention" not in properties or "orphan_age" not in properties:
+        return
+    step_us = max(setting(properties, name) for name in ("retention", "orphan_age", "reader_grace")) + 90 * MINUTE_US
+    network.scheduler.now_us += _LATER_US
+    for number in range(_ROUNDS):
+        network.scheduler.now_us += step_us
+        version, objects, failed = ledger.version, len(network.bucket.objects), wire.failed
+        wire.failing = _FAILING if number < _FAILING_ROUNDS else 0.0
+        with readable("collection, which nobody disturbs"):
+            collect(context)
+        if (ledger.version, len(network.bucket.objects), wire.failed) == (version, objects, failed):
+            break
+    else:
+        raise ViolationError(
+            Never.COLLECTED,
+            f"collection finds something to do in each of {_ROUNDS} runs of which nobody disturbs the last",
+        )
+    network.counts["keys not deleted in the aftermath"] += wire.failed
+    if left := retention.leftovers():
+        raise ViolationError(
+            Never.COLLECTED, f"after all is collected {len(left)} objects are left over: {sorted(left)[:8]}"
+        )
+    _verify(network, deep=False)
+
+
+def _verify(network: Network, *, deep: bool) -> None:
+    rng = random.Random(0)
+    runtime = runtime_without_faults(network, rng)
+    with readable("verify"):
+        report = verify(Database(MemoryStore(network.bucket, runtime), runtime)._context, deep=deep, all_versions=True)
+    if report.errors:
+        raise ViolationError(Never.UNREADABLE, f"verify: {'; '.join(map(str, report.errors[:3]))}")
+    network.counts["databases verified"] += 1

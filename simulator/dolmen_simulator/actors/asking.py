@@ -1,0 +1,98 @@
+"""Who asks questions in a history: conditions, projections, limits, orders, counts, and now and then SQL."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dolmen.database import Database
+from dolmen.reading import Where
+from dolmen.store.memory import MemoryStore
+from dolmen_simulator.actors.aftermath import runtime_without_faults
+from dolmen_simulator.actors.readers import Reader
+from dolmen_simulator.judge.effects import SHAPES
+from dolmen_simulator.judge.model import Matches, Row
+from dolmen_simulator.judge.never import Never, ViolationError, readable
+from dolmen_simulator.world.process import Process
+
+_SQL = 0.04
+"""So few questions are SQL: starting DuckDB takes as long as twenty others."""
+
+
+class Asker(Reader):
+    """Asks a version, and knows the answer."""
+
+    def turn(self, process: Process) -> None:
+        """One question."""
+        if not process.ledger.version or self.random.random() < 0.3:
+            return
+        version = self._version(process)
+        tables = sorted(process.ledger.states[version])
+        if not tables:
+            return
+        name = self.random.choice(tables)
+        kind = self.random.random()
+        process.network.counts["questions"] += 1
+        if kind < _SQL:
+            process.network.counts["questions in SQL"] += 1
+            self._sql(process, max(version, process.ledger.retention.horizon, 1), name)
+        else:
+            process.read(lambda: self._ask(process, version, name), version)
+
+    def _ask(self, process: Process, version: int, name: str) -> None:
+        there = process.ledger.states[version][name]
+        table = process.db.at(version=version).table(name)
+        where, matches = self._where()
+        columns = self.random.choice((None, ["v", "u"], ["u"], ["t", "k", "u"]))
+        limit = self.random.choice((None, None, None, 1, 7))
+        order_by = self.random.choice((None, None, "u", "-u"))
+        scan = table.scan(columns, where, limit, order_by=order_by)
+        said = f"version {version} of {name!r} where {where}, {columns}, at most {limit}, by {order_by},"
+        if table.schema.types != SHAPES[there.shape].schema.types:
+            raise ViolationError(Never.UNREADABLE, f"{said} is stored as {table.schema}")
+        if self.random.random() < 0.2:
+            scan.explain()
+        data = scan.to_arrow()
+        if data.column_names != (columns or list(Row._fields)):
+            raise ViolationError(Never.UNREADABLE, f"{said} has columns {data.column_names}")
+        expected = {row.u: row for row in there.rows if matches(row)}
+        found = data["u"].to_pylist()
+        size = len(expected) if limit is None else min(limit, len(expected))
+        if len(found) != size or len(set(found)) < size or not expected.keys() >= set(found):
+            missing = sorted(expected.keys() - set(found)) if limit is None else "some"
+            never = Never.REVIVED if set(found) - expected.keys() else Never.LOST
+            raise ViolationError(never, f"{said} shows {sorted(found)}; {missing} of {len(expected)} are missing")
+        if order_by and found != sorted(expected, reverse=order_by.startswith("-"))[:size]:
+            raise ViolationError(Never.LOST, f"{said} is in no such order: {found}")
+        for column in data.column_names:
+            values = [getattr(expected[u], column) for u in found]
+            cells = data[column].cast("int64").to_pylist()
+            if cells != values:
+                raise ViolationError(Never.HALF, f"{said} shows {column} as {cells}, not {values}")
+        if limit is None and scan.count() != len(expected):
+            raise ViolationError(Never.LOST, f"{said} counts {scan.count()} rows, not {len(expected)}")
+
+    def _where(self) -> tuple[Where, Matches]:
+        if self.random.random() < 0.3:
+            return None, lambda row: True
+        if self.random.random() < 0.2:
+            low = self.random.randrange(100)
+            return f"v IS NOT NULL AND NOT (v <> {low} AND v <> {low + 1})", lambda row: row.v in (low, low + 1)
+        return self.predicate()
+
+    def _sql(self, process: Process, version: int, name: str) -> None:
+        """Of a kept version, and without any faults: DuckDB reads in threads of its own, which no schedule knows of."""
+        network, state = process.network, process.ledger.states[version]
+        if name not in state:
+            return
+        runtime = runtime_without_faults(network, self.random)
+        other, low = self.random.choice(sorted(state)), self.random.randrange(100)
+        query = 'SELECT a.k, count(*) FROM "{}" a JOIN "{}" b ON a.k = b.k WHERE a.v >= {} GROUP BY a.k'
+        with readable(f"SQL over {name!r} and {other!r} in version {version}"):
+            snapshot = Database(MemoryStore(network.bucket, runtime), runtime).at(version=version)
+            found = dict(snapshot.sql(query.format(name, other, low)).fetchall())
+        keys, expected = Counter(row.k for row in state[other].rows), Counter[int]()
+        for row in state[name].rows:
+            if row.v is not None and row.v >= low and keys[row.k]:
+                expected[row.k] += keys[row.k]
+        if found != expected:
+            raise ViolationError(Never.HALF, f"SQL over {name!r} and {other!r} in version {version}: {found}")

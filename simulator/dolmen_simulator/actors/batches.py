@@ -1,0 +1,186 @@
+"""What functions do to a batch of requests in a history, seen by the ledger: each request has an outcome of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from dolmen.context import Context
+from dolmen.database import Database
+from dolmen.errors import UnknownOutcomeError
+from dolmen.results import Commit
+from dolmen.table import Table
+from dolmen.transaction import Transaction
+from dolmen_simulator.judge.effects import Found
+from dolmen_simulator.judge.model import Effect, Run
+from dolmen_simulator.judge.never import Never, ViolationError, unexpected
+from dolmen_simulator.world.process import EXPECTED, Process
+
+Effects: TypeAlias = Callable[[str], Iterable[Effect]]
+"""By a request's id, what it does."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a function says of a request.
+
+    Args:
+        digest: of its content.
+        version: that has applied it, whenever that was.
+        error: why it is to come again. Neither: it is done with, and nothing of it is applied.
+    """
+
+    id: str
+    digest: str
+    version: int | None = None
+    error: Exception | None = None
+
+
+def serve(
+    process: Process,
+    kind: str,
+    effects: Effects,
+    tables: Iterable[str],
+    call: Callable[[Database], tuple[Sequence[Answer], Commit | None]],
+) -> set[str]:
+    """Handles a batch, and holds what is said of each of its requests against the truth.
+
+    Args:
+        effects: what each request does, once it is bound.
+        tables: all that they are about, and which may be gone.
+        call: handles them with the database it is given.
+
+    Returns:
+        the ids of those that are acknowledged.
+
+    Raises:
+        ViolationError: MISREPORTED, and what the ledger raises.
+    """
+    done: set[str] = set()
+
+    def judged() -> Commit | None:
+        database = _Witness(process, effects, tuple(tables))
+        answers, commit = call(database)
+        run = database.last
+        failed = next((answer.error for answer in answers if answer.error and answer.id in run.operation.digests), None)
+        if failed is not None:  # the commit itself, and with it all that stood in it
+            raise failed
+        for answer in answers:
+            _check(process, run, answer)
+            if answer.error is None:
+                done.add(answer.id)
+        return commit
+
+    process.write(kind, [], judged, reads=True)
+    return done
+
+
+def _check(process: Process, run: Run, answer: Answer) -> None:
+    ledger, counts = process.ledger, process.network.counts
+    applied = ledger.applied.get(answer.id)
+    if answer.error is None:
+        if answer.version is not None and (applied != answer.version or ledger.digests[answer.id] != answer.digest):
+            raise ViolationError(
+                Never.MISREPORTED,
+                f"{run.operation}: {answer.id} was said to be applied by version {answer.version}; it is {applied}",
+            )
+        return
+    counts["requests failed alone"] += 1
+    if applied is not None and applied == run.operation.landed and ledger.digests[answer.id] == answer.digest:
+        raise ViolationError(Never.MISREPORTED, f"{run.operation} applied {answer.id} and failed it: {answer.error!r}")
+    if isinstance(answer.error, UnknownOutcomeError) and run.operation.faults:
+        return  # of the commit that was to create its table
+    if not isinstance(answer.error, EXPECTED) or not _justified(process, run, answer):
+        raise unexpected(f"{run.operation} failed {answer.id} without a reason", answer.error)
+
+
+def _justified(process: Process, run: Run, answer: Answer) -> bool:
+    assert answer.error is not None
+    if process.ledger.digests.get(answer.id, answer.digest) != answer.digest:
+        return True  # it was forged, and this is how it is found out
+    return process.ledger.justified(run.operation, run, answer.error)
+
+
+class _Witness(Database):
+    """A process's database of which each transaction is a run that tells which requests it holds.
+
+    Production code makes a batch anew when its base has changed: each time is a run of its own, on a version of its
+    own.
+    """
+
+    def __init__(self, process: Process, effects: Effects, tables: tuple[str, ...]) -> None:
+        self._context = process.context
+        self._process, self._effects, self._tables = process, effects, tables
+        self._run: Run | None = None
+
+    @property
+    def last(self) -> Run:
+        """Its last run."""
+        assert self._run is not None
+        return self._run
+
+    def transaction(self, operation: str = "transaction", *, message: str | None = None) -> Transaction:
+        if self._run and self._run.effects:
+            self._process.network.counts["batches made anew"] += 1
+        run = self._run = self._process.begin_run()
+        run.operation.about, run.operation.digests = self._tables, {}
+        run.base = run.operation.known
+        transaction = _Told(self._context, operation, run, self._effects)
+        transaction.refresh()
+        run.base = transaction.base.version
+        return transaction
+
+    def create_table(
+        self,
+        name: str,
+        schema: pa.Schema,
+        primary_key: str | Sequence[str] | None = None,
+        sort_key: str | Sequence[str] | None = None,
+        properties: Mapping[str, Any] | None = None,
+        *,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> Table:
+        """A commit of its own, which the ledger judges by itself."""
+        process, made, errors = self._process, list[Table](), list[Exception]()
+        line, saw = process.line, process.saw
+        operation, run = line.operation, line.run
+
+        def call() -> None:
+            try:
+                own = {"request": request, "message": message}
+                made.append(Database.create_table(self, name, schema, primary_key, sort_key, properties, **own))
+            except Exception as error:
+                errors.append(error)
+                raise
+
+        process.write("create for a file", [Found(name)], call)
+        assert operation is not None
+        assert line.operation is not None
+        operation.faults += line.operation.faults
+        process.saw.session += ", creating tables"  # it begins and ends within another call
+        line.operation, line.run, process.saw = operation, run, saw
+        if errors:
+            raise errors[0]
+        process.network.counts["tables created for files"] += 1
+        return made[0]
+
+
+class _Told(Transaction):
+    """Tells its run what it does, and on which version."""
+
+    def __init__(self, context: Context, operation: str, run: Run, effects: Effects) -> None:
+        super().__init__(context, operation)
+        self._run, self._effects = run, effects
+
+    def bind(self, request: str, digest: str) -> None:
+        super().bind(request, digest)
+        self._run.effects += self._effects(request)
+        self._run.operation.digests[request] = digest
+
+    def commit(self) -> Commit:
+        self._run.base = self.base.version
+        return super().commit()

@@ -1,0 +1,140 @@
+"""Who founds tables in a history: one by one, all at once, or as a declaration says, beside others who do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dolmen.declaration import Change, Declaration, DeclaredTable, plan
+from dolmen.declaration.plan import ROUNDS
+from dolmen.errors import ConflictError, SchemaError
+from dolmen.results import Commit
+from dolmen.transaction import Transaction
+from dolmen.transaction_table import TransactionTable
+from dolmen_simulator.actors.writers import PLAIN, TABLES, Actor
+from dolmen_simulator.judge import model
+from dolmen_simulator.judge.effects import SHAPES, Found
+from dolmen_simulator.judge.model import Effect
+from dolmen_simulator.judge.never import Never, ViolationError
+from dolmen_simulator.world.process import Process
+
+_CROWDED = 18
+
+
+class Founder(Actor):
+    """Creates and drops tables, all under the same few names."""
+
+    def turn(self, process: Process) -> None:
+        """One create, drop, or both."""
+        state = process.ledger.states[-1]
+        absent = [name for name in TABLES if name not in state]
+        crowded = [name for name, rows in state.items() if rows.writes > _CROWDED]
+        name, shape = self.random.choice(absent or crowded or TABLES), self.random.randrange(len(SHAPES))
+        if absent:
+            process.write("create", [Found(name, shape=shape)], lambda: self._create(process, name, shape))
+        elif crowded or self.random.random() < 0.02:
+            if self.random.random() < 0.3:
+                process.write("drop", [model.Drop(name)], lambda: process.db.drop_table(name))
+                return
+            effects: list[Effect] = [model.Drop(name), Found(name, shape=shape)]
+            process.write("drop and create", effects, lambda: self._renew(process, name, shape))
+
+    @staticmethod
+    def _create(process: Process, name: str, shape: int) -> None:
+        process.db.create_table(name, SHAPES[shape].schema, primary_key="k", sort_key=SHAPES[shape].sort_key)
+
+    @staticmethod
+    def _renew(process: Process, name: str, shape: int) -> Commit:
+        with process.db.transaction() as transaction:
+            transaction.drop_table(name)
+            found(transaction, name, shape)
+            return transaction.commit()
+
+
+class Declarer(Actor):
+    """Applies declarations, as people and pipelines do: some of them say what others have just changed."""
+
+    def turn(self, process: Process) -> None:
+        """One declaration, seldom."""
+        if self.random.random() < 0.75:
+            return
+        names = self.random.sample(PLAIN, self.random.randint(1, len(PLAIN)))
+        there, shapes = process.ledger.states[-1], dict[str, int]()
+        for name in names:
+            known = name in there and self.random.random() < 0.9
+            shapes[name] = there[name].shape if known else self.random.randrange(len(SHAPES))
+        tables = {name: self._table(name, shape) for name, shape in shapes.items()}
+        declaration = Declaration(tables, self._database(process), "a declaration")
+        process.write(f"apply {' and '.join(names)}", [], lambda: self._apply(process, declaration, shapes), reads=True)
+
+    def _table(self, name: str, shape: int) -> DeclaredTable:
+        choices: Sequence[dict[str, Any]] = (
+            {},
+            {"ttl": "t 3h"},
+            {"target_file_bytes": 4_096},
+            {"ingest_mode": "upsert", "ingest_on_bad_row": "quarantine"},
+        )
+        return DeclaredTable(name, SHAPES[shape].schema, ("k",), SHAPES[shape].sort_key, self.random.choice(choices))
+
+    def _database(self, process: Process) -> dict[str, Any] | None:
+        """Seldom anything; what it does not speak of is unset, so it speaks of all that is set."""
+        settings = process.ledger.settings[-1]
+        if not settings or self.random.random() < 0.8:
+            return None
+        name = self.random.choice(sorted(self.world.choices))
+        return {**settings, name: self.random.choice(self.world.choices[name])}
+
+    def _apply(self, process: Process, declaration: Declaration, shapes: dict[str, int]) -> Commit | None:
+        """As ``dolmen apply`` does it, with a look at the differences in between."""
+        began, counts = process.ledger.version, process.network.counts
+        for left in reversed(range(ROUNDS)):
+            try:
+                wanted = plan(process.db, declaration)
+            except SchemaError as error:
+                self._check_refusal(process, shapes, began, error)
+                run = process.begin_run()
+                run.base = run.operation.known
+                return None
+            counts["declarations planned"] += 1
+            if self.random.random() < 0.3:
+                process.network.scheduler.pause(self.random.randint(0, 3_000_000))
+            run = process.begin_run(*_effects(wanted.changes, shapes))
+            run.base = wanted.version
+            run.operation.about = tuple(shapes)
+            try:
+                commit = wanted.commit()
+            except ConflictError:
+                counts["declarations planned in vain"] += 1
+                if not left:
+                    raise
+                continue
+            counts["declarations applied"] += bool(wanted.changes)
+            return commit
+        raise AssertionError("the last round returns or raises")
+
+    @staticmethod
+    def _check_refusal(process: Process, shapes: dict[str, int], began: int, error: SchemaError) -> None:
+        """A declaration is refused only because a table is there in another shape."""
+        during = process.ledger.states[min(began, process.db.version) :]
+        if not any(name in state and state[name].shape != shape for state in during for name, shape in shapes.items()):
+            raise ViolationError(Never.MISREPORTED, f"a declaration that fits was refused: {error}") from error
+        process.network.counts["declarations refused"] += 1
+
+
+def found(transaction: Transaction, name: str, shape: int) -> TransactionTable:
+    """Creates a table in a transaction."""
+    return transaction.create_table(name, SHAPES[shape].schema, primary_key="k", sort_key=SHAPES[shape].sort_key)
+
+
+def _effects(changes: Sequence[Change], shapes: dict[str, int]) -> list[Effect]:
+    """What a plan says that it will do."""
+    effects: list[Effect] = []
+    tables = list(dict.fromkeys(change.table for change in changes))
+    for table in tables:
+        own = [change for change in changes if change.table == table]
+        said = {change.name: change.after for change in own if change.what == "property"}
+        if table is not None and any(change.what == "table" for change in own):
+            effects.append(Found(table, shape=shapes[table], settings=said))
+        else:
+            effects.append(model.Settings(table or "", said))
+    return effects

@@ -1,0 +1,179 @@
+"""Who drops files in a history, and ingests them as the function does: each once, or rejected with a reason."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pyarrow.parquet as pq
+
+from dolmen.database import Database
+from dolmen.ingest.announcements import Drop, Message, drops_of, isolate
+from dolmen.ingest.drops.ingest import ingest_drops
+from dolmen.ingest.drops.outcomes import DropOutcome
+from dolmen.ingest.landing import PREFIX, REJECTED
+from dolmen.ingest.rejects.report import ERROR_SUFFIX, WITHDRAWN, reject_key
+from dolmen.results import Commit
+from dolmen_simulator.actors.batches import Answer, serve
+from dolmen_simulator.actors.writers import PLAIN, Actor, arrow
+from dolmen_simulator.judge.effects import Ingest
+from dolmen_simulator.judge.model import Row
+from dolmen_simulator.judge.never import Never, ViolationError
+from dolmen_simulator.world.landing import BUCKET, Dropped, Drops
+from dolmen_simulator.world.process import Process
+
+_UNFOUNDED = "unfounded"
+"""A table that nobody else creates: the first file that is dropped for it says which columns it has."""
+
+_BAD_ROW = {"k": 1, "v": "not a number", "u": 0, "t": None}
+
+
+class Ingester(Actor):
+    """Drops files for tables that others write to, and handles batches of their events."""
+
+    def turn(self, process: Process) -> None:
+        """One invocation, now and then."""
+        if self.random.random() < 0.3:
+            return
+        drops = self.world.shared(Drops)
+        if drops.wants_more and self.random.random() < 0.7:
+            for _ in range(self.random.randint(1, 3)):
+                self._drop(process, drops)
+        batch = drops.receive(self.random)
+        by_id = {dropped.id: dropped for dropped in batch}
+        messages = [Message(dropped.id, dropped.message, drops.tries(dropped)) for dropped in batch]
+        for group in isolate(messages):
+            for unfounded in (False, True):  # the others find no table, or one with a key
+                here = [by_id[str(message.id)] for message in group]
+                here = [dropped for dropped in here if (dropped.table == _UNFOUNDED) is unfounded]
+                done = self._handle(process, drops, here, create=unfounded) if here else set()
+                drops.answered([dropped for dropped in here if dropped.id in done], acknowledged=True)
+                drops.answered([dropped for dropped in here if dropped.id not in done], acknowledged=False)
+
+    def _handle(self, process: Process, drops: Drops, batch: Sequence[Dropped], *, create: bool) -> set[str]:
+        messages = [Message(dropped.id, dropped.message) for dropped in batch]
+        announced = [drop for message in messages for drop in drops_of(message)[0]]
+        by_id = {dropped.id: dropped for dropped in batch}
+
+        unsettled: set[str] = set()
+
+        def call(database: Database) -> tuple[list[Answer], Commit | None]:
+            done = ingest_drops(database, drops.landing(process), announced, auto_create=create)
+            answers = []
+            for outcome in done.outcomes:
+                process.network.counts[f"files {outcome.status}"] += 1
+                self._check(process, drops, by_id[outcome.drop.id], outcome)
+                answer = Answer(outcome.drop.id, outcome.drop.etag)
+                if outcome.status in ("ingested", "duplicate", "failed"):
+                    answer = replace(answer, version=outcome.version, error=outcome.error)
+                if outcome.version is not None and outcome.error is not None:  # in, though it is to come again
+                    unsettled.add(answer.id)
+                    answer = replace(answer, error=None)
+                answers.append(answer)
+            return answers, done.commit
+
+        kind, ended = f"ingest of {len(batch)} files", set[str]()
+        drops.begins(by_id)
+        try:
+            tables = {dropped.table for dropped in batch}
+            ended = serve(process, kind, lambda id_: by_id[id_].effects, tables, call) - unsettled
+        finally:
+            drops.ends(by_id, ended)
+        for id_ in sorted(ended):
+            self._check_report(process, drops, by_id[id_].drop)
+        return ended
+
+    def _check(self, process: Process, drops: Drops, dropped: Dropped, outcome: DropOutcome) -> None:
+        """Holds what is said of a file against what is in it, and what was in the way."""
+        ledger, drop = process.ledger, dropped.drop
+        match outcome.status:
+            case "ingested":
+                [effect] = dropped.effects
+                assert isinstance(effect, Ingest)
+                if outcome.counts.ingested != len(effect.rows) or outcome.counts.quarantined != dropped.bad:
+                    raise ViolationError(Never.MISREPORTED, f"{drop.source} is told to be {outcome.counts}")
+            case "rejected":
+                assert outcome.reject is not None
+                since = ledger.states[dropped.since :]  # whoever rejected it first may not have lived to say so
+                if not dropped.bad and all(dropped.table in state for state in since):
+                    raise ViolationError(Never.LOST, f"{drop.source} was rejected: {outcome.error!r}")
+                kept = drops.body(process.network, f"{REJECTED}/{outcome.reject.key}")
+                report = drops.body(process.network, f"{REJECTED}/{outcome.reject.key}{ERROR_SUFFIX}")
+                if kept != dropped.body or report is None:
+                    raise ViolationError(Never.LOST, f"{drop.source} was rejected, and is not among the rejects")
+            case "superseded":
+                if drops.body(process.network, drop.key) == dropped.body:
+                    raise ViolationError(Never.LOST, f"{drop.source} was taken for overwritten")
+            case "ignored":
+                raise ViolationError(Never.LOST, f"{drop.source} was ignored")
+
+    def _check_report(self, process: Process, drops: Drops, drop: Drop) -> None:
+        """No file is both ingested and rejected, once all that was done about its event has ended."""
+        place = drops.landing(process).place(drop)
+        if place is None or drop.sequencer is None or not drops.is_settled(drop.id):
+            return
+        report = drops.body(process.network, f"{REJECTED}/{reject_key(drop, place)}{ERROR_SUFFIX}")
+        if report is None or drop.id not in process.ledger.applied:
+            return
+        if WITHDRAWN not in json.loads(report):
+            raise ViolationError(Never.MISREPORTED, f"{drop.source} is ingested, and a report says it was rejected")
+        process.network.counts["reports withdrawn"] += 1
+
+    def _drop(self, process: Process, drops: Drops) -> None:
+        """A file is dropped, and its event is on its way. Now and then it is overwritten before anybody looks."""
+        table = self.target(process, PLAIN) or PLAIN[0]
+        number, rows = self.world.unique(), self.rows()
+        kind, chance = self.random.choice(("jsonl", "csv", "parquet")), self.random.random()
+        bad = chance < 0.12
+        if chance < 0.04:  # nothing of it can be read
+            kind, body, rows = "parquet", b"PAR1 and then nothing", ()
+        elif bad:
+            kind, body = "jsonl", _lines(rows, bad=True)
+        else:
+            body = {"jsonl": _lines, "csv": _csv, "parquet": _parquet}[kind](rows)
+        if not bad and self.random.random() < 0.15:
+            table = _UNFOUNDED
+            rows = tuple(Row(row.k, row.v or 0, row.u, row.t or process.network.scheduler.now_us) for row in rows)
+            body = {"jsonl": _lines, "csv": _csv, "parquet": _parquet}[kind](rows)
+        key = f"{PREFIX}{table}/{number}.{kind}"
+        self._send(process, drops, key, body, rows, bad)
+        if self.random.random() < 0.05 and kind == "jsonl" and table != _UNFOUNDED:
+            rows = self.rows()
+            self._send(process, drops, key, _lines(rows), rows, bad=False)
+
+    def _send(self, process: Process, drops: Drops, key: str, body: bytes, rows: tuple[Row, ...], bad: bool) -> None:
+        etag = drops.put(process.network, key, body)
+        sequencer = f"{self.world.unique():016X}" if self.random.random() < 0.8 else None
+        drop = Drop(BUCKET, key, len(body), etag, None, sequencer)
+        effects = (Ingest(key.split("/")[1], rows, drop.id),) if rows else ()
+        now_us = None if self.random.random() < 0.1 else process.network.server_clock_us()
+        drops.send(Dropped(drop, body, effects, bad, process.ledger.version, now_us))
+
+
+def _time(us: int | None) -> str | None:
+    return None if us is None else datetime.fromtimestamp(us / 1e6, UTC).replace(tzinfo=None).isoformat()
+
+
+def _lines(rows: tuple[Row, ...], *, bad: bool = False) -> bytes:
+    said = [json.dumps({**row._asdict(), "t": _time(row.t)}) for row in rows]
+    if bad:
+        said.insert(len(said) // 2, json.dumps(_BAD_ROW))
+    return "".join(line + "\n" for line in said).encode()
+
+
+def _csv(rows: tuple[Row, ...]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(Row._fields)
+    writer.writerows((row.k, row.v, row.u, _time(row.t)) for row in rows)
+    return text.getvalue().encode()
+
+
+def _parquet(rows: tuple[Row, ...]) -> bytes:
+    target = io.BytesIO()
+    pq.write_table(arrow(rows), target)
+    return target.getvalue()

@@ -1,0 +1,126 @@
+"""Who asks for deletes in a history by messages, as users of the delete function do: several tables, any mode, once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dolmen.database import Database
+from dolmen.ingest.announcements import Message, isolate
+from dolmen.ingest.deletes.apply import apply_deletes
+from dolmen.ingest.deletes.requests import DeleteRequest, parse_request
+from dolmen.ingest.redaction import MessageError
+from dolmen.results import Commit
+from dolmen_simulator.actors.batches import Answer, serve
+from dolmen_simulator.actors.writers import KEYS, PLAIN, Actor
+from dolmen_simulator.judge import model
+from dolmen_simulator.judge.model import Effect, Matches
+from dolmen_simulator.world.process import Process
+from dolmen_simulator.world.requests import Queue
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A message of the delete queue.
+
+    Args:
+        effects: what it does, once it is applied; none if it is no request.
+    """
+
+    id: str
+    body: str
+    effects: tuple[Effect, ...]
+
+    def altered(self) -> Demand | None:
+        """Another delete under the same id."""
+        other = json.dumps({"table": PLAIN[0], "where": "k = 1", "request_id": self.id})
+        effect = model.Delete(PLAIN[0], lambda row: row.k == 1, self.id)  # it may be the first to be applied
+        return replace(self, body=other, effects=(effect,)) if self.effects else None
+
+
+class Demands(Queue[Demand]):
+    """The delete queue."""
+
+
+class Eraser(Actor):
+    """Sends delete requests, and handles batches of them as the delete function does."""
+
+    def turn(self, process: Process) -> None:
+        """One invocation, now and then."""
+        if self.random.random() < 0.4:
+            return
+        queue = self.world.shared(Demands)
+        if queue.wants_more and self.random.random() < 0.8:
+            for _ in range(self.random.randint(1, 3)):
+                queue.send(self._demand(process))
+        batch = queue.receive(self.random)
+        by_id = {demand.id: demand for demand in batch}
+        messages = [Message(demand.id, demand.body, queue.tries(demand)) for demand in batch]
+        for group in isolate(messages):
+            demands = [by_id[message.id] for message in group if message.id is not None]
+            done = self._handle(process, group, demands)
+            queue.answered([demand for demand in demands if demand.id in done], acknowledged=True)
+            queue.answered([demand for demand in demands if demand.id not in done], acknowledged=False)
+
+    def _handle(self, process: Process, group: Sequence[Message], demands: Sequence[Demand]) -> set[str]:
+        requests: list[DeleteRequest] = []
+        for message in group:
+            try:
+                requests.append(parse_request(message.body, message.id))
+            except MessageError:
+                process.network.counts["messages refused"] += 1
+        if not requests:
+            return set()
+        by_id = {demand.id: demand for demand in demands}
+
+        def call(database: Database) -> tuple[list[Answer], Commit | None]:
+            deleted = apply_deletes(database, requests)
+            process.network.counts["requests deleted"] += sum(o.status == "applied" for o in deleted.outcomes)
+            return [
+                Answer(request.id, request.digest, outcome.version, outcome.error)
+                for request, outcome in zip(requests, deleted.outcomes, strict=True)
+            ], deleted.commit
+
+        kind = f"delete requests {' '.join(request.id for request in requests)}"
+        tables = {delete.table for request in requests for delete in request.deletes}
+        return serve(process, kind, lambda id_: by_id[id_].effects, tables, call)
+
+    def _demand(self, process: Process) -> Demand:
+        id_ = f"d{self.world.unique()}"
+        if self.random.random() < 0.04:
+            return Demand(id_, self.random.choice(('{"table": "left"', '{"table": "left", "where": ""}', "[]")), ())
+        tables = list(PLAIN) if self.random.random() < 0.4 else [self.target(process) or PLAIN[0]]
+        if self.random.random() < 0.25 and len(tables) > 1:  # something else from each
+            parts = [self._delete() for _ in tables]
+            named = [said | {"table": table} for table, (said, _) in zip(tables, parts, strict=True)]
+            body: dict[str, Any] = {"tables": named}
+            matching = [matches for _, matches in parts]
+        else:
+            body, matches = self._delete()
+            body |= {"table": tables[0]} if len(tables) == 1 else {"tables": tables}
+            matching = [matches] * len(tables)
+        modes = [part.get("mode") for part in body.get("tables", ()) if isinstance(part, dict)] or [body.get("mode")]
+        modes *= len(tables) // len(modes)
+        effects = tuple(
+            model.DeletePositions(table, each, id_) if mode else model.Delete(table, each, id_)
+            for table, each, mode in zip(tables, matching, modes, strict=True)
+        )
+        return Demand(id_, json.dumps(body | {"request_id": id_}), effects)
+
+    def _delete(self) -> tuple[dict[str, Any], Matches]:
+        """What to delete, as a message says it and as Python tells it."""
+        kind = self.random.random()
+        if kind < 0.2:
+            keys = [self.random.randrange(KEYS) for _ in range(self.random.randint(1, 3))]
+            return {"keys": keys}, lambda row: row.k in keys
+        if kind < 0.35:
+            values = [self.random.randrange(100) for _ in range(self.random.randint(1, 9))]
+            return {"keys": values, "on": "v"}, lambda row: row.v in values
+        if kind < 0.45:
+            pairs = [[self.random.randrange(KEYS), self.random.randrange(100)] for _ in range(9)]
+            return {"keys": pairs, "on": ["k", "v"]}, lambda row: [row.k, row.v] in pairs
+        where, matches = self.predicate()
+        said: dict[str, Any] = {"where": where}
+        return said | ({"mode": "positions"} if kind > 0.8 else {}), matches

@@ -1,0 +1,95 @@
+"""Who drops files of changes in a history: out of order, overlapping, and delivered at least once."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from datetime import UTC, datetime
+from io import BytesIO
+from typing import Any
+
+from dolmen.commit.statements.sequence import Advance
+from dolmen.format.ingest_properties import CdcSettings, IngestSettings
+from dolmen.ingest.cdc.apply import ingest_changes
+from dolmen.ingest.formats.formats import detect
+from dolmen.transaction_table import TransactionTable
+from dolmen_simulator.actors.writers import KEYS, Worker, World
+from dolmen_simulator.judge import model
+from dolmen_simulator.judge.model import Row
+from dolmen_simulator.world.process import Process
+from dolmen_simulator.world.requests import Request
+
+_SETTINGS = IngestSettings(mode="cdc", cdc=CdcSettings("flat", "v", (), "Op", 10**15))
+"""Nothing is forgotten within a history."""
+
+_LATE = 200
+_TICK = 2
+"""Sequences are times by the history's own clock, of which some fall together; they soon pass what others write."""
+
+_TIES = 0.15
+"""So many changes have key and sequence of one before: two ticks of a source's clock that were one."""
+
+_NAME = "changes.jsonl"
+
+
+class Sent:
+    """Key and sequence of the newest changes that were sent."""
+
+    def __init__(self) -> None:
+        self.newest: list[tuple[int, int]] = []
+
+
+class Feeder(Worker):
+    """A worker whose requests are files of changes, of tables that others write to in their own ways."""
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        super().__init__(world, rng)
+        self._counts = Counter[str]()
+
+    def turn(self, process: Process) -> None:
+        """One batch."""
+        self._counts = process.network.counts
+        super().turn(process)
+
+    def _request(self, name: str) -> Request:
+        """A file of changes, new ones or late ones."""
+        id_ = f"r{self.world.unique()}"
+        late = 0 if self.random.random() < 0.5 else _LATE
+        changes = tuple(self._change(self.random.randint(0, late)) for _ in range(self.random.randint(1, 6)))
+        sent = self.world.shared(Sent)
+        sent.newest = [*sent.newest, *((row.k, row.v or 0) for row, _ in changes)][-8:]
+        body = "".join(json.dumps(_line(row, gone)) + "\n" for row, gone in changes).encode()
+        return Request(model.Changes(name, changes, id_), lambda table: self._ingest(table, id_, body), repr(changes))
+
+    def _change(self, late: int) -> tuple[Row, bool]:
+        k, v = self.random.randrange(KEYS), max(0, self.world.unique() - late) // _TICK
+        newest = self.world.shared(Sent).newest
+        if newest and self.random.random() < _TIES:
+            k, v = self.random.choice(newest)
+        time = None if self.random.random() < 0.5 else self.world.now_us
+        return Row(k, v, self.world.unique(), time), self.random.random() < 0.4
+
+    def _ingest(self, table: TransactionTable, id_: str, body: bytes) -> None:
+        transaction = table._transaction
+        before = len(transaction._statements)
+        done = ingest_changes(
+            transaction,
+            table.name,
+            lambda: BytesIO(body),
+            detect(_NAME),
+            name=_NAME,
+            settings=_SETTINGS,
+            on_bad_row=None,
+            request=id_,
+        )
+        self._counts["changes applied"] += done.upserted + done.deleted
+        self._counts["changes void"] += done.unchanged
+        added = [each for each in transaction._statements[before:] if isinstance(each, Advance)]
+        self._counts["files applied without a look"] += any(advance.above is not None for advance in added)
+        self._counts["files applied after a look"] += any(advance.above is None for advance in added)
+
+
+def _line(row: Row, gone: bool) -> dict[str, Any]:
+    time = None if row.t is None else datetime.fromtimestamp(row.t / 1e6, UTC).replace(tzinfo=None).isoformat()
+    return {"Op": "D", "k": row.k, "v": row.v} if gone else {"Op": "U", **row._asdict(), "t": time}

@@ -1,0 +1,162 @@
+"""Who does much at once in a history: three tables in one commit, tables that no version shows, whole rewrites."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dolmen import mutation
+from dolmen.commit.statements.rows import Overwrite
+from dolmen.errors import ConflictError, TableNotFoundError
+from dolmen.results import Commit
+from dolmen.transaction import Transaction
+from dolmen_simulator.actors.declaring import found
+from dolmen_simulator.actors.writers import PLAIN, TABLES, Actor, add, arrow
+from dolmen_simulator.judge import model
+from dolmen_simulator.judge.effects import SHAPES, Found, Rewrite, UpsertOn
+from dolmen_simulator.judge.model import Effect, Row, Run
+from dolmen_simulator.judge.seen import rows_from
+from dolmen_simulator.world.process import Process
+
+_PASSING = "passing"
+"""A table that is created and dropped by one transaction: no version ever shows it."""
+
+
+class Juggler(Actor):
+    """Transactions over three tables: rows by keys of other columns, by position, and through a table of their own."""
+
+    def turn(self, process: Process) -> None:
+        """One transaction."""
+        names = [name for name in TABLES[:3] if name in process.ledger.states[-1]]
+        if len(names) < 3:
+            return
+        chance = self.random.random()
+        if chance < 0.35:
+            self._all_three(process)
+        elif chance < 0.55:
+            self._on_other_columns(process)
+        elif chance < 0.75:
+            self._through_another(process)
+        elif chance < 0.85:
+            self._anew(process)
+
+    def _all_three(self, process: Process) -> None:
+        """Positions looked up in one, an upsert into it too, an append to another, a read-modify-write of a third."""
+        first, second = self.random.sample(PLAIN, 2)
+        where, matches = self.predicate()
+        upserted, appended, amount, k = self.rows(), self.rows(), self.random.randint(1, 9), self.random.randrange(3)
+        before = self.random.random() < 0.5
+
+        def juggle(transaction: Transaction, run: Run) -> None:
+            steps = ["upsert", "positions"] if before else ["positions", "upsert"]
+            for step in steps:
+                if step == "upsert":
+                    run.effects.append(model.Upsert(first, upserted))
+                    transaction.table(first).upsert(arrow(upserted))
+                else:
+                    run.effects.append(model.DeletePositions(first, matches))
+                    transaction.table(first).delete(where, mode="positions")
+            run.effects.append(model.Append(second, appended))
+            transaction.table(second).append(arrow(appended))
+            u = self.world.unique()
+            run.effects.append(model.Add(TABLES[2], k, amount, u))
+            add(process, transaction, TABLES[2], k, amount, u)
+
+        process.replayed("transaction over three tables", juggle)
+
+    def _on_other_columns(self, process: Process) -> None:
+        """An upsert that goes by a column that is no key."""
+        name, on = self.random.choice(PLAIN), self.random.choice((("v",), ("k", "v"), ("u",)))
+        rows = tuple(row for row in self.rows() if row.v is not None)
+        if rows:
+            effect = UpsertOn(name, rows, on)
+            process.write(f"upsert on {on}", [effect], lambda: process.db.table(name).upsert(arrow(rows), on=on))
+
+    def _through_another(self, process: Process) -> None:
+        """Rows go into a new table, some of them are deleted there, the rest goes on, and the table is gone."""
+        name, rows = self.random.choice(PLAIN), self.rows()
+        where, matches = self.predicate()
+        left = tuple(row for row in rows if not matches(row))
+
+        def call() -> Commit:
+            run = process.begin_run(*([model.Append(name, left)] if left else []))  # nothing is no statement
+            run.operation.about = (name,)
+            with process.db.transaction() as transaction:
+                table = found(transaction, _PASSING, self.random.randrange(len(SHAPES)))
+                table.append(arrow(rows))
+                table.delete(where, mode=self.random.choice(("positions", "tombstone")))
+                transaction.table(name).append(table.to_arrow())
+                transaction.drop_table(_PASSING)
+                return transaction.commit()
+
+        process.write("transaction with a table of its own", [], call)
+
+    def _anew(self, process: Process) -> None:
+        """A table is dropped and created again with rows in it, and another one written to, in one commit."""
+        name, other = self.random.sample(PLAIN, 2)
+        shape, rows, others = self.random.randrange(len(SHAPES)), self.rows(), self.rows()
+        effects: list[Effect] = [
+            model.Drop(name),
+            Found(name, shape=shape),
+            model.Append(name, rows),
+            model.Upsert(other, others),
+        ]
+
+        def call() -> Commit:
+            with process.db.transaction() as transaction:
+                transaction.drop_table(name)
+                found(transaction, name, shape).append(arrow(rows))
+                transaction.table(other).upsert(arrow(others))
+                return transaction.commit()
+
+        if self.random.random() < 0.2:
+            process.write("drop and create with rows", effects, call)
+
+
+class Rewriter(Actor):
+    """Reads whole tables and puts others in their place: what others have done meanwhile must not be lost."""
+
+    def turn(self, process: Process) -> None:
+        """One rewrite, seldom."""
+        name = self.target(process)
+        if name is None or self.random.random() < 0.7:
+            return
+        if self.random.random() < 0.5:
+            process.replayed(f"rewrite {name}", lambda transaction, run: self._rewrite(process, transaction, run, name))
+        else:
+            process.write(f"overwrite {name} since", [], lambda: self._since(process, name), reads=True)
+
+    def _rewrite(self, process: Process, transaction: Transaction, run: Run, name: str) -> None:
+        run.operation.about = (name,)
+        read = rows_from(transaction.table(name).scan().to_arrow())
+        process.saw.rows(name, [row.u for row in read])
+        rows = self._changed(read)
+        run.effects.append(Rewrite(name, rows, force=False, read=tuple(read)))
+        transaction.table(name).overwrite(arrow(rows))
+
+    def _since(self, process: Process, name: str) -> Commit:
+        """An overwrite that says of which version it was made, as Spark's do: what came after it is a conflict."""
+        run, context = process.begin_run(), process.context
+        run.operation.about = (name,)
+        known = process.db.version
+        version = known if name in process.ledger.states[known] else process.db.refresh()
+        if not version:
+            raise TableNotFoundError(f"no table {name!r}: there is no database yet")
+        seen = process.db.at(version=version)
+        read = rows_from(seen.table(name).scan().to_arrow())
+        rows = self._changed(read)
+        run.effects.append(Rewrite(name, rows, force=False, read=tuple(read)))
+        run.base = seen.version
+        process.network.scheduler.pause(self.random.choice((0, 0, 2_000_000)))
+        with process.db.transaction("overwrite") as transaction:
+            own, entry = seen.manifest.table(name), transaction.entry(name)
+            if own.uuid != entry.uuid:
+                raise ConflictError(f"table {name!r} was dropped and created again after version {seen.version}")
+            transaction.begin_upload()
+            written = mutation.append(context, name, entry, arrow(rows), None, transaction.intent)
+            transaction.add(Overwrite(name, entry.uuid, own.epoch, seen.manifest.commit_ts, written.files))
+            return transaction.commit()
+
+    def _changed(self, rows: Sequence[Row]) -> tuple[Row, ...]:
+        """Each row once more, a little different; seldom one of them is left out."""
+        kept = [row for row in rows if self.random.random() < 0.95]
+        return tuple(Row(row.k, None if row.v is None else row.v + 1, self.world.unique(), row.t) for row in kept)

@@ -1,0 +1,162 @@
+"""Who renames tables in a history, beside others who know them by the names that they had: away and back, two that swap
+their names, one that takes another's place, with statements before and after it in the same transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from dolmen.results import Commit
+from dolmen.transaction import Transaction
+from dolmen_simulator.actors.declaring import found
+from dolmen_simulator.actors.hoarding import ELSEWHERE, HOME
+from dolmen_simulator.actors.writers import NAMES, PLAIN, SPARE, TABLES, Blind, add, arrow
+from dolmen_simulator.judge import model
+from dolmen_simulator.judge.effects import SHAPES, Found
+from dolmen_simulator.judge.model import Effect, Run
+from dolmen_simulator.world.process import Process
+
+_BETWEEN = "between"
+"""What one of two tables is called while they swap: no version ever shows it."""
+
+Step: TypeAlias = tuple[Effect, Callable[[Transaction], object]]
+"""A statement, as the model has it and as production code makes it."""
+
+
+class Renamer(Blind):
+    """Gives tables other names."""
+
+    def turn(self, process: Process) -> None:
+        """One commit with a rename in it, or more."""
+        state, chance = process.ledger.states[-1], self.random.random()
+        if not state:
+            process.read(process.db.refresh)  # alone it would wait for ever
+        elif HOME in state or ELSEWHERE in state:
+            self._move(process, *((HOME, ELSEWHERE) if HOME in state else (ELSEWHERE, HOME)))
+        elif chance < 0.25:
+            there = [name for name in (*PLAIN, SPARE) if name in state]
+            free = [name for name in (*PLAIN, SPARE) if name not in state]
+            if there:
+                anywhere = [name for name in NAMES if name != there[0]]
+                self._move(process, there[0], self.random.choice(free or anywhere))
+        elif chance < 0.5:
+            pairs = [
+                (one, other) for one, other in ((*PLAIN,), TABLES[2:], (PLAIN[0], SPARE)) if {one, other} <= {*state}
+            ]
+            if pairs:
+                self._swap(process, *self.random.choice(pairs))
+        elif chance < 0.6:
+            self._rotate(process)
+        elif chance < 0.7:
+            self._promote(process)
+        elif chance < 0.8:
+            self._add_to_renamed(process)
+
+    def _move(self, process: Process, name: str, to: str) -> None:
+        """One rename; or away, and back at once: nothing that others see."""
+        if self.random.random() < 0.8:
+            process.write(f"rename {name} to {to}", [model.Rename(name, to)], lambda: process.db.rename_table(name, to))
+        elif to not in process.ledger.states[-1]:
+            steps = [_renamed(name, to), *self._statements(to), _renamed(to, name)]
+            self._make(process, f"rename {name} to {to} and back", steps)
+
+    def _swap(self, process: Process, one: str, other: str) -> None:
+        """Two tables swap names. What comes before it and what comes after it under one name is about two tables."""
+        steps = [
+            *self._statements(one),
+            _renamed(one, _BETWEEN),
+            _renamed(other, one),
+            *self._statements(one),
+            _renamed(_BETWEEN, other),
+            *self._statements(other),
+        ]
+        self._make(process, f"swap {one} and {other}", steps)
+
+    def _rotate(self, process: Process) -> None:
+        """A table goes out of the way of a new one."""
+        name, shape, state = self.random.choice(PLAIN), self.random.randrange(len(SHAPES)), process.ledger.states[-1]
+        if name not in state or SPARE in state:
+            return
+        steps = [
+            _renamed(name, SPARE),
+            *self._statements(SPARE),
+            (Found(name, shape=shape), lambda transaction: found(transaction, name, shape)),
+            *self._statements(name),
+        ]
+        self._make(process, f"rotate {name}", steps)
+
+    def _promote(self, process: Process) -> None:
+        """A table takes the place of another one, which is dropped."""
+        name, state = self.random.choice(PLAIN), process.ledger.states[-1]
+        if name not in state or SPARE not in state:
+            return
+        steps: list[Step] = [
+            (model.Drop(name), lambda transaction: transaction.drop_table(name)),
+            _renamed(SPARE, name),
+            *self._statements(name),
+        ]
+        self._make(process, f"promote {SPARE} to {name}", steps)
+
+    def _add_to_renamed(self, process: Process) -> None:
+        """Read-modify-write of a row, which is read under the table's new name."""
+        state = process.ledger.states[-1]
+        if SPARE in state or PLAIN[0] not in state:
+            return
+        k, amount, back = self.random.randrange(3), self.random.randint(1, 9), self.random.random() < 0.5
+
+        def rename_and_add(transaction: Transaction, run: Run) -> None:
+            run.effects.append(model.Rename(PLAIN[0], SPARE))
+            transaction.rename_table(PLAIN[0], SPARE)
+            u = self.world.unique()
+            run.effects.append(model.Add(SPARE, k, amount, u))
+            add(process, transaction, SPARE, k, amount, u, before=PLAIN[0])
+            if back:
+                run.effects.append(model.Rename(SPARE, PLAIN[0]))
+                transaction.rename_table(SPARE, PLAIN[0])
+
+        process.replayed(f"rename {PLAIN[0]} and add", rename_and_add)
+
+    def _statements(self, name: str) -> list[Step]:
+        """What is done to a table under that name: often nothing."""
+        if self.random.random() < 0.5:
+            return []
+        if self.random.random() < 0.3:
+            where, matches = self.predicate()
+            return [
+                (
+                    model.DeletePositions(name, matches),
+                    lambda transaction: transaction.table(name).delete(where, mode="positions"),
+                )
+            ]
+        if self.random.random() < 0.2:
+            rows = self.rows()
+            return [
+                (
+                    model.Overwrite(name, rows, force=False),
+                    lambda transaction: transaction.table(name).overwrite(arrow(rows)),
+                )
+            ]
+        effect, apply = self.statement(name)
+        return [(effect, lambda transaction: apply(transaction.table(name)))]
+
+    @staticmethod
+    def _make(process: Process, kind: str, steps: Sequence[Step]) -> None:
+        """All of it in one transaction."""
+
+        def make(transaction: Transaction, run: Run) -> None:
+            for effect, apply in steps:
+                run.effects.append(effect)
+                apply(transaction)
+
+        def block() -> Commit:
+            with process.db.transaction() as transaction:
+                process.making(transaction, process.begin_run(), make)
+                return transaction.commit()
+
+        process.network.counts["transactions with a rename"] += 1
+        looks = any(isinstance(effect, (model.DeletePositions, model.Overwrite)) for effect, _ in steps)
+        process.write(kind, [], block, reads=looks)
+
+
+def _renamed(name: str, to: str) -> Step:
+    return model.Rename(name, to), lambda transaction: transaction.rename_table(name, to)

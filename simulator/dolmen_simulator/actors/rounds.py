@@ -1,0 +1,89 @@
+"""Who looks after a database as functions and people do: whole rounds of maintenance, and looks that change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dolmen.errors import UnknownOutcomeError
+from dolmen.maintenance.deadline import Deadline
+from dolmen.maintenance.run import STEPS, Round
+from dolmen_simulator.actors.upkeep import Upkeep
+from dolmen_simulator.actors.writers import TABLES
+from dolmen_simulator.judge.never import Never, ViolationError
+from dolmen_simulator.world.process import Process
+
+
+class Maintainer(Upkeep):
+    """Whole rounds, as the compact function does them: all tables or some, all steps or some, in the time there is."""
+
+    def turn(self, process: Process) -> None:
+        """One round, seldom: the others do the same step by step."""
+        if not process.ledger.version or self.random.random() < 0.5:
+            return
+        tables = None if self.random.random() < 0.5 else self.random.sample(TABLES, 2)
+        steps = [step for step in STEPS if self.random.random() < 0.7] or STEPS
+        elsewhere = TABLES[:1] if self.random.random() < 0.2 else ()
+        process.network.counts["rounds"] += 1
+        process.upkeep(
+            "maintain",
+            lambda: self._round(
+                process.db.maintain(
+                    tables, steps=steps, compacted_elsewhere=elsewhere, deadline=self._deadline(process)
+                )
+            ),
+            TABLES,
+        )
+
+    def _deadline(self, process: Process) -> Deadline | None:
+        """Often none; else that of a function, whose time runs out under it."""
+        if self.random.random() < 0.5:
+            return None
+        runtime, seconds = process.runtime, self.random.choice((11, 30, 120))
+        end = runtime.monotonic() + seconds
+        return Deadline(runtime, lambda: end - runtime.monotonic())
+
+    @staticmethod
+    def _round(done: Round) -> Round:
+        """Raises one of the failures that a round tells of, for the ledger to judge: what may yet land before all."""
+        errors = [failure.error for failure in done.failures]
+        for error in sorted(errors, key=lambda error: not isinstance(error, UnknownOutcomeError)):
+            raise error
+        return done
+
+
+class Inspector(Upkeep):
+    """Asks what there is to do, and whether all is well. That changes nothing, fails nowhere, and all is well."""
+
+    def turn(self, process: Process) -> None:
+        """One question, seldom."""
+        if not process.ledger.version or self.random.random() < 0.6:
+            return
+        asked = self._verify if self.random.random() < 0.15 else self.random.choice((self._debts, self._rehearse))
+        process.network.counts["inspections"] += 1
+        process.read(lambda: asked(process))
+
+    def _debts(self, process: Process) -> None:
+        debts = process.db.stats(exact=self.random.random() < 0.5)
+        for name, rows in process.ledger.states[debts.version].items():
+            told = debts.tables[name].live_rows  # unresolved tombstones may hide some of them
+            if told < len(rows.rows):
+                raise ViolationError(
+                    Never.LOST, f"version {debts.version} tells of {told} rows in {name!r}, not {len(rows.rows)}"
+                )
+
+    def _rehearse(self, process: Process) -> None:
+        """Rehearsals of background work. The ledger would call a commit by a reader a violation."""
+        rehearsals: list[Callable[[], Any]] = [
+            lambda: process.db.gc(dry_run=True, full=self.random.random() < 0.5),
+            lambda: process.db.compact(dry_run=True),
+            process.db.settings,
+        ]
+        self.random.choice(rehearsals)()
+
+    def _verify(self, process: Process) -> None:
+        deep, every = self.random.random() < 0.3, self.random.random() < 0.3
+        report = process.db.verify(deep=deep, all_versions=every)
+        process.network.counts["databases verified among others"] += 1
+        if report.errors:
+            raise ViolationError(Never.UNREADABLE, f"verify: {'; '.join(map(str, report.errors[:3]))}")

@@ -1,0 +1,204 @@
+"""Who keeps the database fast, small and whole in a history: programs over ``dolmen.maintenance``.
+
+None of them changes a row, but for expiry, and none may stand in anybody's way; the ledger judges what lands, the
+audits read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from dolmen.commit.statements.rows import Write
+from dolmen.maintenance import never
+from dolmen.maintenance.compact.compaction import CompactionOptions, compact
+from dolmen.maintenance.expire import expire_rows
+from dolmen.maintenance.gc.collection import collect
+from dolmen.maintenance.merge import merge_segments
+from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.results import Commit
+from dolmen.transaction import Transaction
+from dolmen.write.data_file import write_data_files
+from dolmen.write.options import WriteOptions
+from dolmen_simulator.actors.writers import NAMES, TABLES, Actor, arrow
+from dolmen_simulator.judge import model
+from dolmen_simulator.judge.model import Row, Run
+from dolmen_simulator.world.network import MINUTE_US
+from dolmen_simulator.world.process import Process
+
+_ONE_FILE = WriteOptions(target_file_bytes=1, run_rows=24)
+
+
+class Upkeep(Actor):
+    """Base of those who do background work."""
+
+    def deadline(self) -> Callable[[], bool]:
+        """Often none; else one that comes after a few questions."""
+        if self.random.random() < 0.6:
+            return never
+        left = [self.random.randint(0, 4)]
+
+        def over() -> bool:
+            left[0] -= 1
+            return left[0] < 0
+
+        return over
+
+
+class Resolver(Upkeep):
+    """Turns tombstones into vectors."""
+
+    def turn(self, process: Process) -> None:
+        """One table."""
+        name = self.target(process, NAMES)
+        if name is None:
+            return
+        budget = 1 if self.random.random() < 0.2 else 1 << 30
+        process.upkeep(
+            "resolve",
+            lambda: resolve(process.context, name, deadline=self.deadline(), budget_bytes=budget),
+            (name,),
+        )
+
+
+class Compactor(Upkeep):
+    """Rewrites files."""
+
+    def turn(self, process: Process) -> None:
+        """One table."""
+        name = self.target(process, NAMES)
+        if name is None:
+            return
+        options = CompactionOptions(
+            target_file_bytes=self.random.choice((None, 6_000, 1 << 20)),
+            growth=self.random.choice((2, 2, 4)),
+            group_bytes=self.random.choice((6_000, 1 << 20)),
+            deleted_share=self.random.choice((0.1, 0.5)),
+        )
+        done = process.upkeep(
+            "compact", lambda: compact(process.context, name, deadline=self.deadline(), options=options), (name,)
+        )
+        process.network.counts["groups dropped"] += done.dropped if done else 0
+
+
+class Merger(Upkeep):
+    """Merges segments."""
+
+    def turn(self, process: Process) -> None:
+        """One run."""
+        process.upkeep("merge", lambda: merge_segments(process.context, deadline=self.deadline()))
+
+
+class Collector(Upkeep):
+    """Removes what nobody needs any more; now and then it looks at all that there is."""
+
+    restless = True
+
+    def turn(self, process: Process) -> None:
+        """One run."""
+        if process.ledger.version:
+            full = self.random.random() < 0.1
+            process.upkeep("gc", lambda: collect(process.context, deadline=self.deadline(), full=full))
+
+
+class Expirer(Upkeep):
+    """Deletes rows that have outlived their table's time to live."""
+
+    def turn(self, process: Process) -> None:
+        """One run."""
+        if process.ledger.version:
+            process.upkeep("expire", lambda: expire_rows(process.context, deadline=self.deadline()), TABLES)
+
+
+class Settler(Actor):
+    """Sets properties: those of the history at its beginning, later now and then others."""
+
+    def turn(self, process: Process) -> None:
+        """One change, seldom."""
+        settings = process.ledger.settings[-1]
+        if not process.ledger.version:
+            return
+        if not settings:
+            self._set(process, "", dict(self.world.settings))
+        elif self.random.random() < 0.04:
+            name = self.random.choice(sorted(settings))
+            self._set(process, "", {name: self.random.choice(self.world.choices[name])})
+        elif self.random.random() < 0.2:
+            table = self.target(process)
+            changes: dict[str, Any] = self.random.choice(
+                (
+                    {"ttl": "t 40m"},
+                    {"ttl": "t 3h"},
+                    {"ttl": None},
+                    {"target_file_bytes": 4_096},
+                    {"ingest_mode": self.random.choice(("upsert", None))},
+                    {"ingest_on_bad_row": self.random.choice(("quarantine", None))},
+                )
+            )
+            if table is not None:
+                self._set(process, table, changes)
+
+    @staticmethod
+    def _set(process: Process, table: str, changes: dict[str, Any]) -> None:
+        call = process.db.set if not table else lambda **said: process.db.table(table).set(**said)
+        process.write(f"set {table} {changes}", [model.Settings(table, changes)], lambda: call(**changes))
+
+
+class Overwriter(Actor):
+    """Replaces all rows of a table, now and then."""
+
+    def turn(self, process: Process) -> None:
+        """One overwrite."""
+        name = self.target(process)
+        if name is None or self.random.random() < 0.5:
+            return
+        rows, force = self.rows(), self.random.random() < 0.3
+
+        def overwrite(transaction: Transaction, run: Run) -> None:
+            run.effects.append(model.Overwrite(name, rows, force))
+            transaction.table(name).overwrite(arrow(rows), force=force)
+
+        def block() -> Commit:
+            with process.db.transaction() as transaction:
+                process.making(transaction, process.begin_run(), overwrite)
+                return transaction.commit()
+
+        process.write(f"overwrite {name}{' by force' if force else ''}", [], block, reads=True)
+
+
+class Loader(Actor):
+    """A long job: one append of many files under an intent, with pauses in which it may be taken for dead."""
+
+    def turn(self, process: Process) -> None:
+        """One load."""
+        name = self.target(process)
+        if name is None or self.random.random() < 0.4:
+            return
+        rows = tuple(row for _ in range(self.random.randint(8, 16)) for row in self.rows())
+        longest_us = self.random.choice((0, 0, MINUTE_US, 40 * MINUTE_US, 150 * MINUTE_US, 300 * MINUTE_US))
+        process.write("load", [model.Append(name, rows)], lambda: self._load(process, name, rows, longest_us))
+
+    def _load(self, process: Process, name: str, rows: tuple[Row, ...], longest_us: int) -> Commit:
+        context, data = process.context, arrow(rows)
+        pause = self.random.randrange(data.num_rows)
+
+        def batches() -> Any:
+            for first in range(0, data.num_rows, 24):
+                yield from data.slice(first, 24).to_batches()
+                if longest_us and first <= pause < first + 24:
+                    process.network.scheduler.pause(self.random.randint(longest_us // 2, longest_us))
+
+        with process.db.transaction("load") as transaction:
+            entry = transaction.entry(name)
+            transaction.begin_upload()
+            intent = transaction.intent()
+            data = data.cast(entry.schema.arrow.remove_metadata())
+            stream = pa.RecordBatchReader.from_batches(data.schema, batches())
+            files = write_data_files(
+                context.store, name, entry, stream, context.runtime, _ONE_FILE, name=intent.name, beat=intent.beat
+            )
+            transaction.add(Write(name, entry.uuid, tuple(files)))
+            process.network.counts["files loaded"] += len(files)
+            return transaction.commit()

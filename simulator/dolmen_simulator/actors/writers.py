@@ -1,0 +1,362 @@
+"""Who writes in a history: plain programs over the public API.
+
+``turn`` does one thing with the process it is given. When the process dies the actor is given another one, and begins
+anew with what it remembers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+
+from dolmen.results import Commit
+from dolmen.transaction import Transaction
+from dolmen.transaction_table import TransactionTable
+from dolmen.write.row_digest import RowDigest, content_digest
+from dolmen_simulator.judge import model
+from dolmen_simulator.judge.model import SCHEMA, Effect, Matches, Row, Run
+from dolmen_simulator.world.process import Process
+from dolmen_simulator.world.requests import Queue, Request
+
+TABLES = ("left", "right", "counters", "ledger")
+PLAIN = TABLES[:2]
+SPARE = "attic"
+"""What a table is called for a while, when it is renamed."""
+
+NAMES = (*TABLES, SPARE)
+KEYS = 12
+
+T = TypeVar("T")
+
+
+class World(Protocol):
+    """What actors share."""
+
+    def shared(self, kind: Callable[[], T]) -> T:
+        """The one instance of this that all actors of a history share, made when first asked for."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of the database in this history."""
+
+    @property
+    def choices(self) -> dict[str, tuple[Any, ...]]:
+        """What they may be."""
+
+    def unique(self) -> int:
+        """A number that was not given out before."""
+
+    @property
+    def now_us(self) -> int:
+        """The time."""
+
+
+class Actor:
+    """Base of all actors.
+
+    Args:
+        rng: its own, for what it does.
+    """
+
+    restless = False
+    """Whether it goes on now and then while the others rest."""
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        self.world, self.random = world, rng
+
+    def turn(self, process: Process) -> None:
+        """Does one thing."""
+        raise NotImplementedError
+
+    def target(self, process: Process, names: tuple[str, ...] = PLAIN) -> str | None:
+        """One of these tables to work on; seldom one that is not there, since that fails too soon to be of interest."""
+        there = [name for name in names if name in process.ledger.states[-1]]
+        if names is PLAIN and SPARE in process.ledger.states[-1]:
+            there.append(SPARE)
+        if self.random.random() < 0.04:
+            return self.random.choice(names)
+        return self.random.choice(there) if there else None
+
+    def rows(self, most: int = 8) -> tuple[Row, ...]:
+        """Some new rows."""
+        return tuple(
+            Row(
+                self.random.randrange(KEYS),
+                None if self.random.random() < 0.1 else self.random.randrange(100),
+                self.world.unique(),
+                None if self.random.random() < 0.1 else self.world.now_us - self.random.randint(0, 4 * 3_600_000_000),
+            )
+            for _ in range(self.random.randint(1, most))
+        )
+
+    def predicate(self) -> tuple[str | dict[str, Any], Matches]:
+        """What to delete, as users say it and as Python tells it."""
+        k, a, b = self.random.randrange(KEYS), self.random.randrange(100), self.random.randrange(100)
+        low, high = min(a, b), max(a, b)
+        choices: list[tuple[str | dict[str, Any], Matches]] = [
+            (f"v >= {low} AND v < {high}", lambda row: row.v is not None and low <= row.v < high),
+            (f"k = {k} AND v > {a}", lambda row: row.k == k and row.v is not None and row.v > a),
+            (f"k BETWEEN {k} AND {k + 2}", lambda row: k <= row.k <= k + 2),
+            (f"k IN ({k}, {k + 3}, {k + 6})", lambda row: row.k in (k, k + 3, k + 6)),
+            (f"v IS NULL OR NOT v < {high}", lambda row: row.v is None or row.v >= high),
+            ({"k": k}, lambda row: row.k == k),
+            ({"k": k, "v": a}, lambda row: row.k == k and row.v == a),
+            ("TRUE", lambda row: True),
+        ]
+        return self.random.choice(choices[:-1] if self.random.random() < 0.8 else choices)
+
+
+def arrow(rows: tuple[Row, ...]) -> pa.Table:
+    """Rows as production code takes them."""
+    return pa.table(list(zip(*rows, strict=True)), schema=SCHEMA) if rows else SCHEMA.empty_table()
+
+
+def digest_of_rows(rows: tuple[Row, ...]) -> str:
+    """What production code finds their digest to be, whatever batches they come in."""
+    digest = RowDigest(SCHEMA)
+    for row in rows:
+        digest.update(arrow((row,)).to_batches()[0])
+    return digest.hexdigest()
+
+
+class Appender(Actor):
+    """Appends to one table."""
+
+    def turn(self, process: Process) -> None:
+        """One append."""
+        name, rows = self.target(process), self.rows()
+        if name is None:
+            return
+        process.write("append", [model.Append(name, rows)], lambda: process.db.table(name).append(arrow(rows)))
+
+
+class Upserter(Actor):
+    """Upserts; keys may stand twice in one call."""
+
+    def turn(self, process: Process) -> None:
+        """One upsert."""
+        name, rows = self.target(process), self.rows()
+        if name is None:
+            return
+        process.write("upsert", [model.Upsert(name, rows)], lambda: process.db.table(name).upsert(arrow(rows)))
+
+
+class Deleter(Actor):
+    """Deletes by predicate and by keys."""
+
+    def turn(self, process: Process) -> None:
+        """One delete."""
+        name = self.target(process, TABLES[:3])
+        if name is None:
+            return
+        if self.random.random() < 0.4:
+            keys = [self.random.randrange(KEYS) for _ in range(self.random.randint(1, 4))]
+            effect: Effect = model.Delete(name, lambda row: row.k in keys)
+            process.write(f"delete keys {keys}", [effect], lambda: process.db.table(name).delete(keys=keys))
+            return
+        where, matches = self.predicate()
+        effect = model.Delete(name, matches)
+        process.write(f"delete {where}", [effect], lambda: process.db.table(name).delete(where))
+
+
+class PositionDeleter(Actor):
+    """Looks rows up and deletes them by position, in files where others do the same."""
+
+    def turn(self, process: Process) -> None:
+        """One delete."""
+        if self.target(process, ("left",)) is None:
+            return
+        low = self.random.randrange(100)
+        where, high = f"v BETWEEN {low} AND {low + 15}", low + 15
+
+        def by_position(transaction: Transaction, run: Run) -> None:
+            run.effects.append(model.DeletePositions("left", lambda row: row.v is not None and low <= row.v <= high))
+            transaction.table("left").delete(where, mode="positions")
+
+        process.replayed(f"delete positions {where}", by_position)
+
+
+class Blind(Actor):
+    """Transactions that read nothing: several statements over two tables, one version."""
+
+    def turn(self, process: Process) -> None:
+        """One transaction."""
+        statements = [self.statement(self.target(process) or PLAIN[0]) for _ in range(self.random.randint(2, 4))]
+
+        message = self.random.choice(("", "", "what was agreed", "Ä" * 128))
+
+        def call() -> Commit:
+            with process.db.transaction(message=message) as transaction:
+                for effect, apply in statements:
+                    apply(transaction.table(effect.table))
+                return transaction.commit()
+
+        process.write("transaction", [effect for effect, _ in statements], call, message=message)
+
+    def statement(self, name: str) -> tuple[Effect, Callable[[TransactionTable], None]]:
+        """What it does to a table, as the model has it and as production code does it."""
+        kind = self.random.random()
+        if kind < 0.4:
+            rows = self.rows()
+            return model.Append(name, rows), lambda table: table.append(arrow(rows))
+        if kind < 0.6:
+            rows = self.rows()
+            return model.Upsert(name, rows), lambda table: table.upsert(arrow(rows))
+        where, matches = self.predicate()
+        return model.Delete(name, matches), lambda table: table.delete(where)
+
+
+class Counter(Actor):
+    """Read-modify-write: adds to a row; what it read stands in no statement, only in the new value."""
+
+    def turn(self, process: Process) -> None:
+        """One increment."""
+        if self.target(process, TABLES[2:3]) is None:
+            return
+        k, amount = self.random.randrange(3), self.random.randint(1, 9)
+        if self.random.random() < 0.1:  # nothing but a delete: whoever adds meanwhile starts anew
+            effect = model.Delete("counters", lambda row: row.k == k)
+            process.write(f"counter {k} ends", [effect], lambda: process.db.table("counters").delete({"k": k}))
+            return
+
+        def increment(transaction: Transaction, run: Run) -> None:
+            u = self.world.unique()
+            run.effects.append(model.Add("counters", k, amount, u))
+            add(process, transaction, "counters", k, amount, u)
+
+        if self.random.random() < 0.8:
+            process.replayed(f"counter {k} += {amount}", increment)
+            return
+
+        def block() -> Commit:
+            with process.db.transaction() as transaction:
+                process.making(transaction, process.begin_run(), increment)
+                return transaction.commit()
+
+        process.write(f"counter {k} += {amount} once", [], block, reads=True)
+
+
+class Transferrer(Actor):
+    """Read-modify-write over two tables, which never shows by half."""
+
+    def turn(self, process: Process) -> None:
+        """One transfer."""
+        if self.target(process, TABLES[2:3]) is None or self.target(process, TABLES[3:]) is None:
+            return
+        k, amount = self.random.randrange(3), self.random.randint(1, 9)
+        parts = [("counters", -amount), ("ledger", amount)]
+        self.random.shuffle(parts)
+
+        def transfer(transaction: Transaction, run: Run) -> None:
+            for name, change in parts:
+                u = self.world.unique()
+                run.effects.append(model.Add(name, k, change, u))
+                add(process, transaction, name, k, change, u)
+
+        process.replayed(f"transfer {amount} of {k}", transfer)
+
+
+class Inserter(Actor):
+    """Read-modify-write that only adds: appends a row unless its key is there."""
+
+    def turn(self, process: Process) -> None:
+        """One insert."""
+        if self.target(process, ("right",)) is None:
+            return
+        row = Row(self.random.randrange(KEYS), self.random.randrange(100), self.world.unique(), None)
+
+        def insert(transaction: Transaction, run: Run) -> None:
+            run.effects.append(model.AppendIfAbsent("right", row))
+            table = transaction.table("right")
+            if not table.count({"k": row.k}):
+                process.saw.rows("right", (), row.k)
+                table.append(arrow((row,)))
+
+        process.replayed(f"insert {row}", insert)
+
+
+def add(
+    process: Process, transaction: Transaction, name: str, k: int, amount: int, u: int, before: str | None = None
+) -> None:
+    """Reads a row and writes it back with ``amount`` more.
+
+    Args:
+        before: what the table is called in the version that the transaction is made on, if that is another name.
+    """
+    table = transaction.table(name)
+    old = table.scan(columns=["u", "v"], where={"k": k}).to_arrow()
+    process.saw.rows(before or name, old["u"].to_pylist(), k)
+    table.upsert(arrow((Row(k, sum(value or 0 for value in old["v"].to_pylist()) + amount, u),)))
+
+
+class Requests(Queue[Request]):
+    """What workers take their batches from."""
+
+
+class Worker(Actor):
+    """Takes batches of requests from the queue, as functions do, and applies each batch in one commit."""
+
+    def turn(self, process: Process) -> None:
+        """One batch."""
+        queue = self.world.shared(Requests)
+        if queue.wants_more and self.random.random() < 0.8:
+            for _ in range(self.random.randint(1, 3)):
+                queue.send(self._request(self.target(process) or PLAIN[0]))
+        requests = queue.receive(self.random)
+        if not requests:
+            return
+        ids = {request.id: request.digest for request in requests}
+        effects: list[Effect] = [request.effect for request in requests]
+
+        def apply(transaction: Transaction, run: Run) -> None:
+            run.effects = effects
+            for request in requests:
+                if not request.tells_itself:
+                    transaction.bind(request.id, request.digest)
+                request.apply(transaction.table(request.effect.table))
+
+        def block() -> Commit:
+            with process.db.transaction() as transaction:
+                process.making(transaction, process.begin_run(), apply)
+                return transaction.commit()
+
+        kind = f"batch {' '.join(ids)}"
+        if (
+            any(isinstance(effect, (model.DeletePositions, model.Changes)) for effect in effects)
+            or self.random.random() < 0.3
+        ):
+            done = process.replayed(kind, apply, ids)
+        else:
+            done = process.write(kind, effects, block, digests=ids)
+        queue.answered(requests, done)
+
+    def _request(self, name: str) -> Request:
+        id_, kind = f"r{self.world.unique()}", self.random.random()
+        if kind < 0.7:
+            return self._rows_request(name, id_, upserts=kind >= 0.5)
+        where, matches = self.predicate()
+        if kind < 0.85:
+            return Request(model.Delete(name, matches, id_), lambda table: table.delete(where, request=id_), str(where))
+        return Request(
+            model.DeletePositions(name, matches, id_),
+            lambda table: table.delete(where, mode="positions", request=id_),
+            f"{where} by position",
+        )
+
+    def _rows_request(self, name: str, id_: str, *, upserts: bool) -> Request:
+        rows = self.rows()
+
+        def other() -> Request:
+            """Other rows."""
+            return self._rows_request(name, id_, upserts=upserts)
+
+        if upserts:
+            said = content_digest("upsert", name, ["k"], digest_of_rows(rows))
+            effect: Effect = model.Upsert(name, rows, id_)
+            return Request(effect, lambda table: table.upsert(arrow(rows), request=id_), said, True, other)
+        said = content_digest("append", name, None, digest_of_rows(rows))
+        effect = model.Append(name, rows, id_)
+        return Request(effect, lambda table: table.append(arrow(rows), request=id_), said, True, other)

@@ -1,0 +1,1 @@
+"""Every interleaving of two calls, with one fault at every point."""

@@ -1,0 +1,1 @@
+"""What must hold: a model in plain Python, a ledger of what was committed, and the checks between them."""

@@ -1,0 +1,73 @@
+"""For which errors there is a reason: what must have happened meanwhile for a call to be told so."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from dolmen.errors import (
+    AppliedIdError,
+    ConflictError,
+    StaleWriterError,
+    StoreUnavailableError,
+    TableExistsError,
+    TableNotFoundError,
+    VersionExpiredError,
+)
+from dolmen_simulator.judge.following import names_asked
+from dolmen_simulator.judge.model import Changes, Operation, Run
+from dolmen_simulator.judge.retention import JITTER_US
+
+if TYPE_CHECKING:
+    from dolmen_simulator.judge.ledger import Ledger
+
+
+def justified(ledger: Ledger, operation: Operation, run: Run | None, error: BaseException) -> bool:
+    """Whether something happened during an operation for which it may raise this, having committed nothing."""
+    during = range(operation.began, ledger.version + 1)
+    # A call may be made on the version that its process knew: it is told to open the table anew.
+    known = range(operation.known, ledger.version + 1)
+    asked = names_asked(run.effects if run else ())
+    names = asked.needed.union(operation.about) if run else frozenset[str]()
+    match error:
+        case TableNotFoundError():
+            return any(name not in ledger.states[version] for version in during for name in names)
+        case TableExistsError():
+            taken = any(name in ledger.states[version] for version in during for name in asked.free)
+            changes = any(isinstance(effect, Changes) for effect in run.effects) if run else False
+            # The first file of changes creates a memory: of which the name may be taken, though no user's table has it.
+            return taken or (changes and _called_otherwise(ledger, known, names)) or _remembers(ledger, during, names)
+        case AppliedIdError():
+            return any(ledger.digests.get(id_, digest) != digest for id_, digest in operation.digests.items())
+        case ConflictError():
+            overtaken = (operation.reads or operation.upkeep) and ledger.version > min(operation.began, operation.known)
+            return not operation.replays and (overtaken or _called_otherwise(ledger, known, names))
+        case StaleWriterError():
+            newest = ledger.retention.newest
+            assert newest is not None
+            revoked = any(at >= operation.began for at in ledger.retention.revoked.values())
+            return revoked or newest.manifest.orphan_cutoff + JITTER_US >= operation.began_us
+        case VersionExpiredError():
+            return operation.reading < ledger.retention.horizon
+        case StoreUnavailableError():
+            return operation.faults > 0
+    return False
+
+
+def _called_otherwise(ledger: Ledger, versions: Iterable[int], names: Collection[str]) -> bool:
+    """Whether one of the names was another table's meanwhile, or one of the tables was called otherwise."""
+    states = [ledger.states[version] for version in versions]
+    tables = {state[name].identity for state in states for name in names if name in state}
+    called = {
+        (name, rows.identity)
+        for state in states
+        for name, rows in state.items()
+        if name in names or rows.identity in tables
+    }
+    return len(called) > min(len(tables), len({name for name, _ in called}))
+
+
+def _remembers(ledger: Ledger, versions: Iterable[int], names: Collection[str]) -> bool:
+    """Whether another file of changes was applied to one of the tables: the first one creates the memory."""
+    runs = (ledger.chain[version].run for version in versions)
+    return any(isinstance(effect, Changes) and effect.table in names for run in runs if run for effect in run.effects)

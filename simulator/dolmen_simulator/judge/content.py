@@ -1,0 +1,185 @@
+"""The rows of a version, worked out from its objects apart from the code under test.
+
+One rule says which rows a table has: a tombstone hides what it matches in files that it is newer than, a vector hides
+its positions. Here it stands once more, in plain Python over rows that pyarrow reads and bitmaps that pyroaring reads.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyroaring import BitMap
+
+from dolmen.store.memory import MemoryBucket
+from dolmen_simulator.judge.stored import Blob, File, TableView, Tombstone, Vector
+
+COMMIT_TS = "_commit_ts"
+
+Values: TypeAlias = dict[int, Any]
+"""A row: values by column id. Times are microseconds."""
+
+Truth: TypeAlias = bool | None
+
+
+class StoredRow(NamedTuple):
+    """A row that a version shows.
+
+    Args:
+        values: in the order of the file's columns.
+        ts: its commit timestamp.
+    """
+
+    values: tuple[Any, ...]
+    ts: int
+
+
+class _Data(NamedTuple):
+    """A data file: its rows as tuples, the same by column ids, and their commit timestamps if it has them."""
+
+    rows: list[tuple[Any, ...]]
+    values: list[Values]
+    timestamps: list[int] | None
+
+
+class Content:
+    """Tells what tables hold. What it has worked out of immutable objects it keeps.
+
+    Args:
+        bucket: looked into without going through any store.
+    """
+
+    def __init__(self, bucket: MemoryBucket) -> None:
+        self._bucket = bucket
+        self._data: dict[str, _Data] = {}
+        self._matched: dict[tuple[Blob, str], frozenset[int]] = {}
+        self._tests: dict[Blob, Callable[[Values], bool]] = {}
+        self._shown: dict[str, tuple[Any, tuple[StoredRow, ...]]] = {}
+
+    def rows(self, table: TableView) -> list[StoredRow]:
+        """The table's rows, in no order. KeyError names an object that is missing."""
+        times = [tombstone.ts for tombstone in table.tombstones]
+        rows: list[StoredRow] = []
+        for file in table.files:
+            newer = table.tombstones[bisect.bisect_right(times, file.applied_through) :]
+            rows += self._of_file(file, newer)
+        return rows
+
+    def positions(self, vector: Vector) -> set[int]:
+        """Deleted positions. KeyError names an object that is missing."""
+        return set(BitMap.deserialize(self._bytes(vector)))
+
+    def _of_file(self, file: File, newer: tuple[Tombstone, ...]) -> tuple[StoredRow, ...]:
+        key = file.row_ts, file.vector, tuple(tombstone.blob for tombstone in newer)
+        known = self._shown.get(file.path)
+        if known is not None and known[0] == key:
+            return known[1]
+        data = self._read(file.path)
+        gone = self.positions(file.vector) if file.vector else set()
+        gone = gone.union(*(self._matches(tombstone, file.path) for tombstone in newer))
+        timestamps = data.timestamps or [file.row_ts or 0] * len(data.rows)
+        shown = tuple(StoredRow(row, timestamps[index]) for index, row in enumerate(data.rows) if index not in gone)
+        self._shown[file.path] = key, shown
+        return shown
+
+    def _matches(self, tombstone: Tombstone, path: str) -> frozenset[int]:
+        """Positions of a file's rows that a tombstone matches."""
+        key = tombstone.blob, path
+        if key not in self._matched:
+            test = self._tests.get(tombstone.blob)
+            if test is None:
+                test = self._tests[tombstone.blob] = self._test(tombstone)
+            self._matched[key] = frozenset(i for i, row in enumerate(self._read(path).values) if test(row))
+        return self._matched[key]
+
+    def _test(self, tombstone: Tombstone) -> Callable[[Values], bool]:
+        if tombstone.kind == "where":
+            truth = compiled(tombstone.predicate or msgspec.json.decode(self._bytes(tombstone.blob)))
+            return lambda row: truth(row) is True
+        columns = tombstone.columns
+        if tombstone.values is not None:
+            keys = set(zip(*tombstone.values, strict=True))
+        else:
+            table = pq.ParquetFile(pa.BufferReader(self._bytes(tombstone.blob))).read(use_threads=False)
+            keys = set(zip(*(_plain(table[str(column)]) for column in columns), strict=True))
+        return lambda row: tuple(row.get(column) for column in columns) in keys
+
+    def _read(self, path: str) -> _Data:
+        if path not in self._data:
+            table = pq.ParquetFile(pa.BufferReader(self._bucket.objects[path].body)).read(use_threads=False)
+            timestamps = table[COMMIT_TS].to_pylist() if COMMIT_TS in table.column_names else None
+            columns = {
+                int(field.metadata[b"PARQUET:field_id"]): _plain(table[field.name])
+                for field in table.schema
+                if field.name != COMMIT_TS
+            }
+            rows = list(zip(*columns.values(), strict=True))
+            values = [dict(zip(columns, row, strict=True)) for row in rows]
+            self._data[path] = _Data(rows, values, timestamps)
+        return self._data[path]
+
+    def _bytes(self, place: Blob | Vector) -> bytes:
+        return self._bucket.objects[place.object].body[place.offset : place.offset + place.length]
+
+
+def _plain(column: pa.ChunkedArray) -> list[Any]:
+    plain: list[Any] = (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+    return plain
+
+
+# ---- predicates ------------------------------------------------------------------------------------------------------
+
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": lambda a, b: a == b,
+    "<>": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+
+
+def compiled(node: dict[str, Any]) -> Callable[[Values], Truth]:
+    """A predicate's JSON as a function of a row: TRUE, FALSE or NULL. Integers and times only: all that histories
+    have."""
+    match node["kind"]:
+        case "constant":
+            value = node["value"]
+            return lambda row: value
+        case "compare":
+            return _compare(node)
+        case "in":
+            column, values, null = node["column"]["id"], frozenset(node["values"]), node.get("null", False)
+            return lambda row: None if row.get(column) is None else row[column] in values or (None if null else False)
+        case "is_null":
+            column = node["column"]["id"]
+            return lambda row: row.get(column) is None
+        case "not":
+            arg = compiled(node["arg"])
+            return lambda row: None if (truth := arg(row)) is None else not truth
+        case "and" | "or":
+            args, decides = [compiled(arg) for arg in node["args"]], node["kind"] == "or"
+            return lambda row: _combined([arg(row) for arg in args], decides)
+    raise NotImplementedError(f"predicates of kind {node['kind']!r} are not among those that histories have")
+
+
+def _compare(node: dict[str, Any]) -> Callable[[Values], Truth]:
+    compare, left, right = _COMPARISONS[node["op"]], node["left"]["id"], node["right"]
+    literal = right["kind"] == "literal"
+
+    def truth(row: Values) -> Truth:
+        a, b = row.get(left), right["value"] if literal else row.get(right["id"])
+        return None if a is None or b is None else compare(a, b)
+
+    return truth
+
+
+def _combined(truths: list[Truth], decides: bool) -> Truth:
+    """AND and OR: one value decides, NULL keeps it open."""
+    if decides in truths:
+        return decides
+    return None if None in truths else not decides

@@ -1,0 +1,97 @@
+"""More statements than ``model`` has: those that put the model's own together, and those that choose among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from dolmen_simulator.judge.model import SCHEMA, Append, Create, Overwrite, Row, Rows, State, Upsert, rows_of
+from dolmen_simulator.judge.never import Never, ViolationError
+
+
+class Shape(NamedTuple):
+    """How a table stores the columns that all tables have."""
+
+    schema: pa.Schema
+    sort_key: tuple[str, ...] = ()
+
+
+def _narrow(*names: str) -> pa.Schema:
+    return pa.schema([field.with_type(pa.int32()) if field.name in names else field for field in SCHEMA])
+
+
+SHAPES = (
+    Shape(SCHEMA),
+    Shape(_narrow("v"), ("v",)),
+    Shape(_narrow("k"), ("k", "v")),
+    Shape(_narrow("k", "v"), ("t",)),
+)
+"""A table that is created anew may have another one than before."""
+
+
+@dataclass(frozen=True)
+class Found(Create):
+    """Creates the table, empty, in this shape and with these settings."""
+
+    shape: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def apply(self, state: State, seen: State, version: int) -> None:
+        """See Effect."""
+        super().apply(state, seen, version)
+        state[self.table] = seen[self.table] = Rows(
+            version, (), 0, dict(self.settings), shape=self.shape, created_as=self.table
+        )
+
+
+@dataclass(frozen=True)
+class UpsertOn:
+    """An upsert that goes by other columns than the primary key."""
+
+    table: str
+    rows: tuple[Row, ...]
+    on: tuple[str, ...]
+    request: str | None = None
+
+    def apply(self, state: State, seen: State, version: int) -> None:
+        """See Effect."""
+        new = {self._key(row): row for row in self.rows}
+        for each in (state, seen):
+            if each is state or self.table in each:
+                old = rows_of(each, self.table)
+                kept = tuple(row for row in old.rows if self._key(row) not in new)
+                each[self.table] = old._replace(rows=(*kept, *new.values()), writes=old.writes + 1)
+
+    def _key(self, row: Row) -> tuple[Any, ...]:
+        return tuple(getattr(row, name) for name in self.on)
+
+
+@dataclass(frozen=True)
+class Rewrite(Overwrite):
+    """Read-modify-write of a whole table: puts ``rows`` in the place of those that it ``read``."""
+
+    read: tuple[Row, ...] = ()
+
+    def apply(self, state: State, seen: State, version: int) -> None:
+        """See Effect."""
+        if wrong := set(self.read) ^ set(rows_of(seen, self.table).rows):
+            raise ViolationError(Never.HALF, f"version {version} was made of {self.table!r} with {sorted(wrong)} wrong")
+        super().apply(state, seen, version)
+
+
+@dataclass(frozen=True)
+class Ingest:
+    """The good rows of a dropped file, in the way that their table had when it was looked at."""
+
+    table: str
+    rows: tuple[Row, ...]
+    request: str | None = None
+
+    def apply(self, state: State, seen: State, version: int) -> None:
+        """See Effect."""
+        upserts = rows_of(seen, self.table).settings.get("ingest_mode") == "upsert"
+        kind = Upsert if upserts else Append
+        kind(self.table, self.rows).apply(state, seen, version)

@@ -1,0 +1,369 @@
+"""Whether recorded transactions were isolated from each other as snapshots promise, told by the values they saw alone.
+
+Each written row has a number of its own, so what a read returned says which commits it saw (the one that wrote each
+row: a dependency, wr) and which it did not see (the one that removed a row, or wrote one that is missing: an
+anti-dependency, rw). Commits overwrite one pointer, so that their order is known (ww). Adya's phenomena are cycles of
+such edges; snapshot isolation forbids those in which no two anti-dependencies are neighbours.
+
+Here no cycle has to be searched for. Since the order of commits is total, every forbidden cycle holds a transaction
+that must have begun AFTER some commit (whose rows it saw, or whose rows it replaced, or which its own process had been
+told of) and BEFORE one that is not later (whose rows it missed, or its own). So each transaction has versions that it
+can't be older than, versions that it can't be as new as, and the history is isolated if and only if the first are all
+below the second. Two that contradict each other are the cycle: they make the story.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import chain
+from typing import NamedTuple
+
+from dolmen_simulator.judge.never import Never, ViolationError
+
+_MASK = (1 << 64) - 1
+_FOREVER = 1 << 62
+
+
+class Anomaly(Enum):
+    """What isolation forbids; Adya's names where there are any."""
+
+    DIRTY_WRITE = "dirty write (G0): the writes of one transaction belong to several commits"
+    ABORTED_READ = "aborted read (G1a): a row that no commit holds was seen"
+    INTERMEDIATE_READ = "intermediate read (G1b): a row was seen that its own transaction had replaced"
+    CIRCULAR = "circular information flow (G1c): a transaction saw what was committed after it"
+    READ_SKEW = "read skew (G-single): a part of one commit was seen, and a part not"
+    LOST_UPDATE = "lost update (G-single): a transaction replaced what it had not seen"
+    NO_SNAPSHOT = "no snapshot (G-SI): a commit was seen, and an earlier one not"
+    OWN_WRITES = "read your writes: a process did not see what it had been told was committed"
+    BACKWARDS = "monotonic reads: a process saw an older version than before"
+    STALE = "stale read: what was committed before a read of the newest version began was not seen"
+    FUTURE = "a read saw what was committed after it had ended"
+    OTHER_VERSION = "a read of one version saw another"
+
+
+class Life(NamedTuple):
+    """A row under one name of its table: its key, the version that wrote or brought it there, and the one that removed
+    it or took it away, if any did. A table that is renamed takes its rows from one name to another."""
+
+    table: str
+    key: int
+    born: int
+    died: int | None = None
+
+
+class Read(NamedTuple):
+    """What a read saw: all rows of a table, or with ``key`` those with that key."""
+
+    table: str
+    rows: frozenset[int]
+    key: int | None = None
+
+
+@dataclass
+class Transaction:
+    """A transaction, or a call that only reads, as its process saw it.
+
+    Args:
+        what: for people.
+        session: the process; transactions of one do not overlap, and each sees what those before it saw.
+        began_us, ended_us: when.
+        reads: what it saw before it wrote to the same table.
+        writes: rows that it wrote, with the version that they should be of; None: of none.
+        landed: its version.
+        acknowledged: its process was told so.
+        at: the version that it asked for; then it is in no order with its session.
+        fresh: it asked for the newest version.
+    """
+
+    what: str
+    session: str
+    began_us: int
+    ended_us: int
+    reads: list[Read] = field(default_factory=list)
+    writes: Mapping[int, int | None] = field(default_factory=dict)
+    landed: int | None = None
+    acknowledged: bool = False
+    at: int | None = None
+    fresh: bool = False
+
+
+@dataclass
+class History:
+    """What was recorded.
+
+    Args:
+        landings: by version from 1 on, when it landed and what it was.
+        lives: by row, one after the other.
+    """
+
+    landings: Sequence[tuple[int, str]]
+    lives: Mapping[int, Sequence[Life]]
+    transactions: Sequence[Transaction]
+
+
+class Found(NamedTuple):
+    """An anomaly, and how it came about."""
+
+    anomaly: Anomaly
+    story: str
+
+
+class _Bound(NamedTuple):
+    """Why a transaction saw a version (or did not)."""
+
+    version: int
+    kind: str
+    why: str
+
+
+_Span = tuple[int, int]
+
+
+def check(history: History) -> None:
+    """Raises ViolationError that tells the first anomaly as a story."""
+    if (found := find(history)) is not None:
+        raise ViolationError(Never.HALF, f"{found.anomaly.value}\n{found.story}")
+
+
+def find(history: History) -> Found | None:
+    """The first anomaly, in the order in which transactions began; None if there is none."""
+    return next(_Search(history).anomalies(), None)
+
+
+class _Search:
+    """Looks through a history once."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._landed_us = [us for us, _ in history.landings]
+        self._numbers = {row: _hash(row) for row in history.lives}
+        self._changes, self._spans = _spans(history.lives, self._numbers)
+        self._seen: dict[str, _Bound] = {}
+        self._by_version: dict[int, list[Life]] = defaultdict(list)
+        for life in chain.from_iterable(history.lives.values()):
+            self._by_version[life.born].append(life)
+            if life.died is not None:
+                self._by_version[life.died].append(life)
+
+    def anomalies(self) -> Iterator[Found]:
+        written = {row: each for each in self._history.transactions for row in each.writes}
+        for each in sorted(self._history.transactions, key=lambda each: (each.began_us, each.ended_us)):
+            yield from self._writes(each)
+            yield from self._strangers(each, written)
+            yield from self._contradiction(each)
+
+    # ---- rows that should not be there at all ------------------------------------------------------------------------
+
+    def _writes(self, each: Transaction) -> Iterator[Found]:
+        for row, version in each.writes.items():
+            lives = self._history.lives.get(row)
+            if lives is not None and lives[0].born != version:
+                told = f"version {version}" if version else "no commit"
+                yield Found(
+                    Anomaly.DIRTY_WRITE,
+                    f"  {each.what} is {told}\n  row {row}, which it wrote, belongs to {self._name(lives[0].born)}",
+                )
+
+    def _strangers(self, each: Transaction, written: Mapping[int, Transaction]) -> Iterator[Found]:
+        for read in each.reads:
+            for row in sorted(read.rows - self._history.lives.keys()):
+                writer = written.get(row)
+                landed = writer is not None and writer.writes[row] is not None
+                yield Found(
+                    Anomaly.INTERMEDIATE_READ if landed else Anomaly.ABORTED_READ,
+                    f"  {each.what} saw row {row} of {read.table!r}\n"
+                    f"  it was written by {writer.what if writer else 'nobody'}, and stands in no version",
+                )
+
+    def _sum(self, rows: frozenset[int]) -> int:
+        """What a set of rows is known by; -1 if there is one that no version holds."""
+        try:
+            return sum(map(self._numbers.__getitem__, rows)) & _MASK
+        except KeyError:
+            return -1
+
+    # ---- what it saw, and what it did not ----------------------------------------------------------------------------
+
+    def _contradiction(self, each: Transaction) -> Iterator[Found]:
+        least, most = list(self._after(each)), list(self._before(each))
+        known = [self._spans.get(read[::2], {0: [(0, _FOREVER)]}).get(self._sum(read.rows)) for read in each.reads]
+        low, high = max((b.version for b in least), default=0), min((b.version for b in most), default=_FOREVER)
+        if low < high and all(known):
+            common = _common([spans for spans in known if spans])
+            fitting = next((span for span in common if span[0] < high and span[1] > low), None)
+            if fitting is not None:
+                self._remember(each, max(fitting[0], low))
+                return
+        for read, spans in zip(each.reads, known, strict=True):
+            if spans:
+                first, end = next((span for span in reversed(spans) if span[0] < high), spans[-1])
+                least.append(_Bound(first, "wr", f"saw {_about(read)} as {self._name(first)} left it"))
+                if end < _FOREVER:
+                    most.append(_Bound(end, "rw", f"saw {_about(read)} as it was before {self._name(end)}"))
+            else:
+                self._by_row(read, least, most)
+        after = max(least, key=lambda bound: bound.version, default=_Bound(0, "", ""))
+        before = min(most, key=lambda bound: bound.version, default=_Bound(_FOREVER, "", ""))
+        if after.version < before.version:
+            for read, spans in zip(each.reads, known, strict=True):
+                if spans is None and read.rows <= self._history.lives.keys():  # they have been elsewhere in between
+                    yield Found(Anomaly.READ_SKEW, f"  {each.what} saw {_about(read)} as no version left it")
+            return
+        story = [f"  {each.what} {after.why}", f"  {each.what} {before.why}"]
+        if after.version > before.version:
+            story.append(f"  {self._name(before.version)} was before {self._name(after.version)}")
+        yield Found(_named(after, before), "\n".join(story))
+
+    def _after(self, each: Transaction) -> Iterator[_Bound]:
+        """What it must have seen, whatever its reads say."""
+        if each.at is not None:
+            yield _Bound(each.at, "at", f"asked for version {each.at}")
+            return
+        if (seen := self._seen.get(each.session)) is not None:
+            yield seen
+        if each.fresh and (version := bisect_left(self._landed_us, each.began_us)):
+            yield _Bound(version, "fresh", f"began after {self._name(version)} had landed, and asked for the newest")
+        if each.landed is not None:
+            for read in each.reads:
+                yield from self._replaced(each.landed, read)
+
+    def _before(self, each: Transaction) -> Iterator[_Bound]:
+        """What it can't have seen, whatever its reads say."""
+        if each.at is not None:
+            yield _Bound(each.at + 1, "at", f"asked for version {each.at}")
+        if each.landed is not None:
+            yield _Bound(each.landed, "own", f"is itself {self._name(each.landed)}")
+        if (version := bisect_right(self._landed_us, each.ended_us) + 1) <= len(self._landed_us):
+            yield _Bound(version, "future", f"had ended before {self._name(version)} landed")
+
+    def _replaced(self, landed: int, read: Read) -> Iterator[_Bound]:
+        """The last commit that wrote one of the rows that this one read and wrote anew."""
+        keys = {life.key for life in self._by_version[landed] if life.table == read.table}
+        for key in keys if read.key is None else keys & {read.key}:
+            changes = self._changes[read.table, key]
+            place = bisect_left(changes, landed)
+            if place:
+                last = changes[place - 1]
+                yield _Bound(
+                    last, "ww", f"replaced rows with key {key} of {read.table!r} as {self._name(last)} left them"
+                )
+
+    def _by_row(self, read: Read, least: list[_Bound], most: list[_Bound]) -> None:
+        """Of a read that saw what no version ever was: what each row says of it."""
+        lives, seen = self._history.lives, 0
+        for row in sorted(read.rows & lives.keys()):
+            life = _told_of(lives[row], read.table)
+            if life.table != read.table or read.key not in (None, life.key):
+                most.append(_Bound(0, "rw", f"saw row {row} in {_about(read)}, which is of {life.table!r} {life.key}"))
+            least.append(
+                _Bound(life.born, "wr", f"saw row {row} of {read.table!r}, written by {self._name(life.born)}")
+            )
+            if life.died is not None:
+                most.append(
+                    _Bound(life.died, "rw", f"saw row {row} of {read.table!r}, which {self._name(life.died)} removed")
+                )
+            seen = max(seen, life.born)
+        for row, all_lives in lives.items():
+            life = _told_of(all_lives, read.table)
+            inside = life.table == read.table and read.key in (None, life.key) and row not in read.rows
+            if inside and life.born <= seen and (life.died is None or life.died > seen):
+                most.append(
+                    _Bound(
+                        life.born, "rw", f"did not see row {row} of {read.table!r}, written by {self._name(life.born)}"
+                    )
+                )
+
+    def _remember(self, each: Transaction, version: int) -> None:
+        """What its process has seen, and must see from now on."""
+        if each.at is not None:
+            return
+        bound = _Bound(
+            version, "session", f"came after {each.what} in its process, which had seen {self._name(version)}"
+        )
+        if each.landed is not None and each.acknowledged:
+            why = f"came after {each.what} in its process, which was told of {self._name(each.landed)}"
+            bound = _Bound(each.landed, "told", why)
+        if (known := self._seen.get(each.session)) is None or bound.version > known.version:
+            self._seen[each.session] = bound
+
+    def _name(self, version: int) -> str:
+        if not 0 < version <= len(self._history.landings):
+            return f"version {version}"
+        return f"version {version} ({self._history.landings[version - 1][1]})"
+
+
+def _named(after: _Bound, before: _Bound) -> Anomaly:
+    if "at" in (after.kind, before.kind):
+        return Anomaly.OTHER_VERSION
+    if after.kind in (named := {"told": Anomaly.OWN_WRITES, "session": Anomaly.BACKWARDS, "fresh": Anomaly.STALE}):
+        return named[after.kind]
+    if before.kind == "future":
+        return Anomaly.FUTURE
+    if before.kind == "own":
+        return Anomaly.CIRCULAR
+    if after.kind == "ww":
+        return Anomaly.LOST_UPDATE
+    return Anomaly.READ_SKEW if after.version == before.version else Anomaly.NO_SNAPSHOT
+
+
+def _told_of(lives: Sequence[Life], table: str) -> Life:
+    """A row's life under that name of its table; its first one if it has had none. What is between two is left out."""
+    own = [life for life in lives if life.table == table]
+    return own[0]._replace(died=own[-1].died) if own else lives[0]
+
+
+def _about(read: Read) -> str:
+    return repr(read.table) if read.key is None else f"rows with key {read.key} of {read.table!r}"
+
+
+# ---- what a table, and each of its keys, held when -------------------------------------------------------------------
+
+_Place = tuple[str, int | None]
+
+
+def _spans(
+    lives: Mapping[int, Sequence[Life]], numbers: Mapping[int, int]
+) -> tuple[dict[_Place, list[int]], dict[_Place, dict[int, list[_Span]]]]:
+    """By table and key (None: the whole table) the versions that changed it, and by the sum of its rows when that held.
+
+    A set of rows is known by the sum of their hashes, 64 bits wide: comparing it takes no longer than hashing.
+    """
+    events: dict[_Place, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for row, (table, key, born, died) in ((row, life) for row, each in lives.items() for life in each):
+        value = numbers[row]
+        for whole in (None, key):
+            at = events[table, whole]
+            at[born] += value
+            if died is not None:
+                at[died] -= value
+    changes: dict[_Place, list[int]] = defaultdict(list)
+    spans: dict[_Place, dict[int, list[_Span]]] = {}
+    for place, at in events.items():
+        versions = changes[place] = sorted(at)
+        held = spans[place] = defaultdict(list)
+        total = first = 0
+        for version in versions:
+            held[total].append((first, version))
+            total, first = (total + at[version]) & _MASK, version
+        held[total].append((first, _FOREVER))
+    return changes, spans
+
+
+def _hash(row: int) -> int:
+    """Splitmix64: numbers that follow each other, far apart."""
+    z = (row + 1) * 0x9E3779B97F4A7C15 & _MASK
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
+    return z ^ z >> 31
+
+
+def _common(all_spans: Sequence[Sequence[_Span]]) -> list[_Span]:
+    """Where all of them overlap, in order."""
+    common: list[_Span] = [(0, _FOREVER)]
+    for spans in all_spans:
+        common = [(max(a, c), min(b, d)) for a, b in common for c, d in spans if max(a, c) < min(b, d)]
+    return sorted(common)

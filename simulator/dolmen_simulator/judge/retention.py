@@ -1,0 +1,240 @@
+"""What must still be there: judged whenever a version lands and whenever an object is deleted.
+
+A kept version can be read, and no commit that can still land misses an object. All of it is worked out from the bucket
+alone (``stored``), never from what collection thinks.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+from dolmen.store.memory import MemoryBucket
+from dolmen_simulator.judge.never import Never, ViolationError
+from dolmen_simulator.judge.stored import Stored, View
+
+JITTER_US = 60_000_000
+"""Servers' clocks differ, and an answer may be on its way for so long."""
+DEFAULTS = {
+    "retention": "30d",
+    "keep_versions": 1000,
+    "reader_grace": "1h",
+    "orphan_age": "7d",
+    "applied_retention": "35d",
+    "root_bytes": 262_144,
+}
+_UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+
+
+def setting(properties: dict[str, Any], name: str) -> int:
+    """A setting of a database; durations in microseconds."""
+    value = properties.get(name, DEFAULTS[name])
+    return value if isinstance(value, int) else int(value[:-1]) * _UNITS[value[-1]]
+
+
+class Retention:
+    """Which versions are kept, and what they need.
+
+    Args:
+        bucket: where the objects are.
+        counts: what happened how often.
+    """
+
+    def __init__(self, bucket: MemoryBucket, stored: Stored, counts: Counter[str]) -> None:
+        self.counts = counts
+        self.horizon = 0
+        self.last_needed: dict[str, int] = {}
+        self.revoked: dict[str, int] = {}
+        self._bucket, self._stored = bucket, stored
+        self._manifests: dict[str, int] = {}
+        self._deleted: set[str] = set()
+        self._let: dict[int, frozenset[str]] = {}
+        self._moves: list[tuple[int, int, int]] = []  # (horizon, version that moved it, when)
+        self._created: list[int] = [0]
+        self._settings: list[tuple[int, dict[str, Any]]] = [(0, {})]
+        self._view: View | None = None
+
+    @property
+    def newest(self) -> View | None:
+        """The newest version."""
+        return self._view
+
+    def check_there(self, view: View) -> None:
+        """Raises ViolationError unless all that a version needs is there, and nobody was free to remove it."""
+        before, manifest = self._view, view.manifest
+        for key in sorted(view.needs - (before.needs if before else frozenset())):
+            there = self._bucket.objects.get(key)
+            told = f"version {manifest.version} landed and names {key}, which"
+            if there is None:
+                gone = key in self._deleted
+                raise ViolationError(
+                    Never.COLLECTED if gone else Never.UNREADABLE,
+                    f"{told} {'was deleted before' if gone else 'is not there'}",
+                )
+            if before is None or key in self.last_needed:
+                continue
+            if there.last_modified_us + JITTER_US < before.manifest.orphan_cutoff:
+                raise ViolationError(Never.COLLECTED, f"{told} is behind the fence: any collection may remove it")
+            if key.rpartition("/")[2].partition("-")[0] in before.manifest.revoked_intents:
+                raise ViolationError(Never.COLLECTED, f"{told} is of a revoked job: any collection may remove it")
+
+    def landed(self, view: View) -> None:
+        """Takes note of a version that has just landed. Raises ViolationError."""
+        before, manifest = self._view, view.manifest
+        version = manifest.version
+        old = before.needs if before else frozenset()
+        self._check_released(view, old - view.needs)
+        if before:
+            self._check_work(view, before)
+        self.last_needed.update(dict.fromkeys(view.needs, version))
+        self._manifests[view.key] = version
+        self._created.append(manifest.created_at)
+        if manifest.properties != self._settings[-1][1]:
+            self._settings.append((version, manifest.properties))
+        if manifest.horizon > self.horizon:
+            self._check_horizon(view)
+            self.counts["versions expired"] += manifest.horizon - max(self.horizon, 1)
+            self._moves.append((manifest.horizon, version, manifest.created_at))
+            self.horizon = manifest.horizon
+        fresh = manifest.revoked_intents.keys() - self.revoked.keys()
+        self.counts["intents revoked"] += len(fresh)
+        self.revoked.update(dict.fromkeys(fresh, version))
+        self._view = view
+
+    def deleting(self, key: str, now_us: int) -> None:
+        """Judges a delete just before it happens; ``now_us`` is by the server's clock. Raises ViolationError."""
+        view, there = self._view, self._bucket.objects.get(key)
+        if there is None or key.startswith("intent/"):
+            return
+        if view is None or "/" not in key:
+            raise ViolationError(Never.COLLECTED, f"{key} was deleted")
+        version = self._manifests.get(key, self.last_needed.get(key))
+        self.counts["objects deleted"] += 1
+        self._deleted.add(key)
+        if version is not None:
+            self._check_expired(key, version, now_us)
+            return
+        self.counts["orphans deleted"] += 1
+        if key.startswith("manifest/") and int(key.removeprefix("manifest/v")[:20]) <= view.manifest.version:
+            return  # lost for ever: its place is taken
+        txid = key.rpartition("/")[2].partition("-")[0]
+        if txid in self.revoked and not key.startswith("manifest/"):
+            self.counts["objects of revoked jobs deleted"] += 1
+            return
+        if there.last_modified_us > view.manifest.orphan_cutoff:
+            raise ViolationError(
+                Never.COLLECTED,
+                f"{key}, uploaded at {there.last_modified_us}, was deleted by {now_us}, but the fence stands at "
+                f"{view.manifest.orphan_cutoff}: a commit that names it may still land",
+            )
+
+    def expired_since(self, version: int) -> int | None:
+        """The server's time from which on objects of a version may be missing; None while it is kept."""
+        index = bisect.bisect_right(self._moves, version, key=lambda move: move[0])
+        if index == len(self._moves):
+            return None
+        _, mover, at_us = self._moves[index]
+        return at_us + min(setting(properties, "reader_grace") for properties in self._in_force(mover - 10)) - JITTER_US
+
+    def leftovers(self) -> set[str]:
+        """All objects that no kept version needs, and that are not on the work list: a kept version may have dropped a
+        segment that still names what another version replaced long before."""
+        kept = {key for key, version in self.last_needed.items() if version >= self.horizon}
+        kept |= {key for key, version in self._manifests.items() if version >= self.horizon}
+        kept = kept.union(*(keys for version, keys in self._let.items() if version > self.horizon))
+        return {key for key in self._bucket.objects if "/" in key} - kept
+
+    def _check_expired(self, key: str, version: int, now_us: int) -> None:
+        free_us = self.expired_since(version)
+        if free_us is None:
+            raise ViolationError(
+                Never.COLLECTED, f"{key} was deleted, which version {version} needs; the horizon is {self.horizon}"
+            )
+        if now_us < free_us:
+            raise ViolationError(
+                Never.COLLECTED,
+                f"{key} was deleted {(free_us - now_us) / 1e6} s before the grace of the readers of version {version} "
+                "was over",
+            )
+
+    def _in_force(self, since: int) -> list[dict[str, Any]]:
+        """All settings of versions from ``since`` on, and those they found."""
+        later = [properties for version, properties in self._settings if version > since]
+        return [*later, next(p for version, p in reversed(self._settings) if version <= max(since, 0))]
+
+    def _check_released(self, view: View, gone: frozenset[str]) -> None:
+        manifest = view.manifest
+        lets = [let for let in view.released if let.version == manifest.version]
+        own = frozenset[str]().union(*map(self._stored.reached, lets))
+        if lost := gone - own:
+            raise ViolationError(
+                Never.COLLECTED, f"version {manifest.version} let go of {sorted(lost)} and does not say so"
+            )
+        if own:
+            self._let[manifest.version] = own
+        for key in own:  # of a table that came and went in this commit, too: no version has ever shown it
+            self.last_needed.setdefault(key, manifest.version - 1)
+        told = [let.version for let in view.released]
+        due = [version for version in self._let if version > manifest.freed]
+        if any(a >= b for a, b in pairwise(told)) or not set(due) <= set(told):
+            raise ViolationError(
+                Never.COLLECTED,
+                f"version {manifest.version} tells of what versions {told} released; it should be {due}",
+            )
+
+    def _check_work(self, view: View, before: View) -> None:
+        new, old = view.manifest, before.manifest
+        for name in ("horizon", "horizon_at", "orphan_cutoff", "freed", "swept"):
+            if getattr(new, name) < getattr(old, name):
+                raise ViolationError(
+                    Never.COLLECTED, f"version {new.version} moved {name} back to {getattr(new, name)}"
+                )
+        if new.horizon > new.version or new.freed > new.version:
+            raise ViolationError(
+                Never.COLLECTED, f"version {new.version} has horizon {new.horizon}, and has freed {new.freed}"
+            )
+        if new.horizon_at != (new.created_at if new.horizon != old.horizon else old.horizon_at):
+            raise ViolationError(
+                Never.COLLECTED, f"version {new.version} says that its horizon was moved at {new.horizon_at}"
+            )
+        age_us = min(setting(p, "orphan_age") for p in self._in_force(new.version - 1))
+        if new.orphan_cutoff != old.orphan_cutoff and new.orphan_cutoff > new.created_at - age_us + JITTER_US:
+            raise ViolationError(
+                Never.COLLECTED, f"version {new.version} moved the fence too far, to {new.orphan_cutoff}"
+            )
+        if new.freed != old.freed:
+            self._check_freed(view, max(old.horizon, 1))
+
+    def _check_freed(self, view: View, horizon: int) -> None:
+        """What is off the work list is deleted, unless it was released once more, or will be.
+
+        Args:
+            horizon: as it was while they were deleted.
+        """
+        new = view.manifest
+        done = [(version, self._let.pop(version)) for version in list(self._let) if version <= new.freed]
+        again = frozenset[str]().union(*self._let.values())
+        for version, keys in done:
+            for key in sorted(keys - again):
+                there = self._bucket.objects.get(key)
+                needed = self.last_needed.get(key, 0) >= horizon or key in view.needs
+                if there and not needed and there.last_modified_us <= self._created[version] + JITTER_US:
+                    raise ViolationError(
+                        Never.COLLECTED, f"{key}, released by version {version}, is there, though freed is {new.freed}"
+                    )
+
+    def _check_horizon(self, view: View) -> None:
+        new = view.manifest
+        settings = self._in_force(new.version - 1)
+        keep = min(setting(properties, "keep_versions") for properties in settings)
+        retention_us = min(setting(properties, "retention") for properties in settings)
+        if new.horizon > new.version - keep + 1:
+            raise ViolationError(
+                Never.COLLECTED, f"version {new.version} moved the horizon to {new.horizon}: fewer than {keep} are kept"
+            )
+        if self._created[new.horizon - 1] > new.created_at - retention_us + JITTER_US:
+            raise ViolationError(
+                Never.COLLECTED, f"version {new.version} moved the horizon to {new.horizon}, which expires too early"
+            )

@@ -1,0 +1,91 @@
+"""What a reader saw, held against what there was: which rows are wrong, and which of the things that must never
+happen that is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from dolmen_simulator.judge.model import Row, Rows, State
+from dolmen_simulator.judge.never import Never, ViolationError
+
+
+class Truth(Protocol):
+    """What is known of each version: see ``ledger``."""
+
+    @property
+    def states(self) -> Sequence[State]:
+        """Tables by version."""
+
+    @property
+    def born(self) -> Mapping[int, int]:
+        """By row, the version that wrote it."""
+
+    def check_timestamps(self, table: str, timestamps: Mapping[int, int]) -> None:
+        """Raises ViolationError unless these are the commit timestamps of those rows."""
+
+
+def rows_from(data: pa.Table | pa.RecordBatch) -> list[Row]:
+    """Rows as production code gives them."""
+    columns = (data[name] for name in Row._fields[:-1])
+    times = data["t"].cast(pa.int64()).to_pylist()
+    return [Row(*values) for values in zip(*(column.to_pylist() for column in columns), times, strict=True)]
+
+
+def check_rows(ledger: Truth, found: Sequence[Row], version: int, name: str, what: str) -> None:
+    """Raises ViolationError unless these are the table's rows in that version.
+
+    Args:
+        what: who saw them, for the message.
+    """
+    check_one_of(ledger, found, [version], name, what)
+
+
+def check_one_of(ledger: Truth, found: Sequence[Row], versions: Sequence[int], name: str, what: str) -> None:
+    """Raises ViolationError unless these are all rows that the table has in one of those versions.
+
+    What is wrong is told by comparing with the last of them, and named by all: a row that each of them has is lost, one
+    that was there before them all is back, anything else is a mixture that no version ever was.
+    """
+    expected = [ledger.states[version][name].rows for version in versions if name in ledger.states[version]]
+    seen = set(found)
+    if any(len(found) == len(rows) and seen == set(rows) for rows in expected):
+        return
+    last = set(expected[-1]) if expected else set()
+    everywhere = set(expected[0]).intersection(*expected[1:]) if expected else set()
+    twice = {row for row, times in Counter(found).items() if times > 1}
+    extra = seen.difference(*expected)
+    parts = [("missing", last - seen), ("should not be there", seen - last), ("there twice", twice)]
+    told = "; ".join(f"{about}: {sorted(rows, key=lambda row: row.u)}" for about, rows in parts if rows)
+    oldest = min(versions)
+    if everywhere - seen or twice:
+        never = Never.LOST
+    elif extra and all(ledger.born.get(row.u, oldest + 1) <= oldest for row in extra):
+        never = Never.REVIVED
+    else:
+        never = Never.HALF
+    raise ViolationError(never, f"{what} of {name!r}: {told or 'rows of no version'}")
+
+
+def check_all(ledger: Truth, data: pa.Table, version: int, name: str, what: str) -> None:
+    """Checks rows that come with their commit timestamps, and these too."""
+    check_rows(ledger, rows_from(data), version, name, what)
+    ledger.check_timestamps(name, dict(zip(data["u"].to_pylist(), data["_commit_ts"].to_pylist(), strict=True)))
+
+
+def check_memory(data: pa.Table | None, expected: Rows, what: str) -> None:
+    """Raises ViolationError unless a memory tells of each key that changes have deleted the greatest sequence."""
+    pairs = () if data is None else zip(data["k"].to_pylist(), data["v"].to_pylist(), strict=True)
+    check_remembered(pairs, expected, what)
+
+
+def check_remembered(pairs: Iterable[tuple[int, int]], expected: Rows, what: str) -> None:
+    """The same for keys and sequences."""
+    found: dict[int, int] = {}
+    for k, v in pairs:
+        found[k] = max(v, found.get(k, v))
+    if found != expected.deleted:  # what it forgets, a late change brings back
+        raise ViolationError(Never.REVIVED, f"{what} remembers deletes {found}, not {dict(expected.deleted)}")

@@ -1,0 +1,151 @@
+"""A failing history made small: it ends earlier, fewer take part, fewer kinds of things go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from dolmen.runtime import Runtime, shared_runtime
+from dolmen_simulator.simulation import KINDS, Summary, simulate
+from dolmen_simulator.world.replay import ALL, Failure, HistoryError, Replay
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """What became of it.
+
+    Args:
+        failure: of the smallest history that was found, with its whole trace as asked for.
+        histories: how many were tried.
+        finished: whether nothing more can be left out; else time ran out.
+    """
+
+    failure: Failure
+    histories: int
+    finished: bool
+
+
+_PATIENCE = 4
+_LEAST_STEPS = 200
+
+Progress = Callable[[Failure, int], None]
+"""Is told of the smallest failure so far, and how many histories were tried."""
+
+
+def run(replay: Replay, *, keep: int | None = 60) -> Summary | Failure:
+    """A history as it is written down. Returns what happened in it, or what must never happen."""
+    try:
+        return simulate(
+            replay.seed,
+            replay.steps,
+            keep=keep,
+            only=replay.only,
+            without=replay.without,
+        )
+    except HistoryError as error:
+        return error.failure
+
+
+def shrink(
+    failure: Failure,
+    *,
+    keep: int | None = None,
+    seconds: float = 60.0,
+    runtime: Runtime | None = None,
+    progress: Progress = lambda smallest, tried: None,
+) -> Shrunk:
+    """Finds a smaller history in which the same thing happens that must never happen.
+
+    Greedy: what can be left out at once is, first in large portions. An unexpected exception counts as the same when
+    it is of the same type.
+
+    Args:
+        keep: how many events of the trace the result has; None for all.
+        seconds: after so many it is content with what it has.
+        runtime: measures them.
+    """
+    shrinker = _Shrinker(failure, runtime or shared_runtime(), seconds, progress)
+    try:
+        shrinker.shrink()
+        finished = True
+    except _OutOfTimeError:
+        finished = False
+    smallest = shrinker.smallest
+    soon = replace(smallest.replay, steps=min(smallest.step + 1, smallest.replay.steps))
+    for replay in (soon, smallest.replay):  # the first, too, if there was no time to try it
+        final = run(replay, keep=keep)
+        if isinstance(final, Failure) and final.kind == smallest.kind:
+            return Shrunk(final, shrinker.tried, finished)
+    raise AssertionError("the same history, and it did not fail")
+
+
+class _OutOfTimeError(Exception):
+    """Enough."""
+
+
+class _Shrinker:
+    def __init__(self, failure: Failure, runtime: Runtime, seconds: float, progress: Progress) -> None:
+        self.smallest, self.tried = failure, 0
+        self._runtime, self._until, self._progress = runtime, runtime.monotonic() + seconds, progress
+        self._known: set[Replay] = {failure.replay}
+
+    def shrink(self) -> None:
+        """Until nothing more can be left out.
+
+        Fewer actors need more time until they meet so unhappily again, so at first they have some times as many steps
+        as all of them had; only then does the history end earlier.
+        """
+        steps = min(self.smallest.replay.steps, max(_PATIENCE * self.smallest.step, _LEAST_STEPS))
+        self._holds(replace(self.smallest.replay, steps=steps))
+        self._leave_out_faults()
+        before = None
+        while self.smallest.replay != before:
+            before = self.smallest.replay
+            self._leave_out_actors()
+            self._end_earlier()
+            self._leave_out_faults()
+
+    def _end_earlier(self) -> None:
+        """The history has failed at some step, and may show it at its end when it is stopped before that."""
+        self._holds(replace(self.smallest.replay, steps=min(self.smallest.step + 1, self.smallest.replay.steps)))
+        sound, failing = 0, self.smallest.replay.steps
+        while failing - sound > 1:
+            middle = (sound + failing) // 2
+            if self._holds(replace(self.smallest.replay, steps=middle)):
+                failing = middle
+            else:
+                sound = middle
+
+    def _leave_out_actors(self) -> None:
+        size = len(self.smallest.actors)
+        while size := size // 2:
+            for portion in _portions(self.smallest.actors, size):
+                left = tuple(name for name in self.smallest.actors if name not in portion)
+                if left:
+                    self._holds(replace(self.smallest.replay, only=left))
+
+    def _leave_out_faults(self) -> None:
+        if self.smallest.replay.without == (ALL,) or self._holds(replace(self.smallest.replay, without=(ALL,))):
+            return
+        for kind in KINDS:
+            self._holds(replace(self.smallest.replay, without=tuple(sorted({*self.smallest.replay.without, kind}))))
+
+    def _holds(self, replay: Replay) -> bool:
+        """Whether the same happens in this history; if so it is the smallest from now on."""
+        if replay in self._known:
+            return replay == self.smallest.replay
+        if self._runtime.monotonic() > self._until:
+            raise _OutOfTimeError
+        self._known.add(replay)
+        self.tried += 1
+        found = run(replay, keep=0)
+        same = isinstance(found, Failure) and found.kind == self.smallest.kind
+        if isinstance(found, Failure) and same:
+            self.smallest = found
+        self._progress(self.smallest, self.tried)
+        return same
+
+
+def _portions(names: tuple[str, ...], size: int) -> Iterator[tuple[str, ...]]:
+    for start in range(0, len(names), size):
+        yield names[start : start + size]

@@ -1,0 +1,217 @@
+"""One incarnation of an actor: a fresh client and a fresh Database, until it crashes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from dolmen.context import Context
+from dolmen.database import Database
+from dolmen.errors import (
+    AppliedIdError,
+    Error,
+    RetryableError,
+    TableExistsError,
+    TableNotFoundError,
+    UnknownOutcomeError,
+    UnsettledTimestampError,
+    VersionExpiredError,
+)
+from dolmen.results import Commit
+from dolmen.runtime import Runtime
+from dolmen.transaction import Transaction
+from dolmen_simulator.judge.ledger import Ledger
+from dolmen_simulator.judge.model import Effect, Operation, Run
+from dolmen_simulator.judge.never import Never, ViolationError, unexpected
+from dolmen_simulator.world.network import MINUTE_US, Network
+from dolmen_simulator.world.replay import STEADY
+from dolmen_simulator.world.wire import SimulatedStore
+
+T = TypeVar("T")
+
+#: So often an operation loses to others at most, as few as they are.
+_MOST_RUNS = 12
+
+#: So many processes upload data files in parts, and so small ones.
+_MULTIPART = 0.25
+_SMALL_UPLOADS = {"threshold_bytes": 1_500, "part_bytes": 1_000}
+
+#: What a call may raise while the world is as bad as it is; anything else ends the history.
+EXPECTED = (RetryableError, TableNotFoundError, TableExistsError, AppliedIdError, VersionExpiredError)
+
+
+class Process:
+    """Runs an actor's operations through production code, and has the ledger judge the answers.
+
+    Args:
+        who: the actor's name.
+        rng: of this incarnation: uuids, jitter, skew.
+    """
+
+    def __init__(self, network: Network, who: str, rng: random.Random) -> None:
+        self.network, self.who = network, who
+        self._session = network.ledger.recording.session(who)
+        limit = 600 if rng.random() < 0.05 else 10
+        skew_us = rng.randint(-limit * MINUTE_US, limit * MINUTE_US)
+        if STEADY in network.without:
+            skew_us = 0
+        scheduler = network.scheduler
+        self.runtime = Runtime(
+            clock_us=lambda: scheduler.now_us + skew_us + self.line.clock_jump_us,
+            monotonic=lambda: scheduler.now_us / 1e6,
+            sleep=lambda seconds: network.sleep(who, seconds),
+            random=rng,
+            threads=1,
+        )
+        sizes = _SMALL_UPLOADS if rng.random() < _MULTIPART else {}
+        self.line = network.connect(who)
+        self.db = Database(SimulatedStore(network.server, who, self.runtime, **sizes), self.runtime)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The truth."""
+        return self.network.ledger
+
+    def write(
+        self,
+        kind: str,
+        effects: Iterable[Effect],
+        call: Callable[[], Commit | None],
+        *,
+        reads: bool = False,
+        digests: dict[str, str] | None = None,
+        message: str = "",
+    ) -> bool:
+        """One call that writes. Returns whether it was acknowledged.
+
+        Args:
+            effects: what it does, in the order of its statements.
+            reads: whether it may conflict with whatever changes what it read.
+            digests: by id, the requests that it answers.
+            message: what it says of itself.
+        """
+        operation = self._begin(
+            Operation(kind, self.who, *self._versions, reads=reads, digests=digests or {}, message=message)
+        )
+        self.begin_run(*effects)
+        return self._judge(operation, call)
+
+    def replayed(
+        self, kind: str, function: Callable[[Transaction, Run], None], digests: dict[str, str] | None = None
+    ) -> bool:
+        """``db.run`` with a function that tells its run what it does. Returns whether it was acknowledged."""
+        operation = self._begin(Operation(kind, self.who, *self._versions, replays=True, digests=digests or {}))
+
+        def run(transaction: Transaction) -> None:
+            if operation.runs:
+                self.network.counts["replays"] += 1
+            if operation.runs >= _MOST_RUNS:
+                raise ViolationError(
+                    Never.MISREPORTED, f"{operation} has been replayed {operation.runs} times and never commits"
+                )
+            self.making(transaction, self.begin_run(), function)
+
+        return self._judge(operation, lambda: self.db.run(run))
+
+    def begin_run(self, *effects: Effect) -> Run:
+        """What the next commit id will stand for."""
+        operation = self.line.operation
+        assert operation is not None
+        operation.runs += 1
+        self.line.run = Run(operation, list(effects))
+        self.saw.begins(self.line.run)
+        return self.line.run
+
+    def making(self, transaction: Transaction, run: Run, function: Callable[[Transaction, Run], None]) -> None:
+        """Calls ``function`` and notes on which version it was: known for certain once it has found its tables."""
+        try:
+            function(transaction, run)
+        finally:
+            run.base = transaction.base.version
+
+    def upkeep(self, kind: str, call: Callable[[], T], about: tuple[str, ...] = ()) -> T | None:
+        """Background work: any number of commits that change no row. Returns what it returned; None if it failed.
+
+        Args:
+            about: tables that it works on, and which may be gone.
+        """
+        operation = self._begin(Operation(kind, self.who, *self._versions, upkeep=True, about=about))
+        self.begin_run()
+        found: list[T] = []
+        self._judge(operation, lambda: found.append(call()))
+        return found[0] if found else None
+
+    def read(self, call: Callable[[], T], version: int | None = None) -> T | None:
+        """A call that reads; None if it could not.
+
+        Args:
+            version: the version that it asks for; the newest it knows if None.
+        """
+        operation = self._begin(Operation("read", self.who, *self._versions))
+        if version is not None:
+            operation.reading, self.saw.at = version, version or None
+        self.saw.begins(None)
+        try:
+            return call()
+        except UnsettledTimestampError:
+            self.network.counts["unsettled timestamps"] += 1
+        except (RetryableError, VersionExpiredError) as error:
+            self.ledger.refused(operation, None, error)
+        except ViolationError:
+            raise
+        except Exception as error:  # whatever it is, it is what users would get instead of rows
+            raise unexpected(f"a read by {self.who}", error) from error
+        finally:
+            self.saw.ended_us = self.network.scheduler.now_us
+        return None
+
+    @property
+    def context(self) -> Context:
+        """What background work takes."""
+        return self.db._context
+
+    @property
+    def _versions(self) -> tuple[int, int]:
+        """The newest version, and the newest that this process has seen."""
+        return self.ledger.version, min(self.db.version, self.ledger.version)
+
+    def _begin(self, operation: Operation) -> Operation:
+        operation.reading, operation.began_us = operation.known, self.network.scheduler.now_us
+        self.line.operation, self.line.run = operation, None
+        self.saw = self.ledger.recording.begins(operation, self._session, operation.began_us)
+        return operation
+
+    def _judge(self, operation: Operation, call: Callable[[], Commit | None]) -> bool:
+        counts = self.network.counts
+        self._note(f"begins {operation.kind}")
+        try:
+            commit = call()
+        except UnknownOutcomeError as error:
+            self._note(f"{operation.kind}: {error}")
+            run = self.line.run
+            if not operation.faults and not (run and self.ledger.may_be_unknown(run)):
+                raise unexpected(f"{operation}, of which nothing was lost", error) from error
+            self.ledger.unknown(operation, error.commit_id)
+            counts["unknown commits"] += 1
+            counts["unknown commits that had landed"] += operation.landed is not None
+        except EXPECTED as error:
+            self._note(f"{operation.kind}: {type(error).__name__}: {error}")
+            counts[f"{type(error).__name__} of {operation.kind.split()[0]}"] += 1
+            self.ledger.refused(operation, self.line.run, error)
+        except Error as error:
+            raise unexpected(str(operation), error) from error
+        else:
+            self._note(f"{operation.kind}: {commit!r}")
+            assert self.line.run is not None
+            self.ledger.acknowledged(operation, self.line.run, commit)
+            counts["acknowledged"] += 1
+            counts["attempts lost"] += max(commit.attempts - 1, 0) if commit else 0
+            self.saw.acknowledged = True
+            return True
+        finally:
+            self.saw.ended_us = self.network.scheduler.now_us
+        return False
+
+    def _note(self, what: str) -> None:
+        self.network.trace.note(self.network.scheduler.now_us, self.who, what)

@@ -1,0 +1,130 @@
+"""The history in words: its last events for people and machines, its digest for comparing runs."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import deque
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from dolmen_simulator.judge.model import Rename
+from dolmen_simulator.world.scheduler import START_US
+
+if TYPE_CHECKING:
+    from dolmen_simulator.judge.model import Effect, Run
+
+Kind = Literal["request", "note", "commit", "violation"]
+
+
+class Event(NamedTuple):
+    """One line of a trace.
+
+    ``at_us`` is virtual time since the history's beginning. ``verb`` and ``key`` are of requests only; ``told`` is what
+    became of a request, and else all there is to say.
+    """
+
+    kind: Kind
+    at_us: int
+    who: str
+    verb: str
+    key: str
+    told: str
+
+
+class Trace:
+    """Keeps the last events, and a digest of all.
+
+    Args:
+        keep: how many to keep; None keeps all.
+    """
+
+    def __init__(self, keep: int | None = 60) -> None:
+        self._events: deque[Event] = deque(maxlen=keep)
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def step(self, now_us: int, who: str, verb: str, key: str, fate: str) -> None:
+        """Adds a request and what became of it."""
+        self._add(Event("request", now_us - START_US, who, verb, key, fate))
+
+    def note(self, now_us: int, who: str, told: str) -> None:
+        """Adds anything else, such as what an actor begins, and what it was told in the end."""
+        self._add(Event("note", now_us - START_US, who, "", "", told))
+
+    def commit(self, now_us: int, version: int, run: Run) -> None:
+        """Adds a version that has just come to be, and what it did."""
+        operation = run.operation
+        told = f"version {version}: {operation.kind}{_effects(run.effects)}"
+        self._add(Event("commit", now_us - START_US, operation.actor, "", "", told))
+
+    def violation(self, now_us: int, told: str) -> None:
+        """Adds what must never happen, and did."""
+        self._add(Event("violation", now_us - START_US, "", "", "", told))
+
+    def _add(self, event: Event) -> None:
+        self._events.append(event)
+        self._hash.update(f"{event.at_us} {event.who} {event.verb} {event.key} {event.told}\n".encode())
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal histories."""
+        return self._hash.hexdigest()
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The last ones, oldest first."""
+        return tuple(self._events)
+
+
+_WIDEST_KEY = 60
+
+_UUID = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
+_HOUR = re.compile(r"/\d{4}/\d\d/\d\d/\d\d/")
+_VERSION = re.compile(r"\bv0{5,}(\d+)")
+
+
+def shortened(text: str) -> str:
+    """The same with object names as people can compare them: the same object is always written alike.
+
+    Uuids keep their first 8 digits, versions lose their zeros, and the hour of a data file's folder is left out.
+    """
+    return _HOUR.sub("/", _VERSION.sub(r"v\1", _UUID.sub(r"\1", text)))
+
+
+def lines(events: Iterable[Event], actors: Collection[str] = ()) -> list[tuple[Event, str]]:
+    """Events, each with its line, which are aligned: virtual seconds, actor, and what.
+
+    Args:
+        actors: leave all others' lines out; empty shows everybody's.
+    """
+    shown = [event for event in events if not actors or event.who in actors or event.kind == "violation"]
+    who = max((len(event.who) for event in shown), default=0)
+    verb = max((len(event.verb) for event in shown), default=0)
+    key = min(max((len(shortened(event.key)) for event in shown), default=0), _WIDEST_KEY)
+    return [(event, f"{event.at_us / 1e6:12.6f}  {event.who:<{who}}  {_told(event, verb, key)}") for event in shown]
+
+
+def _told(event: Event, verb: int, key: int) -> str:
+    """What an event says: of a request its verb, key and fate in columns of these widths."""
+    if event.kind == "request":
+        return f"{event.verb:<{verb}} {shortened(event.key):<{key}}  {event.told}"
+    if event.kind == "commit":
+        return f"=> {shortened(event.told)}"
+    return f"{'!! ' if event.kind == 'violation' else '-- '}{shortened(event.told)}"
+
+
+def document(event: Event) -> dict[str, Any]:
+    """An event for machines: nothing shortened."""
+    found = {"kind": event.kind, "at": event.at_us / 1e6, "actor": event.who, "told": event.told}
+    return found | ({"verb": event.verb, "key": event.key} if event.kind == "request" else {})
+
+
+def _effects(effects: Iterable[Effect]) -> str:
+    """What a commit's statements do, shortly."""
+    parts = []
+    for effect in effects:
+        rows = getattr(effect, "rows", None)
+        many = f" {len(rows)} rows" if isinstance(rows, tuple) else ""
+        to = f" to {effect.to}" if isinstance(effect, Rename) else ""
+        parts.append(f"{type(effect).__name__.lower()} {effect.table or 'settings'}{to}{many}")
+    return f" ({', '.join(parts)})" if parts else ""

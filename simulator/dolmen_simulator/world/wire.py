@@ -1,0 +1,266 @@
+"""S3Store in a simulated process: its boto3 session makes a client that sends requests over a Wire.
+
+All above the client is production code: retries, verdicts, multipart uploads. Answers and errors have the shapes that
+botocore gives them. Not simulated: signatures, hence a client whose clock is more than 15 minutes wrong is heard.
+"""
+
+# ruff: noqa: N803  # arguments have boto3's names
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from email.utils import formatdate
+from functools import lru_cache
+from typing import Any, NoReturn
+
+from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
+
+from dolmen.runtime import Runtime
+from dolmen.store.s3.store import S3Store
+from dolmen.store.s3.upload import PART_BYTES, THRESHOLD_BYTES
+from dolmen_simulator.world.fates import Crash, Fate, Refusal, Request, Verb
+from dolmen_simulator.world.server import Server
+
+_ENDPOINT = "https://simulation.s3.amazonaws.com"
+_OPERATIONS = {
+    Verb.GET: "GetObject",
+    Verb.HEAD: "HeadObject",
+    Verb.LIST: "ListObjectsV2",
+    Verb.PUT: "PutObject",
+    Verb.DELETE: "DeleteObjects",
+    Verb.CREATE_UPLOAD: "CreateMultipartUpload",
+    Verb.UPLOAD_PART: "UploadPart",
+    Verb.COMPLETE_UPLOAD: "CompleteMultipartUpload",
+    Verb.ABORT_UPLOAD: "AbortMultipartUpload",
+}
+_STATUS = {Verb.ABORT_UPLOAD: 204}
+
+
+class SimulatedSession:
+    """What S3Store takes for a ``boto3.Session``.
+
+    Args:
+        server: the store; its wire decides what becomes of requests.
+        who: the process.
+    """
+
+    region_name = "us-east-1"
+
+    def __init__(self, server: Server, who: str) -> None:
+        self._server, self._who = server, who
+
+    def client(self, service: str, **options: Any) -> SimulatedClient:
+        """A client of S3, which sends each request once."""
+        assert service == "s3"
+        assert options["config"].retries["total_max_attempts"] == 1, "botocore would repeat conditional puts"
+        return SimulatedClient(self._server, self._who)
+
+
+class _Events:
+    """Whom a client tells of each response."""
+
+    def __init__(self) -> None:
+        self.handlers: list[Callable[..., None]] = []
+
+    def register(self, event: str, handler: Callable[..., None]) -> None:
+        """As botocore's."""
+        assert event == "response-received.s3", event
+        self.handlers.append(handler)
+
+
+class _Meta:
+    def __init__(self) -> None:
+        self.events = _Events()
+
+
+class SimulatedClient:
+    """The requests of S3Store, with boto3's names and arguments."""
+
+    def __init__(self, server: Server, who: str) -> None:
+        self.meta = _Meta()
+        self._server, self._wire, self._who = server, server.wire, who
+
+    def get_object(
+        self,
+        *,
+        Bucket: str,
+        Key: str,
+        Range: str | None = None,
+        IfMatch: str | None = None,
+    ) -> dict[str, Any]:
+        """Its body is a stream, as boto3's is."""
+        byte_range = None
+        if Range is not None:
+            first, last = Range.removeprefix("bytes=").split("-")
+            byte_range = int(first), int(last) + 1
+        answer = self._send(Request(self._who, Verb.GET, Key, if_match=IfMatch, byte_range=byte_range))
+        return {**answer, "Body": io.BytesIO(answer["Body"])}
+
+    def head_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
+        """Size, ETag and time."""
+        return self._send(Request(self._who, Verb.HEAD, Key))
+
+    def list_objects_v2(
+        self,
+        *,
+        Bucket: str,
+        Prefix: str,
+        MaxKeys: int,
+        StartAfter: str = "",
+        ContinuationToken: str = "",
+    ) -> dict[str, Any]:
+        """One page."""
+        after = ContinuationToken or StartAfter
+        return self._send(Request(self._who, Verb.LIST, Prefix, start_after=after, limit=MaxKeys))
+
+    def put_object(
+        self,
+        *,
+        Bucket: str,
+        Key: str,
+        Body: bytes | bytearray,
+        IfMatch: str | None = None,
+        IfNoneMatch: str = "",
+    ) -> dict[str, Any]:
+        """The body is taken as it is now."""
+        create = IfNoneMatch == "*"
+        return self._send(Request(self._who, Verb.PUT, Key, bytes(Body), if_match=IfMatch, if_none_match=create))
+
+    def delete_objects(self, *, Bucket: str, Delete: dict[str, Any]) -> dict[str, Any]:
+        """Answers with errors only (``Quiet``)."""
+        keys = tuple(each["Key"] for each in Delete["Objects"])
+        return self._send(Request(self._who, Verb.DELETE, keys[0], keys=keys))
+
+    def create_multipart_upload(self, *, Bucket: str, Key: str) -> dict[str, Any]:
+        """Answers with its id."""
+        return self._send(Request(self._who, Verb.CREATE_UPLOAD, Key))
+
+    def upload_part(
+        self,
+        *,
+        Bucket: str,
+        Key: str,
+        UploadId: str,
+        PartNumber: int,
+        Body: bytes,
+    ) -> dict[str, Any]:
+        """Answers with its ETag and checksum."""
+        return self._send(Request(self._who, Verb.UPLOAD_PART, Key, Body, upload=UploadId, part=PartNumber))
+
+    def complete_multipart_upload(
+        self,
+        *,
+        Bucket: str,
+        Key: str,
+        UploadId: str,
+        MultipartUpload: dict[str, Any],
+        IfNoneMatch: str = "",
+    ) -> dict[str, Any]:
+        """Makes the object of its parts."""
+        parts = tuple((part["PartNumber"], part["ETag"]) for part in MultipartUpload["Parts"])
+        create = IfNoneMatch == "*"
+        return self._send(
+            Request(self._who, Verb.COMPLETE_UPLOAD, Key, if_none_match=create, upload=UploadId, parts=parts)
+        )
+
+    def abort_multipart_upload(self, *, Bucket: str, Key: str, UploadId: str) -> dict[str, Any]:
+        """Forgets its parts."""
+        return self._send(Request(self._who, Verb.ABORT_UPLOAD, Key, upload=UploadId))
+
+    # ---- what becomes of them ----------------------------------------------------------------------------------------
+
+    def _send(self, request: Request) -> dict[str, Any]:
+        wire, fate = self._wire, self._wire.step(request)
+        match fate:
+            case Fate.CRASH_BEFORE:
+                raise Crash
+            case Fate.CRASH_AFTER:
+                self._arrive(request)
+                raise Crash
+            case Fate.UNREACHABLE:
+                wire.silence(request)
+                raise EndpointConnectionError(endpoint_url=_ENDPOINT)
+            case Fate.REQUEST_LOST:
+                self._give_up(request)
+            case Fate.RESPONSE_LOST:
+                self._arrive(request)
+                self._give_up(request)
+            case Fate.LATE:
+                wire.later(request, lambda: self._arrive(request))
+                self._give_up(request)
+            case Fate.THROTTLED:
+                self._refuse(request, Refusal(503, "SlowDown"))
+            case Fate.THROTTLED_AFTER:
+                self._arrive(request)
+                self._refuse(request, Refusal(500, "InternalError"))
+            case Fate.CONFLICT:
+                self._server.conflict(request)
+                self._refuse(request, Refusal(409, "ConditionalRequestConflict"))
+            case Fate.DOUBLED:
+                self._arrive(request)
+            case Fate.DOUBLED_LATER:
+                wire.later(request, lambda: self._arrive(request))
+        answer = self._arrive(request)
+        if isinstance(answer, Refusal):
+            self._refuse(request, answer)
+        return self._received(_STATUS.get(request.verb, 200), answer)
+
+    def _arrive(self, request: Request) -> Mapping[str, Any] | Refusal:
+        answer: Mapping[str, Any] | Refusal
+        try:
+            answer = self._server.handle(request)
+        except Refusal as refusal:
+            answer = refusal
+        self._wire.arrived(request, answer)
+        return answer
+
+    def _give_up(self, request: Request) -> NoReturn:
+        self._wire.silence(request)
+        raise ReadTimeoutError(endpoint_url=_ENDPOINT)
+
+    def _refuse(self, request: Request, refusal: Refusal) -> NoReturn:
+        code = str(refusal.status) if request.verb is Verb.HEAD else refusal.code  # a HEAD's answer has no body
+        response = self._received(refusal.status, {"Error": {"Code": code, "Message": refusal.code}})
+        raise ClientError(response, _OPERATIONS[request.verb])
+
+    def _received(self, status: int, answer: Mapping[str, Any]) -> dict[str, Any]:
+        date = _date(self._server.bucket.clock_us() // 1_000_000)
+        for handler in self.meta.events.handlers:
+            handler(response_dict={"status_code": status, "headers": {"Date": date}})
+        metadata = {"HTTPStatusCode": status, "HTTPHeaders": {"date": date, "server": "AmazonS3"}, "RetryAttempts": 0}
+        return {**answer, "ResponseMetadata": metadata}
+
+
+@lru_cache(maxsize=64)
+def _date(seconds: int) -> str:
+    return formatdate(seconds, usegmt=True)
+
+
+class SimulatedStore(S3Store):
+    """S3Store as it is, over a simulated client.
+
+    Args:
+        server: the store; its wire decides what becomes of requests.
+        who: the process.
+        runtime: of the process, with one thread.
+        threshold_bytes, part_bytes: see S3Store; small ones make small objects multipart uploads.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        who: str,
+        runtime: Runtime,
+        *,
+        threshold_bytes: int = THRESHOLD_BYTES,
+        part_bytes: int = PART_BYTES,
+    ) -> None:
+        session = SimulatedSession(server, who)
+        super().__init__(
+            "simulation", runtime=runtime, session=session, threshold_bytes=threshold_bytes, part_bytes=part_bytes
+        )
+
+    @property
+    def url(self) -> str:
+        return "simulation:"  # not of S3, so that nothing is kept on this machine's disk
