@@ -91,6 +91,10 @@ class Change:
             applied={id_: digest for id_, digest in self.applied.items() if id_ not in ids},
         )
 
+    def with_first_upload(self, now_us: int) -> Change:
+        """The same change, whose first object goes up now; unchanged if one went up before."""
+        return self if self.first_upload_us is not None else replace(self, first_upload_us=now_us)
+
     def prepare(self, base: Manifest, bench: Workbench) -> Change:
         """This change fitted to ``base``; may read, and may add uploads. Most statements need nothing of the kind."""
         if not any(is_prepared(statement) for statement in self.statements):

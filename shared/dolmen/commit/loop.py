@@ -62,7 +62,8 @@ def commit(head: Head, change: Change, bench: Workbench) -> Committed:
             if already and not change.applied and not change.statements:
                 return Committed(None, already, tries)
             change = change.prepare(base.manifest, bench)
-            change = bench.dated(change)
+            if bench.has_objects:
+                change = change.with_first_upload(head.store.clock.now_us)
             now_us, stamped = head.server_now(base.manifest)
             manifest = change.apply(base.manifest, now_us, runtime.attempt(), head.segments)
             if manifest is None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 from pyroaring import BitMap
 
 from dolmen.commit.spill import Spill, spill
@@ -19,9 +16,6 @@ from dolmen.runtime import Runtime
 from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectStore
 from dolmen.store.create import create
-
-if TYPE_CHECKING:
-    from dolmen.commit.change import Change
 
 
 class Workbench:
@@ -63,11 +57,10 @@ class Workbench:
                 raise CorruptionError(vector.object, "it is missing, and holds a deletion vector") from error
         return vectors.decode(body, vector, rows)
 
-    def dated(self, change: Change) -> Change:
-        """``change`` with the time of its first upload, if that is about to be one of these objects."""
-        if change.first_upload_us is None and self._open:
-            return replace(change, first_upload_us=self._store.clock.now_us)
-        return change
+    @property
+    def has_objects(self) -> bool:
+        """Whether ``.del`` objects wait to be uploaded."""
+        return bool(self._open)
 
     def fit(self, manifest: Manifest, base: Manifest) -> Manifest:
         """``manifest`` within the root's budget, as far as one segment can bring it there.

@@ -13,7 +13,6 @@ from decimal import Decimal
 from functools import cached_property, reduce
 from operator import or_
 from typing import Any, TypeAlias
-from typing import Literal as Choice
 
 import msgspec
 import pyarrow as pa
@@ -23,10 +22,9 @@ from dolmen.format.decoding import prepare
 from dolmen.format.schema import type_from_json
 from dolmen.format.values import Json, Plain
 from dolmen.format.values import from_json as value_from_json
+from dolmen.predicate.domain import Op
 from dolmen.predicate.functions import Function, result_of
 from dolmen.predicate.limits import MAX_DEPTH
-
-Op: TypeAlias = Choice["=", "<>", "<", "<=", ">", ">="]
 
 
 class Column(msgspec.Struct, frozen=True, tag="column", tag_field="kind"):

@@ -32,16 +32,26 @@ from dolmen.predicate.ast import (
     Like,
     Literal,
     Not,
-    Op,
     Or,
     Predicate,
     Term,
     Truth,
     terms_of,
-)  # fmt: skip
+)
 from dolmen.predicate.constants import MAX_DIGITS, Value, from_text
 from dolmen.predicate.constants import NULL as NULL_VALUE
-from dolmen.predicate.domain import HOLDS, Domain, domain_of, fit, grid, into, join, order, plain_of
+from dolmen.predicate.domain import (
+    HOLDS,
+    Domain,
+    Op,  # fmt: skip
+    domain_of,
+    fit,
+    grid,
+    into,
+    join,
+    order,
+    plain_of,
+)
 from dolmen.predicate.functions import Function, result_of
 from dolmen.predicate.limits import MAX_MEMBERS, MAX_PATTERN, check_count, shown
 

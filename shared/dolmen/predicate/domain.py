@@ -13,15 +13,15 @@ from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from dolmen.format.values import Plain
 
-if TYPE_CHECKING:
-    from dolmen.predicate.ast import Op
+#: A comparison, as it is written in SQL.
+Op: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
 
 DAY_US = 86_400_000_000
 

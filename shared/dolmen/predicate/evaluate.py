@@ -28,17 +28,17 @@ from dolmen.predicate.ast import (
     Like,
     Literal,
     Not,
-    Op,
     Or,
     Predicate,
     Term,
     Truth,
     columns_in,
-)  # fmt: skip
+)
 from dolmen.predicate.domain import (
     DAY_US,
     HOLDS,
     Domain,
+    Op,  # fmt: skip
     domain_of,
     exact_float,
     fit,

@@ -13,10 +13,10 @@ import numpy as np
 from dolmen.errors import PredicateError
 from dolmen.format.schema import Field, Schema
 from dolmen.predicate import bind, constants
-from dolmen.predicate.ast import Op, Predicate
+from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import find_column
 from dolmen.predicate.constants import Value
-from dolmen.predicate.domain import Domain
+from dolmen.predicate.domain import Domain, Op
 from dolmen.predicate.limits import MAX_MEMBERS, check_characters, check_count, shown
 
 LISTS = (list, tuple, set, frozenset, range)

@@ -16,10 +16,10 @@ import pyarrow as pa
 from dolmen.errors import LimitError, PredicateError
 from dolmen.format.schema import Field, Schema
 from dolmen.predicate import bind, constants, temporal
-from dolmen.predicate.ast import FALSE, Constant, Op, Predicate, columns
+from dolmen.predicate.ast import FALSE, Constant, Predicate, columns
 from dolmen.predicate.bind import Side, find_column
 from dolmen.predicate.constants import Value
-from dolmen.predicate.domain import DAY_US, Domain
+from dolmen.predicate.domain import DAY_US, Domain, Op
 from dolmen.predicate.limits import (
     MAX_CONDITIONS,
     MAX_DEPTH,

@@ -27,13 +27,19 @@ from dolmen.predicate.ast import (
     Like,
     Literal,
     Not,
-    Op,
     Or,
     Predicate,
     Term,
     Truth,
-)  # fmt: skip
-from dolmen.predicate.domain import HOLDS, Domain, domain_of, into, join
+)
+from dolmen.predicate.domain import (
+    HOLDS,
+    Domain,
+    Op,  # fmt: skip
+    domain_of,
+    into,
+    join,
+)
 
 
 class Verdict(Enum):

@@ -20,9 +20,8 @@ from dolmen.errors import InputError
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.values import to_plain
 from dolmen.predicate import Constant, Not, Predicate, bind
-from dolmen.predicate.ast import Op
 from dolmen.predicate.constants import Value
-from dolmen.predicate.domain import Domain, domain_of
+from dolmen.predicate.domain import Domain, Op, domain_of
 
 _COMPARISONS: dict[str, Op] = {
     "equal": "=", "not_equal": "<>", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",

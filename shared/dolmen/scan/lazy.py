@@ -17,9 +17,8 @@ import pyarrow as pa
 from dolmen.errors import PredicateError, SchemaError
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.predicate import Predicate, bind
-from dolmen.predicate.ast import Op
 from dolmen.predicate.constants import Value
-from dolmen.predicate.domain import Domain, domain_of, nearest_float32
+from dolmen.predicate.domain import Domain, Op, domain_of, nearest_float32
 from dolmen.scan.frames import to_polars
 from dolmen.scan.optional import optional
 

@@ -23,14 +23,20 @@ from dolmen.predicate.ast import (
     Like,
     Literal,
     Not,
-    Op,
     Or,
     Predicate,
     Term,
     Truth,
     computes,
-)  # fmt: skip
-from dolmen.predicate.domain import HOLDS, Domain, domain_of, into, join
+)
+from dolmen.predicate.domain import (
+    HOLDS,
+    Domain,
+    Op,  # fmt: skip
+    domain_of,
+    into,
+    join,
+)
 from dolmen.predicate.prune import successor
 from dolmen.segments.spreads import Mask, Spread, StatsTable, compared, spread
 

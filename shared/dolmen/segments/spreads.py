@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.format.values import to_scalar
-from dolmen.predicate.ast import Op
-from dolmen.predicate.domain import Domain, domain_of, fit, grid, plain_of
+from dolmen.predicate.domain import Domain, Op, domain_of, fit, grid, plain_of
 
 Mask = npt.NDArray[np.bool_]
 

@@ -21,9 +21,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from dolmen.errors import Error
-from dolmen.predicate.ast import And, Compare, Constant, In, IsNull, Like, Literal, Not, Op, Or, Predicate, Term, Truth
+from dolmen.predicate.ast import And, Compare, Constant, In, IsNull, Like, Literal, Not, Or, Predicate, Term, Truth
 from dolmen.predicate.ast import Column as ColumnOf
-from dolmen.predicate.domain import HOLDS, Domain, domain_of, fit, grid, into, join, order, plain_of, rounds_to
+from dolmen.predicate.domain import HOLDS, Domain, Op, domain_of, fit, grid, into, join, order, plain_of, rounds_to
 from dolmen.predicate.like import pattern
 
 FindColumn: TypeAlias = Callable[[int], Column]

@@ -17,9 +17,8 @@ from pyspark.sql import datasource as filters
 from dolmen.errors import InputError
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.predicate import Predicate, bind
-from dolmen.predicate.ast import Op
 from dolmen.predicate.constants import NULL, Value
-from dolmen.predicate.domain import Domain, domain_of
+from dolmen.predicate.domain import Domain, Op, domain_of
 
 _OPS: dict[str, Op] = {
     "EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
