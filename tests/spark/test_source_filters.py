@@ -24,7 +24,7 @@ from dolmen.format.schema import Schema
 from dolmen.predicate import Predicate
 from dolmen.predicate.bind import conjunction
 from dolmen.spark.source.filters import to_predicate
-from dolmen.spark.source.source import register
+from dolmen.spark.source.register import register
 from dolmen.spark.types import spark_type
 from support.random_tables import FLAT, TYPES, random_column
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from dolmen.database import Database, Table
 from dolmen.errors import ConflictError, InputError
 from dolmen.spark.failures import told
-from dolmen.spark.source.source import register
+from dolmen.spark.source.register import register
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("s", pa.string())])
 

@@ -10,7 +10,7 @@ from dolmen.spark.load.load import load
 from dolmen.spark.merge.clauses import Delete, Insert, Update
 from dolmen.spark.merge.merge import merge
 from dolmen.spark.read.frame import to_spark
-from dolmen.spark.source.source import register
+from dolmen.spark.source.register import register
 from dolmen.spark.stream.batches import batches_into
 from dolmen.spark.write.frame import append, delete, overwrite, upsert
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from pyspark.sql import types as s
 
@@ -21,30 +20,9 @@ from dolmen.errors import DatabaseNotFoundError, InputError, SchemaError
 from dolmen.format.manifest import Manifest
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_FIELD, Field, Schema
 from dolmen.snapshot import microseconds
-from dolmen.spark.arguments import session
 from dolmen.spark.origin import Origin
 from dolmen.spark.source.options import READ, Options
 from dolmen.spark.types import spark_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-def register(spark: SparkSession) -> None:
-    """Makes sure that a session knows ``format("dolmen")``, which Spark mostly finds by itself.
-
-    It does not where Python's path of the planner was not yet the one of this process: a notebook that has installed
-    dolmen since the session began, for instance. Calling it twice does no harm. Filters are allowed to be pushed into
-    Python data sources from here on (``spark.sql.python.filterPushdown.enabled``), which the option ``push_filters``
-    needs; nothing is pushed without that option.
-    """
-    from pyspark_dolmen import DefaultSource
-
-    session(spark)
-    if not spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(DefaultSource.name()):
-        spark.dataSource.register(DefaultSource)
-    if spark.version >= "4.1":
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
 @dataclass(frozen=True)

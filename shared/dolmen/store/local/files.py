@@ -1,4 +1,4 @@
-"""The files behind a LocalStore: unfinished ones, streamed ones, and pinned readers."""
+"""The files behind a LocalStore: unfinished ones, and pinned readers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import fcntl
 import io
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import BinaryIO, Self
 
-from dolmen.errors import CorruptionError, ObjectChangedError, StoreUnavailableError
-from dolmen.store.base import Buffer, PreconditionFailed, Unknown
-
-if TYPE_CHECKING:
-    from dolmen.store.local.store import LocalStore
+from dolmen.errors import ObjectChangedError
+from dolmen.store.base import Buffer
 
 #: A left-over must be this old to be swept: a file just made is not locked yet.
 SWEEP_AGE_US = 3_600_000_000
@@ -70,42 +67,6 @@ def sweep(directory: str, now_us: int) -> None:
                     os.unlink(entry.path)
                 finally:
                     os.close(fd)
-
-
-class LocalOutput:
-    """A streamed file, which gets its name at the end."""
-
-    def __init__(self, store: LocalStore, key: str, temporary: TemporaryFile) -> None:
-        self._store, self._key, self._temporary, self._size = store, key, temporary, 0
-
-    def write(self, data: Buffer, /) -> int:
-        self._check_open()
-        with self._store.verb(self._key):
-            self._size += (written := self._temporary.write(data))
-        return written
-
-    def commit(self) -> int:
-        self._check_open()
-        with self._store.verb(self._key), self._temporary as temporary:
-            match self._store.link(self._key, temporary):
-                case PreconditionFailed():
-                    raise CorruptionError(self._key, "another object stands under this name")
-                case Unknown(reason):
-                    raise StoreUnavailableError(f"cannot create {self._key!r}: {reason}")
-        return self._size
-
-    def abort(self) -> None:
-        self._temporary.close()
-
-    def _check_open(self) -> None:
-        if self._temporary.closed:
-            raise ValueError(f"output of {self._key!r} is over")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.abort()
 
 
 class _PinnedFile(io.FileIO):

@@ -8,11 +8,12 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import BinaryIO
+from typing import BinaryIO, Self
 from urllib.parse import quote
 
 from dolmen.errors import (
     AccessDeniedError,
+    CorruptionError,
     Error,
     InputError,
     ObjectChangedError,
@@ -32,7 +33,7 @@ from dolmen.store.base import (
     Unknown,
 )
 from dolmen.store.keys import TEMPORARY, check_key
-from dolmen.store.local.files import LocalOutput, TemporaryFile, open_pinned_file, sweep
+from dolmen.store.local.files import TemporaryFile, open_pinned_file, sweep
 
 #: Files up to this size have the MD5 of their content as ETag, larger ones (inode, mtime, size): see ``etag_of``.
 CONTENT_ETAG_BYTES = 4096
@@ -338,3 +339,39 @@ def open_directory(path: str) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+class LocalOutput:
+    """A streamed file, which gets its name at the end."""
+
+    def __init__(self, store: LocalStore, key: str, temporary: TemporaryFile) -> None:
+        self._store, self._key, self._temporary, self._size = store, key, temporary, 0
+
+    def write(self, data: Buffer, /) -> int:
+        self._check_open()
+        with self._store.verb(self._key):
+            self._size += (written := self._temporary.write(data))
+        return written
+
+    def commit(self) -> int:
+        self._check_open()
+        with self._store.verb(self._key), self._temporary as temporary:
+            match self._store.link(self._key, temporary):
+                case PreconditionFailed():
+                    raise CorruptionError(self._key, "another object stands under this name")
+                case Unknown(reason):
+                    raise StoreUnavailableError(f"cannot create {self._key!r}: {reason}")
+        return self._size
+
+    def abort(self) -> None:
+        self._temporary.close()
+
+    def _check_open(self) -> None:
+        if self._temporary.closed:
+            raise ValueError(f"output of {self._key!r} is over")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.abort()

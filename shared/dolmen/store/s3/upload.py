@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from dolmen.errors import CorruptionError, Error, LimitError, ObjectNotFoundError, StoreUnavailableError
+from dolmen.runtime import Runtime
 from dolmen.store.backoff import attempts
-from dolmen.store.base import Buffer
+from dolmen.store.base import Buffer, ObjectStore
 from dolmen.store.create import create
+from dolmen.store.s3.client import Connection
 from dolmen.store.s3.errors import Verdict, denied_in_passing, describe, translated, upload_is_gone, verdict
-
-if TYPE_CHECKING:
-    from dolmen.store.s3.store import S3Store
 
 #: How often an object's creation is asked for, as long as each answer says that nothing has landed.
 CREATE_ATTEMPTS = 6
@@ -37,6 +36,23 @@ class _State(Enum):
     DONE = auto()  # committed, aborted, or given up with an unknown outcome: nothing may be cleaned up any more
 
 
+class UploadTarget(ObjectStore, Protocol):
+    """What an upload asks of the store that it belongs to."""
+
+    bucket: str
+    runtime: Runtime
+    connection: Connection
+    threshold_bytes: int
+    part_bytes: int
+
+    @property
+    def uploads(self) -> Executor | None:
+        """The threads that send parts; None where the caller sends them itself."""
+
+    def ask(self, operation: str, key: str, **request: Any) -> dict[str, Any]:
+        """One request about one object, tried again while its answer says that nothing has happened."""
+
+
 class S3Output:
     """One streamed upload: a PutObject if it turns out small, else a multipart upload whose parts go up meanwhile.
 
@@ -44,7 +60,7 @@ class S3Output:
     at ``commit`` and only there, created with ``If-None-Match: *``.
     """
 
-    def __init__(self, store: S3Store, key: str, named: dict[str, Any]) -> None:
+    def __init__(self, store: UploadTarget, key: str, named: dict[str, Any]) -> None:
         self._store, self._key, self._named = store, key, named
         self._buffer = bytearray()
         self._size = 0
