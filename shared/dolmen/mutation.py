@@ -290,9 +290,9 @@ def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
         try:
             arrays = [_key_array(column, field) for column, field in zip(by_column, fields, strict=True)]
         except (pa.ArrowException, ValueError, ArithmeticError, TypeError) as error:
-            raise InputError(
-                f"keys do not fit {', '.join(f'{f.name} {f.arrow_type}' for f in fields)}: {error}"
-            ) from error
+            columns = ", ".join(f"{field.name} {field.arrow_type}" for field in fields)
+            reason = "a number has too many digits" if isinstance(error, ArithmeticError) else error
+            raise InputError(f"keys do not fit {columns}: {reason}") from error
         return pa.table(arrays, names=[field.name for field in fields])
     wanted = Schema(fields=fields, next_id=max(field.id for field in fields) + 1)
     return pa.Table.from_batches(

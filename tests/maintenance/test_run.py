@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 
 from dolmen.database import Database
+from dolmen.errors import InputError
 from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.run import STEPS, Done, Failure, maintain
 from dolmen.runtime import Runtime
@@ -109,3 +112,20 @@ def test_a_round_that_finds_nothing_makes_no_version(tables: Database) -> None:
 def test_without_tables_there_is_nothing_to_do(db: Database) -> None:
     done = maintain(db._context)
     assert (done.finished, done.failures, db.version) == (True, (), 0)
+
+
+def test_a_round_shows_what_it_changed_and_only_counts_what_it_did_not(db: Database) -> None:
+    for number in range(12):
+        db.create_table(f"idle_{number}", SCHEMA).append(pa.table({"id": [1], "n": [0]}))
+    fill(db, "busy", 5)
+    shown = repr(db.maintain())
+    assert "resolve busy" in shown
+    assert "idle" not in shown
+    assert "steps found nothing to do" in shown
+    assert "there was nothing to do" in repr(db.maintain())
+
+
+def test_keys_of_too_many_digits_are_refused_in_words(db: Database) -> None:
+    table = db.create_table("t", SCHEMA, primary_key="id")
+    with pytest.raises(InputError, match="keys do not fit id int64: a number has too many digits"):
+        table.delete(keys=[Decimal("1e30")])

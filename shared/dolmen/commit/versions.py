@@ -87,11 +87,11 @@ def manifest_at_time(head: Head, base: Base, timestamp_us: int, *, settled: bool
     ahead_us = timestamp_us - base.date_us
     if ahead_us > _CLOCKS_DIFFER_US:
         days, seconds = divmod(ahead_us // 1_000_000, 86_400)
-        told = f"{days:,} days and {seconds / 3600:.1f} hours" if days else f"{seconds:,} seconds"
+        told = f"{days:,} days and {seconds // 3600} hours" if days else f"{seconds:,} seconds"
         raise UnsettledTimestampError(f"that time is {told} in the future by the store's clock: nobody knows its rows")
     if settled and not is_settled(base, timestamp_us):
         raise UnsettledTimestampError(
-            f"by the store's clock that time is {max(-ahead_us, 0) // 60_000_000} minutes ago, and no later commit "
+            f"by the store's clock that time is {max(-ahead_us, 0) // 1_000_000:,} seconds ago, and no later commit "
             "exists: until 20 minutes have passed a commit under way may still get an earlier time. "
             f"at(timestamp=...) without settled=True answers with version {newest.version} all the same"
         )

@@ -69,6 +69,11 @@ class Expired:
     commit: Commit | None = None
     failures: dict[str, Error] = field(default_factory=dict)
 
+    @property
+    def commits(self) -> int:
+        """How many versions the run made: one at most."""
+        return int(self.commit is not None)
+
 
 def expire_rows(
     context: Context, *, tables: Collection[str] | None = None, deadline: Callable[[], bool] = never

@@ -45,8 +45,6 @@ def facts_of(result: WorkDone) -> dict[str, Any]:
 
 def changed_anything(result: WorkDone) -> bool:
     """Whether it made a version or deleted an object; most rounds find nothing to do."""
-    if isinstance(result, Expired):
-        return result.commit is not None
     if isinstance(result, Collected):
         return bool(result.objects or result.versions_expired or result.revoked)
     return result.commits > 0

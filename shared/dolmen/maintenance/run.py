@@ -40,6 +40,12 @@ class Done:
     result: Any
     seconds: float
 
+    @property
+    def has_changed_anything(self) -> bool:
+        """Whether it made a version; most steps find nothing to do."""
+        made: int = self.result.commits
+        return made > 0
+
     def __repr__(self) -> str:
         return f"<Done {self.step} {self.table or 'the database'} in {self.seconds:.2f} s: {self.result!r}>"
 
@@ -75,9 +81,12 @@ class Round:
     finished: bool
 
     def __repr__(self) -> str:
-        told = [*map(repr, self.done), *map(repr, self.failures)]
-        lines = "".join(f"\n  {line}" for line in told) or " nothing was there to do"
-        return f"<Round{'' if self.finished else ', cut short by its deadline'}:{lines}>"
+        changed = [done for done in self.done if done.has_changed_anything]
+        idle = len(self.done) - len(changed)
+        lines = "".join(f"\n  {one!r}" for one in (*changed, *self.failures))
+        rest = f"\n  {idle:,} steps found nothing to do" if lines and idle else ""
+        told = f"{lines}{rest}" or " there was nothing to do"
+        return f"<Round{'' if self.finished else ', cut short by its deadline'}:{told}>"
 
     def results(self, step: Step) -> list[Any]:
         """What the runs of one step returned."""
