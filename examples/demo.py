@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from dolmen.database import Database
-from dolmen.local import Layout, LocalEvent, run_local
+from dolmen.local import LocalEvent, LocalLayout, run_local
 from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.url import open_store
@@ -51,7 +51,7 @@ class Demo:
 
     def __init__(self, directory: Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)
-        self.layout = Layout.under(directory)
+        self.layout = LocalLayout.under(directory)
         self.layout.make()
         self.steps: list[Step] = []
 

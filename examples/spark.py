@@ -42,7 +42,7 @@ def main() -> None:
     from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
     import dolmen
-    from dolmen.ingest.drops.backfill import Source
+    from dolmen.ingest.drops.backfill import DropSource
     from dolmen.spark import delete, load, merge, to_spark
 
     place = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / ".local" / "spark"
@@ -66,7 +66,7 @@ def main() -> None:
     flights = db.create_table("flights", rows.schema, primary_key=key, sort_key="time_hour")
 
     # A job's work: many files at once, clustered by the sort key, each file once. jobs/load.py is a call of it.
-    done = load(spark, db, Source.of(landing, database=db.url))
+    done = load(spark, db, DropSource.of(landing, database=db.url))
     print(f"{done.rows:,} flights of {done.files} files, in {done.commits} commit")
     loaded = db.version
 

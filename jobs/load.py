@@ -18,9 +18,9 @@ from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError
 from dolmen.format.property import parse_size
-from dolmen.functions.settings import Settings
-from dolmen.handover.records import HandedDrops
-from dolmen.ingest.drops.backfill import Source
+from dolmen.functions.settings import FunctionSettings
+from dolmen.handover.records import HandoverRecords
+from dolmen.ingest.drops.backfill import DropSource
 from dolmen.spark.load.load import MAX_FILES, Loaded, load
 from dolmen.spark.session import job_session
 from dolmen.store.url import open_store
@@ -48,17 +48,17 @@ def main(
     do better); 9 some failed for the moment, call it again; others as of `dolmen`.
     """
     environment = {**os.environ, "DOLMEN_DATABASE": database, "DOLMEN_LANDING_PREFIX": landing_prefix}
-    settings = Settings.of(environment)
+    settings = FunctionSettings.of(environment)
     if bool(landing) == bool(handed):
         raise InputError("give --landing or --handed, one of them")
     if handed and table:
         raise InputError("--table goes with --landing: records that were handed over are of any tables")
     opened, place = settings.open()
-    source: Source | HandedDrops
+    source: DropSource | HandoverRecords
     if handed:
-        source = HandedDrops(open_store(handed))
+        source = HandoverRecords(open_store(handed))
     else:
-        source = Source.of(
+        source = DropSource.of(
             landing,
             database=opened.url,
             tables=table or (),

@@ -12,7 +12,7 @@ import dolmen
 from bench.spark.cpu import Spent, spend
 from bench.spark.ours import Dolmen
 from bench.spark.source import FILES, SCHEMA
-from dolmen.ingest.drops.backfill import Source as Landed
+from dolmen.ingest.drops.backfill import DropSource as Landed
 from dolmen.spark import append
 from dolmen.spark.compact.compaction import compact
 from dolmen.spark.load.load import load

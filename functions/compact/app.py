@@ -21,10 +21,10 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
 from dolmen.errors import Error
-from dolmen.functions.settings import Settings
+from dolmen.functions.settings import FunctionSettings
 from dolmen.handover.emr_serverless import EmrServerless
-from dolmen.handover.jobs import Asked, counted, told
-from dolmen.handover.records import HandedDrops
+from dolmen.handover.jobs import JobAttempt, counted, told
+from dolmen.handover.records import HandoverRecords
 from dolmen.handover.round import job_round
 from dolmen.ingest.redaction import logged_facts, logged_reason
 from dolmen.maintenance.deadline import Deadline
@@ -42,7 +42,7 @@ metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolm
 def lambda_handler(event: Any, context: LambdaContext) -> dict[str, Any]:
     """Does a round of maintenance; answers what it did."""
     request = CompactRequest.of(event)
-    settings = Settings.of(os.environ)
+    settings = FunctionSettings.of(os.environ)
     database = _opened(settings)
     deadline = Deadline(database.runtime, lambda: context.get_remaining_time_in_millis() / 1000)
     elsewhere = _hand_over(settings, database, request)
@@ -64,20 +64,20 @@ def lambda_handler(event: Any, context: LambdaContext) -> dict[str, Any]:
 
 
 @cache
-def _opened(settings: Settings) -> Database:
+def _opened(settings: FunctionSettings) -> Database:
     """One database for the life of the container: what it has cached makes the next round cheaper."""
     return settings.open()[0]
 
 
 @cache
-def _jobs(settings: Settings) -> tuple[EmrServerless, HandedDrops]:
+def _jobs(settings: FunctionSettings) -> tuple[EmrServerless, HandoverRecords]:
     """Where jobs run, and what they are to ingest; made once, as connections are slow to make."""
     assert settings.jobs is not None
     runtime = _opened(settings).runtime
-    return EmrServerless(settings.jobs, runtime), HandedDrops(open_store(settings.jobs.handed_url, runtime))
+    return EmrServerless(settings.jobs, runtime), HandoverRecords(open_store(settings.jobs.handed_url, runtime))
 
 
-def _hand_over(settings: Settings, database: Database, request: CompactRequest) -> tuple[str, ...]:
+def _hand_over(settings: FunctionSettings, database: Database, request: CompactRequest) -> tuple[str, ...]:
     """Starts the jobs that are due; returns the tables that are compacted by one."""
     if settings.jobs is None:
         return ()
@@ -108,7 +108,7 @@ def _said(failure: Failure) -> str:
     return f"{failure.step} {about}: {type(failure.error).__name__}: {logged_reason(failure.error)}"
 
 
-def _tell_job(asked: Asked) -> None:
+def _tell_job(asked: JobAttempt) -> None:
     level, text, facts = told(asked)
     getattr(logger, level)(text, **facts)
 

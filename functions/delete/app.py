@@ -17,12 +17,12 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
-from dolmen.functions.deliveries import Deliveries, HalfOfTheTime, Queues, open_queues
-from dolmen.functions.settings import Settings
+from dolmen.functions.deliveries import Deliveries, DeliveryQueues, HalfOfTheTime, open_queues
+from dolmen.functions.settings import FunctionSettings
 from dolmen.ingest.announcements import Message, messages
 from dolmen.ingest.deletes.apply import apply_deletes, contents, names_for
 from dolmen.ingest.deletes.requests import DeleteRequest, parse_request
-from dolmen.ingest.redaction import Request, logged_facts
+from dolmen.ingest.redaction import RequestContent, logged_facts
 from dolmen.results import Commit
 
 if TYPE_CHECKING:  # all of Powertools' batches and the event sources would come with it
@@ -38,7 +38,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
     """Applies the requests of an event; answers which messages are to be delivered again."""
     batch = messages(event)
     counts = Counter({"Messages": len(batch)})
-    settings = Settings.of(os.environ)
+    settings = FunctionSettings.of(os.environ)
     database = _opened(settings)
     deliveries = Deliveries(
         batch, _queues(settings), database.runtime.clock_us(), lambda: context.get_remaining_time_in_millis() / 1000
@@ -55,7 +55,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
                 continue
             if outcome.error is not None:
                 counts["DeletesFailed"] += 1
-                facts = logged_facts(outcome.error, Request(contents(request), names_for(deleted.seen, request)))
+                facts = logged_facts(outcome.error, RequestContent(contents(request), names_for(deleted.seen, request)))
                 final = outcome.status == "refused"
                 (deliveries.refuse if final else deliveries.fail)(message, facts)
                 logger.error("delete failed", message_id=message.id, request_id=request.id, final=final, **facts)
@@ -86,13 +86,13 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
 
 
 @cache
-def _opened(settings: Settings) -> Database:
+def _opened(settings: FunctionSettings) -> Database:
     """One database for the life of the container: what it has cached makes the next commit cheaper."""
     return settings.open()[0]
 
 
 @cache
-def _queues(settings: Settings) -> Queues | None:
+def _queues(settings: FunctionSettings) -> DeliveryQueues | None:
     return open_queues(settings.delete_queue, settings.dead_letters, _opened(settings).runtime)
 
 

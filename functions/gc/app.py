@@ -17,7 +17,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
-from dolmen.functions.settings import Settings
+from dolmen.functions.settings import FunctionSettings
 from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.measures import facts_of, measures_of_collection
 from dolmen.maintenance.schedule import GcRequest
@@ -35,7 +35,7 @@ MOST_TOLD = 100
 def lambda_handler(event: Any, context: LambdaContext) -> dict[str, Any]:
     """Collects garbage; answers what is gone."""
     request = GcRequest.of(event)
-    database = _opened(Settings.of(os.environ))
+    database = _opened(FunctionSettings.of(os.environ))
     deadline = Deadline(database.runtime, lambda: context.get_remaining_time_in_millis() / 1000)
     collected = database.gc(dry_run=request.dry_run, deadline=deadline)
     for name, (unit, value) in measures_of_collection(collected).items():
@@ -49,6 +49,6 @@ def lambda_handler(event: Any, context: LambdaContext) -> dict[str, Any]:
 
 
 @cache
-def _opened(settings: Settings) -> Database:
+def _opened(settings: FunctionSettings) -> Database:
     """One database for the life of the container: what it has cached makes the next run cheaper."""
     return settings.open()[0]

@@ -21,12 +21,12 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
 from dolmen.errors import Error
-from dolmen.functions.deliveries import Deliveries, HalfOfTheTime, Queues, open_queues
-from dolmen.functions.settings import Settings
+from dolmen.functions.deliveries import Deliveries, DeliveryQueues, HalfOfTheTime, open_queues
+from dolmen.functions.settings import FunctionSettings
 from dolmen.handover.drops import hand_over
 from dolmen.handover.emr_serverless import EmrServerless
 from dolmen.handover.jobs import ask, counted, load_job, told
-from dolmen.handover.records import HandedDrops
+from dolmen.handover.records import HandoverRecords
 from dolmen.ingest.announcements import Drop, Message, drops_of, messages
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.drops.outcomes import DropOutcome
@@ -65,7 +65,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
     """Ingests what an event announces; answers which messages are to be delivered again."""
     batch = messages(event)
     counts = Counter({"Messages": len(batch), "QueueErrors": 0})
-    settings = Settings.of(os.environ)
+    settings = FunctionSettings.of(os.environ)
     database, landing = _opened(settings)
     deliveries = Deliveries(
         batch, _queues(settings), database.runtime.clock_us(), lambda: context.get_remaining_time_in_millis() / 1000
@@ -122,26 +122,26 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
 
 
 @cache
-def _opened(settings: Settings) -> tuple[Database, Landing]:
+def _opened(settings: FunctionSettings) -> tuple[Database, Landing]:
     """One database for the life of the container: what it has cached makes the next commit cheaper."""
     return settings.open()
 
 
 @cache
-def _queues(settings: Settings) -> Queues | None:
+def _queues(settings: FunctionSettings) -> DeliveryQueues | None:
     return open_queues(settings.queue, settings.dead_letters, _opened(settings)[0].runtime)
 
 
 @cache
-def _jobs(settings: Settings) -> tuple[EmrServerless, HandedDrops, Queue | None]:
+def _jobs(settings: FunctionSettings) -> tuple[EmrServerless, HandoverRecords, Queue | None]:
     """Where jobs run, what they are to ingest, and whose backlog counts; made once, as connections are slow to make."""
     assert settings.jobs is not None
     runtime = _opened(settings)[0].runtime
     queue = open_queue(settings.queue, runtime, hurried=True) if settings.queue else None
-    return EmrServerless(settings.jobs, runtime), HandedDrops(open_store(settings.jobs.handed_url, runtime)), queue
+    return EmrServerless(settings.jobs, runtime), HandoverRecords(open_store(settings.jobs.handed_url, runtime)), queue
 
 
-def _backlog_is_large(settings: Settings, counts: Counter[str]) -> bool:
+def _backlog_is_large(settings: FunctionSettings, counts: Counter[str]) -> bool:
     """Whether so many messages wait that all drops go to a job. If that cannot be told, they do not."""
     if settings.jobs is None or settings.jobs.backlog is None:
         return False
@@ -155,7 +155,7 @@ def _backlog_is_large(settings: Settings, counts: Counter[str]) -> bool:
 
 
 def _handed(
-    settings: Settings, database: Database, landing: Landing, drops: list[Drop], backlog: bool
+    settings: FunctionSettings, database: Database, landing: Landing, drops: list[Drop], backlog: bool
 ) -> dict[int, DropOutcome]:
     """Notes the drops that a job is to ingest; their outcomes, by their places."""
     if settings.jobs is None:
@@ -164,7 +164,7 @@ def _handed(
     return hand_over(database, landing, records, drops, larger_than=settings.jobs.drop_bytes, backlog=backlog)
 
 
-def _start_job(settings: Settings, database: Database, counts: Counter[str], remaining_seconds: float) -> None:
+def _start_job(settings: FunctionSettings, database: Database, counts: Counter[str], remaining_seconds: float) -> None:
     """Sees to it that a job takes what was handed over. If it cannot be started the schedule tries again."""
     if remaining_seconds < START_SECONDS:
         counts["JobStartsFailed"] += 1

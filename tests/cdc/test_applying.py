@@ -8,7 +8,7 @@ import pytest
 from dolmen.database import Database
 from dolmen.errors import InputError, InvalidNameError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
-from dolmen.ingest.batch import Request
+from dolmen.ingest.batch import BatchRequest
 from dolmen.ingest.cdc.apply import ChangeCounts
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
@@ -209,7 +209,7 @@ def test_a_blind_file_costs_what_an_upsert_costs_and_one_object_for_its_deletes(
     database = Database(store, feed.place.runtime())
     database.table("plain").count()
 
-    def cost(*requests: Request) -> tuple[int, int, int, int]:
+    def cost(*requests: BatchRequest) -> tuple[int, int, int, int]:
         store.reset()
         folded = feed.apply(*requests, database=database)
         assert folded.commit is not None
@@ -224,7 +224,7 @@ def test_a_blind_file_costs_what_an_upsert_costs_and_one_object_for_its_deletes(
         transaction.table("plain").upsert(pa.Table.from_pylist([row], COLUMNS), request="upsert")
         return True
 
-    assert cost(Request("upsert", "", upsert)) == (4, 1, 0, 0)  # data file, keys, manifest, pointer; the pointer
+    assert cost(BatchRequest("upsert", "", upsert)) == (4, 1, 0, 0)  # data file, keys, manifest, pointer; the pointer
     assert changes(put(1, 200), put(500, 201)) == (4, 1, 0, 0)
     assert changes(put(1, 210), gone(2, 211)) == (5, 1, 0, 0)  # and the rows of the memory
     assert changes(gone(3, 220)) == (4, 1, 0, 0)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dolmen.database import Database
-from dolmen.ingest.batch import Request
+from dolmen.ingest.batch import BatchRequest
 from dolmen.store.memory import MemoryStore
 from dolmen.transaction import Transaction
 from support.aging import DAY_US
@@ -21,7 +21,7 @@ SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(2*
 HISTORIES = 200 if os.environ.get("DOLMEN_LONG") else 8
 
 
-def between(run: Callable[[], Any]) -> Request:
+def between(run: Callable[[], Any]) -> BatchRequest:
     """Stands in a batch and runs something, once, after the statements of the requests before it were made."""
     left = [run]
 
@@ -30,7 +30,7 @@ def between(run: Callable[[], Any]) -> Request:
             left.pop()()
         return False
 
-    return Request(f"between {id(left)}", "", state)
+    return BatchRequest(f"between {id(left)}", "", state)
 
 
 @pytest.mark.parametrize("number", range(HISTORIES))

@@ -21,7 +21,7 @@ import dolmen
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
 from dolmen.ingest.announcements import Drop, Message, drops_of
 from dolmen.ingest.drops import backfill
-from dolmen.ingest.drops.backfill import MAX_MESSAGE_BYTES, Source, packets
+from dolmen.ingest.drops.backfill import MAX_MESSAGE_BYTES, DropSource, packets
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.queues import DirectoryQueue
@@ -237,7 +237,7 @@ def test_symbolic_links_bring_nothing_in_from_outside(cli: Cli, landing: Path, t
     assert (done["ingested"], done.get("rejected", 0)) == (4, 0), done
     drop = Drop(backfill.DIRECTORY_BUCKET, "events/file.csv", 1, "0")
     for key in ("events/file.csv", "events/folder/secret.csv", "linked/secret.csv", "../outside/secret.csv"):
-        assert backfill.Source.of(str(landing)).landing.place(replace(drop, key=key)) is None
+        assert backfill.DropSource.of(str(landing)).landing.place(replace(drop, key=key)) is None
     db = dolmen.open(str(tmp_path / "db"))
     assert "secret" not in str([db.table(name).scan().to_arrow().to_pylist() for name in db.tables()])
     assert not list(tmp_path.rglob("*.error.json"))
@@ -334,13 +334,13 @@ def test_objects_of_the_database_and_rejects_are_no_drops(landing: Path) -> None
     for name in ("db/data/events/1.csv", "rejects/events/2.csv"):
         (landing / name).parent.mkdir(parents=True)
         (landing / name).write_text(HEADER)
-    source = Source.of(str(landing), database=str(landing / "db"), rejected_url=(landing / "rejects").as_uri())
+    source = DropSource.of(str(landing), database=str(landing / "db"), rejected_url=(landing / "rejects").as_uri())
     found = [drop.key for drop in source.drops() if drop]
     assert found == ["events/1.csv", "events/2025/2.csv", "users/3.csv"]
 
 
 def test_a_listing_is_never_held_whole(landing: Path) -> None:
-    source = Source.of(str(landing))
+    source = DropSource.of(str(landing))
     drops = source.drops()
     first = next(drop for drop in drops if drop is not None)
     (landing / "users" / "3.csv").rename(landing / "users" / "4.csv")
@@ -348,12 +348,12 @@ def test_a_listing_is_never_held_whole(landing: Path) -> None:
     assert (first.key, rest) == ("events/1.csv", ["events/2025/2.csv", "users/4.csv"])
 
 
-def in_a_bucket(endpoint: str, url: str) -> Source:
+def in_a_bucket(endpoint: str, url: str) -> DropSource:
     """A landing place with two files in it."""
     bucket = url.split("/")[2]
     for name in ("1", "2"):
         client("s3", endpoint).put_object(Bucket=bucket, Key=f"landing/events/{name}.csv", Body=b"id\n1\n")
-    return Source.of(f"s3://{bucket}/landing")
+    return DropSource.of(f"s3://{bucket}/landing")
 
 
 def test_a_server_that_knows_no_versions_is_listed_as_it_is(s3_endpoint: str, s3_url: str, proxy: Proxy) -> None:

@@ -15,7 +15,7 @@ from dolmen.errors import TableNotFoundError
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops import ingest as drops
 from dolmen.ingest.drops.ingest import ingest_drops
-from dolmen.ingest.drops.outcomes import Ingested
+from dolmen.ingest.drops.outcomes import IngestResult
 from dolmen.ingest.landing import Landing
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore
@@ -53,11 +53,11 @@ def landing_of(store: SimulatedStore, server: Server, who: str) -> Landing:
     return Landing("simulation:", runtime=store.runtime, _stores=stores)
 
 
-def ingest(peer: Peer) -> Ingested:
+def ingest(peer: Peer) -> IngestResult:
     return ingest_drops(peer.db, landing_of(peer.store, peer._execution.server, str(peer._number)), [DROP])
 
 
-def create_and_ingest(peer: Peer) -> Ingested:
+def create_and_ingest(peer: Peer) -> IngestResult:
     peer.db.create_table("t", SCHEMA)
     return ingest(peer)
 

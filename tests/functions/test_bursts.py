@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from dolmen.ingest.queues import Outgoing
+from dolmen.ingest.queues import OutgoingMessage
 from support.event_builders import notification
 from support.functions import World
 from support.queue_model import Lambda, Pipeline
@@ -24,7 +24,7 @@ def drop_all(world: World, pipeline: Pipeline, sizes: list[int]) -> list[str]:
     for n, size in enumerate(sizes):
         record = world.drop(f"events/{n}.csv", f"id,user_id,kind\n{n},1,x\n")
         record["s3"]["object"]["size"] = size
-        pipeline.queue.put([Outgoing(json.dumps(notification(record)))])
+        pipeline.queue.put([OutgoingMessage(json.dumps(notification(record)))])
         names.append(f"{n}.csv")
     return names
 

@@ -8,7 +8,7 @@ from urllib.parse import quote_plus
 import pytest
 
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.landing import Place
+from dolmen.ingest.landing import LandingPath
 from dolmen.ingest.rejects.report import reject_key
 from support.functions import World
 from support.proxy import Proxy
@@ -30,14 +30,14 @@ HEAD = "id,user_id,kind\n"
     ],
 )
 def test_a_reject_keeps_its_name_and_ending(path: str, before: str, after: str) -> None:
-    key = reject_key(Drop("b", f"landing/{path}", 1, "e"), Place(path))
+    key = reject_key(Drop("b", f"landing/{path}", 1, "e"), LandingPath(path))
     assert key.startswith(before)
     assert key.endswith(after)
     assert len(key) == len(before) + 8 + len(after)
 
 
 def test_different_drops_of_one_name_are_different_rejects() -> None:
-    place = Place("events/a.csv")
+    place = LandingPath("events/a.csv")
     drops = [Drop("b", "k", 1, "e"), Drop("b", "k", 1, "f"), Drop("b", "k", 1, "e", "v"), Drop("c", "k", 1, "e")]
     drops += [Drop("b", "k", 1, "e", None, "01"), Drop("b", "k", 1, "e", None, "02")]
     assert len({reject_key(drop, place) for drop in drops}) == len(drops)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dolmen.handover.records import HandedDrops
+from dolmen.handover.records import HandoverRecords
 from dolmen.runtime import Runtime
 from dolmen.store.local.store import LocalStore
 from dolmen.store.url import open_store
@@ -42,8 +42,8 @@ class Handing:
     handed_url: str
 
     @property
-    def records(self) -> HandedDrops:
-        return HandedDrops(open_store(self.handed_url, Runtime()))
+    def records(self) -> HandoverRecords:
+        return HandoverRecords(open_store(self.handed_url, Runtime()))
 
     def runs(self, name: str = "dolmen-load-") -> list[StartedRun]:
         """The runs whose names begin so, oldest first."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dolmen.functions.settings import Settings
-from dolmen.handover.records import HandedDrops
+from dolmen.functions.settings import FunctionSettings
+from dolmen.handover.records import HandoverRecords
 from dolmen.ingest.announcements import Drop, drops_of, messages
 from handover.conftest import LARGE_BYTES, Handing
 from support.crashing_store import Countdown, Crash, CrashingStore
@@ -39,7 +39,7 @@ def small(id_: int) -> str:
 def run_job(handing: Handing) -> list[str]:
     """The job ends well: all records are settled."""
     world, records = handing.world, handing.records
-    done = ingest_handed(world.database, Settings.of(os.environ).open()[1], records)
+    done = ingest_handed(world.database, FunctionSettings.of(os.environ).open()[1], records)
     for run in handing.runs():
         handing.server.set_state(run.id, "SUCCESS")
     return done
@@ -274,10 +274,10 @@ def crash_in(module: Any, countdown: Countdown) -> None:
     """Puts the records and the job service of a function under a countdown."""
     original = module._jobs
 
-    def jobs(settings: Settings) -> Any:
+    def jobs(settings: FunctionSettings) -> Any:
         service, records, *more = original(settings)
         crashing: Any = CrashingStore(records._store, countdown)
-        return CrashingService(service, countdown), HandedDrops(crashing), *more
+        return CrashingService(service, countdown), HandoverRecords(crashing), *more
 
     module._jobs = jobs
 

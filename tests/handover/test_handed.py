@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dolmen.errors import CorruptionError, InputError, UnsupportedFormatError
-from dolmen.handover.records import Handed, HandedDrops
+from dolmen.handover.records import HandoverRecord, HandoverRecords
 from dolmen.ingest.announcements import Drop
 from dolmen.store.base import Stored
 from dolmen.store.local.store import LocalStore
@@ -24,21 +24,21 @@ B = Drop("drops", "landing/events/b.csv", 1 << 52, "e2")
 
 
 def test_a_record_holds_every_field_of_its_drops(tmp_path: Path) -> None:
-    handed = HandedDrops(LocalStore(tmp_path))
+    handed = HandoverRecords(LocalStore(tmp_path))
     key = handed.add([B, A])
-    assert list(handed.pending()) == [Handed(key, (A, B))]
+    assert list(handed.pending()) == [HandoverRecord(key, (A, B))]
 
 
 def test_the_same_drops_are_the_same_record_in_any_order_and_number() -> None:
     store = MemoryStore()
-    handed = HandedDrops(store)
+    handed = HandoverRecords(store)
     assert handed.add([A, B]) == handed.add([B, A, A]) == handed.add([A, B])
     assert handed.add([A]) != handed.add([A, B])
     assert len(list(store.list(""))) == 2
 
 
 def test_records_come_oldest_first(s3_url: str) -> None:
-    handed = HandedDrops(open_store(f"{s3_url}/handed"))
+    handed = HandoverRecords(open_store(f"{s3_url}/handed"))
     drops = [replace(B, key=f"landing/events/{n}.csv") for n in range(3)]
     keys = [handed.add([drop]) for drop in drops]
     order = {info.key: info.last_modified_us for info in handed._store.list("")}
@@ -47,7 +47,7 @@ def test_records_come_oldest_first(s3_url: str) -> None:
 
 
 def test_a_settled_record_is_gone_and_may_be_settled_again() -> None:
-    handed = HandedDrops(MemoryStore())
+    handed = HandoverRecords(MemoryStore())
     handed.add([A])
     handed.add([B])
     [first, second] = handed.pending()
@@ -57,12 +57,12 @@ def test_a_settled_record_is_gone_and_may_be_settled_again() -> None:
 
 
 def test_a_record_that_another_job_settles_meanwhile_is_passed_over() -> None:
-    handed = HandedDrops(MemoryStore())
+    handed = HandoverRecords(MemoryStore())
     for drop in (A, B):
         handed.add([drop])
     pending = handed.pending()
     first = next(pending)
-    for other in HandedDrops(handed._store).pending():
+    for other in HandoverRecords(handed._store).pending():
         handed.settle(other)
     assert list(pending) == []
     assert first.drops in ((A,), (B,))
@@ -70,7 +70,7 @@ def test_a_record_that_another_job_settles_meanwhile_is_passed_over() -> None:
 
 def test_what_waits_is_counted_and_timed_by_the_stores_clock() -> None:
     clock = [1_700_000_000_000_000]
-    handed = HandedDrops(MemoryStore(MemoryBucket(lambda: clock[0])))
+    handed = HandoverRecords(MemoryStore(MemoryBucket(lambda: clock[0])))
     assert (handed.waiting().records, handed.waiting().age_seconds) == (0, 0)
     handed.add([A])
     clock[0] += 90_000_000
@@ -81,7 +81,7 @@ def test_what_waits_is_counted_and_timed_by_the_stores_clock() -> None:
 
 def test_other_objects_are_no_records() -> None:
     store = MemoryStore()
-    handed = HandedDrops(store)
+    handed = HandoverRecords(store)
     for key in ("README.md", "a.json", f"sub/{'0' * 64}.json", f"{'0' * 64}.json.tmp"):
         assert isinstance(store.put(key, b"{}"), Stored)
     assert list(handed.pending()) == []
@@ -99,7 +99,7 @@ def test_other_objects_are_no_records() -> None:
 )
 def test_a_record_that_cannot_be_read_is_named(document: Any, said: str) -> None:
     store = MemoryStore()
-    handed = HandedDrops(store)
+    handed = HandoverRecords(store)
     key = _put(store, document)
     handed.add([A])
     with pytest.raises(CorruptionError, match=said) as raised:
@@ -109,7 +109,7 @@ def test_a_record_that_cannot_be_read_is_named(document: Any, said: str) -> None
 
 def test_records_beside_a_damaged_one_are_all_given_first() -> None:
     store = MemoryStore()
-    handed = HandedDrops(store)
+    handed = HandoverRecords(store)
     _put(store, [])
     for drop in (A, B):
         handed.add([drop])
@@ -121,24 +121,24 @@ def test_records_beside_a_damaged_one_are_all_given_first() -> None:
 
 def test_a_flipped_bit_is_noticed() -> None:
     store = MemoryStore()
-    key = HandedDrops(store).add([A])
+    key = HandoverRecords(store).add([A])
     found = store.get(key)
     outcome = store.put(key, found.body.replace(b'"size":17', b'"size":16'), if_match=found.etag)
     assert isinstance(outcome, Stored)
     with pytest.raises(CorruptionError, match="digest"):
-        list(HandedDrops(store).pending())
+        list(HandoverRecords(store).pending())
 
 
 def test_a_newer_record_asks_for_an_upgrade() -> None:
     store = MemoryStore()
     _put(store, {"format": 2, "drops": [], "and": "more"})
     with pytest.raises(UnsupportedFormatError, match="format 2"):
-        list(HandedDrops(store).pending())
+        list(HandoverRecords(store).pending())
 
 
 def test_no_drops_are_no_record() -> None:
     with pytest.raises(InputError):
-        HandedDrops(MemoryStore()).add([])
+        HandoverRecords(MemoryStore()).add([])
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -146,10 +146,10 @@ def test_a_crash_beside_the_put_leaves_one_record_once_it_is_repeated(after: boo
     store = MemoryStore()
     crashing: Any = CrashingStore(store, Countdown(1, after=after))
     with pytest.raises(Crash):
-        HandedDrops(crashing).add([A])
+        HandoverRecords(crashing).add([A])
     assert len(list(store.list(""))) == after
-    HandedDrops(store).add([A])
-    assert [one.drops for one in HandedDrops(store).pending()] == [(A,)]
+    HandoverRecords(store).add([A])
+    assert [one.drops for one in HandoverRecords(store).pending()] == [(A,)]
 
 
 def _put(store: MemoryStore, document: Any) -> str:

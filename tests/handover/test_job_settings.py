@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dolmen.errors import InputError
-from dolmen.functions.settings import Settings
+from dolmen.functions.settings import FunctionSettings
 from dolmen.handover.emr_serverless import spark_submit_parameters
 from dolmen.handover.settings import DEFAULT_COMPACT_BYTES, JobSettings
 from support.emr_serverless import ROLE
@@ -23,7 +23,7 @@ COMPLETE = {
 def test_without_an_application_there_are_none_whatever_else_is_set() -> None:
     assert JobSettings.of({}) is None
     assert JobSettings.of({**COMPLETE, "DOLMEN_SPARK_APPLICATION": ""}) is None
-    assert Settings.of({**COMPLETE, "DOLMEN_SPARK_APPLICATION": ""}).jobs is None
+    assert FunctionSettings.of({**COMPLETE, "DOLMEN_SPARK_APPLICATION": ""}).jobs is None
 
 
 def test_defaults_hand_over_compactions_only() -> None:
@@ -31,7 +31,7 @@ def test_defaults_hand_over_compactions_only() -> None:
     assert settings == JobSettings("00f1r2a3b4c5d6e7", ROLE, "s3://code/dolmen/0123", "s3://drops/handed")
     assert settings is not None
     assert (settings.drop_bytes, settings.backlog, settings.compact_bytes) == (None, None, DEFAULT_COMPACT_BYTES)
-    assert Settings.of({**COMPLETE, "DOLMEN_HANDOVER_BYTES": ""}).jobs == settings
+    assert FunctionSettings.of({**COMPLETE, "DOLMEN_HANDOVER_BYTES": ""}).jobs == settings
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_defaults_hand_over_compactions_only() -> None:
 )
 def test_one_that_is_wrong_is_named(name: str, value: str) -> None:
     with pytest.raises(InputError, match=name):
-        Settings.of({**COMPLETE, name: value})
+        FunctionSettings.of({**COMPLETE, name: value})
 
 
 def test_a_job_gets_its_packages_and_what_the_functions_are_told_about_files() -> None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
-from dolmen.handover.jobs import Job, JobRun, ask, counted, ensure, load_job, token_of, told
+from dolmen.handover.jobs import JobRun, SparkJob, ask, counted, ensure, load_job, token_of, told
 
 MINUTE = 60_000_000
 DAY = 24 * 60 * MINUTE
 NOW = 1_800_000_000_000_000
-JOB = Job("dolmen-load-x", "load.py", ("--database", "s3://b/d"))
+JOB = SparkJob("dolmen-load-x", "load.py", ("--database", "s3://b/d"))
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Service:
             run for run in self.all.values() if run.id not in self.hidden and run.created_us > self.now_us - 3 * DAY
         ]
 
-    def start(self, job: Job, token: str) -> str:
+    def start(self, job: SparkJob, token: str) -> str:
         if token not in self.tokens:
             self.tokens[token] = id_ = f"run-{len(self.all)}"
             self.all[id_] = JobRun(id_, job.name, "SUBMITTED", self.now_us, self.now_us)

@@ -15,7 +15,7 @@ from dolmen.ingest.formats.formats import detect, infer, read
 from dolmen.ingest.formats.json.rows import parse_line
 from dolmen.ingest.formats.json.shapes import join, node_of_array, node_of_values
 from dolmen.ingest.formats.json.values import parse_objects
-from dolmen.ingest.formats.text.infer import NOTHING, TEXT, Shape
+from dolmen.ingest.formats.text.infer import NOTHING, TEXT, TextShape
 
 US, ZONED, BIG = pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.decimal128(38, 0)
 
@@ -150,8 +150,15 @@ def test_columns_keep_the_order_of_their_first_appearance() -> None:
         assert [field.name for field in schema.field("a").type] == ["y", "b", "c"]
 
 
-SHAPES = [NOTHING, TEXT, Shape("bool"), Shape("integer", -5, 0), Shape("integer", 0, 2**70), Shape("float", 0, 2**60)]
-SHAPES += [Shape("float"), Shape("date"), Shape("timestamp"), Shape("zoned")]
+SHAPES = [
+    NOTHING,
+    TEXT,
+    TextShape("bool"),
+    TextShape("integer", -5, 0),
+    TextShape("integer", 0, 2**70),
+    TextShape("float", 0, 2**60),
+]
+SHAPES += [TextShape("float"), TextShape("date"), TextShape("timestamp"), TextShape("zoned")]
 
 
 def test_shapes_join_in_any_order_and_grouping() -> None:

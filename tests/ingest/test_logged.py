@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from dolmen.errors import Error, InputError, PredicateError, RowError, SchemaError
-from dolmen.ingest.redaction import Request, logged_reason
+from dolmen.ingest.redaction import RequestContent, logged_reason
 
 NAMES = frozenset({"events", "id", "user_id", "kind"})
 
 
 def reason(text: str, document: Any) -> str:
-    return logged_reason(InputError(text), Request(document, NAMES))
+    return logged_reason(InputError(text), RequestContent(document, NAMES))
 
 
 @pytest.mark.parametrize(

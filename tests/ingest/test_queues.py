@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dolmen.errors import InputError, LimitError, NotFoundError, StoreUnavailableError
-from dolmen.ingest.queues import MAX_SQS_BYTES, Depth, DirectoryQueue, SqsQueue, open_queue
+from dolmen.ingest.queues import MAX_SQS_BYTES, DirectoryQueue, QueueDepth, SqsQueue, open_queue
 from dolmen.local.letters import QueueDirectory
 from dolmen.runtime import Runtime
 from support.ministack import boto3_client, endpoint_environment
@@ -91,7 +91,7 @@ def test_the_depth_counts_what_waits_what_is_under_way_and_what_was_given_up(
     depth = open_queue(url).depth()
     assert (depth.waiting, depth.under_way, depth.dead) == (2, 1, 2)
     assert str(depth.dead_letters).endswith(dead.rpartition("/")[2])
-    assert open_queue(dead).depth() == Depth(2, 0, None, None)
+    assert open_queue(dead).depth() == QueueDepth(2, 0, None, None)
 
 
 def test_a_queue_that_is_not_there_is_named(ministack: str, make_queue: Callable[..., str]) -> None:
@@ -154,7 +154,7 @@ def test_a_directory_takes_messages_that_the_local_pipeline_delivers_in_order(tm
     bodies = [json.dumps({"n": n}) for n in range(12)]
     queue.send(bodies[:7])
     queue.send(bodies[7:])
-    assert queue.depth() == Depth(12, 0, 0, str(tmp_path / "dead-letters"))
+    assert queue.depth() == QueueDepth(12, 0, 0, str(tmp_path / "dead-letters"))
     assert list(pipeline.poll()) == [], "only a file that was there before has come to rest"
     letters = list(pipeline.poll())
     assert [letter.body for letter in letters] == bodies

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import dolmen.database
-from dolmen.local import Layout, run_local
+from dolmen.local import LocalLayout, run_local
 from support.functions import FUNCTIONS
 
 PROGRAM = """
@@ -23,7 +23,7 @@ run_local(*sys.argv[1:5], poll_seconds=0.01, on_event=lambda event: print(event.
 
 
 def test_kill_9_at_any_time_is_safe(tmp_path: Path) -> None:
-    layout = Layout.under(tmp_path)
+    layout = LocalLayout.under(tmp_path)
     layout.make()
     database = dolmen.database.open(layout.database)
     table = database.create_table("events", pa.schema([("id", pa.int64())]), primary_key="id")

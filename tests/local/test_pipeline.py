@@ -20,7 +20,7 @@ from dolmen.ingest.deletes.tracking import status_of
 from dolmen.ingest.queues import open_queue
 from dolmen.ingest.rejects.listing import list_rejected
 from dolmen.ingest.rejects.retry import retry
-from dolmen.local import Layout, LocalEvent, run_local
+from dolmen.local import LocalEvent, LocalLayout, run_local
 from dolmen.runtime import Runtime
 from dolmen.store.local.store import LocalStore
 from support.functions import FUNCTIONS, SCHEMA
@@ -29,24 +29,24 @@ HEAD = "id,user_id,kind\n"
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    made = Layout.under(tmp_path)
+def layout(tmp_path: Path) -> LocalLayout:
+    made = LocalLayout.under(tmp_path)
     made.make()
     return made
 
 
-def drop(layout: Layout, path: str, text: str) -> Path:
+def drop(layout: LocalLayout, path: str, text: str) -> Path:
     file = layout.landing / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     return file
 
 
-def request(layout: Layout, name: str, body: Any) -> None:
+def request(layout: LocalLayout, name: str, body: Any) -> None:
     (layout.queue / name).write_text(body if isinstance(body, str) else json.dumps(body))
 
 
-def run(layout: Layout, **options: Any) -> list[LocalEvent]:
+def run(layout: LocalLayout, **options: Any) -> list[LocalEvent]:
     """Runs until all is handled; returns what was told."""
     events: list[LocalEvent] = []
     functions = options.pop("functions", FUNCTIONS)
@@ -59,7 +59,7 @@ def texts(events: list[LocalEvent]) -> list[str]:
     return [event.text for event in events]
 
 
-def test_files_become_rows_and_requests_delete_them(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_become_rows_and_requests_delete_them(layout: LocalLayout, capsys: pytest.CaptureFixture[str]) -> None:
     database = dolmen.database.open(layout.database)
     table = database.create_table("events", SCHEMA, primary_key="id")
     drop(layout, "events/2026/a + b 日本 100%.csv", f"{HEAD}1,42,x\n2,7,y\n")
@@ -84,7 +84,7 @@ def test_files_become_rows_and_requests_delete_them(layout: Layout, capsys: pyte
     assert capsys.readouterr().out == ""
 
 
-def test_a_table_says_what_becomes_of_its_files_and_of_their_bad_rows(layout: Layout) -> None:
+def test_a_table_says_what_becomes_of_its_files_and_of_their_bad_rows(layout: LocalLayout) -> None:
     database = dolmen.database.open(layout.database)
     database.create_table("events", SCHEMA, primary_key="id")
     database.table("events").set(ingest_mode="upsert", ingest_on_bad_row="quarantine", ingest_landing="expire")
@@ -104,7 +104,7 @@ def test_a_table_says_what_becomes_of_its_files_and_of_their_bad_rows(layout: La
     assert database.table("events").to_arrow()["id"].to_pylist() == ["x"]
 
 
-def test_a_lost_memory_doubles_nothing(layout: Layout) -> None:
+def test_a_lost_memory_doubles_nothing(layout: LocalLayout) -> None:
     drop(layout, "events/a.csv", f"{HEAD}1,42,x\n")
     run(layout, auto_create=True)
     (layout.state / "landing.jsonl").unlink()
@@ -112,13 +112,13 @@ def test_a_lost_memory_doubles_nothing(layout: Layout) -> None:
     assert dolmen.database.open(layout.database).table("events").count() == 1
 
 
-def test_tables_are_created_when_that_is_wanted(layout: Layout) -> None:
+def test_tables_are_created_when_that_is_wanted(layout: LocalLayout) -> None:
     drop(layout, "new/a.csv", "a,b\n1,x\n")
     run(layout, auto_create=True)
     assert dolmen.database.open(layout.database).table("new").to_arrow().to_pylist() == [{"a": 1, "b": "x"}]
 
 
-def test_a_request_that_can_never_be_applied_becomes_a_dead_letter_at_once_with_its_reason(layout: Layout) -> None:
+def test_a_request_that_can_never_be_applied_becomes_a_dead_letter_at_once_with_its_reason(layout: LocalLayout) -> None:
     table = dolmen.database.open(layout.database).create_table("events", pa.schema([("id", pa.int64())]))
     table.append([{"id": 1}, {"id": 2}])
     bodies = {
@@ -140,7 +140,7 @@ def test_a_request_that_can_never_be_applied_becomes_a_dead_letter_at_once_with_
 
 
 def test_the_command_says_how_to_see_why_something_was_not_done(
-    layout: Layout, capsys: pytest.CaptureFixture[str]
+    layout: LocalLayout, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = dolmen.database.open(layout.database).create_table("events", pa.schema([("id", pa.int64())]))
     drop(layout, "events/b c.csv", "id\nx\n")
@@ -160,7 +160,7 @@ def test_the_command_says_how_to_see_why_something_was_not_done(
     assert table.count() == 0
 
 
-def test_two_processes_on_one_landing_directory_are_refused(layout: Layout) -> None:
+def test_two_processes_on_one_landing_directory_are_refused(layout: LocalLayout) -> None:
     drop(layout, "events/a.csv", HEAD)
 
     refused = []
@@ -174,12 +174,12 @@ def test_two_processes_on_one_landing_directory_are_refused(layout: Layout) -> N
     assert refused
 
 
-def test_without_functions_it_says_what_to_do(layout: Layout, tmp_path: Path) -> None:
+def test_without_functions_it_says_what_to_do(layout: LocalLayout, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no function"):
         run(layout, functions=tmp_path / "nowhere")
 
 
-def test_the_environment_is_as_it_was_afterwards(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_as_it_was_afterwards(layout: LocalLayout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOLMEN_DATABASE", "s3://production/database")
     monkeypatch.delenv("DOLMEN_LANDING_URL", raising=False)
     before = dict(os.environ)
@@ -233,7 +233,7 @@ class Clock:
         return Runtime(monotonic=lambda: self.now, sleep=self.sleep)
 
 
-def test_events_are_those_of_aws(layout: Layout, fake: Callable[[str], Path]) -> None:
+def test_events_are_those_of_aws(layout: LocalLayout, fake: Callable[[str], Path]) -> None:
     functions = fake("pass")
     drop(layout, "events/a b+ü.csv", "id\n")
     request(layout, "x.json", '{"any": "text"}')
@@ -251,7 +251,7 @@ def test_events_are_those_of_aws(layout: Layout, fake: Callable[[str], Path]) ->
 
 
 def test_only_what_failed_is_delivered_again_each_time_after_a_longer_wait(
-    layout: Layout, fake: Callable[[str], Path]
+    layout: LocalLayout, fake: Callable[[str], Path]
 ) -> None:
     failing = """
     failed = [record["messageId"] for record in event["Records"]][:1] if calls < 4 else []
@@ -269,7 +269,7 @@ def test_only_what_failed_is_delivered_again_each_time_after_a_longer_wait(
     assert list(layout.dead_letters.iterdir()) == []
 
 
-def test_what_was_not_begun_comes_at_once_and_uses_no_try(layout: Layout, fake: Callable[[str], Path]) -> None:
+def test_what_was_not_begun_comes_at_once_and_uses_no_try(layout: LocalLayout, fake: Callable[[str], Path]) -> None:
     postponing = """
     left = event["Records"][1:]
     for record in left:
@@ -289,7 +289,7 @@ def test_what_was_not_begun_comes_at_once_and_uses_no_try(layout: Layout, fake: 
     assert list(layout.dead_letters.iterdir()) == []
 
 
-def test_an_invocation_that_raises_fails_its_whole_batch(layout: Layout, fake: Callable[[str], Path]) -> None:
+def test_an_invocation_that_raises_fails_its_whole_batch(layout: LocalLayout, fake: Callable[[str], Path]) -> None:
     functions, clock = fake('raise OSError("out of disk")'), Clock()
     for n in range(2):
         drop(layout, f"events/{n}.csv", f"id\n{n}\n")
@@ -300,7 +300,9 @@ def test_an_invocation_that_raises_fails_its_whole_batch(layout: Layout, fake: C
     assert {letter["reason"] for letter in letters} == {"OSError: out of disk"}
 
 
-def test_a_file_that_was_given_up_is_tried_anew_at_the_next_start(layout: Layout, fake: Callable[[str], Path]) -> None:
+def test_a_file_that_was_given_up_is_tried_anew_at_the_next_start(
+    layout: LocalLayout, fake: Callable[[str], Path]
+) -> None:
     clock = Clock()
     drop(layout, "events/a.csv", f"{HEAD}1,42,x\n")
     run(layout, functions=fake('raise OSError("no network")'), poll_seconds=1.0, runtime=clock.runtime)

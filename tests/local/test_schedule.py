@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.local import Layout, LocalEvent, run_local
+from dolmen.local import LocalEvent, LocalLayout, run_local
 from support.functions import FUNCTIONS
 
 FUNCTION = """
@@ -33,8 +33,8 @@ class EnoughError(Exception):
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    made = Layout.under(tmp_path / "root")
+def layout(tmp_path: Path) -> LocalLayout:
+    made = LocalLayout.under(tmp_path / "root")
     made.make()
     return made
 
@@ -51,7 +51,7 @@ def functions(directory: Path, **ends: str) -> Path:
 
 
 def run_until(
-    enough: Callable[[list[LocalEvent]], bool], layout: Layout, functions: Path, **options: Any
+    enough: Callable[[list[LocalEvent]], bool], layout: LocalLayout, functions: Path, **options: Any
 ) -> list[LocalEvent]:
     events: list[LocalEvent] = []
 
@@ -73,7 +73,7 @@ def alive(process: int) -> bool:
     return True
 
 
-def test_both_are_called_again_and_again_in_another_process(layout: Layout, tmp_path: Path) -> None:
+def test_both_are_called_again_and_again_in_another_process(layout: LocalLayout, tmp_path: Path) -> None:
     made = functions(tmp_path / "functions", compact="return 1", gc="return 2")
 
     def both_twice(events: list[LocalEvent]) -> bool:
@@ -90,7 +90,7 @@ def test_both_are_called_again_and_again_in_another_process(layout: Layout, tmp_
     assert not alive(process)
 
 
-def test_a_call_that_fails_is_told_and_made_again(layout: Layout, tmp_path: Path) -> None:
+def test_a_call_that_fails_is_told_and_made_again(layout: LocalLayout, tmp_path: Path) -> None:
     made = functions(tmp_path / "functions", compact='raise RuntimeError("compact events: no")', gc="1 / 0")
 
     def failed_twice(events: list[LocalEvent]) -> bool:
@@ -104,7 +104,7 @@ def test_a_call_that_fails_is_told_and_made_again(layout: Layout, tmp_path: Path
     assert reasons == {"compact": "compact events: no", "gc": "ZeroDivisionError: division by zero"}
 
 
-def test_a_process_that_dies_is_told_and_started_again(layout: Layout, tmp_path: Path) -> None:
+def test_a_process_that_dies_is_told_and_started_again(layout: LocalLayout, tmp_path: Path) -> None:
     made = functions(tmp_path / "functions", compact="os._exit(9)", gc="return 1")
 
     def started_again(events: list[LocalEvent]) -> bool:
@@ -115,7 +115,7 @@ def test_a_process_that_dies_is_told_and_started_again(layout: Layout, tmp_path:
     assert (ended.function, ended.level, ended.facts["exit_code"]) == ("schedule", logging.ERROR, 9)
 
 
-def test_ingest_goes_on_while_a_round_takes_long(layout: Layout, tmp_path: Path) -> None:
+def test_ingest_goes_on_while_a_round_takes_long(layout: LocalLayout, tmp_path: Path) -> None:
     made = functions(tmp_path / "functions", compact="import time; time.sleep(600)")
 
     def ingested(events: list[LocalEvent]) -> bool:
@@ -129,7 +129,7 @@ def test_ingest_goes_on_while_a_round_takes_long(layout: Layout, tmp_path: Path)
     assert not alive(events[0].facts["pid"])
 
 
-def test_the_projects_own_functions_keep_a_database_small_beside_ingest(layout: Layout) -> None:
+def test_the_projects_own_functions_keep_a_database_small_beside_ingest(layout: LocalLayout) -> None:
     database = dolmen.open(layout.database)
     table = database.create_table("events", pa.schema([("id", pa.int64())]))
     for n in range(6):

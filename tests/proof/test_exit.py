@@ -21,7 +21,7 @@ import pytest
 from dolmen.format.keys import add_keys, decode_keys
 from dolmen.format.tombstone_object import TombstoneObject
 from dolmen.ingest.formats.columnar import parquet
-from dolmen.ingest.formats.csv.delimited import _File
+from dolmen.ingest.formats.csv.delimited import _DelimitedFile
 from dolmen.ingest.formats.json.values import parse_objects
 from dolmen.ingest.formats.options import ReadOptions
 
@@ -50,7 +50,7 @@ class Reads(io.BytesIO):
 
 def csv(rows: pa.Table) -> Callable[[], object]:
     body = b"".join(b"%d,%d\n" % (row["k"], row["v"]) for row in rows.to_pylist())
-    file = _File("rows.csv", rows.column_names, "the header", iter(()), ",", ("",))
+    file = _DelimitedFile("rows.csv", rows.column_names, "the header", iter(()), ",", ("",))
     return lambda: file.parse(Watched(body), dict.fromkeys(rows.column_names, pa.int64()))
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 import dolmen
 from dolmen.database import Database
-from dolmen.local import Layout
+from dolmen.local import LocalLayout
 
 ROOT = Path(__file__).parents[2]
 FUNCTIONS = ROOT / "functions"
@@ -50,9 +50,9 @@ class World:
         return Path(self.directory, "journals")
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> LocalLayout:
         """Of the local pipeline."""
-        return Layout.under(Path(self.directory, "pipeline"), self.url)
+        return LocalLayout.under(Path(self.directory, "pipeline"), self.url)
 
     def save(self) -> Path:
         """Writes it where ``load`` finds it."""

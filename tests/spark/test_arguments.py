@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 import dolmen
 import dolmen.spark as public
 from dolmen.errors import Error
-from dolmen.ingest.drops.backfill import Source
+from dolmen.ingest.drops.backfill import DropSource
 from dolmen.spark import Delete, Insert, Update, told
 
 CASES = 1_000 if os.environ.get("DOLMEN_LONG") else 25
@@ -170,7 +170,7 @@ def _call(spark: SparkSession, db: dolmen.Database, place: Path, name: str, argu
         if name == "export" and isinstance(arguments["to"], str) and "://" not in arguments["to"]:
             arguments["to"] = f"{place}-exported/{uuid.uuid5(uuid.NAMESPACE_OID, ascii(arguments['to']))}"
         if name == "load" and arguments["drops"] is None:
-            arguments["drops"] = Source.of(str(place), database=db.url)
+            arguments["drops"] = DropSource.of(str(place), database=db.url)
         first = arguments.pop(FIRST[name], spark if FIRST[name] == "spark" else db.table("t"))
         found = getattr(public, name)(first, **arguments)
         if name == "to_spark":

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import InputError
-from dolmen.handover.records import HandedDrops
+from dolmen.handover.records import HandoverRecords
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops.backfill import Source
+from dolmen.ingest.drops.backfill import DropSource
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.spark.load import portion as load_portion
 from dolmen.spark.load.load import Loaded, load
@@ -34,8 +34,8 @@ def landing(tmp_path: Path) -> Path:
     return tmp_path / "landing"
 
 
-def source_of(db: Database, landing: Path, *tables: str) -> Source:
-    return Source.of(str(landing), database=db.url, tables=tables)
+def source_of(db: Database, landing: Path, *tables: str) -> DropSource:
+    return DropSource.of(str(landing), database=db.url, tables=tables)
 
 
 @pytest.fixture
@@ -240,7 +240,7 @@ def test_records_that_were_handed_over_are_removed_once_all_their_files_are_sett
     put_bytes(landing, "events/bad.csv", b"nothing\n")
     source = source_of(db, landing)
     one, two, three, bad, user = drops_in(source)
-    handed = HandedDrops(open_store(str(tmp_path / "handed")))
+    handed = HandoverRecords(open_store(str(tmp_path / "handed")))
     handed.add([one, two, Drop("local", "events/gone.csv", 1, "0")])
     handed.add([two, bad, Drop("local", "events/_ignored.csv", 1, "0")])
     left = handed.add([three, user])
@@ -274,7 +274,7 @@ def test_records_that_come_while_a_job_runs_are_settled_by_it(
     put(landing, "events/2.csv", rows_of(10, 10))
     source = source_of(db, landing)
     one, two = drops_in(source)
-    handed = HandedDrops(open_store(str(tmp_path / "handed")))
+    handed = HandoverRecords(open_store(str(tmp_path / "handed")))
     handed.add([one])
 
     def more(done: Loaded, doing: str) -> None:

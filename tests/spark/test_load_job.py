@@ -15,8 +15,8 @@ import pytest
 import dolmen
 from dolmen.cli.jobs import SPARK_FAILED, run_job
 from dolmen.errors import StoreUnavailableError
-from dolmen.handover.records import HandedDrops
-from dolmen.ingest.drops.backfill import Source
+from dolmen.handover.records import HandoverRecords
+from dolmen.ingest.drops.backfill import DropSource
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.store.url import open_store
 from support.landing_files import FORMATS, SCHEMA, drops_in, rows_of
@@ -45,7 +45,7 @@ def test_a_job_that_was_killed_is_started_again_and_goes_on(s3_url: str, s3_endp
         key = f"landing/events/{number} é.{form}"
         client.put_object(Bucket=bucket, Key=key, Body=FORMATS[form](rows_of(100 * number, 100)))
     client.put_object(Bucket=bucket, Key="landing/events/9.csv", Body=b"nothing\n")
-    source = Source.of(f"s3://{bucket}/landing", database=db.url)
+    source = DropSource.of(f"s3://{bucket}/landing", database=db.url)
     drops = drops_in(source)
     ingest_drops(db, source.landing, drops[:1])
 
@@ -61,7 +61,7 @@ def test_a_job_that_was_killed_is_started_again_and_goes_on(s3_url: str, s3_endp
     done_before = table.count()
     assert 400 <= done_before < 100 * len(forms), line
 
-    handed = HandedDrops(open_store(f"s3://{bucket}/handed"))
+    handed = HandoverRecords(open_store(f"s3://{bucket}/handed"))
     handed.add(drops)
     argv, environment = command(tmp_path, "--database", s3_url, "--handed", f"s3://{bucket}/handed", "--json")
     again = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)

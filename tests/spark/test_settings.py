@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dolmen.database import Database
-from dolmen.ingest.drops.backfill import Source
+from dolmen.ingest.drops.backfill import DropSource
 from dolmen.spark.compact.compaction import compact
 from dolmen.spark.export import export
 from dolmen.spark.load.load import load
@@ -106,7 +106,7 @@ def write_all(spark: SparkSession, db: Database, name: str, directory: Path) -> 
     landing = directory / "landing" / name
     landing.mkdir(parents=True)
     (landing / "rows.csv").write_text("id,day,s\n1000,1500-02-28,a\n1001,1582-10-04,\n")
-    load(spark, db, Source.of(str(directory / "landing"), database=db.url))
+    load(spark, db, DropSource.of(str(directory / "landing"), database=db.url))
     compact(spark, db, name, recluster=True)
     return listed(table.to_arrow())
 

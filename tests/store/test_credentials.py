@@ -9,7 +9,7 @@ import pytest
 
 import dolmen
 from dolmen.errors import Error, InputError, RowError, without_credentials
-from dolmen.ingest.drops.backfill import Source
+from dolmen.ingest.drops.backfill import DropSource
 from dolmen.ingest.queues import open_queue
 from dolmen.runtime import Runtime
 from dolmen.store.url import open_store
@@ -69,7 +69,7 @@ def test_those_in_an_endpoint_are_never_shown(endpoint: str, monkeypatch: pytest
         lambda: open_queue(f"http://user:{SECRET}@127.0.0.1:1/1/q", Hasty()).waiting(),
         lambda: open_queue(f"https://user:{SECRET}@host/q.fifo"),
         lambda: open_queue(f"ftp://user:{SECRET}@host/q"),
-        lambda: Source.of(f"https://user:{SECRET}@host/bucket"),
+        lambda: DropSource.of(f"https://user:{SECRET}@host/bucket"),
     ],
 )
 def test_those_in_a_url_that_is_given_are_never_shown(

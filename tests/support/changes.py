@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dolmen.database import Database
 from dolmen.format.ingest_properties import IngestSettings
-from dolmen.ingest.batch import Folded, Request, apply_together
+from dolmen.ingest.batch import BatchRequest, BatchResult, apply_together
 from dolmen.ingest.cdc.apply import ChangeCounts, ingest_changes
 from dolmen.ingest.formats.formats import detect
 from dolmen.ingest.formats.options import BadRow
@@ -103,7 +103,7 @@ class Feed:
         told = {"ingest_mode": "cdc", "cdc_envelope": "flat", "cdc_sequence": "seq", **properties}
         self.place.db.create_table(name or self.table, schema, primary_key=key, properties=told)
 
-    def request(self, id: str, body: bytes, name: str = "t/changes.jsonl") -> Request:
+    def request(self, id: str, body: bytes, name: str = "t/changes.jsonl") -> BatchRequest:
         """One file as a request."""
 
         def state(transaction: Transaction) -> bool:
@@ -121,9 +121,9 @@ class Feed:
             )
             return True
 
-        return Request(id, id, state)
+        return BatchRequest(id, id, state)
 
-    def deliver(self, *files: File, database: Database | None = None) -> Folded:
+    def deliver(self, *files: File, database: Database | None = None) -> BatchResult:
         """Files in one batch; raises what one of them fails by."""
         return self.apply(*(self.request(file.id, file.body) for file in files), database=database)
 
@@ -132,7 +132,7 @@ class Feed:
         self.apply(self.request(id, body, name))
         return self.counts[id]
 
-    def apply(self, *requests: Request, database: Database | None = None) -> Folded:
+    def apply(self, *requests: BatchRequest, database: Database | None = None) -> BatchResult:
         """A batch; raises what a request of it fails by."""
         folded = apply_together(database or self.place.db, "ingest", requests)
         for outcome in folded.outcomes:

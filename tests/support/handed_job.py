@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dolmen.database import Database
-from dolmen.handover.records import HandedDrops
+from dolmen.handover.records import HandoverRecords
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.landing import Landing
 
 
-def ingest_handed(database: Database, landing: Landing, records: HandedDrops) -> list[str]:
+def ingest_handed(database: Database, landing: Landing, records: HandoverRecords) -> list[str]:
     """Ingests all drops of all records, and settles them; what became of each, in order."""
     statuses: list[str] = []
     for record in records.pending():

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops.backfill import Source
+from dolmen.ingest.drops.backfill import DropSource
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC")), ("name", pa.string())])
 START = 1_700_000_000_000_000
@@ -95,6 +95,6 @@ def put_bytes(directory: Path, path: str, body: bytes) -> None:
     target.write_bytes(body)
 
 
-def drops_in(source: Source) -> list[Drop]:
+def drops_in(source: DropSource) -> list[Drop]:
     """The drops of a place, by key."""
     return [drop for drop in source.drops() if drop is not None]

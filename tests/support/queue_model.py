@@ -18,7 +18,7 @@ from unittest import mock
 
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.landing import Landing
-from dolmen.ingest.queues import Outgoing
+from dolmen.ingest.queues import OutgoingMessage
 from support.functions import World
 from support.template import PARAMETERS, TEMPLATE
 
@@ -78,7 +78,7 @@ class ModelQueue:
     messages: dict[str, Stored] = field(default_factory=dict)
     _ids: itertools.count[int] = field(default_factory=itertools.count)
 
-    def put(self, messages: Sequence[Outgoing]) -> None:
+    def put(self, messages: Sequence[OutgoingMessage]) -> None:
         for each in messages:
             id_ = f"m{next(self._ids)}"
             now = self.clock()

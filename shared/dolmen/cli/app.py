@@ -325,9 +325,9 @@ def local(
     as_json: Json = False,
 ) -> None:
     """Run the whole pipeline on this machine: files in landing/<table>/ become rows, queue/*.json delete some."""
-    from dolmen.local import Layout, LocalEvent, run_local
+    from dolmen.local import LocalEvent, LocalLayout, run_local
 
-    layout = Layout.under(root, database)
+    layout = LocalLayout.under(root, database)
 
     def tell(event: LocalEvent) -> None:
         facts = {name: value for name, value in event.facts.items() if name != "exc_info"}

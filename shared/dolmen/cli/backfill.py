@@ -19,9 +19,9 @@ from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import Json, app
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError
-from dolmen.functions.settings import Settings
+from dolmen.functions.settings import FunctionSettings
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops.backfill import MAX_RECORDS, Packet, Source, groups, packets
+from dolmen.ingest.drops.backfill import MAX_RECORDS, Announcement, DropSource, groups, packets
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.drops.outcomes import DropOutcome
 from dolmen.ingest.queues import MAX_SQS_BATCH, Queue, open_queue
@@ -56,7 +56,7 @@ class Tally:
     outcomes: Counter[str] = field(default_factory=Counter)
     tables: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def add(self, source: Source, drops: tuple[Drop, ...] | list[Drop]) -> None:
+    def add(self, source: DropSource, drops: tuple[Drop, ...] | list[Drop]) -> None:
         """Counts files that are done."""
         for drop in drops:
             place = source.landing.place(drop)
@@ -105,8 +105,8 @@ def backfill(
     Safe to repeat, and while new files come: each is ingested once. Exit codes: 0 done; 2 some files were rejected
     (--here); 9 some failed for the moment, call it again (--here).
     """
-    settings = Settings.of({**os.environ, "DOLMEN_DATABASE": database or "memory://none"})
-    found = Source.of(
+    settings = FunctionSettings.of({**os.environ, "DOLMEN_DATABASE": database or "memory://none"})
+    found = DropSource.of(
         source,
         database=database,
         tables=table or (),
@@ -149,10 +149,10 @@ def backfill(
         raise typer.Exit(2)
 
 
-def _send(source: Source, queue: Queue, messages: Iterator[Packet], tally: Tally) -> None:
+def _send(source: DropSource, queue: Queue, messages: Iterator[Announcement], tally: Tally) -> None:
     """Sends several requests side by side; counts them in their order, so that all before the position are sent."""
 
-    def send(batch: list[Packet]) -> list[Packet]:
+    def send(batch: list[Announcement]) -> list[Announcement]:
         queue.send([packet.body for packet in batch])
         return batch
 
@@ -164,7 +164,7 @@ def _send(source: Source, queue: Queue, messages: Iterator[Packet], tally: Tally
 
 
 def _ingest(
-    source: Source, database: dolmen.Database, drops: Iterator[Drop], tally: Tally, options: dict[str, Any]
+    source: DropSource, database: dolmen.Database, drops: Iterator[Drop], tally: Tally, options: dict[str, Any]
 ) -> None:
     for group in groups(drops, HERE_FILES, HERE_BYTES):
         left, settled = group, list[DropOutcome]()

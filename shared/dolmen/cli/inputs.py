@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from dolmen.errors import InputError, ObjectNotFoundError
 from dolmen.ingest.formats.export import TEXT_KINDS
-from dolmen.ingest.formats.formats import Format, Kind, ReadOptions, detect, infer, read
+from dolmen.ingest.formats.formats import FileKind, Format, ReadOptions, detect, infer, read
 from dolmen.reading import ReadableTable
 from dolmen.store.url import open_store
 
@@ -81,15 +81,15 @@ def open_inputs(
         yield [replace(_input(name, kind, stack, again=again), options=options) for name in names]
 
 
-def _kind(form: str | None) -> Kind | None:
-    kinds: tuple[Kind, ...] = get_args(Kind)
+def _kind(form: str | None) -> FileKind | None:
+    kinds: tuple[FileKind, ...] = get_args(FileKind)
     found = next((kind for kind in kinds if kind == ("jsonl" if form == "json" else form)), None)
     if form is not None and found is None:
         raise InputError(f"--format {form!r}: one of {', '.join(kinds)}")
     return found
 
 
-def _input(name: str, kind: Kind | None, stack: ExitStack, *, again: bool) -> Input:
+def _input(name: str, kind: FileKind | None, stack: ExitStack, *, again: bool) -> Input:
     if name == STANDARD_INPUT:
         if kind is None:
             raise InputError("standard input has no name that says what it is: give --format csv, jsonl, ...")
@@ -104,7 +104,7 @@ def _input(name: str, kind: Kind | None, stack: ExitStack, *, again: bool) -> In
     return Input(name, detect(path.name, kind), partial(_open, path), path.stat().st_size)
 
 
-def _object(url: str, kind: Kind | None) -> Input:
+def _object(url: str, kind: FileKind | None) -> Input:
     bucket, _, key = url.removeprefix("s3://").partition("/")
     if not key or key.endswith("/"):
         raise InputError(f"{url!r} names no object: the form is s3://bucket/key")

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from dolmen.errors import InputError
 from dolmen.ingest.formats.export import export_file, export_stream
-from dolmen.ingest.formats.formats import Format, Kind, detect
+from dolmen.ingest.formats.formats import FileKind, Format, detect
 from dolmen.results import Commit
 
 
@@ -28,7 +28,7 @@ class _Console(Console):
 console = _Console()
 errors = _Console(stderr=True)
 
-_FORMS: dict[str, Kind] = {
+_FORMS: dict[str, FileKind] = {
     "csv": "csv",
     "tsv": "tsv",
     "jsonl": "jsonl",

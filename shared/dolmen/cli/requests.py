@@ -15,7 +15,7 @@ from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError, RetryableError
 from dolmen.ingest.deletes.requests import parse_request
 from dolmen.ingest.deletes.tracking import RequestStatus, check, compose, status_of, too_large, typed_keys
-from dolmen.ingest.queues import Depth, Queue, open_queue
+from dolmen.ingest.queues import Queue, QueueDepth, open_queue
 from dolmen.runtime import shared_runtime
 
 DeleteQueue = Annotated[
@@ -121,7 +121,7 @@ def request_status(
         raise typer.Exit(exit_code(RetryableError()))
 
 
-def _report(found: list[RequestStatus], queue: Queue | None, depth: Depth | None, as_json: bool) -> None:
+def _report(found: list[RequestStatus], queue: Queue | None, depth: QueueDepth | None, as_json: bool) -> None:
     if as_json:
         requests = [
             {"request_id": one.id, "state": one.state, "version": one.version, "reason": one.reason} for one in found

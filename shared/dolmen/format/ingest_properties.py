@@ -16,10 +16,10 @@ from dolmen.format.property import Property, count, name, one_of, parse_duration
 from dolmen.format.schema import Schema, is_nested
 from dolmen.format.time_pattern import UNIT_DIGITS, parse_time_pattern
 
-Kind = Literal["csv", "tsv", "jsonl", "parquet", "arrow", "avro"]
-Mode = Literal["append", "upsert", "cdc"]
-Landing = Literal["keep", "tag", "expire"]
-Envelope = Literal["debezium", "dms", "flat"]
+FileKind = Literal["csv", "tsv", "jsonl", "parquet", "arrow", "avro"]
+IngestMode = Literal["append", "upsert", "cdc"]
+LandingPolicy = Literal["keep", "tag", "expire"]
+EnvelopeKind = Literal["debezium", "dms", "flat"]
 
 MAX_TEXT = 200
 """Characters of a text that stands for NULL, of a path and of a field's name."""
@@ -171,7 +171,7 @@ class CdcSettings:
         memory_us: how long keys of deleted rows are remembered, microseconds.
     """
 
-    envelope: Envelope
+    envelope: EnvelopeKind
     sequence: str
     sequence_from: tuple[str, ...]
     operation: str
@@ -189,16 +189,16 @@ class IngestSettings:
         cdc: None unless ``mode`` is ``cdc``.
     """
 
-    format: Kind | None = None
+    format: FileKind | None = None
     delimiter: str | None = None
     header: bool = True
     nulls: tuple[str, ...] = ("",)
     timestamp_format: str | None = None
-    mode: Mode = "append"
+    mode: IngestMode = "append"
     on_extra: Literal["reject", "ignore"] = "reject"
     on_bad_row: Literal["reject_file", "quarantine"] = "reject_file"
     max_bad_rows: int = 1000
-    landing: Landing = "keep"
+    landing: LandingPolicy = "keep"
     cdc: CdcSettings | None = None
 
     @classmethod
@@ -221,7 +221,7 @@ class IngestSettings:
         return cls(
             **own,
             cdc=CdcSettings(
-                cast(Envelope, values["cdc_envelope"]),
+                cast(EnvelopeKind, values["cdc_envelope"]),
                 values["cdc_sequence"],
                 values["cdc_sequence_from"] or (),
                 values["cdc_operation"],

@@ -37,7 +37,7 @@ from dolmen.ingest.announcements import (
     Message,
     isolate,
 )
-from dolmen.ingest.queues import HURRIED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES, Outgoing, SqsQueue, open_queue
+from dolmen.ingest.queues import HURRIED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES, OutgoingMessage, SqsQueue, open_queue
 from dolmen.ingest.redaction import logged_facts
 from dolmen.runtime import Runtime
 
@@ -56,10 +56,10 @@ _MARGIN_SECONDS = 30
 _MAX_REASON = 1000
 
 
-class Redelivering(Protocol):
+class DeliveryQueue(Protocol):
     """A queue that messages can be sent to anew."""
 
-    def put(self, messages: Sequence[Outgoing]) -> None:
+    def put(self, messages: Sequence[OutgoingMessage]) -> None:
         """Puts messages in. Raises dolmen's errors: some may be there."""
 
     def hide(self, receipts: Sequence[str], seconds: int) -> None:
@@ -72,11 +72,11 @@ class Redelivering(Protocol):
 Facts = Mapping[str, Any]
 """What a log says of an error: see ``logged_facts``."""
 
-Queues = tuple[Redelivering, Redelivering]
+DeliveryQueues = tuple[DeliveryQueue, DeliveryQueue]
 """The function's own queue, and its dead-letter queue."""
 
 
-def open_queues(queue: str | None, dead_letters: str | None, runtime: Runtime) -> Queues | None:
+def open_queues(queue: str | None, dead_letters: str | None, runtime: Runtime) -> DeliveryQueues | None:
     """Both queues of a function; None unless both are given, and of SQS.
 
     Raises:
@@ -119,7 +119,7 @@ class Deliveries:
     def __init__(
         self,
         batch: Sequence[Message],
-        queues: Queues | None,
+        queues: DeliveryQueues | None,
         now_us: int,
         remaining_seconds: Callable[[], float],
     ) -> None:
@@ -244,8 +244,8 @@ class Deliveries:
 
     def _send(self) -> None:
         """Sends what is decided and not sent yet, as far as there is time and SQS answers."""
-        back: list[tuple[int, Outgoing]] = []
-        dead: list[tuple[int, Outgoing]] = []
+        back: list[tuple[int, OutgoingMessage]] = []
+        dead: list[tuple[int, OutgoingMessage]] = []
         for place in self._not_done():
             message = self._batch[place]
             if place in self._sent or self._queues is None or message.answer_id is None or message.body is None:
@@ -319,16 +319,16 @@ class Deliveries:
         return self._places[id(message)]
 
 
-def _again(message: Message, *, failures: int | None = None) -> Outgoing:
+def _again(message: Message, *, failures: int | None = None) -> OutgoingMessage:
     """A copy of a message: of one that has failed for the ``failures``-th time, to be had later."""
     delay = 0 if failures is None else min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS << min(failures - 1, 10))
-    return Outgoing(_text(message), _attributes(message, failures), delay)
+    return OutgoingMessage(_text(message), _attributes(message, failures), delay)
 
 
-def _dead_letter(message: Message, facts: Facts) -> Outgoing:
+def _dead_letter(message: Message, facts: Facts) -> OutgoingMessage:
     reason = f"{facts['error']}: {facts['reason']}"[:_MAX_REASON]
     printable = "".join(character if character.isprintable() else " " for character in reason)
-    return Outgoing(_text(message), {ID_ATTRIBUTE: str(message.id), REASON_ATTRIBUTE: printable})
+    return OutgoingMessage(_text(message), {ID_ATTRIBUTE: str(message.id), REASON_ATTRIBUTE: printable})
 
 
 def _attributes(message: Message, failures: int | None) -> dict[str, str]:

@@ -32,7 +32,7 @@ from dolmen.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class FunctionSettings:
     """The settings of a function. See the module's documentation.
 
     Args:
@@ -53,7 +53,7 @@ class Settings:
     dead_letters: str | None = None
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Settings:
+    def of(cls, environment: Mapping[str, str]) -> FunctionSettings:
         """Reads them from environment variables. Raises InputError with the name of the one that is wrong."""
         database = environment.get("DOLMEN_DATABASE", "")
         if not database:

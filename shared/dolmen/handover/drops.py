@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from dolmen.database import Database
 from dolmen.errors import Error
-from dolmen.handover.records import HandedDrops
+from dolmen.handover.records import HandoverRecords
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.outcomes import DropOutcome
 from dolmen.ingest.landing import Landing
@@ -19,7 +19,7 @@ from dolmen.ingest.landing import Landing
 def hand_over(
     database: Database,
     landing: Landing,
-    records: HandedDrops,
+    records: HandoverRecords,
     drops: Sequence[Drop],
     *,
     larger_than: int | None,

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from dolmen.errors import AccessDeniedError, Error, InputError, NotFoundError, StoreUnavailableError
-from dolmen.handover.jobs import Job, JobRun
+from dolmen.handover.jobs import JobRun, SparkJob
 from dolmen.handover.settings import JobSettings
 from dolmen.runtime import Runtime
 
@@ -76,7 +76,7 @@ class EmrServerless:
                 return found
             more = {"nextToken": answer["nextToken"]}
 
-    def start(self, job: Job, token: str) -> str:
+    def start(self, job: SparkJob, token: str) -> str:
         """See ``JobService``. The request's settings go into the token: one token with two requests is refused."""
         settings = self._settings
         request = {

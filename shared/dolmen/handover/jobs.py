@@ -34,7 +34,7 @@ _MOST_LINKS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SparkJob:
     """What is to be run.
 
     Args:
@@ -84,7 +84,7 @@ class JobService(Protocol):
             AccessDeniedError, NotFoundError, StoreUnavailableError: it cannot be told.
         """
 
-    def start(self, job: Job, token: str) -> str:
+    def start(self, job: SparkJob, token: str) -> str:
         """Starts a run, unless this token has started one already, and returns its id: of the one or the other.
 
         Raises:
@@ -101,7 +101,7 @@ class JobService(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ensured:
+class EnsureResult:
     """What came of asking for a job.
 
     Args:
@@ -116,7 +116,7 @@ class Ensured:
     wait_seconds: float = 0
 
 
-def ensure(service: JobService, job: Job, now_us: int) -> Ensured:
+def ensure(service: JobService, job: SparkJob, now_us: int) -> EnsureResult:
     """Sees to it that a run of this job is alive: see the module's documentation.
 
     Args:
@@ -129,34 +129,34 @@ def ensure(service: JobService, job: Job, now_us: int) -> Ensured:
     runs = sorted((run for run in service.runs() if run.name == job.name), key=lambda run: (run.created_us, run.id))
     for run in reversed(runs):
         if run.alive:
-            return Ensured("alive", run.id)
+            return EnsureResult("alive", run.id)
     # Without a last run there is the day: a service need not remember tokens for ever, nor be asked about all of them.
     before = runs[-1].id if runs else datetime.fromtimestamp(now_us / 1e6, UTC).date().isoformat()
     for _ in range(_MOST_LINKS):
         wait_us = _wait_us(runs, now_us)
         if wait_us > 0:
-            return Ensured("held", runs[-1].id, wait_us / 1e6)
+            return EnsureResult("held", runs[-1].id, wait_us / 1e6)
         id_ = service.start(job, token_of(job, before))
         found = service.run(id_)
         if found is None or found.created_us >= now_us - _NEW_US:
-            return Ensured("started", id_)
+            return EnsureResult("started", id_)
         if found.alive:
-            return Ensured("alive", id_)
+            return EnsureResult("alive", id_)
         runs, before = [*runs, found], id_
     raise StoreUnavailableError(f"{job.name}: the last {_MOST_LINKS} runs have ended, and the list of runs shows none")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class JobAttempt:
     """A job that was asked for, and what came of it: ``ensured``, or the ``error``.
 
     Args:
         table: that it is for; None if it is for any.
     """
 
-    job: Job
+    job: SparkJob
     table: str | None
-    ensured: Ensured | None
+    ensured: EnsureResult | None
     error: Error | None
 
     @property
@@ -165,15 +165,15 @@ class Asked:
         return self.ensured is not None and self.ensured.outcome != "held"
 
 
-def ask(service: JobService, job: Job, now_us: int, table: str | None = None) -> Asked:
+def ask(service: JobService, job: SparkJob, now_us: int, table: str | None = None) -> JobAttempt:
     """As ``ensure``, with an error kept: whatever is not started now is asked for again."""
     try:
-        return Asked(job, table, ensure(service, job, now_us), None)
+        return JobAttempt(job, table, ensure(service, job, now_us), None)
     except Error as error:
-        return Asked(job, table, None, error)
+        return JobAttempt(job, table, None, error)
 
 
-def told(asked: Asked) -> tuple[Literal["info", "error"], str, dict[str, Any]]:
+def told(asked: JobAttempt) -> tuple[Literal["info", "error"], str, dict[str, Any]]:
     """What a log says of it: how bad it is, the text, and the named facts."""
     facts: dict[str, Any] = {"job": asked.job.name} | ({"table": asked.table} if asked.table else {})
     ensured = asked.ensured
@@ -185,27 +185,27 @@ def told(asked: Asked) -> tuple[Literal["info", "error"], str, dict[str, Any]]:
     return "info", f"job {ensured.outcome}", facts
 
 
-def counted(asked: Asked) -> str | None:
+def counted(asked: JobAttempt) -> str | None:
     """The metric that it counts for; None for a job that is alive already."""
     if asked.ensured is None:
         return "JobStartsFailed"
     return {"started": "JobsStarted", "held": "JobsHeld", "alive": None}[asked.ensured.outcome]
 
 
-def token_of(job: Job, before: str) -> str:
+def token_of(job: SparkJob, before: str) -> str:
     """The token under which a job is started after the run ``before``: 64 characters."""
     return sha256(msgspec.json.encode([job.name, job.script, job.arguments, before])).hexdigest()
 
 
-def load_job(database_url: str, handed_url: str) -> Job:
+def load_job(database_url: str, handed_url: str) -> SparkJob:
     """Ingests all drops that are handed over."""
     arguments = ("--database", database_url, "--handed", handed_url)
-    return Job(f"dolmen-load-{_short(*arguments)}", "load.py", arguments)
+    return SparkJob(f"dolmen-load-{_short(*arguments)}", "load.py", arguments)
 
 
-def compact_job(database_url: str, table: str) -> Job:
+def compact_job(database_url: str, table: str) -> SparkJob:
     """Compacts a table."""
-    return Job(
+    return SparkJob(
         f"dolmen-compact-{table}-{_short(database_url)}", "compact.py", ("--database", database_url, "--table", table)
     )
 

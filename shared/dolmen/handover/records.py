@@ -37,7 +37,7 @@ _NAME = re.compile(r"([0-9a-f]{64})\.json")
 
 
 @dataclass(frozen=True)
-class Handed:
+class HandoverRecord:
     """A record: the drops of one or more messages.
 
     Args:
@@ -50,19 +50,19 @@ class Handed:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingRecords:
     """How many records there are, and for how many seconds the oldest has been there; 0 when there is none."""
 
     records: int
     age_seconds: float
 
 
-class _Record(msgspec.Struct, forbid_unknown_fields=True):
+class _RecordBody(msgspec.Struct, forbid_unknown_fields=True):
     format: int
     drops: tuple[Drop, ...]
 
 
-class HandedDrops:
+class HandoverRecords:
     """The records below one place.
 
     Args:
@@ -90,12 +90,12 @@ class HandedDrops:
         if not drops:
             raise InputError("a record of no drops: there is nothing to hand over")
         each = {drop.id: drop for drop in drops}
-        body = msgspec.json.encode(_Record(FORMAT, tuple(each[id_] for id_ in sorted(each))))
+        body = msgspec.json.encode(_RecordBody(FORMAT, tuple(each[id_] for id_ in sorted(each))))
         key = f"{sha256(body).hexdigest()}.json"
         create(self._store, key, body, self._store.clock.runtime)
         return key
 
-    def pending(self) -> Iterator[Handed]:
+    def pending(self) -> Iterator[HandoverRecord]:
         """The records there are when it is called, oldest first by the store's clock.
 
         One that is gone by the time it is read was settled by another job. One that cannot be read stops no other: it
@@ -117,16 +117,16 @@ class HandedDrops:
         if unreadable is not None:
             raise unreadable
 
-    def waiting(self) -> Waiting:
+    def waiting(self) -> PendingRecords:
         """How many records there are and since when: a listing, a request for each thousand."""
         records, oldest_us = 0, None
         for info in self._listed():
             records += 1
             oldest_us = info.last_modified_us if oldest_us is None else min(oldest_us, info.last_modified_us)
         age_us = 0 if oldest_us is None else max(0, self._store.clock.now_us - oldest_us)
-        return Waiting(records, age_us / 1e6)
+        return PendingRecords(records, age_us / 1e6)
 
-    def settle(self, handed: Handed) -> None:
+    def settle(self, handed: HandoverRecord) -> None:
         """Removes a record, all of whose drops are settled. One that is gone already is as good.
 
         Raises:
@@ -139,24 +139,24 @@ class HandedDrops:
     def _listed(self) -> Iterator[ObjectInfo]:
         return (info for info in self._store.list("") if _NAME.fullmatch(info.key))
 
-    def _read(self, key: str) -> Handed:
+    def _read(self, key: str) -> HandoverRecord:
         body = self._store.get(key).body
         if f"{sha256(body).hexdigest()}.json" != key:
             raise CorruptionError(key, "its content is not that which its name is a digest of")
         try:
-            record = msgspec.json.decode(body, type=_Record)
+            record = msgspec.json.decode(body, type=_RecordBody)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             _refuse(key, body, error)
         if record.format != FORMAT:
             _refuse(key, body, None)
-        return Handed(key, record.drops)
+        return HandoverRecord(key, record.drops)
 
 
 class _AnyRecord(msgspec.Struct):
     format: int
 
 
-prepare(_Record, _AnyRecord)
+prepare(_RecordBody, _AnyRecord)
 
 
 def _refuse(key: str, body: bytes, error: Exception | None) -> NoReturn:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from dolmen.database import Database
 from dolmen.errors import Error, StoreUnavailableError
 from dolmen.handover.compactions import larger_than, to_compact
-from dolmen.handover.jobs import Asked, JobService, ask, compact_job, load_job
-from dolmen.handover.records import HandedDrops, Waiting
+from dolmen.handover.jobs import JobAttempt, JobService, ask, compact_job, load_job
+from dolmen.handover.records import HandoverRecords, PendingRecords
 from dolmen.handover.settings import JobSettings
 
 
@@ -28,9 +28,9 @@ class JobRound:
         errors: why something could not be told.
     """
 
-    waiting: Waiting | None
+    waiting: PendingRecords | None
     compacted_elsewhere: tuple[str, ...]
-    asked: tuple[Asked, ...]
+    asked: tuple[JobAttempt, ...]
     errors: tuple[Error, ...]
 
 
@@ -38,11 +38,11 @@ def job_round(
     database: Database,
     settings: JobSettings,
     service: JobService,
-    records: HandedDrops,
+    records: HandoverRecords,
     *,
     tables: Collection[str] | None = None,
     compacting: bool = True,
-    tell: Callable[[Asked], None] = lambda asked: None,
+    tell: Callable[[JobAttempt], None] = lambda asked: None,
 ) -> JobRound:
     """Starts what is due. Raises nothing of dolmen's: what fails is told, left to the function, or to the next round.
 
@@ -51,11 +51,11 @@ def job_round(
         compacting: whether any may.
         tell: called after each job that was asked for.
     """
-    asked: list[Asked] = []
+    asked: list[JobAttempt] = []
     errors: list[Error] = []
     waiting = None
 
-    def ask_for(each: Asked) -> bool:
+    def ask_for(each: JobAttempt) -> bool:
         asked.append(each)
         tell(each)
         return each.under_way

@@ -21,11 +21,11 @@ from dolmen.transaction import Transaction
 MAX_ROUNDS = 5
 """How often a batch is made anew because what it was made on has changed under it."""
 
-Status = Literal["applied", "duplicate", "settled", "refused", "postponed", "failed"]
+RequestOutcomeStatus = Literal["applied", "duplicate", "settled", "refused", "postponed", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BatchRequest:
     """One request of a batch.
 
     Args:
@@ -41,7 +41,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RequestOutcome:
     """What became of a request.
 
     Args:
@@ -53,19 +53,19 @@ class Outcome:
         error: why it was refused, or failed.
     """
 
-    status: Status
+    status: RequestOutcomeStatus
     version: int | None = None
     error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class BatchResult:
     """What became of a batch: an outcome for each request, in their order, and the commit, if there was one.
 
     ``seen`` is the transaction it was made in, for looking at the tables as they were, without a request.
     """
 
-    outcomes: list[Outcome]
+    outcomes: list[RequestOutcome]
     commit: Commit | None
     seen: Transaction | None = None
 
@@ -73,10 +73,10 @@ class Folded:
 def apply_together(
     database: Database,
     operation: str,
-    requests: Sequence[Request],
+    requests: Sequence[BatchRequest],
     *,
     out_of_time: Callable[[], bool] = lambda: False,
-) -> Folded:
+) -> BatchResult:
     """Applies requests in ONE commit.
 
     Duplicates are folded first. One that fails, or that was applied before (even while this runs), leaves the others
@@ -87,14 +87,14 @@ def apply_together(
         operation: a word for ``history``.
         out_of_time: once it is true, requests not begun yet are postponed, so that the others are committed in time.
     """
-    leaders: dict[str, Request] = {}
+    leaders: dict[str, BatchRequest] = {}
     for request in requests:
         leaders.setdefault(request.id, request)
-    settled: dict[str, Outcome] = {}
+    settled: dict[str, RequestOutcome] = {}
     commit = transaction = None
     for last_round in (*[False] * (MAX_ROUNDS - 1), True):
         waiting = [request for request in leaders.values() if request.id not in settled]
-        stated: list[Request] = []
+        stated: list[BatchRequest] = []
         try:
             transaction = database.transaction(operation)
             stated = _state(transaction, waiting, settled, out_of_time)
@@ -102,17 +102,19 @@ def apply_together(
                 commit = transaction.commit()
         except Exception as error:  # noqa: BLE001 - reported with every request that stood in the commit
             if last_round or not isinstance(error, _CHANGED):
-                failed = Outcome("failed", error=error)
+                failed = RequestOutcome("failed", error=error)
                 settled = {**{request.id: failed for request in waiting}, **settled}
                 break
             continue  # made anew on the newest version, each request finds out for itself what has changed
         for request in stated:
             assert commit is not None
             before = commit.already.get(request.id)
-            settled[request.id] = Outcome("applied", commit.version) if before is None else Outcome("duplicate", before)
+            settled[request.id] = (
+                RequestOutcome("applied", commit.version) if before is None else RequestOutcome("duplicate", before)
+            )
         break
     outcomes = [_outcome(request, leaders[request.id], settled[request.id]) for request in requests]
-    return Folded(outcomes, commit if commit and commit.commit_id else None, transaction)
+    return BatchResult(outcomes, commit if commit and commit.commit_id else None, transaction)
 
 
 _CHANGED = (InputError, NotFoundError, ConflictError, StaleWriterError)
@@ -120,8 +122,11 @@ _CHANGED = (InputError, NotFoundError, ConflictError, StaleWriterError)
 
 
 def _state(
-    transaction: Transaction, waiting: Sequence[Request], settled: dict[str, Outcome], out_of_time: Callable[[], bool]
-) -> list[Request]:
+    transaction: Transaction,
+    waiting: Sequence[BatchRequest],
+    settled: dict[str, RequestOutcome],
+    out_of_time: Callable[[], bool],
+) -> list[BatchRequest]:
     """Adds requests to a transaction; settles those that are not to be applied by it. Returns the others."""
     known = transaction.applied_before({request.id for request in waiting})
     stated = []
@@ -131,7 +136,7 @@ def _state(
             if before is not None:
                 settled[request.id] = _applied_before(request, before.digest, before.version)
             elif out_of_time():
-                settled[request.id] = Outcome("postponed")
+                settled[request.id] = RequestOutcome("postponed")
             else:
                 with transaction.together(request.id):
                     to_apply = request.state(transaction)
@@ -139,28 +144,28 @@ def _state(
                     transaction.bind(request.id, request.digest)
                     stated.append(request)
                 else:
-                    settled[request.id] = Outcome("settled")
+                    settled[request.id] = RequestOutcome("settled")
         except (InputError, TableNotFoundError) as error:
-            settled[request.id] = Outcome("refused", error=error)
+            settled[request.id] = RequestOutcome("refused", error=error)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one request must not block its batch
-            settled[request.id] = Outcome("failed", error=error)
+            settled[request.id] = RequestOutcome("failed", error=error)
     return stated
 
 
-def _applied_before(request: Request, digest: str, version: int) -> Outcome:
+def _applied_before(request: BatchRequest, digest: str, version: int) -> RequestOutcome:
     if digest == request.digest:
-        return Outcome("duplicate", version)
+        return RequestOutcome("duplicate", version)
     reason = f"id {request.id!r} was applied by version {version} with other content: use a new id"
-    return Outcome("refused", error=AppliedIdError(reason))
+    return RequestOutcome("refused", error=AppliedIdError(reason))
 
 
-def _outcome(request: Request, leader: Request, outcome: Outcome) -> Outcome:
+def _outcome(request: BatchRequest, leader: BatchRequest, outcome: RequestOutcome) -> RequestOutcome:
     """The outcome of a request, given that of the first with its id."""
     if request is leader or outcome.status in ("failed", "postponed"):
         return outcome
     if request.digest != leader.digest:
         reason = f"id {request.id!r} stands in one batch twice with different content: use a new id"
-        return Outcome("refused", error=AppliedIdError(reason))
+        return RequestOutcome("refused", error=AppliedIdError(reason))
     if outcome.status == "refused":
         return outcome
-    return Outcome("duplicate", outcome.version)
+    return RequestOutcome("duplicate", outcome.version)

@@ -20,7 +20,7 @@ REJECTED = "rejected"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LandingPath:
     """Where below the landing prefix an object lies: ``<table>/<anything>``."""
 
     path: str
@@ -58,7 +58,7 @@ class Landing:
     handed_url: str | None = None
     _stores: dict[str, ObjectStore] = field(default_factory=dict, repr=False, compare=False)
 
-    def place(self, drop: Drop) -> Place | None:
+    def place(self, drop: Drop) -> LandingPath | None:
         """Where a drop lies; None if it is none: outside the prefix, of the database, a reject or a record of a
         hand-over, with a temporary name (``_`` or ``.`` before any part of its path below the table), or a "folder" of
         a console. In a directory, what a symbolic link brings in from outside of it is none either: whoever may drop
@@ -70,7 +70,9 @@ class Landing:
             return None
         here = f"{unquote(self._bucket_url(drop.bucket))}/{drop.key}"
         own = (self.database_url, self._rejected_url(drop.bucket), self.handed_url)
-        return None if any(url and here.startswith(f"{unquote(url).rstrip('/')}/") for url in own) else Place(path)
+        return (
+            None if any(url and here.startswith(f"{unquote(url).rstrip('/')}/") for url in own) else LandingPath(path)
+        )
 
     def open(self, drop: Drop) -> BinaryIO:
         """The dropped object as a file: this version of it or, in a bucket that keeps none, this ETag.

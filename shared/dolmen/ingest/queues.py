@@ -38,7 +38,7 @@ _HURRIED = {"connect_timeout": 2, "read_timeout": 3, "retries": {"total_max_atte
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingMessage:
     """A message on its way into a queue.
 
     Args:
@@ -59,7 +59,7 @@ class Outgoing:
 
 
 @dataclass(frozen=True, slots=True)
-class Depth:
+class QueueDepth:
     """How many messages there are, approximately.
 
     Args:
@@ -91,7 +91,7 @@ class Queue(Protocol):
                 harm.
         """
 
-    def depth(self) -> Depth:
+    def depth(self) -> QueueDepth:
         """How many messages there are."""
 
     def waiting(self) -> int:
@@ -165,9 +165,9 @@ class SqsQueue:
             raise InputError(f"the AWS configuration cannot be used: {error}") from error
 
     def send(self, bodies: Sequence[str]) -> None:
-        self.put([Outgoing(body) for body in bodies])
+        self.put([OutgoingMessage(body) for body in bodies])
 
-    def put(self, messages: Sequence[Outgoing]) -> None:
+    def put(self, messages: Sequence[OutgoingMessage]) -> None:
         """As ``send``, with what else a message has."""
         for batch in _batches(messages, self.max_bytes):
             left = {str(place): message for place, message in enumerate(batch)}
@@ -185,20 +185,20 @@ class SqsQueue:
                 [last, *_] = refused.values()
                 raise StoreUnavailableError(f"{self.url} refuses for the moment: {last.get('Code')}")
 
-    def depth(self) -> Depth:
+    def depth(self) -> QueueDepth:
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         found = self._ask("get_queue_attributes", AttributeNames=[*names, "RedrivePolicy"])["Attributes"]
         waiting, under_way = (int(found[name]) for name in names)
         if "RedrivePolicy" not in found:
-            return Depth(waiting, under_way, None, None)
+            return QueueDepth(waiting, under_way, None, None)
         *_, account, name = json.loads(found["RedrivePolicy"])["deadLetterTargetArn"].split(":")
         parts = urlsplit(self.url)
         url = f"{parts.scheme}://{parts.netloc}/{account}/{name}"
         try:
             dead = self._ask("get_queue_attributes", QueueUrl=url, AttributeNames=names[:1])["Attributes"][names[0]]
         except (AccessDeniedError, NotFoundError):
-            return Depth(waiting, under_way, None, url)
-        return Depth(waiting, under_way, int(dead), url)
+            return QueueDepth(waiting, under_way, None, url)
+        return QueueDepth(waiting, under_way, int(dead), url)
 
     def hide(self, receipts: Sequence[str], seconds: int) -> None:
         """Lets nobody else get messages that were delivered, for so long from now.
@@ -287,9 +287,9 @@ class DirectoryQueue:
     def waiting(self) -> int:
         return sum(1 for _ in self.root.glob("[!.]*.json"))
 
-    def depth(self) -> Depth:
+    def depth(self) -> QueueDepth:
         dead = self.dead_letters
-        return Depth(
+        return QueueDepth(
             self.waiting(),
             sum(1 for _ in (self.root / ".claimed").glob("*.json")),
             sum(1 for _ in dead.glob("delete-*.json")),
@@ -297,7 +297,7 @@ class DirectoryQueue:
         )
 
 
-def _entry(place: str, message: Outgoing) -> dict[str, Any]:
+def _entry(place: str, message: OutgoingMessage) -> dict[str, Any]:
     entry: dict[str, Any] = {"Id": place, "MessageBody": message.body}
     if message.attributes:
         entry["MessageAttributes"] = {
@@ -308,8 +308,8 @@ def _entry(place: str, message: Outgoing) -> dict[str, Any]:
     return entry
 
 
-def _batches(messages: Sequence[Outgoing], max_bytes: int) -> Iterator[list[Outgoing]]:
-    batch: list[Outgoing] = []
+def _batches(messages: Sequence[OutgoingMessage], max_bytes: int) -> Iterator[list[OutgoingMessage]]:
+    batch: list[OutgoingMessage] = []
     total = 0
     for message, size in zip(messages, _check_sizes([each.size for each in messages], max_bytes), strict=True):
         if batch and (len(batch) == MAX_SQS_BATCH or total + size > max_bytes):

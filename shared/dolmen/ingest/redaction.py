@@ -71,7 +71,7 @@ class UnforeseenError(InputError):
 
 
 @dataclass(frozen=True)
-class Request:
+class RequestContent:
     """What somebody asked for, so that what a message quotes of it can be told from what dolmen says itself.
 
     Args:
@@ -175,7 +175,7 @@ def _texts(document: Any) -> Iterator[str]:
             yield " " * _MOST_SAID
 
 
-def logged_reason(error: BaseException, request: Request | None = None) -> str:
+def logged_reason(error: BaseException, request: RequestContent | None = None) -> str:
     """One line about an error without any value in it.
 
     Args:
@@ -207,7 +207,7 @@ _FALLBACK: dict[type[BaseException], str] = {
 """What is said where the text may quote a value that cannot be told apart."""
 
 
-def logged_facts(error: BaseException, request: Request | None = None) -> dict[str, Any]:
+def logged_facts(error: BaseException, request: RequestContent | None = None) -> dict[str, Any]:
     """The named facts of a log record about an error: its kind, reason and place; of a bug the calls that led there,
     innermost last, for its text may hold anything. See ``logged_reason``."""
     facts: dict[str, Any] = {"error": type(error).__name__, "reason": logged_reason(error, request)}

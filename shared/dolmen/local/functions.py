@@ -29,7 +29,7 @@ def functions_directory() -> Path:
     return _CHECKOUT if _CHECKOUT.is_dir() and not _PACKAGED.is_dir() else _PACKAGED
 
 
-class Module(Protocol):
+class FunctionModule(Protocol):
     """What a function's ``app.py`` has."""
 
     logger: Any
@@ -37,7 +37,7 @@ class Module(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Undone:
+class DeliveryFailure:
     """Why a message is to be delivered again.
 
     Args:
@@ -51,7 +51,7 @@ class Undone:
 
 
 @dataclass(slots=True)
-class Context:
+class InvocationContext:
     """What Lambda tells a handler beside the event."""
 
     function_name: str
@@ -73,7 +73,7 @@ class Context:
         return int(max(0.0, TIMEOUT_SECONDS - (self.runtime.monotonic() - self.began)) * 1000)
 
 
-class Function:
+class LocalFunction:
     """One function, warm: its ``app.py`` is loaded once.
 
     Args:
@@ -84,7 +84,7 @@ class Function:
     """
 
     def __init__(self, directory: Path, log: Path, tell: Tell, runtime: Runtime, *, at_once: bool = False) -> None:
-        self.name, self._runtime, self._heard_of = directory.name, runtime, dict[str, Undone]()
+        self.name, self._runtime, self._heard_of = directory.name, runtime, dict[str, DeliveryFailure]()
         self._module = _load(directory / "app.py")
         self._tell, self._heard_now = tell, list[tuple[str, int, dict[str, Any]]]()
         self._log = log.open("a")
@@ -103,21 +103,21 @@ class Function:
             _set_stream(handler, stream)
         self._log.close()
 
-    def deliver(self, letters: Sequence[Letter]) -> dict[str, Undone]:
+    def deliver(self, letters: Sequence[Letter]) -> dict[str, DeliveryFailure]:
         """Invokes it with a batch. Returns, by message id, those that are not done, and why."""
         event = {"Records": [_record(self.name, letter) for letter in letters]}
         try:
             answer = self.invoke(event)
             failed = [item["itemIdentifier"] for item in answer["batchItemFailures"]]
         except Exception as error:  # noqa: BLE001 - an invocation that raises fails as a whole, whatever it raises
-            return {letter.id: Undone(f"{type(error).__name__}: {error}") for letter in letters}
-        return {id_: self._heard_of.get(id_, Undone("see the functions' log")) for id_ in failed}
+            return {letter.id: DeliveryFailure(f"{type(error).__name__}: {error}") for letter in letters}
+        return {id_: self._heard_of.get(id_, DeliveryFailure("see the functions' log")) for id_ in failed}
 
     def invoke(self, event: dict[str, Any]) -> Any:
         """Invokes it with an event; returns its answer, and raises what it raises."""
         self._heard_of.clear()
         self._heard_now.clear()
-        context = Context(f"dolmen-{self.name}", self._runtime.uuid(), self._runtime)
+        context = InvocationContext(f"dolmen-{self.name}", self._runtime.uuid(), self._runtime)
         try:
             with redirect_stdout(self._log):  # where metrics go, too
                 return self._module.lambda_handler(event, context)
@@ -131,9 +131,9 @@ class Function:
         if reason := facts.get("reason"):
             error = facts.get("error")
             said = f"{error}: {reason}" if error else str(reason)
-            self._heard_of[id_] = Undone(said, final=bool(facts.get("final")))
+            self._heard_of[id_] = DeliveryFailure(said, final=bool(facts.get("final")))
         elif text.endswith(" postponed"):
-            self._heard_of.setdefault(id_, Undone(text, postponed=True))
+            self._heard_of.setdefault(id_, DeliveryFailure(text, postponed=True))
         self._heard_now.append((text, level, facts))
 
 
@@ -157,7 +157,7 @@ def _set_stream(handler: logging.StreamHandler[Any], stream: Any) -> Any:
     return before
 
 
-def _load(path: Path) -> Module:
+def _load(path: Path) -> FunctionModule:
     spec = importlib.util.spec_from_file_location(f"dolmen_local_{path.parent.name}", path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise InputError(f"there is no function {path}: install dolmen from its wheel, or say where functions/ is")
@@ -166,7 +166,7 @@ def _load(path: Path) -> Module:
         spec.loader.exec_module(module)
     except ModuleNotFoundError as error:
         raise InputError(f"{path} needs {error.name!r}, which is not installed: pip install 'dolmen[aws]'") from error
-    checked: Module = module
+    checked: FunctionModule = module
     return checked
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LocalLayout:
     """The directories of a local pipeline, as ``make up`` lays them out::
 
     .local/
@@ -28,7 +28,7 @@ class Layout:
     state: Path
 
     @classmethod
-    def under(cls, root: str | os.PathLike[str], database: str | None = None) -> Layout:
+    def under(cls, root: str | os.PathLike[str], database: str | None = None) -> LocalLayout:
         """The ordinary layout in one directory.
 
         Args:
@@ -39,7 +39,7 @@ class Layout:
         return cls(database or str(base / "database"), *names)
 
     @classmethod
-    def beside(cls, landing: str | os.PathLike[str], queue: str | os.PathLike[str], database: str) -> Layout:
+    def beside(cls, landing: str | os.PathLike[str], queue: str | os.PathLike[str], database: str) -> LocalLayout:
         """The layout around given directories: the others stand beside the landing one."""
         place = Path(landing).expanduser().absolute()
         base = cls.under(place.parent, database)

@@ -44,7 +44,7 @@ class Letter:
     due: float = 0.0
 
 
-class Settling:
+class FileWatch:
     """Tells which files have come to rest: same stamp at two looks."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class LandingDirectory:
     def __init__(self, root: Path, state: Path, runtime: Runtime) -> None:
         self._root, self._log = root, state / "landing.jsonl"
         self._store = LocalStore(root, runtime)
-        self._settling = Settling()
+        self._settling = FileWatch()
         self._announced = self._remembered()
         self.unsettled = False
 
@@ -121,7 +121,7 @@ class QueueDirectory:
     def __init__(self, root: Path) -> None:
         self._root, self._claimed = root, root / ".claimed"
         self._claimed.mkdir(parents=True, exist_ok=True)
-        self._settling = Settling()
+        self._settling = FileWatch()
         self._left = sorted(self._claimed.glob("*.json"))  # by a run that ended before they were done
         self.unsettled = False
 

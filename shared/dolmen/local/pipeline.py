@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dolmen.errors import InputError
-from dolmen.local.functions import Function, functions_directory
-from dolmen.local.layout import Layout
+from dolmen.local.functions import LocalFunction, functions_directory
+from dolmen.local.layout import LocalLayout
 from dolmen.local.letters import LandingDirectory, Letter, QueueDirectory, write_whole
 from dolmen.local.schedule import Schedule
 from dolmen.runtime import Runtime, shared_runtime
@@ -41,7 +41,7 @@ class LocalEvent:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-class Source(Protocol):
+class LetterSource(Protocol):
     """Where letters come from."""
 
     unsettled: bool
@@ -90,7 +90,7 @@ def run_local(
         InputError: another process runs on these directories, or there are no functions.
     """
     runtime = runtime or shared_runtime()
-    layout = Layout.beside(landing_dir, queue_dir, database)
+    layout = LocalLayout.beside(landing_dir, queue_dir, database)
     functions = functions_directory() if functions_dir is None else Path(functions_dir).absolute()
     layout.make()
     with ExitStack() as stack:
@@ -124,9 +124,9 @@ def run_local(
 class _Line:
     """A source, the function that handles what comes from it, and what is on its way."""
 
-    source: Source
-    function: Function
-    layout: Layout
+    source: LetterSource
+    function: LocalFunction
+    layout: LocalLayout
     runtime: Runtime
     on_event: Callable[[LocalEvent], None]
     poll_seconds: float
@@ -175,9 +175,9 @@ class _Line:
 @contextmanager
 def _line(
     name: str,
-    source: Source,
+    source: LetterSource,
     functions: Path,
-    layout: Layout,
+    layout: LocalLayout,
     runtime: Runtime,
     on_event: Callable[[LocalEvent], None],
     poll_seconds: float,
@@ -185,14 +185,14 @@ def _line(
     def tell(text: str, level: int, facts: dict[str, Any]) -> None:
         on_event(LocalEvent(name, text, level, facts))
 
-    function = Function(functions / name, layout.state / "functions.log", tell, runtime)
+    function = LocalFunction(functions / name, layout.state / "functions.log", tell, runtime)
     try:
         yield _Line(source, function, layout, runtime, on_event, poll_seconds)
     finally:
         function.close()
 
 
-def _settings(layout: Layout, auto_create: bool) -> dict[str, str]:
+def _settings(layout: LocalLayout, auto_create: bool) -> dict[str, str]:
     return {
         "DOLMEN_DATABASE": layout.database,
         "DOLMEN_LANDING_PREFIX": "",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dolmen.errors import Error
-from dolmen.local.functions import Function
+from dolmen.local.functions import LocalFunction
 from dolmen.runtime import Runtime
 
 EVENTS: Mapping[str, dict[str, Any]] = {"compact": {}, "gc": {}}
@@ -103,13 +103,13 @@ def serve(functions: Path, log: Path, seconds: Mapping[str, float], runtime: Run
             output.flush()
 
         try:
-            loaded[name] = loaded.get(name) or Function(functions / name, log, tell, runtime, at_once=True)
+            loaded[name] = loaded.get(name) or LocalFunction(functions / name, log, tell, runtime, at_once=True)
             loaded[name].invoke(EVENTS[name])
         except Exception as error:  # noqa: BLE001 - an invocation that fails, for whatever reason; the next one goes on
             reason = str(error) if isinstance(error, (Error, RuntimeError)) else f"{type(error).__name__}: {error}"
             tell("round failed", logging.ERROR, {"reason": reason})
 
-    loaded: dict[str, Function] = {}
+    loaded: dict[str, LocalFunction] = {}
     due = {name: runtime.monotonic() + min(every, _FIRST_SECONDS) for name, every in seconds.items()}
     while True:
         name = min(due, key=lambda name: due[name])

@@ -8,7 +8,7 @@ from typing import Any
 
 from dolmen.database import Database
 from dolmen.errors import ConflictError, Error, TableExistsError, TableNotFoundError
-from dolmen.ingest.batch import Request, apply_together
+from dolmen.ingest.batch import BatchRequest, apply_together
 from dolmen.transaction import Transaction
 from dolmen_simulator.interleavings.checks import SCHEMA, Pair, Part, Row, Truth, arrow, rows_of
 from dolmen_simulator.interleavings.execution import Execution, Peer
@@ -151,17 +151,17 @@ def batch(*ids: str) -> Part:
         _table(truth).extend(_request_row(id_) for id_ in new)
         return told
 
-    def request(id_: str) -> Request:
+    def request(id_: str) -> BatchRequest:
         def state(transaction: Transaction) -> bool:
             transaction.table("t").append(arrow([_request_row(id_)]), request=id_)
             return True
 
-        return Request(id_, f"digest of {id_}", state)
+        return BatchRequest(id_, f"digest of {id_}", state)
 
     return Part(f"apply {' '.join(ids)}", lambda peer: applied(peer, [request(id_) for id_ in ids]), effect)
 
 
-def applied(peer: Peer, requests: Sequence[Request]) -> dict[str, str]:
+def applied(peer: Peer, requests: Sequence[BatchRequest]) -> dict[str, str]:
     """Applies requests as functions do; by id what became of them. Raises what the first that failed failed by."""
     outcomes = apply_together(peer.db, "events", requests).outcomes
     for outcome in outcomes:

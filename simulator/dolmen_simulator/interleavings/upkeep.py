@@ -15,7 +15,7 @@ from dolmen.database import Database
 from dolmen.errors import StaleWriterError, TableNotFoundError, VersionExpiredError
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.format.layout import POINTER
-from dolmen.ingest.batch import Request
+from dolmen.ingest.batch import BatchRequest
 from dolmen.ingest.cdc.apply import ingest_changes
 from dolmen.ingest.formats.formats import detect
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
@@ -184,7 +184,7 @@ def changing(name: str, *changes: tuple[str, Row]) -> Part:
         return True
 
     def task(peer: Peer) -> Any:
-        return applied(peer, [Request(name, name, state)])
+        return applied(peer, [BatchRequest(name, name, state)])
 
     return Part(f"apply changes {list(changes)}", task, effect)
 

@@ -22,10 +22,10 @@ from dolmen.errors import InputError
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.format.schema import Field
 from dolmen.format.values import Plain, to_array, to_plain
-from dolmen.ingest.cdc.changes import DELETED, ROW, ChangeTables, Faults, last_of_each
+from dolmen.ingest.cdc.changes import DELETED, ROW, ChangeFaults, ChangeTables, last_of_each
 from dolmen.ingest.cdc.current import LIVE, SEQUENCE, TS, current
 from dolmen.ingest.cdc.envelopes import envelope
-from dolmen.ingest.cdc.memory import Memory
+from dolmen.ingest.cdc.memory import DeleteMemory
 from dolmen.ingest.cdc.positions import forms
 from dolmen.ingest.formats.compression import OpenFile
 from dolmen.ingest.formats.formats import Format, read
@@ -86,7 +86,7 @@ def ingest_changes(
     """
     if transaction.has_applied(request):
         return ChangeCounts()
-    target = _Target.of(transaction, table, settings, request, Faults(name, on_bad_row))
+    target = _Target.of(transaction, table, settings, request, ChangeFaults(name, on_bad_row))
     options, paths = options or ReadOptions.of(settings), target.settings.sequence_from
     in_envelope = target.settings.envelope == "debezium"
     opened = envelope(
@@ -132,10 +132,12 @@ class _Target:
     sequence: Field
     settings: CdcSettings
     request: str
-    faults: Faults
+    faults: ChangeFaults
 
     @classmethod
-    def of(cls, transaction: Transaction, name: str, settings: IngestSettings, request: str, faults: Faults) -> _Target:
+    def of(
+        cls, transaction: Transaction, name: str, settings: IngestSettings, request: str, faults: ChangeFaults
+    ) -> _Target:
         """Raises InputError: the table can't be fed with changes."""
         entry = transaction.entry(name)
         settings.check(entry.schema, entry.primary_key)
@@ -161,7 +163,7 @@ class _Target:
         last = last_of_each(changes, self.key_names, [sequence, ROW])
         least, _ = self._ends(last)
         entry = self.transaction.entry(self.name)
-        memory = Memory.of(self.transaction, self.name, entry, self.keys, self.sequence, self.settings.memory_us)
+        memory = DeleteMemory.of(self.transaction, self.name, entry, self.keys, self.sequence, self.settings.memory_us)
         if all_above(entry, self.sequence, least):
             self._add(last, last, memory, above=least)
         else:
@@ -177,7 +179,7 @@ class _Target:
         ends = pc.min_max(changes[str(self.sequence.id)])
         return to_plain(pa.array([ends["min"], ends["max"]], self.sequence.arrow_type))
 
-    def _newer(self, last: pa.Table, memory: Memory, first_ts: int) -> tuple[pa.Table, pa.Table]:
+    def _newer(self, last: pa.Table, memory: DeleteMemory, first_ts: int) -> tuple[pa.Table, pa.Table]:
         """Those changes that are newer than what is known of their keys, and of them those whose keys are live."""
         names = self.key_names
         remembered = memory.name if memory.table else None
@@ -206,7 +208,7 @@ class _Target:
                 self.sequence.name,
             )
 
-    def _add(self, changes: pa.Table, hidden: pa.Table, memory: Memory, above: Plain) -> None:
+    def _add(self, changes: pa.Table, hidden: pa.Table, memory: DeleteMemory, above: Plain) -> None:
         """Adds changes to the transaction; rows with the keys of ``hidden`` are what they replace."""
         transaction, request = self.transaction, self.request
         remembered, uuid = memory.ready(request)

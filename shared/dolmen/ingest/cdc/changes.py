@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 
 from dolmen.errors import RowError
 from dolmen.format.schema import Field
-from dolmen.ingest.cdc.envelopes import DELETE, SKIP, UNKNOWN, UPSERT, Envelope, Opened
+from dolmen.ingest.cdc.envelopes import DELETE, SKIP, UNKNOWN, UPSERT, ChangeBatch, Envelope
 from dolmen.ingest.formats.options import BadRow, OnBadRow
 
 DELETED, ROW = "delete", "row"
 
 
 @dataclass
-class Faults:
+class ChangeFaults:
     """Where bad rows go, and which numbers the good ones between them have.
 
     Args:
@@ -79,7 +79,7 @@ class ChangeTables:
     keys: tuple[Field, ...]
     sequence: Field
     envelope: Envelope
-    faults: Faults
+    faults: ChangeFaults
 
     def tables(self, batches: Iterator[pa.RecordBatch] | pa.RecordBatchReader) -> Iterator[pa.Table]:
         """A table of changes for each batch that has any."""
@@ -88,7 +88,7 @@ class ChangeTables:
             if changes.num_rows:
                 yield changes
 
-    def _changes(self, opened: Opened, numbers: pa.Array) -> pa.Table:
+    def _changes(self, opened: ChangeBatch, numbers: pa.Array) -> pa.Table:
         good = self._good(opened, numbers)
         columns = {str(field.id): opened.images[field.id] for field in self.fields if field != self.sequence}
         columns[str(self.sequence.id)] = opened.sequences
@@ -100,7 +100,7 @@ class ChangeTables:
             return rows.filter(good)
         return pa.concat_tables([rows.filter(good), self._left(rows, opened, moved)])
 
-    def _good(self, opened: Opened, numbers: pa.Array) -> pa.Array:
+    def _good(self, opened: ChangeBatch, numbers: pa.Array) -> pa.Array:
         """Which rows tell a change; tells of those that ought to."""
         upserts = pc.equal(opened.kinds, UPSERT)
         faults: list[tuple[pa.Array, str, str | None]] = [
@@ -125,7 +125,7 @@ class ChangeTables:
                 self.faults.bad(reason, numbers[place].as_py(), name)
         return pc.and_not(wanted, bad)
 
-    def _moved(self, opened: Opened, good: pa.Array) -> pa.Array | None:
+    def _moved(self, opened: ChangeBatch, good: pa.Array) -> pa.Array | None:
         """Which upserts have changed their key; None if none has."""
         if opened.old_keys is None:
             return None
@@ -137,7 +137,7 @@ class ChangeTables:
         moved = pc.and_(pc.and_(told, differs), pc.equal(opened.kinds, UPSERT))
         return moved if pc.any(moved).as_py() else None
 
-    def _left(self, rows: pa.Table, opened: Opened, moved: pa.Array) -> pa.Table:
+    def _left(self, rows: pa.Table, opened: ChangeBatch, moved: pa.Array) -> pa.Table:
         """Deletes of the keys that rows have left."""
         assert opened.old_keys is not None
         left = {name: pa.nulls(rows.num_rows, rows[name].type) for name in rows.column_names}

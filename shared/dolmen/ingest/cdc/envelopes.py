@@ -52,7 +52,7 @@ UPSERT, DELETE, SKIP, UNKNOWN = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class ChangeBatch:
     """A batch of a file's rows, taken out of their envelope.
 
     Args:
@@ -69,7 +69,7 @@ class Opened:
 
 
 @dataclass(slots=True)
-class Columns:
+class ColumnEnvelope:
     """Rows with a column that says what became of them; a file of a full load has no such column.
 
     Args:
@@ -108,7 +108,7 @@ class Columns:
         """How to read the file, given what the table asks for."""
         return options
 
-    def open(self, batch: pa.RecordBatch) -> Opened:
+    def open(self, batch: pa.RecordBatch) -> ChangeBatch:
         """The changes of a batch."""
         paths = self.settings.sequence_from
         words = pc.ascii_lower(pc.utf8_trim_whitespace(batch[self.settings.operation]))
@@ -123,11 +123,11 @@ class Columns:
         parts = [batch[path] for path in paths] or [batch[self.sequence.name]]
         sequences = _sequence(parts, self.sequence) if paths else parts[0]
         images = {field.id: batch[field.name] for field in self.fields if field != self.sequence}
-        return Opened(kinds, images, None, sequences)
+        return ChangeBatch(kinds, images, None, sequences)
 
 
 @dataclass(frozen=True, slots=True)
-class Debezium:
+class DebeziumEnvelope:
     """Events with the row before and after, and where in the source's log they stand."""
 
     fields: tuple[Field, ...]
@@ -171,7 +171,7 @@ class Debezium:
         """How to read the file, given what the table asks for."""
         return replace(options, extra="ignore", null_lines="skip")
 
-    def open(self, batch: pa.RecordBatch) -> Opened:
+    def open(self, batch: pa.RecordBatch) -> ChangeBatch:
         """The changes of a batch."""
         wrapped = pc.is_valid(batch["payload"])
 
@@ -194,10 +194,10 @@ class Debezium:
             image = at("after", field.name)
             images[field.id] = pc.if_else(deletes, old[field.id], image) if field.id in old else image
         parts = [at(*path.split(".")) for path in self.settings.sequence_from]
-        return Opened(kinds, images, old, _sequence(parts, self.sequence))
+        return ChangeBatch(kinds, images, old, _sequence(parts, self.sequence))
 
 
-Envelope: TypeAlias = Columns | Debezium
+Envelope: TypeAlias = ColumnEnvelope | DebeziumEnvelope
 
 
 def envelope(
@@ -217,8 +217,8 @@ def envelope(
         forms: how the file writes what stands at the sequence's paths in the envelope (``positions``).
     """
     if settings.envelope == "debezium":
-        return Debezium(tuple(fields), tuple(keys), sequence, settings, reject_extra, forms)
-    return Columns(tuple(fields), sequence, settings)
+        return DebeziumEnvelope(tuple(fields), tuple(keys), sequence, settings, reject_extra, forms)
+    return ColumnEnvelope(tuple(fields), sequence, settings)
 
 
 def _kinds(words: pa.Array, upserts: Sequence[str | None], deletes: Sequence[str]) -> pa.Array:

@@ -26,7 +26,7 @@ from dolmen.transaction_table import TransactionTable
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class DeleteMemory:
     """The memory of one table, as a transaction sees it.
 
     Args:
@@ -52,7 +52,7 @@ class Memory:
         keys: tuple[Field, ...],
         sequence: Field,
         age_us: int,
-    ) -> Memory:
+    ) -> DeleteMemory:
         """Looks for it.
 
         Args:

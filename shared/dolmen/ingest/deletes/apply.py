@@ -7,27 +7,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from dolmen.database import Database
-from dolmen.ingest.batch import Outcome, Request, apply_together
+from dolmen.ingest.batch import BatchRequest, RequestOutcome, apply_together
 from dolmen.ingest.deletes.requests import DeleteRequest
 from dolmen.results import Commit
 from dolmen.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class DeleteResult:
     """What became of a batch of requests: an outcome for each, in their order, and the commit, if there was one.
 
     ``seen`` is the transaction it was made in.
     """
 
-    outcomes: list[Outcome]
+    outcomes: list[RequestOutcome]
     commit: Commit | None
     seen: Transaction | None = None
 
 
 def apply_deletes(
     database: Database, requests: Sequence[DeleteRequest], *, out_of_time: Callable[[], bool] = lambda: False
-) -> Deleted:
+) -> DeleteResult:
     """Applies delete requests in ONE commit, each over all of its tables or not at all.
 
     A request that cannot be applied (no such table or column, a predicate that cannot be read) is refused, alone.
@@ -38,10 +38,10 @@ def apply_deletes(
     folded = apply_together(
         database,
         "delete",
-        [Request(request.id, request.digest, _statements(request)) for request in requests],
+        [BatchRequest(request.id, request.digest, _statements(request)) for request in requests],
         out_of_time=out_of_time,
     )
-    return Deleted(folded.outcomes, folded.commit, folded.seen)
+    return DeleteResult(folded.outcomes, folded.commit, folded.seen)
 
 
 def contents(request: DeleteRequest) -> list[Any]:

@@ -16,7 +16,7 @@ from dolmen.ingest.deletes.requests import DeleteRequest, parse_request
 from dolmen.ingest.queues import MAX_FILE_BYTES, DirectoryQueue, Queue
 from dolmen.mutation import key_fields
 
-State = Literal["applied", "waiting", "failed", "unknown"]
+RequestState = Literal["applied", "waiting", "failed", "unknown"]
 
 
 def compose(
@@ -107,7 +107,7 @@ class RequestStatus:
     """
 
     id: str
-    state: State
+    state: RequestState
     version: int | None = None
     reason: str | None = None
 
@@ -130,7 +130,7 @@ def status_of(database: Database, ids: Sequence[str], queue: Queue | None = None
     return statuses
 
 
-def _letters(queue: DirectoryQueue, ids: frozenset[str]) -> Iterator[tuple[str, tuple[State, str | None]]]:
+def _letters(queue: DirectoryQueue, ids: frozenset[str]) -> Iterator[tuple[str, tuple[RequestState, str | None]]]:
     """The requests that lie in a directory, given up ones first: one that was sent again is waiting."""
     for path in sorted(queue.dead_letters.glob("delete-*.json")):
         letter = _read(path)

@@ -33,7 +33,7 @@ MAX_DATA_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Source:
+class DropSource:
     """A place to look for files in.
 
     Args:
@@ -57,7 +57,7 @@ class Source:
         landing_prefix: str = PREFIX,
         rejected_url: str | None = None,
         runtime: Runtime | None = None,
-    ) -> Source:
+    ) -> DropSource:
         """The place that a URL names.
 
         Args:
@@ -140,14 +140,14 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Packet:
+class Announcement:
     """A message, and the drops that it announces."""
 
     body: str
     drops: tuple[Drop, ...]
 
 
-def packets(drops: Iterable[Drop], *, max_records: int = MAX_RECORDS) -> Iterator[Packet]:
+def packets(drops: Iterable[Drop], *, max_records: int = MAX_RECORDS) -> Iterator[Announcement]:
     """Puts drops into messages, in their order."""
     for group in groups(drops, max_records, MAX_DATA_BYTES):
         records = [_record(drop) for drop in group]
@@ -155,10 +155,10 @@ def packets(drops: Iterable[Drop], *, max_records: int = MAX_RECORDS) -> Iterato
         start = size = 0
         for place, record in enumerate(records):
             if size + len(record) + 1 > room and place > start:
-                yield Packet(_notification(records[start:place]), tuple(group[start:place]))
+                yield Announcement(_notification(records[start:place]), tuple(group[start:place]))
                 start, size = place, 0
             size += len(record) + 1
-        yield Packet(_notification(records[start:]), tuple(group[start:]))
+        yield Announcement(_notification(records[start:]), tuple(group[start:]))
 
 
 def groups(drops: Iterable[Drop], max_files: int, max_bytes: int) -> Iterator[list[Drop]]:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 from dolmen.errors import LimitError, ObjectNotFoundError
-from dolmen.format.ingest_properties import Landing as Policy
+from dolmen.format.ingest_properties import LandingPolicy
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.landing import Landing, stored_etag
 from dolmen.store.local.store import LocalStore
@@ -23,7 +23,7 @@ TAG = "dolmen-landing"
 MAX_TAGS = 10
 """docs.aws.amazon.com/AmazonS3/latest/userguide/object-tagging.html"""
 
-_VALUES: dict[Policy, str] = {"tag": "ingested", "expire": "expire"}
+_VALUES: dict[LandingPolicy, str] = {"tag": "ingested", "expire": "expire"}
 _ASIDE = ".dolmen-expiring-"
 """Begins the name that a file has for the moment between being set aside and removed; drops never begin with a dot."""
 
@@ -39,7 +39,7 @@ class TaggingStore(Protocol):
         """Replaces all of them."""
 
 
-def dispose(landing: Landing, drop: Drop, policy: Policy) -> None:
+def dispose(landing: Landing, drop: Drop, policy: LandingPolicy) -> None:
     """Does what a table's ``ingest_landing`` asks for with a file that is ingested. Repeated, it changes nothing.
 
     A file that is gone, or was overwritten by another drop, needs nothing.

@@ -8,13 +8,12 @@ from dataclasses import replace
 
 from dolmen.database import Database
 from dolmen.errors import Error, TableExistsError
-from dolmen.format.ingest_properties import IngestSettings
-from dolmen.format.ingest_properties import Landing as Policy
+from dolmen.format.ingest_properties import IngestSettings, LandingPolicy
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.batch import Request, apply_together
+from dolmen.ingest.batch import BatchRequest, apply_together
 from dolmen.ingest.drops.disposal import dispose
 from dolmen.ingest.drops.ingestion import Ingestion
-from dolmen.ingest.drops.outcomes import DropOutcome, Ingested
+from dolmen.ingest.drops.outcomes import DropOutcome, IngestResult
 from dolmen.ingest.formats.formats import detect, infer
 from dolmen.ingest.formats.options import ReadOptions
 from dolmen.ingest.landing import Landing
@@ -31,7 +30,7 @@ def ingest_drops(
     max_bytes: int | None = None,
     out_of_time: Callable[[], bool] = lambda: False,
     time_left: Callable[[], float] = lambda: math.inf,
-) -> Ingested:
+) -> IngestResult:
     """Ingests files into the tables that their places name, in ONE commit, as the tables' properties say.
 
     A file that cannot be read (damaged, malformed, not of the table's schema, or for a table that does not exist)
@@ -54,7 +53,7 @@ def ingest_drops(
             ingestions[index] = Ingestion(database, landing, drop, place, max_bytes, time_left)
     if auto_create and ingestions:
         _create_tables(database, list(ingestions.values()))
-    requests = [Request(each.drop.id, each.drop.digest, each.state) for each in ingestions.values()]
+    requests = [BatchRequest(each.drop.id, each.drop.digest, each.state) for each in ingestions.values()]
     folded = apply_together(database, "ingest", requests, out_of_time=out_of_time)
     told = [each.outcome(outcome) for each, outcome in zip(ingestions.values(), folded.outcomes, strict=True)]
     told = look_for_commits(database, landing, told)
@@ -64,7 +63,7 @@ def ingest_drops(
         told = look_for_reports(newest.manifest, landing, told)
         _dispose(folded.seen, list(ingestions.values()), told)
     outcomes |= zip(ingestions, told, strict=True)
-    return Ingested([outcomes[index] for index in range(len(drops))], folded.commit)
+    return IngestResult([outcomes[index] for index in range(len(drops))], folded.commit)
 
 
 def _create_tables(database: Database, ingestions: Sequence[Ingestion]) -> None:
@@ -108,7 +107,7 @@ def _dispose(seen: Transaction, ingestions: list[Ingestion], outcomes: list[Drop
         except Exception as error:  # noqa: BLE001 - reported in the outcome
             outcomes[place] = replace(outcome, disposal_error=error)
 
-    policies: dict[int, Policy] = {}
+    policies: dict[int, LandingPolicy] = {}
     for place, (ingestion, outcome) in enumerate(zip(ingestions, outcomes, strict=True)):
         if outcome.status not in ("ingested", "duplicate"):
             continue

@@ -21,13 +21,13 @@ from dolmen.errors import (
 )
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.batch import Outcome
+from dolmen.ingest.batch import RequestOutcome
 from dolmen.ingest.drops.modes import keys_required, upsert_in_portions
 from dolmen.ingest.drops.outcomes import NO_ROWS, DropOutcome, RowCounts
 from dolmen.ingest.formats.compression import OpenFile
 from dolmen.ingest.formats.formats import Format, detect, read
 from dolmen.ingest.formats.options import OnBadRow, ReadOptions
-from dolmen.ingest.landing import Landing, Place
+from dolmen.ingest.landing import Landing, LandingPath
 from dolmen.ingest.redaction import UnforeseenError
 from dolmen.ingest.rejects.quarantine import Quarantine, header_of
 from dolmen.ingest.rejects.report import Reject, reject, was_rejected
@@ -56,7 +56,7 @@ class Ingestion:
     database: Database
     landing: Landing
     drop: Drop
-    place: Place
+    place: LandingPath
     max_bytes: int | None = None
     time_left: Callable[[], float] = lambda: math.inf
     no_table: Exception | None = None
@@ -141,7 +141,7 @@ class Ingestion:
         most, temporary = self.max_bytes, min(self.max_bytes, options.max_temporary_bytes)
         return replace(options, max_bytes=most, max_temporary_bytes=temporary)
 
-    def outcome(self, outcome: Outcome) -> DropOutcome:
+    def outcome(self, outcome: RequestOutcome) -> DropOutcome:
         """What became of it, given what became of its request."""
         match outcome.status:
             case "applied":
@@ -167,7 +167,7 @@ class Ingestion:
         # Deliveries of one event come to one end: none adds by old settings what another has rejected by new ones.
         transaction.add(Expect(self.place.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id))
         self.settings = settings
-        file = _File.of(self, settings)
+        file = _DropFile.of(self, settings)
         with Quarantine(self.place.path, settings.max_bad_rows) as quarantine:
             on_bad_row = quarantine.add if settings.on_bad_row == "quarantine" else None
             counts = self._write(transaction, table, file, settings, on_bad_row)
@@ -181,7 +181,7 @@ class Ingestion:
         self,
         transaction: Transaction,
         table: TransactionTable,
-        file: _File,
+        file: _DropFile,
         settings: IngestSettings,
         on_bad_row: OnBadRow | None,
     ) -> RowCounts:
@@ -230,7 +230,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _DropFile:
     """How a dropped file is to be read."""
 
     opened: OpenFile
@@ -240,18 +240,18 @@ class _File:
     runtime: Runtime
 
     @classmethod
-    def of(cls, ingestion: Ingestion, settings: IngestSettings) -> _File:
+    def of(cls, ingestion: Ingestion, settings: IngestSettings) -> _DropFile:
         options = ingestion.limited(ReadOptions.of(settings))
         path, runtime = ingestion.place.path, ingestion.database.runtime
         return cls(ingestion.opened, path, detect(path, settings.format), options, runtime)
 
-    def read(self, schema: pa.Schema, on_bad_row: OnBadRow | None) -> _Counted:
+    def read(self, schema: pa.Schema, on_bad_row: OnBadRow | None) -> _CountedRows:
         """Its rows, counted as they are taken."""
         reader = read(self.opened, self.format, schema, name=self.name, options=self.options, on_bad_row=on_bad_row)
-        return _Counted(reader, self.runtime)
+        return _CountedRows(reader, self.runtime)
 
 
-class _Counted:
+class _CountedRows:
     """Rows, counted as they are taken. While some are written, the next ones are read."""
 
     def __init__(self, rows: pa.RecordBatchReader, runtime: Runtime) -> None:

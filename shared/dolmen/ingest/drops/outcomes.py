@@ -9,7 +9,7 @@ from dolmen.ingest.announcements import Drop
 from dolmen.ingest.rejects.report import Reject
 from dolmen.results import Commit
 
-Status = Literal["ingested", "duplicate", "rejected", "superseded", "ignored", "handed", "postponed", "failed"]
+DropStatus = Literal["ingested", "duplicate", "rejected", "superseded", "ignored", "handed", "postponed", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class DropOutcome:
     """
 
     drop: Drop
-    status: Status
+    status: DropStatus
     counts: RowCounts = NO_ROWS
     version: int | None = None
     reject: Reject | None = None
@@ -65,7 +65,7 @@ class DropOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Ingested:
+class IngestResult:
     """What became of a batch of drops: an outcome for each, in their order, and the commit, if there was one."""
 
     outcomes: list[DropOutcome]

@@ -12,7 +12,7 @@ from dolmen.ingest.formats.options import BadRow, OnBadRow
 _ROWS_AFTER_BAD = 64
 
 
-class Rows(Protocol):
+class BlockRows(Protocol):
     """The rows of one block, by their place in it."""
 
     def __len__(self) -> int: ...
@@ -28,7 +28,7 @@ class Rows(Protocol):
         """One row, as ``BadRow`` wants it."""
 
 
-def good_rows(rows: Rows, first_row: int, on_bad_row: OnBadRow) -> list[pa.RecordBatch]:
+def good_rows(rows: BlockRows, first_row: int, on_bad_row: OnBadRow) -> list[pa.RecordBatch]:
     """The good rows of a block that has bad ones, in order, the bad ones told in between.
 
     After a bad row a few are tried, then more and more of them: so a row is converted a few times at most, however

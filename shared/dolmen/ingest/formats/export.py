@@ -29,14 +29,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.ingest_properties import Kind
+from dolmen.format.ingest_properties import FileKind
 from dolmen.ingest.formats.columnar.typed import stored_schema
 from dolmen.ingest.formats.formats import Format
 from dolmen.ingest.formats.text.export import Unsayable, csv_header, csv_lines, has_text, json_lines
 from dolmen.write.conform import conform
 from dolmen.write.hidden import fill_hidden_of_batch
 
-TEXT_KINDS: tuple[Kind, ...] = ("csv", "tsv", "jsonl")
+TEXT_KINDS: tuple[FileKind, ...] = ("csv", "tsv", "jsonl")
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 _HOLDS_ALL = "parquet and arrow hold it"
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from dolmen.errors import InputError
-from dolmen.format.ingest_properties import Kind
+from dolmen.format.ingest_properties import FileKind
 from dolmen.format.schema import storable
 from dolmen.ingest.formats.avro import container as avro
 from dolmen.ingest.formats.columnar import arrow, parquet
@@ -33,9 +33,9 @@ from dolmen.ingest.formats.json import infer as json_infer
 from dolmen.ingest.formats.json import jsonl
 from dolmen.ingest.formats.options import BadRow, OnBadRow, ReadOptions
 
-__all__ = ["BLOCK_BYTES", "BadRow", "Format", "Kind", "OnBadRow", "ReadOptions", "detect", "infer", "read"]
+__all__ = ["BLOCK_BYTES", "BadRow", "FileKind", "Format", "OnBadRow", "ReadOptions", "detect", "infer", "read"]
 
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, FileKind] = {
     ".csv": "csv",
     ".tsv": "tsv",
     ".jsonl": "jsonl",
@@ -61,11 +61,11 @@ block's fixed costs (about a millisecond) vanish."""
 class Format:
     """How a file's content is to be understood. ``compression`` is None for a plain file."""
 
-    kind: Kind
+    kind: FileKind
     compression: Compression | None = None
 
 
-def detect(name: str, kind: Kind | None = None) -> Format:
+def detect(name: str, kind: FileKind | None = None) -> Format:
     """The format of a file of this name; folders before it do not matter.
 
     Args:

@@ -31,7 +31,7 @@ from dolmen.ingest.formats.csv.quoting import Records, last_record_end
 from dolmen.ingest.formats.formats import Format
 from dolmen.ingest.formats.options import BadRow, ReadOptions
 from dolmen.ingest.formats.text.blocks import blocks
-from dolmen.ingest.landing import Landing, Place, exists
+from dolmen.ingest.landing import Landing, LandingPath, exists
 from dolmen.ingest.rejects.report import Reject, copy_drop, copy_once, described, rows_key, split_name, write_report
 
 ROWS_SUFFIX = ".rows.jsonl"
@@ -80,7 +80,13 @@ class Quarantine:
         self._rows.write(line)
 
     def keep(
-        self, landing: Landing, drop: Drop, place: Place, format: Format, header: bytes | None, database: dict[str, Any]
+        self,
+        landing: Landing,
+        drop: Drop,
+        place: LandingPath,
+        format: Format,
+        header: bytes | None,
+        database: dict[str, Any],
     ) -> Reject:
         """Writes the rows to where rejects go, then the report. Repeated, it changes nothing.
 

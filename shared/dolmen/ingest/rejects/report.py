@@ -27,7 +27,7 @@ from typing import Any
 from dolmen.errors import CorruptionError, Error, InputError, ObjectChangedError, RowError, StoreUnavailableError
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.formats.compression import ByteStream
-from dolmen.ingest.landing import Landing, Place, exists, stored_etag
+from dolmen.ingest.landing import Landing, LandingPath, exists, stored_etag
 from dolmen.runtime import Runtime
 from dolmen.store.backoff import attempts
 from dolmen.store.base import ObjectStore, Unknown
@@ -54,12 +54,12 @@ class Reject:
     url: str
 
 
-def reject_key(drop: Drop, place: Place) -> str:
+def reject_key(drop: Drop, place: LandingPath) -> str:
     """The key of a drop's copy, if it is rejected."""
     return _named(place, f"{drop.id}#{drop.sequencer or ''}")
 
 
-def rows_key(drop: Drop, place: Place, content: str, suffix: str) -> str:
+def rows_key(drop: Drop, place: LandingPath, content: str, suffix: str) -> str:
     """The key of what is kept of some rows of a drop: by ``content``, a digest of them, beside that of the drop."""
     return _named(place, f"{drop.id}#{content}", suffix)
 
@@ -72,7 +72,7 @@ def split_name(path: str) -> tuple[str, str]:
     return f"{folder}{slash}{name.removesuffix(suffix)}", suffix
 
 
-def _named(place: Place, of: str, suffix: str | None = None) -> str:
+def _named(place: LandingPath, of: str, suffix: str | None = None) -> str:
     digest = hashlib.sha256(of.encode()).hexdigest()[:8]
     stem, ending = split_name(place.path)
     suffix = ending if suffix is None else suffix
@@ -82,14 +82,14 @@ def _named(place: Place, of: str, suffix: str | None = None) -> str:
     return f"{_UNFIT.sub('-', place.path.partition('/')[0][:64])}/{digest}{suffix}"
 
 
-def was_rejected(landing: Landing, drop: Drop, place: Place) -> Reject | None:
+def was_rejected(landing: Landing, drop: Drop, place: LandingPath) -> Reject | None:
     """The reject of this very event, if it is complete: one request."""
     store, key = landing.rejected(drop), reject_key(drop, place)
     return Reject(key, f"{store.url}/{key}") if exists(store, key + ERROR_SUFFIX) else None
 
 
 def reject(
-    landing: Landing, drop: Drop, place: Place, error: Error, database: dict[str, Any], *, copy: bool = True
+    landing: Landing, drop: Drop, place: LandingPath, error: Error, database: dict[str, Any], *, copy: bool = True
 ) -> Reject:
     """Copies a drop to where rejects go, then writes the reason beside it. Repeated, it changes nothing.
 

@@ -21,9 +21,9 @@ from dolmen import arguments
 from dolmen.database import Database
 from dolmen.errors import Error, InputError
 from dolmen.format.ingest_properties import IngestSettings
-from dolmen.handover.records import Handed, HandedDrops
+from dolmen.handover.records import HandoverRecord, HandoverRecords
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops.backfill import Source, groups
+from dolmen.ingest.drops.backfill import DropSource, groups
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.drops.outcomes import DropOutcome
 from dolmen.ingest.landing import Landing
@@ -85,7 +85,7 @@ class Loaded:
 def load(
     spark: SparkSession,
     database: Database,
-    drops: Source | HandedDrops | Iterable[Drop | None],
+    drops: DropSource | HandoverRecords | Iterable[Drop | None],
     *,
     landing: Landing | None = None,
     auto_create: bool = False,
@@ -117,14 +117,14 @@ def load(
     """
     given.session(spark)
     given.database(database)
-    if not (isinstance(drops, (Source, HandedDrops)) or hasattr(drops, "__iter__")):
+    if not (isinstance(drops, (DropSource, HandoverRecords)) or hasattr(drops, "__iter__")):
         raise InputError(f"drops={arguments.shown(drops)}: give Source.of(place), or drops")
     auto_create, dry_run = arguments.flag("auto_create", auto_create), arguments.flag("dry_run", dry_run)
     max_files, max_bytes = arguments.number("max_files", max_files, 1), arguments.number("max_bytes", max_bytes, 1)
     if max_file_bytes is not None:
         max_file_bytes = arguments.number("max_file_bytes", max_file_bytes, 1)
     if landing is None:
-        if not isinstance(drops, Source):
+        if not isinstance(drops, DropSource):
             raise InputError("where are these files? Give landing=Landing(...)")
         landing = drops.landing
     runtime = database.runtime
@@ -138,10 +138,10 @@ def load(
     core: dict[str, Any] = {"auto_create": auto_create, "max_bytes": max_file_bytes}
     loading = _Loading(database, landing, portions, core, done, notify)
     found: Iterable[Drop | None]
-    if isinstance(drops, HandedDrops):
+    if isinstance(drops, HandoverRecords):
         found = records = _Records(drops)
     else:
-        found, records = drops.drops() if isinstance(drops, Source) else drops, None
+        found, records = drops.drops() if isinstance(drops, DropSource) else drops, None
     while True:
         for table, portion in _portions(landing, iter(found), done, max_files, max_bytes):
             settled = loading.load(table, portion)
@@ -283,9 +283,9 @@ def _table(landing: Landing, drop: Drop) -> str:
 class _Records:
     """Records of drops: theirs one after the other, and which of them are settled."""
 
-    def __init__(self, handed: HandedDrops) -> None:
+    def __init__(self, handed: HandoverRecords) -> None:
         self._handed = handed
-        self._open: dict[str, tuple[Handed, set[str]]] = {}
+        self._open: dict[str, tuple[HandoverRecord, set[str]]] = {}
         self._of: dict[str, set[str]] = {}
 
     def __iter__(self) -> Iterator[Drop]:

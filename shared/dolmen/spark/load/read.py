@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.errors import StoreUnavailableError
-from dolmen.format.ingest_properties import Kind
+from dolmen.format.ingest_properties import FileKind
 from dolmen.format.manifest import TableEntry
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.formats.formats import detect, read
@@ -78,7 +78,7 @@ class ReadDrops:
 
     landing: Places
     entry: bytes
-    format: Kind | None
+    format: FileKind | None
     options: ReadOptions
     drops: tuple[Drop, ...]
     groups: tuple[tuple[int, ...], ...]

@@ -98,7 +98,7 @@ def _open_whole(file: BinaryIO, name: str) -> _Opened:
         file.seek(-len(_MAGIC), os.SEEK_END)
         if file.read(len(_MAGIC)) != _MAGIC:
             raise pa.ArrowInvalid("it is truncated: its footer is not whole; upload it again")
-        reader = ipc.open_file(pa.PythonFile(_File(file, name), mode="r"))
+        reader = ipc.open_file(pa.PythonFile(_ArrowFile(file, name), mode="r"))
     batches = (reader.get_batch(place) for place in range(reader.num_record_batches))
     return _Opened(checked_schema(reader.schema, name), batches)
 
@@ -113,7 +113,7 @@ def _checked(batches: Iterator[pa.RecordBatch], name: str) -> Iterator[pa.Record
         yield batch
 
 
-class _File:
+class _ArrowFile:
     """A file as pyarrow reads it, in pieces that fit into memory."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:

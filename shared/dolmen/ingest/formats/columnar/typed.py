@@ -157,7 +157,7 @@ def _good(batch: pa.RecordBatch, schema: pa.Schema, first_row: int, on_bad_row: 
         yield pa.concat_batches(
             [
                 pa.RecordBatch.from_pylist([], schema),
-                *good_rows(_Rows(batch, schema, first_row), first_row, on_bad_row),
+                *good_rows(_TypedRows(batch, schema, first_row), first_row, on_bad_row),
             ]
         )
     else:
@@ -169,7 +169,7 @@ def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBa
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _TypedRows:
     """The rows of a batch that has some that do not fit."""
 
     batch: pa.RecordBatch

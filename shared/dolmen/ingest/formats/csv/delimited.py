@@ -72,10 +72,10 @@ def read(
         SchemaError: the header does not match the schema.
         RowError: a malformed record, or a cell that does not fit its column.
     """
-    file = _File.open(stream, name, block_bytes, options, schema.names, go_on=on_bad_row is not None)
+    file = _DelimitedFile.open(stream, name, block_bytes, options, schema.names, go_on=on_bad_row is not None)
     if file is None:
         return
-    converter = _Converter(file, schema, options)
+    converter = _DelimitedConverter(file, schema, options)
     convert = converter.convert if on_bad_row is None else partial(converter.convert_good, on_bad_row=on_bad_row)
     for batch in file.batches(convert):
         if batch.num_rows:
@@ -84,7 +84,7 @@ def read(
 
 def infer(stream: ByteStream, name: str, block_bytes: int, options: ReadOptions) -> pa.Schema:
     """The types that hold every cell of the file, by its header's names. Raises as ``read`` does."""
-    file = _File.open(stream, name, block_bytes, options, None)
+    file = _DelimitedFile.open(stream, name, block_bytes, options, None)
     if file is None:
         raise InputError(f"file {name!r} is empty: it needs at least a line to infer columns from")
     shapes = [NOTHING] * len(file.names)
@@ -106,7 +106,7 @@ def _whole(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
 
 
 @dataclass(frozen=True)
-class _File:
+class _DelimitedFile:
     """An open file whose columns are known.
 
     Args:
@@ -131,7 +131,7 @@ class _File:
         wanted: list[str] | None,
         *,
         go_on: bool = False,
-    ) -> _File | None:
+    ) -> _DelimitedFile | None:
         """Reads as far as the columns are known.
 
         Args:
@@ -265,10 +265,10 @@ class _Asked:
     plan: Plan
 
 
-class _Converter:
+class _DelimitedConverter:
     """Blocks of a file as batches of a schema."""
 
-    def __init__(self, file: _File, schema: pa.Schema, options: ReadOptions) -> None:
+    def __init__(self, file: _DelimitedFile, schema: pa.Schema, options: ReadOptions) -> None:
         self._file = file
         times = options.times
         self._find_cast = partial(_cell_cast, times=times, ignore_extra=options.ignore_extra)
@@ -301,7 +301,7 @@ class _Converter:
         try:
             return self.convert(block, row)
         except RowError:
-            rows = _Rows(block, row, self._file.records(block), self._convert)
+            rows = _DelimitedRows(block, row, self._file.records(block), self._convert)
         made = good_rows(rows, row, on_bad_row)
         return pa.concat_batches(made) if made else _nothing(self._text.plan.target), len(rows)
 
@@ -333,7 +333,7 @@ class _Converter:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _DelimitedRows:
     """The rows of a block that has bad ones."""
 
     block: Block

@@ -62,7 +62,7 @@ def read(
         RowError: a malformed line, or a value that does not fit its column.
     """
     try:
-        converter = _Converter(schema, name, options)
+        converter = _JsonConverter(schema, name, options)
     except SchemaError as error:
         raise SchemaError(f"file {name!r}: {error}") from None
     convert = converter.convert if on_bad_row is None else partial(converter.convert_good, on_bad_row=on_bad_row)
@@ -81,7 +81,7 @@ def _without_nulls(block: Block) -> Block:
     return replace(block, data=_NULL_LINE.sub(b"", block.data))
 
 
-class _Converter:
+class _JsonConverter:
     """Blocks of a file as batches of a schema."""
 
     def __init__(self, schema: pa.Schema, name: str, options: ReadOptions) -> None:
@@ -113,7 +113,7 @@ class _Converter:
             return batch, batch.num_rows
         if row == 1 and block.data.lstrip().startswith(b"["):
             return self.convert(block, row)  # an array around all rows is no fault of the first one
-        rows = _Rows(Lines(block, row, self._name, self._wanted), row, self)
+        rows = _JsonRows(Lines(block, row, self._name, self._wanted), row, self)
         made = good_rows(rows, row, on_bad_row)
         return pa.concat_batches(made) if made else pa.RecordBatch.from_pylist([], self._schema), len(rows)
 
@@ -181,12 +181,12 @@ class _Converter:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _JsonRows:
     """The rows of a block that cannot be parsed as a whole."""
 
     lines: Lines
     first_row: int
-    converter: _Converter
+    converter: _JsonConverter
 
     def __len__(self) -> int:
         return len(self.lines)

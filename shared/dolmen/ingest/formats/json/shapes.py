@@ -20,7 +20,7 @@ from dolmen.ingest.formats.text.infer import (
     MAX_EXACT_FLOAT,
     NOTHING,
     TEXT,
-    Shape,
+    TextShape,
     shape_of_integers,
     shape_of_numbers,
     shape_of_strings,
@@ -49,7 +49,7 @@ class Fields:
     by_name: dict[str, Node] = field(default_factory=dict)
 
 
-Node: TypeAlias = Shape | Items | Fields | Literal[_Mixed.MIXED]
+Node: TypeAlias = TextShape | Items | Fields | Literal[_Mixed.MIXED]
 
 
 class Unsure(Exception):  # noqa: N818 - a question, not a failure
@@ -60,7 +60,7 @@ def join(one: Node, other: Node) -> Node:
     """What is known of the values of both."""
     if NOTHING in (one, other):
         return other if one == NOTHING else one
-    if isinstance(one, Shape) and isinstance(other, Shape):
+    if isinstance(one, TextShape) and isinstance(other, TextShape):
         return one.join(other) if _json_kind(one) == _json_kind(other) else MIXED
     if isinstance(one, Items) and isinstance(other, Items):
         return Items(join(one.item, other.item))
@@ -70,7 +70,7 @@ def join(one: Node, other: Node) -> Node:
     return MIXED
 
 
-def _json_kind(shape: Shape) -> str:
+def _json_kind(shape: TextShape) -> str:
     return {"bool": "bool", "integer": "number", "float": "number"}.get(shape.kind, "string")
 
 
@@ -81,7 +81,7 @@ def type_of(node: Node) -> pa.DataType:
 
 def _type_of(node: Node) -> pa.DataType | None:
     """None: no type but the JSON text of each value."""
-    if isinstance(node, Shape):
+    if isinstance(node, TextShape):
         found = node.arrow_type
         return None if t.is_string(found) and _json_kind(node) == "number" else found
     if isinstance(node, Items):
@@ -102,14 +102,14 @@ def node_of_array(array: pa.Array, times: TimeFormat | None = None) -> Node:
     if t.is_null(array.type):
         return NOTHING
     if t.is_boolean(array.type):
-        return Shape("bool")
+        return TextShape("bool")
     if t.is_integer(array.type):
         bounds = pc.min_max(array)
         return shape_of_integers(bounds["min"].as_py(), bounds["max"].as_py())
     if t.is_floating(array.type):
         if pc.all(pc.less(pc.abs(array), MAX_EXACT_FLOAT)).as_py() is False:  # so is NaN
             raise Unsure
-        return Shape("float")
+        return TextShape("float")
     if t.is_string(array.type):
         return shape_of_strings(array, times)
     if t.is_list(array.type):
@@ -132,7 +132,7 @@ def node_of_values(values: list[Any], times: TimeFormat | None = None) -> Node:
         shape = shape_of_numbers(pa.array(numbers, pa.string()))
         node = join(node, MIXED if shape == TEXT else shape)
     if any(isinstance(value, bool) for value in values):
-        node = join(node, Shape("bool"))
+        node = join(node, TextShape("bool"))
     if lists:
         node = join(node, Items(node_of_values(list(chain.from_iterable(lists)), times)))
     if objects:

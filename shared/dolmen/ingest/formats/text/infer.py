@@ -47,14 +47,14 @@ _ZONED = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TextShape:
     """What is known of some cells. ``low`` and ``high`` are bounds of the integers among them, and of 0."""
 
     kind: Kind
     low: int = 0
     high: int = 0
 
-    def join(self, other: Shape) -> Shape:
+    def join(self, other: TextShape) -> TextShape:
         """The shape of the cells of both."""
         kinds = {self.kind, other.kind} - {"nothing"}
         kind: Kind
@@ -66,7 +66,7 @@ class Shape:
             kind = "timestamp"
         else:
             return TEXT
-        return Shape(kind, min(self.low, other.low), max(self.high, other.high))
+        return TextShape(kind, min(self.low, other.low), max(self.high, other.high))
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -91,11 +91,11 @@ _TYPES: dict[Kind, pa.DataType] = {
     "text": pa.string(),
 }
 
-NOTHING = Shape("nothing")
-TEXT = Shape("text")
+NOTHING = TextShape("nothing")
+TEXT = TextShape("text")
 
 
-def shape_of_cells(cells: pa.Array, times: TimeFormat | None = None) -> Shape:
+def shape_of_cells(cells: pa.Array, times: TimeFormat | None = None) -> TextShape:
     """The shape of text cells that may say numbers, bools or times (CSV); NULL and blank ones say nothing."""
     text = _said(cells)
     if not len(text):
@@ -103,20 +103,20 @@ def shape_of_cells(cells: pa.Array, times: TimeFormat | None = None) -> Shape:
     return _shape_of_numbers(text) or _shape_of_bools(text) or _shape_of_times(text, times) or TEXT
 
 
-def shape_of_numbers(text: pa.Array) -> Shape:
+def shape_of_numbers(text: pa.Array) -> TextShape:
     """The shape of JSON numbers, given as their text; TEXT if no type of number holds them all."""
     return _shape_of_numbers(text) or TEXT
 
 
-def shape_of_strings(cells: pa.Array, times: TimeFormat | None = None) -> Shape:
+def shape_of_strings(cells: pa.Array, times: TimeFormat | None = None) -> TextShape:
     """The shape of text cells that may say times, where numbers and bools are not written as text (JSON)."""
     text = cells.drop_null()
     return NOTHING if not len(text) else _shape_of_times(text, times) or TEXT
 
 
-def shape_of_integers(low: int, high: int) -> Shape:
+def shape_of_integers(low: int, high: int) -> TextShape:
     """The shape of integers between these bounds."""
-    return Shape("integer", min(low, 0), max(high, 0))
+    return TextShape("integer", min(low, 0), max(high, 0))
 
 
 def _said(cells: pa.Array) -> pa.Array:
@@ -133,7 +133,7 @@ def _cast(text: pa.Array, target: pa.DataType, times: TimeFormat | None = None) 
         return None
 
 
-def _shape_of_numbers(text: pa.Array) -> Shape | None:
+def _shape_of_numbers(text: pa.Array) -> TextShape | None:
     try:
         text[:1].cast(pa.int64())
         integers = text.cast(pa.int64())
@@ -158,12 +158,12 @@ def _any_code(text: pa.Array) -> bool:
     return bool(pc.any(pc.match_substring_regex(suspects, r"^(\+|-?0[0-9xX])")).as_py())
 
 
-def _shape_of_floats(text: pa.Array, floats: pa.Array) -> Shape:
+def _shape_of_floats(text: pa.Array, floats: pa.Array) -> TextShape:
     """The shape of numeric text, not all of it int64."""
     large = text.filter(pc.greater_equal(pc.abs(floats), MAX_EXACT_FLOAT))
     whole = large.filter(pc.match_substring_regex(large, r"^-?[0-9]+$"))
     if not len(whole):
-        return Shape("float")
+        return TextShape("float")
     integers = _cast(whole, _DECIMAL)
     if integers is None:
         return TEXT
@@ -173,19 +173,19 @@ def _shape_of_floats(text: pa.Array, floats: pa.Array) -> Shape:
         rest = text.filter(pc.less(pc.abs(floats), MAX_EXACT_FLOAT)).cast(pa.int64())
         low = pc.min_max(rest)["min"].as_py() if len(rest) else 0
         return shape.join(shape_of_integers(low, 0))
-    return Shape("float", shape.low, shape.high)
+    return TextShape("float", shape.low, shape.high)
 
 
-def _shape_of_bools(text: pa.Array) -> Shape | None:
+def _shape_of_bools(text: pa.Array) -> TextShape | None:
     if not _BOOLS.fullmatch(text[0].as_py()):
         return None
-    return Shape("bool") if pc.all(pc.match_substring_regex(text, f"^{_BOOLS.pattern}$")).as_py() else None
+    return TextShape("bool") if pc.all(pc.match_substring_regex(text, f"^{_BOOLS.pattern}$")).as_py() else None
 
 
-def _shape_of_times(text: pa.Array, times: TimeFormat | None) -> Shape | None:
+def _shape_of_times(text: pa.Array, times: TimeFormat | None) -> TextShape | None:
     if _cast(text, pa.date32(), times) is not None:
-        return Shape("date")
+        return TextShape("date")
     if _cast(text, pa.timestamp("us"), times) is not None:
-        return Shape("timestamp")
+        return TextShape("timestamp")
     # What has no offset is UTC only where a column is declared so: here it would depend on what stands beside it.
-    return Shape("zoned") if _cast(text, _ZONED, times if times and times.has_zone else None) is not None else None
+    return TextShape("zoned") if _cast(text, _ZONED, times if times and times.has_zone else None) is not None else None
