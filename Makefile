@@ -11,6 +11,8 @@ PYTHON ?=
 PYTEST_FLAGS ?=
 # What a change to one part of the project needs: make test AREA=scan, or AREA="scan write"; without it all tests
 AREA ?=
+# The address of the repository on the web, for the metadata of what make dist builds
+REPOSITORY ?=
 # How many processes run tests; 0 is none but pytest's own, as a debugger needs it
 WORKERS ?= auto
 
@@ -41,6 +43,9 @@ setup: .venv/.installed .venv-sam/.installed ## what development and tests need
 
 .venv-lint/.installed: locks/lint.txt locks/install.sh
 	@locks/install.sh .venv-lint locks/lint.txt
+
+.venv-release/.installed: locks/release.txt locks/install.sh
+	@locks/install.sh .venv-release locks/release.txt
 
 # ---- tests ----------------------------------------------------------------------------------------------------------
 
@@ -126,9 +131,14 @@ build: .venv-sam/.installed ## the Lambda functions and layers, into .aws-sam/
 lock: ## make the lock files anew: make lock LOCK_FLAGS=--upgrade
 	@locks/update.sh $(LOCK_FLAGS)
 
+.PHONY: dist
+dist: .venv-release/.installed ## wheels and source distributions, into dist/: make dist REPOSITORY=https://...
+	@.venv-release/bin/python scripts/distributions.py dist --repository "$(REPOSITORY)"
+	@.venv-release/bin/twine check --strict dist/dolmen*
+
 .PHONY: clean
 clean: ## remove environments, caches and what was built
-	rm -rf .venv .venv-demo .venv-sam .venv-lint .venv-spark-* .aws-sam .local .demo build dist .pytest_cache .mypy_cache .ruff_cache \
+	rm -rf .venv .venv-demo .venv-sam .venv-lint .venv-release .venv-docs .venv-spark-* .aws-sam .local .demo build dist site .pytest_cache .mypy_cache .ruff_cache \
 		.hypothesis .import_linter_cache
 	find shared functions tests bench examples layers \( -name __pycache__ -o -name '*.egg-info' \) -prune \
 		-exec rm -rf {} + 2>/dev/null || true

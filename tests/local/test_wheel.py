@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -12,22 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from support.distributions import build_into
+
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with what a wheel of this checkout holds."""
-    source, wheels, target = (tmp_path_factory.mktemp(name) for name in ("source", "wheels", "installed"))
-    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    for name in ("shared", "functions"):  # not here: setuptools would leave a build/ behind
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    done = subprocess.run([*build, "-w", str(wheels), str(source)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    [wheel] = wheels.glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(target)
+    target = tmp_path_factory.mktemp("installed")
+    zipfile.ZipFile(build_into(tmp_path_factory.mktemp("dist")).dolmen).extractall(target)
     return target
 
 
