@@ -23,10 +23,10 @@ from dolmen.database import Database
 from dolmen.errors import Error
 from dolmen.functions.settings import FunctionSettings
 from dolmen.handover.emr_serverless import EmrServerless
-from dolmen.handover.jobs import JobAttempt, counted, told
+from dolmen.handover.jobs import JobAttempt, log_record, metric_name
 from dolmen.handover.records import HandoverRecords
 from dolmen.handover.round import job_round
-from dolmen.ingest.redaction import logged_facts, logged_reason
+from dolmen.ingest.redaction import facts_for_log, reason_for_log
 from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.measures import changed_anything, facts_of, measures_of_debt, measures_of_round
 from dolmen.maintenance.run import Done, Failure
@@ -53,7 +53,7 @@ def lambda_handler(event: Any, context: LambdaContext) -> dict[str, Any]:
     try:
         measured |= measures_of_debt(database.stats())
     except Error as error:
-        logger.error("debt unknown", **logged_facts(error))
+        logger.error("debt unknown", **facts_for_log(error))
     for name, (unit, value) in measured.items():
         metrics.add_metric(name, MetricUnit[unit], value)
     if not done.finished:
@@ -74,7 +74,7 @@ def _jobs(settings: FunctionSettings) -> tuple[EmrServerless, HandoverRecords]:
     """Where jobs run, and what they are to ingest; made once, as connections are slow to make."""
     assert settings.jobs is not None
     runtime = _opened(settings).runtime
-    return EmrServerless(settings.jobs, runtime), HandoverRecords(open_store(settings.jobs.handed_url, runtime))
+    return EmrServerless(settings.jobs, runtime), HandoverRecords(open_store(settings.jobs.handover_url, runtime))
 
 
 def _hand_over(settings: FunctionSettings, database: Database, request: CompactRequest) -> tuple[str, ...]:
@@ -92,9 +92,9 @@ def _hand_over(settings: FunctionSettings, database: Database, request: CompactR
         tell=_tell_job,
     )
     for error in did.errors:
-        logger.error("jobs unknown", **logged_facts(error))
+        logger.error("jobs unknown", **facts_for_log(error))
     counts = Counter({"JobsStarted": 0, "JobStartsFailed": len(did.errors), "JobsHeld": 0})
-    counts.update(name for name in map(counted, did.asked) if name)
+    counts.update(name for name in map(metric_name, did.asked) if name)
     for name, count in counts.items():
         metrics.add_metric(name, MetricUnit.Count, count)
     if did.waiting is not None:
@@ -105,18 +105,18 @@ def _hand_over(settings: FunctionSettings, database: Database, request: CompactR
 
 def _said(failure: Failure) -> str:
     about = failure.table or "the database"
-    return f"{failure.step} {about}: {type(failure.error).__name__}: {logged_reason(failure.error)}"
+    return f"{failure.step} {about}: {type(failure.error).__name__}: {reason_for_log(failure.error)}"
 
 
 def _tell_job(asked: JobAttempt) -> None:
-    level, text, facts = told(asked)
+    level, text, facts = log_record(asked)
     getattr(logger, level)(text, **facts)
 
 
 def _tell(ended: Done | Failure) -> None:
     """Logs a step: names and numbers, never values of the data."""
     if isinstance(ended, Failure):
-        logger.error(f"{ended.step} failed", table=ended.table, **logged_facts(ended.error))
+        logger.error(f"{ended.step} failed", table=ended.table, **facts_for_log(ended.error))
         return
     about: dict[str, Any] = {"table": ended.table} if ended.table else {}
     log = logger.info if changed_anything(ended.result) else logger.debug

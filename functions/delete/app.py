@@ -17,12 +17,12 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
-from dolmen.functions.deliveries import Deliveries, DeliveryQueues, HalfOfTheTime, open_queues
+from dolmen.functions.deliveries import Deliveries, DeliveryQueues, HalfTimeDeadline, open_queues
 from dolmen.functions.settings import FunctionSettings
 from dolmen.ingest.announcements import Message, messages
-from dolmen.ingest.deletes.apply import apply_deletes, contents, names_for
+from dolmen.ingest.deletes.apply import apply_deletes, request_names, request_values
 from dolmen.ingest.deletes.requests import DeleteRequest, parse_request
-from dolmen.ingest.redaction import RequestContent, logged_facts
+from dolmen.ingest.redaction import RequestContent, facts_for_log
 from dolmen.results import Commit
 
 if TYPE_CHECKING:  # all of Powertools' batches and the event sources would come with it
@@ -43,11 +43,11 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
     deliveries = Deliveries(
         batch, _queues(settings), database.runtime.clock_us(), lambda: context.get_remaining_time_in_millis() / 1000
     )
-    out_of_time = HalfOfTheTime(context.get_remaining_time_in_millis)
+    deadline = HalfTimeDeadline(context.get_remaining_time_in_millis)
     counts["DeletesFailed"] = 0
     for group in deliveries.groups():
         requests, sent_by = _requests(group, context.aws_request_id, deliveries, counts)
-        deleted = apply_deletes(database, requests, out_of_time=out_of_time)
+        deleted = apply_deletes(database, requests, deadline=deadline)
         for message, request, outcome in zip(sent_by, requests, deleted.outcomes, strict=True):
             if outcome.status == "postponed":
                 deliveries.postpone(message)
@@ -55,7 +55,9 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
                 continue
             if outcome.error is not None:
                 counts["DeletesFailed"] += 1
-                facts = logged_facts(outcome.error, RequestContent(contents(request), names_for(deleted.seen, request)))
+                facts = facts_for_log(
+                    outcome.error, RequestContent(request_values(request), request_names(deleted.seen, request))
+                )
                 final = outcome.status == "refused"
                 (deliveries.refuse if final else deliveries.fail)(message, facts)
                 logger.error("delete failed", message_id=message.id, request_id=request.id, final=final, **facts)
@@ -72,7 +74,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
             _tell_commit(deleted.commit)
             counts["CommitAttempts"] += deleted.commit.attempts
     answer = deliveries.settle()
-    for level, text, facts in deliveries.told():
+    for level, text, facts in deliveries.log_records():
         getattr(logger, level)(text, **facts)
     counts.update(deliveries.counts)
     for name, count in counts.items():
@@ -108,7 +110,7 @@ def _requests(
             requests.append(parse_request(message.body, message.id or invocation_id))
             sent_by.append(message)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one message must not block its batch
-            facts = logged_facts(error)
+            facts = facts_for_log(error)
             deliveries.refuse(message, facts)
             counts["DeletesFailed"] += 1
             logger.error("delete failed", message_id=message.id, final=True, **facts)

@@ -21,18 +21,18 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
 from dolmen.errors import Error
-from dolmen.functions.deliveries import Deliveries, DeliveryQueues, HalfOfTheTime, open_queues
+from dolmen.functions.deliveries import Deliveries, DeliveryQueues, HalfTimeDeadline, open_queues
 from dolmen.functions.settings import FunctionSettings
 from dolmen.handover.drops import hand_over
 from dolmen.handover.emr_serverless import EmrServerless
-from dolmen.handover.jobs import ask, counted, load_job, told
+from dolmen.handover.jobs import ask_for_job, load_job, log_record, metric_name
 from dolmen.handover.records import HandoverRecords
 from dolmen.ingest.announcements import Drop, Message, drops_of, messages
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.drops.outcomes import DropOutcome
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.queues import Queue, open_queue
-from dolmen.ingest.redaction import logged_facts
+from dolmen.ingest.redaction import facts_for_log
 from dolmen.results import Commit
 from dolmen.store.url import open_store
 
@@ -71,14 +71,14 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
         batch, _queues(settings), database.runtime.clock_us(), lambda: context.get_remaining_time_in_millis() / 1000
     )
     backlog = _backlog_is_large(settings, counts)
-    out_of_time = HalfOfTheTime(context.get_remaining_time_in_millis)  # once all that may be slow has answered
+    deadline = HalfTimeDeadline(context.get_remaining_time_in_millis)  # once all that may be slow has answered
     lags: list[float] = []
     for group in deliveries.groups():
         drops, announced_by = _announced(group, deliveries, counts)
         handed = _handed(settings, database, landing, drops, backlog)
         kept = [place for place in range(len(drops)) if place not in handed]
         sizes = [(announced_by[place], drops[place].size) for place in kept]
-        sent = set(map(id, deliveries.share(sizes, out_of_time.seconds)))
+        sent = set(map(id, deliveries.send_back_excess(sizes, deadline.seconds)))
         away = {place: DropOutcome(drops[place], "postponed") for place in kept if id(announced_by[place]) in sent}
         kept = [place for place in kept if place not in away]
         ingested = ingest_drops(
@@ -87,7 +87,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
             [drops[place] for place in kept],
             auto_create=settings.auto_create,
             max_bytes=settings.max_file_bytes,
-            out_of_time=out_of_time,
+            deadline=deadline,
             time_left=lambda: context.get_remaining_time_in_millis() / 1000,
         )
         outcomes = handed | away | dict(zip(kept, ingested.outcomes, strict=True))
@@ -100,7 +100,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
                 deliveries.postpone(message)
             elif outcome.status == "failed":
                 assert outcome.error is not None
-                deliveries.fail(message, logged_facts(outcome.error))
+                deliveries.fail(message, facts_for_log(outcome.error))
         if ingested.commit is not None:
             _tell_commit(ingested.commit)
             counts["CommitAttempts"] += ingested.commit.attempts
@@ -138,7 +138,11 @@ def _jobs(settings: FunctionSettings) -> tuple[EmrServerless, HandoverRecords, Q
     assert settings.jobs is not None
     runtime = _opened(settings)[0].runtime
     queue = open_queue(settings.queue, runtime, hurried=True) if settings.queue else None
-    return EmrServerless(settings.jobs, runtime), HandoverRecords(open_store(settings.jobs.handed_url, runtime)), queue
+    return (
+        EmrServerless(settings.jobs, runtime),
+        HandoverRecords(open_store(settings.jobs.handover_url, runtime)),
+        queue,
+    )
 
 
 def _backlog_is_large(settings: FunctionSettings, counts: Counter[str]) -> bool:
@@ -150,7 +154,7 @@ def _backlog_is_large(settings: FunctionSettings, counts: Counter[str]) -> bool:
         return queue is not None and queue.waiting() > settings.jobs.backlog
     except Error as error:
         counts["QueueErrors"] += 1
-        logger.error("backlog unknown", **logged_facts(error))
+        logger.error("backlog unknown", **facts_for_log(error))
         return False
 
 
@@ -171,10 +175,10 @@ def _start_job(settings: FunctionSettings, database: Database, counts: Counter[s
         logger.error("job not started", reason="too little time is left; the next round of compact starts it")
         return
     service, records, _ = _jobs(settings)
-    asked = ask(service, load_job(database.url, records.url), database.runtime.clock_us())
-    if name := counted(asked):
+    asked = ask_for_job(service, load_job(database.url, records.url), database.runtime.clock_us())
+    if name := metric_name(asked):
         counts[name] += 1
-    level, text, facts = told(asked)
+    level, text, facts = log_record(asked)
     getattr(logger, level)(text, **facts)
 
 
@@ -187,7 +191,7 @@ def _announced(group: list[Message], deliveries: Deliveries, counts: Counter[str
         drops += found
         announced_by += [message] * len(found)
         if error is not None:
-            facts = logged_facts(error)
+            facts = facts_for_log(error)
             deliveries.refuse(message, facts)
             counts["MessagesMalformed"] += 1
             logger.error("message malformed", message_id=message.id, final=True, **facts)
@@ -228,16 +232,16 @@ def _tell(message: Message, outcome: DropOutcome) -> None:
         counts = {f"rows_{name}": count for name, count in asdict(outcome.counts).items() if count}
         about |= {"rows": outcome.counts.ingested, **counts}
     if error is not None:
-        about |= {"column": outcome.column, **logged_facts(error)}
+        about |= {"column": outcome.column, **facts_for_log(error)}
     log = getattr(logger, _NOTABLE.get(outcome.status, "info"))
     log(f"drop {outcome.status}", **{name: value for name, value in about.items() if value is not None})
     if outcome.disposal_error is not None:
         place: dict[str, Any] = {"message_id": message.id, "source": drop.source, "object_version": drop.version}
-        logger.error("landing not tagged", **place, **logged_facts(outcome.disposal_error))
+        logger.error("landing not tagged", **place, **facts_for_log(outcome.disposal_error))
 
 
 def _tell_deliveries(deliveries: Deliveries) -> None:
-    for level, text, facts in deliveries.told():
+    for level, text, facts in deliveries.log_records():
         getattr(logger, level)(text, **facts)
 
 

@@ -21,7 +21,7 @@ import dolmen
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
 from dolmen.ingest.announcements import Drop, Message, drops_of
 from dolmen.ingest.drops import backfill
-from dolmen.ingest.drops.backfill import MAX_MESSAGE_BYTES, DropSource, packets
+from dolmen.ingest.drops.backfill import MAX_MESSAGE_BYTES, DropSource, announce
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.queues import DirectoryQueue
@@ -185,11 +185,11 @@ def test_more_objects_than_a_page_are_announced_once_each_in_messages_of_a_few(
 
 def test_messages_hold_few_files_few_bytes_of_text_and_little_data() -> None:
     small = [Drop("bucket", f"landing/e/{n}.csv", 10, "e") for n in range(45)]
-    assert [len(packet.drops) for packet in packets(small)] == [20, 20, 5]
+    assert [len(packet.drops) for packet in announce(small)] == [20, 20, 5]
     large = [Drop("bucket", f"landing/e/{n}.csv", size << 20, "e") for n, size in enumerate((100, 1, 40, 40, 64, 1))]
-    assert [[d.size >> 20 for d in packet.drops] for packet in packets(large)] == [[100], [1, 40], [40], [64], [1]]
+    assert [[d.size >> 20 for d in packet.drops] for packet in announce(large)] == [[100], [1, 40], [40], [64], [1]]
     long = [Drop("bucket", "landing/e/" + "ü" * 500 + f"{n}.csv", 10, "e" * 40, "v" * 900) for n in range(300)]
-    packed = list(packets(long, max_records=1000))
+    packed = list(announce(long, max_records=1000))
     assert max(len(packet.body.encode()) for packet in packed) <= MAX_MESSAGE_BYTES
     assert len(packed) > 2
     assert announced([packet.body for packet in packed]) == sorted(long, key=lambda drop: drop.key)

@@ -33,17 +33,17 @@ class Handing:
     """A world whose functions hand over what is larger than ``LARGE_BYTES``.
 
     Args:
-        handed_url: where the records are.
+        handover_url: where the records are.
     """
 
     world: World
     server: EmrServerlessServer
     application: str
-    handed_url: str
+    handover_url: str
 
     @property
     def records(self) -> HandoverRecords:
-        return HandoverRecords(open_store(self.handed_url, Runtime()))
+        return HandoverRecords(open_store(self.handover_url, Runtime()))
 
     def runs(self, name: str = "dolmen-load-") -> list[StartedRun]:
         """The runs whose names begin so, oldest first."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dolmen.format.entries import DataFile
-from dolmen.handover.compactions import FILE_BYTES, larger_than, to_compact, weight_of
+from dolmen.handover.compactions import FILE_BYTES, bytes_to_compact, tables_larger_than, weight_of
 from dolmen.maintenance.compact.plan import MOST_FILES, NEXT_PLAN, CompactionPlan, PlannedGroup
 from handover.conftest import Handing
 
@@ -122,12 +122,12 @@ def test_records_and_their_age_are_measured(filled: Handing, capsys: pytest.Capt
 
 def test_only_a_table_larger_than_the_limit_is_planned(filled: Handing) -> None:
     context = filled.world.database.context
-    assert larger_than(context, LIMIT) == ["big"]
-    assert larger_than(context, LIMIT, ["little"]) == []
-    assert sorted(larger_than(context, FILE_BYTES)) == ["big", "little"]
-    assert to_compact(context, "big") > LIMIT
+    assert tables_larger_than(context, LIMIT) == ["big"]
+    assert tables_larger_than(context, LIMIT, ["little"]) == []
+    assert sorted(tables_larger_than(context, FILE_BYTES)) == ["big", "little"]
+    assert bytes_to_compact(context, "big") > LIMIT
     filled.world.database.compact("big")
-    assert to_compact(context, "big") == 0
+    assert bytes_to_compact(context, "big") == 0
 
 
 def group(files: int, size: int, *, bytes_out: int = 1) -> PlannedGroup:

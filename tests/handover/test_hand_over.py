@@ -169,7 +169,7 @@ def test_two_invocations_at_once_start_one_job(handing: Handing) -> None:
 def test_a_message_is_not_acknowledged_when_its_record_cannot_be_written(handing: Handing) -> None:
     world = handing.world
     records = [world.drop("events/large.csv", large(100)), world.drop("events/small.csv", small(1))]
-    blocking = Path(handing.handed_url.removeprefix("file://"))
+    blocking = Path(handing.handover_url.removeprefix("file://"))
     blocking.write_text("a file where the directory would be")
     assert world.ingest(*records) == ["message-0"]
     blocking.unlink()

@@ -51,8 +51,8 @@ def test_a_settled_record_is_gone_and_may_be_settled_again() -> None:
     handed.add([A])
     handed.add([B])
     [first, second] = handed.pending()
-    handed.settle(first)
-    handed.settle(first)
+    handed.remove(first)
+    handed.remove(first)
     assert list(handed.pending()) == [second]
 
 
@@ -63,7 +63,7 @@ def test_a_record_that_another_job_settles_meanwhile_is_passed_over() -> None:
     pending = handed.pending()
     first = next(pending)
     for other in HandoverRecords(handed._store).pending():
-        handed.settle(other)
+        handed.remove(other)
     assert list(pending) == []
     assert first.drops in ((A,), (B,))
 

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
-from dolmen.handover.jobs import JobRun, SparkJob, ask, counted, ensure, load_job, token_of, told
+from dolmen.handover.jobs import (
+    JobRun,
+    SparkJob,
+    ask_for_job,
+    ensure_running,
+    load_job,
+    log_record,
+    metric_name,
+    token_of,
+)
 
 MINUTE = 60_000_000
 DAY = 24 * 60 * MINUTE
@@ -49,49 +58,49 @@ class Service:
 
 def test_a_run_that_is_alive_is_enough_and_one_that_has_ended_is_not() -> None:
     service = Service()
-    assert ensure(service, JOB, NOW).outcome == "started"
-    assert ensure(service, JOB, NOW + MINUTE).outcome == "alive"
+    assert ensure_running(service, JOB, NOW).outcome == "started"
+    assert ensure_running(service, JOB, NOW + MINUTE).outcome == "alive"
     service.end("run-0", "SUCCESS")
     service.now_us += 2 * MINUTE
-    assert ensure(service, JOB, service.now_us).run == "run-1"
+    assert ensure_running(service, JOB, service.now_us).run == "run-1"
 
 
 def test_runs_of_other_names_do_not_count() -> None:
     service = Service()
-    ensure(service, JOB, NOW)
-    assert ensure(service, load_job("s3://b/d", "s3://b/handed"), NOW).outcome == "started"
+    ensure_running(service, JOB, NOW)
+    assert ensure_running(service, load_job("s3://b/d", "s3://b/handed"), NOW).outcome == "started"
     assert len(service.all) == 2
 
 
 def test_after_failures_the_pauses_grow_and_a_success_ends_them() -> None:
     service = Service()
     pauses = []
-    ensure(service, JOB, NOW)
+    ensure_running(service, JOB, NOW)
     for n in range(9):
         [alive] = service.alive()
         service.end(alive, ("FAILED", "CANCELLED")[n % 2])
-        held = ensure(service, JOB, service.now_us)
+        held = ensure_running(service, JOB, service.now_us)
         assert held.outcome == "held"
         assert held.run == alive
         pauses.append(held.wait_seconds / 60)
-        assert ensure(service, JOB, service.now_us + int(held.wait_seconds * 1e6) - 1).outcome == "held"
+        assert ensure_running(service, JOB, service.now_us + int(held.wait_seconds * 1e6) - 1).outcome == "held"
         service.now_us += int(held.wait_seconds * 1e6)
-        assert ensure(service, JOB, service.now_us).outcome == "started"
+        assert ensure_running(service, JOB, service.now_us).outcome == "started"
     # Failures of days ago are not listed any more.
     assert pauses[:7] == [15, 30, 60, 120, 240, 480, 960]
     assert max(pauses) <= 24 * 60
     [alive] = service.alive()
     service.end(alive, "SUCCESS")
-    assert ensure(service, JOB, service.now_us).outcome == "started"
+    assert ensure_running(service, JOB, service.now_us).outcome == "started"
 
 
 def test_a_failure_that_no_list_shows_yet_holds_too() -> None:
     service = Service()
-    ensure(service, JOB, NOW)
+    ensure_running(service, JOB, NOW)
     service.hidden = {"run-0"}
     service.now_us += 5 * MINUTE
     service.end("run-0", "FAILED")
-    assert ensure(service, JOB, service.now_us).outcome == "held"
+    assert ensure_running(service, JOB, service.now_us).outcome == "held"
     assert len(service.all) == 1
 
 
@@ -103,7 +112,7 @@ def test_a_service_that_shows_nothing_for_long_is_given_up_not_asked_for_ever() 
     service.hidden = set(service.all)
     service.now_us += MINUTE
     with pytest.raises(StoreUnavailableError, match="20 runs"):
-        ensure(service, JOB, service.now_us)
+        ensure_running(service, JOB, service.now_us)
 
 
 def _last(service: Service) -> str:
@@ -136,7 +145,7 @@ def test_whatever_lags_or_is_forgotten_there_is_one_run_alive_and_some_run_takes
                     service.hidden = set(newest) if dice.random() < 0.7 else set()
                 case _:
                     before = set(service.alive())
-                    outcomes = [ensure(service, JOB, service.now_us) for _ in range(dice.randrange(1, 4))]
+                    outcomes = [ensure_running(service, JOB, service.now_us) for _ in range(dice.randrange(1, 4))]
                     assert len(service.alive()) <= 1
                     assert len({outcome.run for outcome in outcomes}) == 1
                     for outcome in outcomes:
@@ -156,19 +165,19 @@ class Refusing(Service):
 
 def test_what_came_of_it_is_told_and_counted() -> None:
     service = Service()
-    first, second = ask(service, JOB, NOW), ask(service, JOB, NOW + MINUTE, "events")
-    refused = ask(Refusing(), JOB, NOW)
+    first, second = ask_for_job(service, JOB, NOW), ask_for_job(service, JOB, NOW + MINUTE, "events")
+    refused = ask_for_job(Refusing(), JOB, NOW)
     service.end("run-0", "FAILED")
-    held = ask(service, JOB, NOW + MINUTE)
-    assert [counted(asked) for asked in (first, second, refused, held)] == [
+    held = ask_for_job(service, JOB, NOW + MINUTE)
+    assert [metric_name(asked) for asked in (first, second, refused, held)] == [
         "JobsStarted",
         None,
         "JobStartsFailed",
         "JobsHeld",
     ]
-    assert [asked.under_way for asked in (first, second, refused, held)] == [True, True, False, False]
-    assert told(first) == ("info", "job started", {"job": JOB.name, "run": "run-0"})
-    assert told(second) == ("info", "job alive", {"job": JOB.name, "table": "events", "run": "run-0"})
-    assert told(held)[2]["wait_seconds"] == 14 * 60
-    level, text, facts = told(refused)
+    assert [asked.is_running for asked in (first, second, refused, held)] == [True, True, False, False]
+    assert log_record(first) == ("info", "job started", {"job": JOB.name, "run": "run-0"})
+    assert log_record(second) == ("info", "job alive", {"job": JOB.name, "table": "events", "run": "run-0"})
+    assert log_record(held)[2]["wait_seconds"] == 14 * 60
+    level, text, facts = log_record(refused)
     assert (level, text, facts["error"]) == ("error", "job not started", "AccessDeniedError")

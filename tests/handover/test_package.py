@@ -156,4 +156,4 @@ def test_the_whole_package_runs_a_job_in_a_clean_directory(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert world.ids() == [7] * 50
-    assert list(LocalStore(handing.handed_url.removeprefix("file://")).list("")) == []
+    assert list(LocalStore(handing.handover_url.removeprefix("file://")).list("")) == []

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from dolmen.errors import Error, InputError, PredicateError, RowError, SchemaError
-from dolmen.ingest.redaction import RequestContent, logged_reason
+from dolmen.ingest.redaction import RequestContent, reason_for_log
 
 NAMES = frozenset({"events", "id", "user_id", "kind"})
 
 
 def reason(text: str, document: Any) -> str:
-    return logged_reason(InputError(text), RequestContent(document, NAMES))
+    return reason_for_log(InputError(text), RequestContent(document, NAMES))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_what_is_quoted_of_a_request_is_hidden_and_the_rest_is_said(text: str, d
 
 @pytest.mark.parametrize("error", [InputError("x"), SchemaError("x"), PredicateError("x"), RowError("x")])
 def test_without_the_request_nothing_of_the_text_is_said_and_no_documentation_either(error: Error) -> None:
-    told = logged_reason(error)
+    told = reason_for_log(error)
     assert "x" not in told.split()
     assert (type(error).__doc__ or "").partition("\n")[0] not in told
 

@@ -18,7 +18,7 @@ from dolmen.cli.app import app
 from dolmen.errors import InputError
 from dolmen.ingest.deletes.tracking import status_of
 from dolmen.ingest.queues import open_queue
-from dolmen.ingest.rejects.listing import list_rejected
+from dolmen.ingest.rejects.listing import list_rejects
 from dolmen.ingest.rejects.retry import retry
 from dolmen.local import LocalEvent, LocalLayout, run_local
 from dolmen.runtime import Runtime
@@ -96,7 +96,7 @@ def test_a_table_says_what_becomes_of_its_files_and_of_their_bad_rows(layout: Lo
     assert [json.loads(line)["text"] for line in rows.read_text().splitlines()] == ["x,1,x"]
     # What is put back is found like any other file.
     store = LocalStore(layout.rejected)
-    [rejected] = list_rejected(store, "events")
+    [rejected] = list_rejects(store, "events")
     database.drop_table("events")
     database.create_table("events", SCHEMA.set(0, pa.field("id", pa.string())))
     retry(store, rejected.key, Runtime())

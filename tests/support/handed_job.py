@@ -15,5 +15,5 @@ def ingest_handed(database: Database, landing: Landing, records: HandoverRecords
         outcomes = ingest_drops(database, landing, record.drops).outcomes
         statuses += (outcome.status for outcome in outcomes)
         if all(outcome.status != "failed" for outcome in outcomes):
-            records.settle(record)
+            records.remove(record)
     return statuses

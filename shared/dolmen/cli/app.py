@@ -44,7 +44,7 @@ from dolmen.cli.progress import Progress
 from dolmen.cli.terminal import PLAN_COLUMNS, ends_of, show_ends, show_plan, show_scan
 from dolmen.declaration.columns import parse_columns
 from dolmen.errors import Error, InputError
-from dolmen.ingest.deletes.tracking import typed_keys
+from dolmen.ingest.deletes.tracking import parse_keys
 from dolmen.results import Commit
 from dolmen.snapshot import Snapshot
 
@@ -139,7 +139,7 @@ def delete(
     mode: Any = "positions" if positions else "tombstone"
     delete_them = partial(target.delete, on=_names(on), mode=mode, request=request_id, message=message)
     if keys_file is None:
-        chosen = typed_keys(db, table, [key.strip() for key in keys.split(",")], _names(on)) if keys else None
+        chosen = parse_keys(db, table, [key.strip() for key in keys.split(",")], _names(on)) if keys else None
         commit = delete_them(where, keys=chosen)
     else:
         with open_inputs([keys_file], form, again=True) as [file]:

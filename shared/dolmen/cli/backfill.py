@@ -21,7 +21,7 @@ from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError
 from dolmen.functions.settings import FunctionSettings
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops.backfill import MAX_RECORDS, Announcement, DropSource, groups, packets
+from dolmen.ingest.drops.backfill import MAX_RECORDS, Announcement, DropSource, announce, group_drops
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.drops.outcomes import DropOutcome
 from dolmen.ingest.queues import MAX_SQS_BATCH, Queue, open_queue
@@ -132,7 +132,7 @@ def backfill(
                 limits: dict[str, Any] = {"auto_create": auto_create, "max_bytes": settings.max_file_bytes}
                 _ingest(found, dolmen.open(database), drops, tally, limits)
             elif queue:
-                _send(found, open_queue(queue), packets(drops, max_records=records), tally)
+                _send(found, open_queue(queue), announce(drops, max_records=records), tally)
             else:
                 raise InputError(
                     "where to? Give --queue (the stack's outputs name it), or --here to ingest in this process"
@@ -166,7 +166,7 @@ def _send(source: DropSource, queue: Queue, messages: Iterator[Announcement], ta
 def _ingest(
     source: DropSource, database: dolmen.Database, drops: Iterator[Drop], tally: Tally, options: dict[str, Any]
 ) -> None:
-    for group in groups(drops, HERE_FILES, HERE_BYTES):
+    for group in group_drops(drops, HERE_FILES, HERE_BYTES):
         left, settled = group, list[DropOutcome]()
         for _ in attempts(database.runtime, _TRIES, cap_seconds=10.0):
             ingested = ingest_drops(database, source.landing, left, **options)

@@ -21,14 +21,14 @@ from dolmen.ingest.formats.compression import open_text
 from dolmen.ingest.formats.formats import detect
 from dolmen.ingest.rejects.listing import (
     BadRows,
-    Rejected,
-    find_rejected,
-    list_rejected,
-    open_rejected,
+    RejectEntry,
+    find_reject_key,
+    list_rejects,
+    open_reject,
     read_report,
     read_reports,
 )
-from dolmen.ingest.rejects.listing import retried as retries
+from dolmen.ingest.rejects.listing import earlier_retries as retries
 from dolmen.ingest.rejects.quarantine import ROWS_SUFFIX
 from dolmen.ingest.rejects.report import WITHDRAWN
 from dolmen.ingest.rejects.retry import retry as put_back
@@ -65,7 +65,7 @@ def ls(
 ) -> None:
     """List rejects, newest first."""
     store = _store(place)
-    found = list_rejected(store, table, retried=all_)
+    found = list_rejects(store, table, retried=all_)
     shown = found[:limit]
     reports = read_reports(store, [one.key for one in shown], shared_runtime())
     if as_json:
@@ -87,7 +87,7 @@ def show(
 ) -> None:
     """Show why something was rejected, and how it begins."""
     store = _store(place)
-    found = find_rejected(store, key)
+    found = find_reject_key(store, key)
     report = read_report(store, found)
     head = list(islice(_head(store, found, report), lines))
     if as_json:
@@ -120,9 +120,9 @@ def retry(
         raise InputError("give keys, or --table for all rejects of a table, one of them")
     store, runtime = _store(place), shared_runtime()
     if table is None:
-        chosen = [find_rejected(store, key) for key in keys or ()]
+        chosen = [find_reject_key(store, key) for key in keys or ()]
     else:
-        found = [one.key for one in list_rejected(store, table, retried=force)]
+        found = [one.key for one in list_rejects(store, table, retried=force)]
         reports = read_reports(store, found, runtime)
         chosen = [key for key, report in zip(found, reports, strict=True) if force or WITHDRAWN not in report]
     for key in chosen:
@@ -148,7 +148,7 @@ def _store(place: str | None) -> ObjectStore:
     raise InputError("where are the rejects? Give --rejected, e.g. s3://landing-bucket/rejected")
 
 
-def _line(one: Rejected, report: dict[str, Any]) -> str:
+def _line(one: RejectEntry, report: dict[str, Any]) -> str:
     """A reject for people: two lines."""
     at = datetime.fromtimestamp(one.rejected_us / 1e6, UTC)
     place = ", ".join(f"{name} {report[name]}" for name in ("line", "column") if report.get(name) is not None)
@@ -176,7 +176,7 @@ def _head(store: ObjectStore, key: str, report: dict[str, Any]) -> Iterator[str]
         if found.kind not in ("csv", "tsv", "jsonl"):
             return
         with open_text(
-            partial(open_rejected, store, key, report, shared_runtime()), found.compression, key, _HEAD_BYTES
+            partial(open_reject, store, key, report, shared_runtime()), found.compression, key, _HEAD_BYTES
         ) as stream:
             yield from (_shown(line) for line in stream.read(_HEAD_BYTES).splitlines())
     except (InputError, ObjectNotFoundError, ObjectChangedError) as error:

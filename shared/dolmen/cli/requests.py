@@ -14,7 +14,7 @@ from dolmen.cli.options import DatabaseUrl, InputForm, Json, app
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError, RetryableError
 from dolmen.ingest.deletes.requests import parse_request
-from dolmen.ingest.deletes.tracking import RequestStatus, check, compose, status_of, too_large, typed_keys
+from dolmen.ingest.deletes.tracking import RequestStatus, check, check_size, compose, parse_keys, status_of
 from dolmen.ingest.queues import Queue, QueueDepth, open_queue
 from dolmen.runtime import shared_runtime
 
@@ -64,11 +64,11 @@ def request_delete(
         texts = [key.strip() for key in keys.split(",")]
         if db is None:
             raise InputError("--keys needs to know the key's type: give --database, or the keys with --keys-file")
-        chosen = typed_keys(db, tables[0], texts, columns)
+        chosen = parse_keys(db, tables[0], texts, columns)
     target = open_queue(queue)
     given = shared_runtime().uuid() if request_id is None else request_id
     body = compose(tables, where=where, keys=chosen, on=columns, mode=mode, request_id=given)
-    too_large(body, target)
+    check_size(body, target)
     version = check(db, parse_request(body, None)) if db else None
     try:
         target.send([body])

@@ -38,7 +38,7 @@ from dolmen.ingest.announcements import (
     isolate,
 )
 from dolmen.ingest.queues import HURRIED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES, OutgoingMessage, SqsQueue, open_queue
-from dolmen.ingest.redaction import logged_facts
+from dolmen.ingest.redaction import facts_for_log
 from dolmen.runtime import Runtime
 
 MAX_FAILURES = 16
@@ -70,7 +70,7 @@ class DeliveryQueue(Protocol):
 
 
 Facts = Mapping[str, Any]
-"""What a log says of an error: see ``logged_facts``."""
+"""What a log says of an error: see ``facts_for_log``."""
 
 DeliveryQueues = tuple[DeliveryQueue, DeliveryQueue]
 """The function's own queue, and its dead-letter queue."""
@@ -88,7 +88,7 @@ def open_queues(queue: str | None, dead_letters: str | None, runtime: Runtime) -
     return (own, dead) if isinstance(own, SqsQueue) and isinstance(dead, SqsQueue) else None
 
 
-class HalfOfTheTime:
+class HalfTimeDeadline:
     """Tells whether half of what is left now is over by then: the other half is for what was begun, and its commit.
 
     At the first question it is not, whatever the time: one piece of work is begun in each invocation.
@@ -123,7 +123,12 @@ class Deliveries:
         now_us: int,
         remaining_seconds: Callable[[], float],
     ) -> None:
-        self._batch, self._queues, self._now_us, self._remaining = list(batch), queues, now_us, remaining_seconds
+        self._batch, self._queues, self._now_us, self._remaining_seconds = (
+            list(batch),
+            queues,
+            now_us,
+            remaining_seconds,
+        )
         self._places = {id(message): place for place, message in enumerate(self._batch)}
         self._postponed: set[int] = set()
         self._errors: dict[int, Facts] = {}
@@ -138,7 +143,7 @@ class Deliveries:
         """The age of the oldest message that is not done; None if all are, or their age is not known."""
         ages = [
             max(0, self._now_us - message.sent_us) / 1e6
-            for place in self._not_done()
+            for place in self._unfinished()
             if (message := self._batch[place]).sent_us is not None
         ]
         return max(ages, default=None)
@@ -169,7 +174,7 @@ class Deliveries:
         for message in stuck:  # it cannot be sent: all that is left is to handle it beside the suspects, before them
             self._postponed.discard(self._place(message))
         yield from isolate([message for message in stuck if not message.crashes])
-        self._beware(group, [message for message in rest if self._place(message) in self._sent])
+        self._guard_others(group, [message for message in rest if self._place(message) in self._sent])
         yield group
         yield from isolate([message for message in stuck if message.crashes])
 
@@ -185,7 +190,7 @@ class Deliveries:
         """Says that a message, or a part of it, can never be applied."""
         self._refusals.setdefault(self._place(message), facts)
 
-    def share(self, sizes: Sequence[tuple[Message, int]], seconds: float) -> list[Message]:
+    def send_back_excess(self, sizes: Sequence[tuple[Message, int]], seconds: float) -> list[Message]:
         """Sends anew at once what will hardly be begun in the time there is, so that others need not wait for it.
 
         A batch is taken as a whole, however long its work. Those who came later would find the queue empty while the
@@ -221,32 +226,32 @@ class Deliveries:
     def settle(self) -> list[str]:
         """Sends what is to be sent; returns the ids of what Lambda is to deliver again."""
         self._send()
-        left = [self._batch[place] for place in self._not_done() if place not in self._sent]
+        left = [self._batch[place] for place in self._unfinished() if place not in self._sent]
         return [message.answer_id for message in left if message.answer_id is not None]
 
     @property
     def unanswerable(self) -> str | None:
         """Why an event that came without a queue is not done; None if it is, or there was none: Lambda tries such an
         event again when its function raises."""
-        for place in self._not_done():
+        for place in self._unfinished():
             if self._batch[place].answer_id is None:
                 facts = self._errors.get(place) or self._refusals.get(place)
                 return str(facts["reason"]) if facts else "there was too little time to begin it"
         return None
 
-    def told(self) -> Iterator[tuple[Literal["warning", "error"], str, dict[str, Any]]]:
+    def log_records(self) -> Iterator[tuple[Literal["warning", "error"], str, dict[str, Any]]]:
         """What a log says of all this: how bad it is, the text, and the named facts."""
         for message, about in self.given_up:
             yield "error", "message given up", {"message_id": message.id, **about}
         if self.queue_error is not None:
-            facts = logged_facts(self.queue_error)
+            facts = facts_for_log(self.queue_error)
             yield "error", "queue not reached", facts | {"then": "messages that are not done wait for their time-out"}
 
     def _send(self) -> None:
         """Sends what is decided and not sent yet, as far as there is time and SQS answers."""
         back: list[tuple[int, OutgoingMessage]] = []
         dead: list[tuple[int, OutgoingMessage]] = []
-        for place in self._not_done():
+        for place in self._unfinished():
             message = self._batch[place]
             if place in self._sent or self._queues is None or message.answer_id is None or message.body is None:
                 continue
@@ -254,9 +259,9 @@ class Deliveries:
             if failed is not None and message.failures + 1 >= MAX_FAILURES:
                 dead.append((place, _dead_letter(message, failed)))
             elif failed is not None:
-                back.append((place, _again(message, failures=message.failures + 1)))
+                back.append((place, _copy(message, failures=message.failures + 1)))
             elif place in self._postponed:
-                back.append((place, _again(message)))
+                back.append((place, _copy(message)))
             elif refused is not None:
                 dead.append((place, _dead_letter(message, refused)))
         if self._queues is None:
@@ -265,7 +270,7 @@ class Deliveries:
             letters[:] = [(place, letter) for place, letter in letters if letter.size <= MAX_SQS_BYTES]
             for start in range(0, len(letters), MAX_SQS_BATCH):
                 part = letters[start : start + MAX_SQS_BATCH]
-                if self.queue_error is not None or self._remaining() < 3 * HURRIED_SECONDS:
+                if self.queue_error is not None or self._remaining_seconds() < 3 * HURRIED_SECONDS:
                     return
                 try:
                     queue.put([letter for _, letter in part])
@@ -282,7 +287,7 @@ class Deliveries:
                 else:
                     self.counts["MessagesPostponed"] += sum(place not in self._errors for place, _ in part)
 
-    def _beware(self, group: Sequence[Message], sent: Sequence[Message]) -> None:
+    def _guard_others(self, group: Sequence[Message], sent: Sequence[Message]) -> None:
         """Sees to it that a death by this group costs nobody else: what was sent anew is taken off the queue now, as
         the answer may never be given; and the group itself comes again soon after the function's time is over."""
         if self._queues is None or self.queue_error is not None:
@@ -293,7 +298,7 @@ class Deliveries:
         queue, _ = self._queues
         try:
             receipts = [message.receipt for message in group if message.receipt is not None]
-            queue.hide(receipts, round(self._remaining()) + _MARGIN_SECONDS)
+            queue.hide(receipts, round(self._remaining_seconds()) + _MARGIN_SECONDS)
         except Error as error:
             self.counts["QueueErrors"] += 1
             self.queue_error = error
@@ -309,7 +314,7 @@ class Deliveries:
             self.counts["QueueErrors"] += 1
             self.queue_error = error
 
-    def _not_done(self) -> list[int]:
+    def _unfinished(self) -> list[int]:
         return sorted(self._postponed | self._errors.keys() | self._refusals.keys())
 
     def _is_refused(self, message: Message) -> bool:
@@ -319,7 +324,7 @@ class Deliveries:
         return self._places[id(message)]
 
 
-def _again(message: Message, *, failures: int | None = None) -> OutgoingMessage:
+def _copy(message: Message, *, failures: int | None = None) -> OutgoingMessage:
     """A copy of a message: of one that has failed for the ``failures``-th time, to be had later."""
     delay = 0 if failures is None else min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS << min(failures - 1, 10))
     return OutgoingMessage(_text(message), _attributes(message, failures), delay)

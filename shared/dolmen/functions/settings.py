@@ -79,8 +79,8 @@ class FunctionSettings:
         """The database and the landing place they name; both share connections, which are slow to make."""
         runtime = Runtime()
         database = open_database(self.database, runtime=runtime)
-        handed_url = self.jobs.handed_url if self.jobs else None
-        landing = Landing(database.url, self.landing_prefix, self.landing_url, self.rejected_url, runtime, handed_url)
+        handover_url = self.jobs.handover_url if self.jobs else None
+        landing = Landing(database.url, self.landing_prefix, self.landing_url, self.rejected_url, runtime, handover_url)
         return database, landing
 
 

@@ -18,7 +18,7 @@ FILE_BYTES = 1 << 18
 """What a file weighs beside its bytes: the time of its requests."""
 
 
-def larger_than(context: Context, limit: int, tables: Collection[str] | None = None) -> list[str]:
+def tables_larger_than(context: Context, limit: int, tables: Collection[str] | None = None) -> list[str]:
     """The tables that are larger than ``limit`` bytes: no other can have so much to compact. One request.
 
     Args:
@@ -31,7 +31,7 @@ def larger_than(context: Context, limit: int, tables: Collection[str] | None = N
     ]
 
 
-def to_compact(context: Context, name: str) -> int:
+def bytes_to_compact(context: Context, name: str) -> int:
     """How many bytes of a table there are to compact, see ``weight_of``: plans it, and does nothing.
 
     Raises:

@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from dolmen.errors import Error, StoreUnavailableError
-from dolmen.ingest.redaction import logged_facts
+from dolmen.ingest.redaction import facts_for_log
 
 ALIVE = frozenset({"SUBMITTED", "PENDING", "SCHEDULED", "QUEUED", "RUNNING", "CANCELLING"})
 FAILED = frozenset({"FAILED", "CANCELLED"})
@@ -116,7 +116,7 @@ class EnsureResult:
     wait_seconds: float = 0
 
 
-def ensure(service: JobService, job: SparkJob, now_us: int) -> EnsureResult:
+def ensure_running(service: JobService, job: SparkJob, now_us: int) -> EnsureResult:
     """Sees to it that a run of this job is alive: see the module's documentation.
 
     Args:
@@ -160,32 +160,32 @@ class JobAttempt:
     error: Error | None
 
     @property
-    def under_way(self) -> bool:
+    def is_running(self) -> bool:
         """Whether a run is known to be alive."""
         return self.ensured is not None and self.ensured.outcome != "held"
 
 
-def ask(service: JobService, job: SparkJob, now_us: int, table: str | None = None) -> JobAttempt:
+def ask_for_job(service: JobService, job: SparkJob, now_us: int, table: str | None = None) -> JobAttempt:
     """As ``ensure``, with an error kept: whatever is not started now is asked for again."""
     try:
-        return JobAttempt(job, table, ensure(service, job, now_us), None)
+        return JobAttempt(job, table, ensure_running(service, job, now_us), None)
     except Error as error:
         return JobAttempt(job, table, None, error)
 
 
-def told(asked: JobAttempt) -> tuple[Literal["info", "error"], str, dict[str, Any]]:
+def log_record(asked: JobAttempt) -> tuple[Literal["info", "error"], str, dict[str, Any]]:
     """What a log says of it: how bad it is, the text, and the named facts."""
     facts: dict[str, Any] = {"job": asked.job.name} | ({"table": asked.table} if asked.table else {})
     ensured = asked.ensured
     if ensured is None:
-        return "error", "job not started", facts | (logged_facts(asked.error) if asked.error else {})
+        return "error", "job not started", facts | (facts_for_log(asked.error) if asked.error else {})
     facts["run"] = ensured.run
     if ensured.outcome == "held":
         return "error", "job held, as its last run failed", facts | {"wait_seconds": round(ensured.wait_seconds)}
     return "info", f"job {ensured.outcome}", facts
 
 
-def counted(asked: JobAttempt) -> str | None:
+def metric_name(asked: JobAttempt) -> str | None:
     """The metric that it counts for; None for a job that is alive already."""
     if asked.ensured is None:
         return "JobStartsFailed"
@@ -197,20 +197,22 @@ def token_of(job: SparkJob, before: str) -> str:
     return sha256(msgspec.json.encode([job.name, job.script, job.arguments, before])).hexdigest()
 
 
-def load_job(database_url: str, handed_url: str) -> SparkJob:
+def load_job(database_url: str, handover_url: str) -> SparkJob:
     """Ingests all drops that are handed over."""
-    arguments = ("--database", database_url, "--handed", handed_url)
-    return SparkJob(f"dolmen-load-{_short(*arguments)}", "load.py", arguments)
+    arguments = ("--database", database_url, "--handed", handover_url)
+    return SparkJob(f"dolmen-load-{_short_digest(*arguments)}", "load.py", arguments)
 
 
 def compact_job(database_url: str, table: str) -> SparkJob:
     """Compacts a table."""
     return SparkJob(
-        f"dolmen-compact-{table}-{_short(database_url)}", "compact.py", ("--database", database_url, "--table", table)
+        f"dolmen-compact-{table}-{_short_digest(database_url)}",
+        "compact.py",
+        ("--database", database_url, "--table", table),
     )
 
 
-def _short(*texts: str) -> str:
+def _short_digest(*texts: str) -> str:
     return sha256("\n".join(texts).encode()).hexdigest()[:12]
 
 

@@ -107,7 +107,7 @@ class HandoverRecords:
             StoreUnavailableError, AccessDeniedError: the records cannot be read.
         """
         unreadable: CorruptionError | UnsupportedFormatError | None = None
-        for info in sorted(self._listed(), key=lambda info: (info.last_modified_us, info.key)):
+        for info in sorted(self._list(), key=lambda info: (info.last_modified_us, info.key)):
             try:
                 yield self._read(info.key)
             except ObjectNotFoundError:
@@ -120,13 +120,13 @@ class HandoverRecords:
     def waiting(self) -> PendingRecords:
         """How many records there are and since when: a listing, a request for each thousand."""
         records, oldest_us = 0, None
-        for info in self._listed():
+        for info in self._list():
             records += 1
             oldest_us = info.last_modified_us if oldest_us is None else min(oldest_us, info.last_modified_us)
         age_us = 0 if oldest_us is None else max(0, self._store.clock.now_us - oldest_us)
         return PendingRecords(records, age_us / 1e6)
 
-    def settle(self, handed: HandoverRecord) -> None:
+    def remove(self, handed: HandoverRecord) -> None:
         """Removes a record, all of whose drops are settled. One that is gone already is as good.
 
         Raises:
@@ -136,7 +136,7 @@ class HandoverRecords:
             if outcome.error is not None:
                 raise StoreUnavailableError(f"cannot remove {self.url}/{outcome.key}: {outcome.error}")
 
-    def _listed(self) -> Iterator[ObjectInfo]:
+    def _list(self) -> Iterator[ObjectInfo]:
         return (info for info in self._store.list("") if _NAME.fullmatch(info.key))
 
     def _read(self, key: str) -> HandoverRecord:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from dolmen.database import Database
 from dolmen.errors import Error, StoreUnavailableError
-from dolmen.handover.compactions import larger_than, to_compact
-from dolmen.handover.jobs import JobAttempt, JobService, ask, compact_job, load_job
+from dolmen.handover.compactions import bytes_to_compact, tables_larger_than
+from dolmen.handover.jobs import JobAttempt, JobService, ask_for_job, compact_job, load_job
 from dolmen.handover.records import HandoverRecords, PendingRecords
 from dolmen.handover.settings import JobSettings
 
@@ -58,7 +58,7 @@ def job_round(
     def ask_for(each: JobAttempt) -> bool:
         asked.append(each)
         tell(each)
-        return each.under_way
+        return each.is_running
 
     def is_unreachable() -> bool:
         """Whether the service did not answer: each further request of this round would wait in vain too."""
@@ -69,19 +69,19 @@ def job_round(
     except Error as error:
         errors.append(error)
     if waiting is not None and waiting.records:
-        ask_for(ask(service, load_job(database.url, records.url), database.runtime.clock_us()))
+        ask_for(ask_for_job(service, load_job(database.url, records.url), database.runtime.clock_us()))
     elsewhere: list[str] = []
     try:
         # Tables are left to a job that is alive also when little is left to do: both would rewrite the same files.
         asking = compacting and not is_unreachable()
         alive = {run.name for run in service.runs() if run.alive} if asking else set()
         elsewhere += (name for name in database.tables() if alive and compact_job(database.url, name).name in alive)
-        for name in larger_than(database.context, settings.compact_bytes, tables) if asking else ():
+        for name in tables_larger_than(database.context, settings.compact_bytes, tables) if asking else ():
             if is_unreachable():
                 break
-            if name in elsewhere or to_compact(database.context, name) <= settings.compact_bytes:
+            if name in elsewhere or bytes_to_compact(database.context, name) <= settings.compact_bytes:
                 continue
-            if ask_for(ask(service, compact_job(database.url, name), database.runtime.clock_us(), name)):
+            if ask_for(ask_for_job(service, compact_job(database.url, name), database.runtime.clock_us(), name)):
                 elsewhere.append(name)
     except Error as error:
         errors.append(error)

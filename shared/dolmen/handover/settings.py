@@ -48,7 +48,7 @@ class JobSettings:
     application: str
     role: str
     jobs_url: str
-    handed_url: str
+    handover_url: str
     parameters: str = ""
     timeout_minutes: int = DEFAULT_TIMEOUT_MINUTES
     drop_bytes: int | None = None
@@ -70,7 +70,7 @@ class JobSettings:
             raise InputError(
                 f"DOLMEN_SPARK_APPLICATION is {application!r}: an application's id, such as 00f1r2a3b4c5d6e7"
             )
-        role = _required(environment, "DOLMEN_SPARK_ROLE", "the ARN of the role that jobs run as")
+        role = _require(environment, "DOLMEN_SPARK_ROLE", "the ARN of the role that jobs run as")
         if not _ROLE.fullmatch(role):
             raise InputError(f"DOLMEN_SPARK_ROLE is {role!r}: the ARN of a role, as arn:aws:iam::<account>:role/<name>")
         return cls(
@@ -87,7 +87,7 @@ class JobSettings:
         )
 
 
-def _required(environment: Mapping[str, str], name: str, what: str) -> str:
+def _require(environment: Mapping[str, str], name: str, what: str) -> str:
     text = environment.get(name, "")
     if not text:
         raise InputError(f"{name} is not set, though there is DOLMEN_SPARK_APPLICATION: {what}")
@@ -95,7 +95,7 @@ def _required(environment: Mapping[str, str], name: str, what: str) -> str:
 
 
 def _url(environment: Mapping[str, str], name: str, what: str) -> str:
-    text = _required(environment, name, what).rstrip("/")
+    text = _require(environment, name, what).rstrip("/")
     if not re.fullmatch(r"[a-z0-9]+:///?[^\s/]\S*", text):  # they become words of a command line
         raise InputError(f"{name} is {text!r}: a URL, as s3://bucket/prefix: {what}")
     return text

@@ -75,7 +75,7 @@ def apply_together(
     operation: str,
     requests: Sequence[BatchRequest],
     *,
-    out_of_time: Callable[[], bool] = lambda: False,
+    deadline: Callable[[], bool] = lambda: False,
 ) -> BatchResult:
     """Applies requests in ONE commit.
 
@@ -85,7 +85,7 @@ def apply_together(
 
     Args:
         operation: a word for ``history``.
-        out_of_time: once it is true, requests not begun yet are postponed, so that the others are committed in time.
+        deadline: once it is true, requests not begun yet are postponed, so that the others are committed in time.
     """
     leaders: dict[str, BatchRequest] = {}
     for request in requests:
@@ -97,7 +97,7 @@ def apply_together(
         stated: list[BatchRequest] = []
         try:
             transaction = database.transaction(operation)
-            stated = _state(transaction, waiting, settled, out_of_time)
+            stated = _state(transaction, waiting, settled, deadline)
             if stated:
                 commit = transaction.commit()
         except Exception as error:  # noqa: BLE001 - reported with every request that stood in the commit
@@ -125,7 +125,7 @@ def _state(
     transaction: Transaction,
     waiting: Sequence[BatchRequest],
     settled: dict[str, RequestOutcome],
-    out_of_time: Callable[[], bool],
+    deadline: Callable[[], bool],
 ) -> list[BatchRequest]:
     """Adds requests to a transaction; settles those that are not to be applied by it. Returns the others."""
     known = transaction.applied_before({request.id for request in waiting})
@@ -135,7 +135,7 @@ def _state(
         try:
             if before is not None:
                 settled[request.id] = _applied_before(request, before.digest, before.version)
-            elif out_of_time():
+            elif deadline():
                 settled[request.id] = RequestOutcome("postponed")
             else:
                 with transaction.together(request.id):

@@ -47,7 +47,7 @@ class Landing:
         prefix: what the keys of drops start with; empty for the whole bucket.
         url: a store that stands for every bucket (a directory on one machine); None opens ``s3://<bucket>``.
         rejected_url: where rejects go; None is ``rejected/`` in the bucket of the drop.
-        handed_url: where drops are noted that a job is to ingest, if any are.
+        handover_url: where drops are noted that a job is to ingest, if any are.
     """
 
     database_url: str
@@ -55,7 +55,7 @@ class Landing:
     url: str | None = None
     rejected_url: str | None = None
     runtime: Runtime = field(default_factory=Runtime)
-    handed_url: str | None = None
+    handover_url: str | None = None
     _stores: dict[str, ObjectStore] = field(default_factory=dict, repr=False, compare=False)
 
     def place(self, drop: Drop) -> LandingPath | None:
@@ -69,7 +69,7 @@ class Landing:
         if is_temporary(path) or self._is_from_outside(drop):
             return None
         here = f"{unquote(self._bucket_url(drop.bucket))}/{drop.key}"
-        own = (self.database_url, self._rejected_url(drop.bucket), self.handed_url)
+        own = (self.database_url, self._rejected_url(drop.bucket), self.handover_url)
         return (
             None if any(url and here.startswith(f"{unquote(url).rstrip('/')}/") for url in own) else LandingPath(path)
         )
@@ -84,7 +84,7 @@ class Landing:
         store = self.store(drop)
         if drop.version is not None:
             return store.open_input(drop.key, version=drop.version)
-        return store.open_input(drop.key, etag=stored_etag(store, drop))
+        return store.open_input(drop.key, etag=etag_of_drop(store, drop))
 
     def store(self, drop: Drop) -> ObjectStore:
         """The bucket of a drop."""
@@ -94,7 +94,7 @@ class Landing:
         """The URL below which files are dropped: what is put there as ``<table>/<name>`` is ingested."""
         return f"{self.store(drop).url}/{self.prefix}".rstrip("/")
 
-    def rejected(self, drop: Drop) -> ObjectStore:
+    def rejects_store(self, drop: Drop) -> ObjectStore:
         """Where it goes if it cannot be read."""
         return self._open(self._rejected_url(drop.bucket))
 
@@ -127,7 +127,7 @@ def is_temporary(path: str) -> bool:
     return folder.startswith(".") or any(part.startswith((".", "_")) for part in below)
 
 
-def stored_etag(store: ObjectStore, drop: Drop) -> str:
+def etag_of_drop(store: ObjectStore, drop: Drop) -> str:
     """A drop's ETag as its store writes it: S3 puts quotes around, as HTTP does; its notifications and directories do
     not."""
     return etag_in(store, drop.etag)

@@ -43,10 +43,10 @@ class MessageError(InputError):
 
     def __init__(self, template: str, *quoted: object) -> None:
         self.template, self.quoted = template, quoted
-        super().__init__(template.format(*map(_shown, quoted)))
+        super().__init__(template.format(*map(_short_repr, quoted)))
 
     @property
-    def logged(self) -> str:
+    def text_for_log(self) -> str:
         """The message without what it quotes."""
         return self.template.format(*[HIDDEN] * len(self.quoted))
 
@@ -175,7 +175,7 @@ def _texts(document: Any) -> Iterator[str]:
             yield " " * _MOST_SAID
 
 
-def logged_reason(error: BaseException, request: RequestContent | None = None) -> str:
+def reason_for_log(error: BaseException, request: RequestContent | None = None) -> str:
     """One line about an error without any value in it.
 
     Args:
@@ -183,7 +183,7 @@ def logged_reason(error: BaseException, request: RequestContent | None = None) -
     """
     match error:
         case MessageError():
-            return error.logged
+            return error.text_for_log
         case UnforeseenError():
             return _UNFORESEEN
         case LimitError() | AppliedIdError() | NotFoundError():
@@ -207,10 +207,10 @@ _FALLBACK: dict[type[BaseException], str] = {
 """What is said where the text may quote a value that cannot be told apart."""
 
 
-def logged_facts(error: BaseException, request: RequestContent | None = None) -> dict[str, Any]:
+def facts_for_log(error: BaseException, request: RequestContent | None = None) -> dict[str, Any]:
     """The named facts of a log record about an error: its kind, reason and place; of a bug the calls that led there,
-    innermost last, for its text may hold anything. See ``logged_reason``."""
-    facts: dict[str, Any] = {"error": type(error).__name__, "reason": logged_reason(error, request)}
+    innermost last, for its text may hold anything. See ``reason_for_log``."""
+    facts: dict[str, Any] = {"error": type(error).__name__, "reason": reason_for_log(error, request)}
     if isinstance(error, RowError):
         facts |= {"line": error.line, "row": error.row}
     bug = error.__cause__ if isinstance(error, UnforeseenError) else error
@@ -220,7 +220,7 @@ def logged_facts(error: BaseException, request: RequestContent | None = None) ->
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _shown(value: object) -> str:
+def _short_repr(value: object) -> str:
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # too deep, or an integer with thousands of digits

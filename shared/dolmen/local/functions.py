@@ -84,16 +84,16 @@ class LocalFunction:
     """
 
     def __init__(self, directory: Path, log: Path, tell: Tell, runtime: Runtime, *, at_once: bool = False) -> None:
-        self.name, self._runtime, self._heard_of = directory.name, runtime, dict[str, DeliveryFailure]()
+        self.name, self._runtime, self._failures = directory.name, runtime, dict[str, DeliveryFailure]()
         self._module = _load(directory / "app.py")
-        self._tell, self._heard_now = tell, list[tuple[str, int, dict[str, Any]]]()
+        self._tell, self._log_records = tell, list[tuple[str, int, dict[str, Any]]]()
         self._log = log.open("a")
         self._streams = [
             (handler, _set_stream(handler, self._log))
             for handler in self._module.logger.handlers
             if isinstance(handler, logging.StreamHandler)
         ]
-        self._listener = _Listener(tell if at_once else self._heard)
+        self._listener = _Listener(tell if at_once else self._note_log)
         self._module.logger.addHandler(self._listener)
 
     def close(self) -> None:
@@ -111,40 +111,40 @@ class LocalFunction:
             failed = [item["itemIdentifier"] for item in answer["batchItemFailures"]]
         except Exception as error:  # noqa: BLE001 - an invocation that raises fails as a whole, whatever it raises
             return {letter.id: DeliveryFailure(f"{type(error).__name__}: {error}") for letter in letters}
-        return {id_: self._heard_of.get(id_, DeliveryFailure("see the functions' log")) for id_ in failed}
+        return {id_: self._failures.get(id_, DeliveryFailure("see the functions' log")) for id_ in failed}
 
     def invoke(self, event: dict[str, Any]) -> Any:
         """Invokes it with an event; returns its answer, and raises what it raises."""
-        self._heard_of.clear()
-        self._heard_now.clear()
+        self._failures.clear()
+        self._log_records.clear()
         context = InvocationContext(f"dolmen-{self.name}", self._runtime.uuid(), self._runtime)
         try:
             with redirect_stdout(self._log):  # where metrics go, too
                 return self._module.lambda_handler(event, context)
         finally:
             self._log.flush()
-            for told in self._heard_now:
+            for told in self._log_records:
                 self._tell(*told)
 
-    def _heard(self, text: str, level: int, facts: dict[str, Any]) -> None:
+    def _note_log(self, text: str, level: int, facts: dict[str, Any]) -> None:
         id_ = str(facts.get("message_id"))
         if reason := facts.get("reason"):
             error = facts.get("error")
             said = f"{error}: {reason}" if error else str(reason)
-            self._heard_of[id_] = DeliveryFailure(said, final=bool(facts.get("final")))
+            self._failures[id_] = DeliveryFailure(said, final=bool(facts.get("final")))
         elif text.endswith(" postponed"):
-            self._heard_of.setdefault(id_, DeliveryFailure(text, postponed=True))
-        self._heard_now.append((text, level, facts))
+            self._failures.setdefault(id_, DeliveryFailure(text, postponed=True))
+        self._log_records.append((text, level, facts))
 
 
 class _Listener(logging.Handler):
     def __init__(self, heard: Tell) -> None:
         super().__init__()
-        self._heard = heard
+        self._note_log = heard
 
     def emit(self, record: logging.LogRecord) -> None:
         facts = {name: value for name, value in vars(record).items() if name not in _ORDINARY}
-        self._heard(record.getMessage(), record.levelno, facts)
+        self._note_log(record.getMessage(), record.levelno, facts)
 
 
 def _set_stream(handler: logging.StreamHandler[Any], stream: Any) -> Any:

@@ -67,7 +67,7 @@ class LandingDirectory:
         self._root, self._log = root, state / "landing.jsonl"
         self._store = LocalStore(root, runtime)
         self._settling = FileWatch()
-        self._announced = self._remembered()
+        self._announced = self._read_log()
         self.unsettled = False
 
     def poll(self) -> Iterator[Letter]:
@@ -96,7 +96,7 @@ class LandingDirectory:
         with self._log.open("a") as log:
             log.write(json.dumps([letter.name, *letter.stamp]) + "\n")
 
-    def _remembered(self) -> dict[str, Stamp]:
+    def _read_log(self) -> dict[str, Stamp]:
         """Reads the log, and writes it anew without what is gone."""
         there = dict(_files(self._root))
         kept: dict[str, Stamp] = {}

@@ -94,10 +94,10 @@ def run_local(
     functions = functions_directory() if functions_dir is None else Path(functions_dir).absolute()
     layout.make()
     with ExitStack() as stack:
-        stack.enter_context(_only_one(layout.state / "lock"))
+        stack.enter_context(_hold_lock(layout.state / "lock"))
         stack.enter_context(_environment(_settings(layout, auto_create)))
         lines = [
-            stack.enter_context(_line(name, source, functions, layout, runtime, on_event, poll_seconds))
+            stack.enter_context(_open_line(name, source, functions, layout, runtime, on_event, poll_seconds))
             for name, source in (
                 ("ingest", LandingDirectory(layout.landing, layout.state, runtime)),
                 ("delete", QueueDirectory(layout.queue)),
@@ -173,7 +173,7 @@ class _Line:
 
 
 @contextmanager
-def _line(
+def _open_line(
     name: str,
     source: LetterSource,
     functions: Path,
@@ -218,7 +218,7 @@ def _environment(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _only_one(lock: Path) -> Iterator[None]:
+def _hold_lock(lock: Path) -> Iterator[None]:
     """Holds a lock that a killed process loses by itself."""
     with lock.open("w") as file:
         try:

@@ -12,7 +12,7 @@ from urllib.parse import quote_plus
 import msgspec
 
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops.backfill import packets
+from dolmen.ingest.drops.backfill import announce
 from dolmen.ingest.landing import REJECTED, Landing
 from dolmen.store.base import ObjectStore
 from dolmen.store.memory import MemoryBucket, MemoryObject
@@ -64,7 +64,7 @@ class Dropped:
         """The notification that S3 sends of it; of one without a sequencer, that of a backfill."""
         drop = self.drop
         if drop.sequencer is None:
-            [packet] = packets([drop])
+            [packet] = announce([drop])
             return packet.body
         described: dict[str, object] = {"key": quote_plus(drop.key, safe="/"), "size": drop.size, "eTag": drop.etag}
         described["sequencer"] = drop.sequencer

@@ -23,10 +23,10 @@ from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.format.schema import Field
 from dolmen.format.values import Plain, to_array, to_plain
 from dolmen.ingest.cdc.changes import DELETED, ROW, ChangeFaults, ChangeTables, last_of_each
-from dolmen.ingest.cdc.current import LIVE, SEQUENCE, TS, current
+from dolmen.ingest.cdc.current import LIVE, SEQUENCE, TS, latest_sequences
 from dolmen.ingest.cdc.envelopes import envelope
 from dolmen.ingest.cdc.memory import DeleteMemory
-from dolmen.ingest.cdc.positions import forms
+from dolmen.ingest.cdc.positions import find_forms
 from dolmen.ingest.formats.compression import OpenFile
 from dolmen.ingest.formats.formats import Format, read
 from dolmen.ingest.formats.options import OnBadRow, ReadOptions
@@ -95,10 +95,10 @@ def ingest_changes(
         target.sequence,
         target.settings,
         reject_extra=settings.on_extra == "reject",
-        forms=forms(open_file, format, name, options, paths) if in_envelope else {},
+        forms=find_forms(open_file, format, name, options, paths) if in_envelope else {},
     )
     options, faults = opened.options(options), target.faults
-    reader = read(open_file, format, opened.schema, name=name, options=options, on_bad_row=faults.unread)
+    reader = read(open_file, format, opened.schema, name=name, options=options, on_bad_row=faults.add_unread)
     tables = ChangeTables(target.fields, target.keys, target.sequence, opened, faults).tables(reader)
     counts, first_ts = ChangeCounts(), transaction.next_ts
     for changes in _portions(tables, portion_rows, portion_bytes):
@@ -161,29 +161,29 @@ class _Target:
         sequence = str(self.sequence.id)
         told = self.faults.count
         last = last_of_each(changes, self.key_names, [sequence, ROW])
-        least, _ = self._ends(last)
+        least, _ = self._least_and_greatest(last)
         entry = self.transaction.entry(self.name)
         memory = DeleteMemory.of(self.transaction, self.name, entry, self.keys, self.sequence, self.settings.memory_us)
         if all_above(entry, self.sequence, least):
             self._add(last, last, memory, above=least)
         else:
-            last, live = self._newer(last, memory, first_ts)
+            last, live = self._select_newer(last, memory, first_ts)
             if last.num_rows:
                 self._add(last, live, memory, above=None)
         deleted = pc.sum(last[DELETED]).as_py() or 0
         bad = self.faults.count - told
         return ChangeCounts(last.num_rows - deleted, deleted, changes.num_rows - last.num_rows - bad)
 
-    def _ends(self, changes: pa.Table) -> list[Plain]:
+    def _least_and_greatest(self, changes: pa.Table) -> list[Plain]:
         """Least and greatest sequence."""
         ends = pc.min_max(changes[str(self.sequence.id)])
         return to_plain(pa.array([ends["min"], ends["max"]], self.sequence.arrow_type))
 
-    def _newer(self, last: pa.Table, memory: DeleteMemory, first_ts: int) -> tuple[pa.Table, pa.Table]:
+    def _select_newer(self, last: pa.Table, memory: DeleteMemory, first_ts: int) -> tuple[pa.Table, pa.Table]:
         """Those changes that are newer than what is known of their keys, and of them those whose keys are live."""
         names = self.key_names
         remembered = memory.name if memory.table else None
-        known = current(self.transaction, self.name, remembered, last, self.keys, self.sequence)
+        known = latest_sequences(self.transaction, self.name, remembered, last, self.keys, self.sequence)
         places = last.select(names).append_column("place", pa.array(range(last.num_rows), pa.int64()))
         beside = places.join(known, names, join_type="left outer", use_threads=False).sort_by("place")
         own, theirs = last[str(self.sequence.id)], beside[SEQUENCE]
@@ -195,13 +195,13 @@ class _Target:
             limit = to_array([memory.forgotten_through], self.sequence.arrow_type)[0]
             late = pc.and_(unknown, pc.less_equal(own, limit))
             newer = pc.and_not(newer, late)
-            self._tell(last.filter(pc.and_not(late, last[DELETED])))
+            self._report_stragglers(last.filter(pc.and_not(late, last[DELETED])))
         return last.filter(newer), last.filter(pc.and_(newer, pc.fill_null(beside[LIVE], False)))
 
-    def _tell(self, late: pa.Table) -> None:
+    def _report_stragglers(self, late: pa.Table) -> None:
         """Stragglers: nothing is known of their keys, and what was deleted since may have been forgotten."""
         for row in sorted(late[ROW].to_pylist()):
-            self.faults.bad(
+            self.faults.add(
                 f"straggler: a change whose {self.sequence.name} is older than deletes are remembered (cdc_memory); "
                 "whether its row was deleted since is not known",
                 row,
@@ -211,13 +211,13 @@ class _Target:
     def _add(self, changes: pa.Table, hidden: pa.Table, memory: DeleteMemory, above: Plain) -> None:
         """Adds changes to the transaction; rows with the keys of ``hidden`` are what they replace."""
         transaction, request = self.transaction, self.request
-        remembered, uuid = memory.ready(request)
+        remembered, uuid = memory.ensure_table(request)
         transaction.add(
             Advance(
                 self.name,
                 transaction.entry(self.name).uuid,
                 self.sequence.id,
-                greatest=self._ends(changes)[1],
+                greatest=self._least_and_greatest(changes)[1],
                 above=above,
                 memory=uuid,
                 memory_us=self.settings.memory_us,
@@ -225,14 +225,14 @@ class _Target:
                 request=request,
             )
         )
-        memory.empty(request)
+        memory.forget_old(request)
         upserts, deletes = changes.filter(pc.invert(changes[DELETED])), changes.filter(changes[DELETED])
         target = transaction.table(self.name)
-        target.replace(_named(upserts, self.fields), _named(hidden, self.keys), request=request)
+        target.replace(_with_names(upserts, self.fields), _with_names(hidden, self.keys), request=request)
         if deletes.num_rows:
-            remembered.append(_named(deletes, (*self.keys, self.sequence)), request=request)
+            remembered.append(_with_names(deletes, (*self.keys, self.sequence)), request=request)
 
 
-def _named(changes: pa.Table, fields: tuple[Field, ...]) -> pa.Table:
+def _with_names(changes: pa.Table, fields: tuple[Field, ...]) -> pa.Table:
     """Columns of the table, under their names."""
     return pa.table([changes[str(field.id)] for field in fields], [field.name for field in fields])

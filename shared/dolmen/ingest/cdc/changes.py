@@ -37,23 +37,23 @@ class ChangeFaults:
     _next: int = 1
     _skipped: set[int] = field(default_factory=set)
 
-    def unread(self, bad: BadRow) -> None:
+    def add_unread(self, bad: BadRow) -> None:
         """A row that could not be parsed."""
         if bad.row is not None:
             self._skipped.add(bad.row)
-        self._tell(bad)
+        self._report(bad)
 
-    def bad(self, reason: str, row: int, column: str | None = None) -> None:
+    def add(self, reason: str, row: int, column: str | None = None) -> None:
         """A row that was parsed. Raises RowError if bad rows are errors."""
-        self._tell(BadRow(reason, row, None, column, None))
+        self._report(BadRow(reason, row, None, column, None))
 
-    def _tell(self, bad: BadRow) -> None:
+    def _report(self, bad: BadRow) -> None:
         if self.on_bad_row is None:
             raise RowError(bad.reason, file=self.name, line=bad.line, row=bad.row, column=bad.column)
         self.count += 1
         self.on_bad_row(bad)
 
-    def numbers(self, count: int) -> pa.Array:
+    def next_numbers(self, count: int) -> pa.Array:
         """The numbers in the file of the next so many rows that could be parsed."""
         numbers = np.arange(self._next, self._next + count + len(self._skipped))
         if self._skipped:
@@ -84,23 +84,23 @@ class ChangeTables:
     def tables(self, batches: Iterator[pa.RecordBatch] | pa.RecordBatchReader) -> Iterator[pa.Table]:
         """A table of changes for each batch that has any."""
         for batch in batches:
-            changes = self._changes(self.envelope.open(batch), self.faults.numbers(batch.num_rows))
+            changes = self._changes(self.envelope.open(batch), self.faults.next_numbers(batch.num_rows))
             if changes.num_rows:
                 yield changes
 
     def _changes(self, opened: ChangeBatch, numbers: pa.Array) -> pa.Table:
-        good = self._good(opened, numbers)
+        good = self._select_good(opened, numbers)
         columns = {str(field.id): opened.images[field.id] for field in self.fields if field != self.sequence}
         columns[str(self.sequence.id)] = opened.sequences
         deletes = pc.equal(opened.kinds, DELETE)
         rows = pa.table({**columns, DELETED: deletes, ROW: numbers})
         rows = rows.select([*(str(field.id) for field in self.fields), DELETED, ROW])
-        moved = self._moved(opened, good)
+        moved = self._select_moved(opened, good)
         if moved is None:
             return rows.filter(good)
-        return pa.concat_tables([rows.filter(good), self._left(rows, opened, moved)])
+        return pa.concat_tables([rows.filter(good), self._delete_old_keys(rows, opened, moved)])
 
-    def _good(self, opened: ChangeBatch, numbers: pa.Array) -> pa.Array:
+    def _select_good(self, opened: ChangeBatch, numbers: pa.Array) -> pa.Array:
         """Which rows tell a change; tells of those that ought to."""
         upserts = pc.equal(opened.kinds, UPSERT)
         faults: list[tuple[pa.Array, str, str | None]] = [
@@ -122,10 +122,10 @@ class ChangeTables:
         if pc.any(bad).as_py():
             for place in np.flatnonzero(bad.to_numpy(zero_copy_only=False)):
                 reason, name = next((why, name) for mask, why, name in faults if mask[place].as_py())
-                self.faults.bad(reason, numbers[place].as_py(), name)
+                self.faults.add(reason, numbers[place].as_py(), name)
         return pc.and_not(wanted, bad)
 
-    def _moved(self, opened: ChangeBatch, good: pa.Array) -> pa.Array | None:
+    def _select_moved(self, opened: ChangeBatch, good: pa.Array) -> pa.Array | None:
         """Which upserts have changed their key; None if none has."""
         if opened.old_keys is None:
             return None
@@ -137,7 +137,7 @@ class ChangeTables:
         moved = pc.and_(pc.and_(told, differs), pc.equal(opened.kinds, UPSERT))
         return moved if pc.any(moved).as_py() else None
 
-    def _left(self, rows: pa.Table, opened: ChangeBatch, moved: pa.Array) -> pa.Table:
+    def _delete_old_keys(self, rows: pa.Table, opened: ChangeBatch, moved: pa.Array) -> pa.Table:
         """Deletes of the keys that rows have left."""
         assert opened.old_keys is not None
         left = {name: pa.nulls(rows.num_rows, rows[name].type) for name in rows.column_names}

@@ -24,7 +24,7 @@ LIST = 1000
 _FOLD_ROWS = 1_000_000
 
 
-def current(
+def latest_sequences(
     transaction: Transaction,
     table: str,
     memory: str | None,
@@ -58,7 +58,7 @@ def _rows(
     transaction: Transaction, table: str, wanted: pa.Table, keys: tuple[Field, ...], sequence: Field, *, live: bool
 ) -> pa.Table:
     names, own = [field.name for field in keys], transaction.entry(table).schema
-    where = conjunction([_among(own.field(field.name), wanted[str(field.id)]) for field in keys])
+    where = conjunction([_condition_on(own.field(field.name), wanted[str(field.id)]) for field in keys])
     scan = transaction.table(table).scan([*names, sequence.name], where, with_commit_ts=True)
     schema = pa.schema(
         [
@@ -68,7 +68,7 @@ def _rows(
         ]
     )
 
-    def folded() -> Iterator[pa.Table]:
+    def read_wanted() -> Iterator[pa.Table]:
         """What is wanted of the rows that are read; rows of other keys are not held for long."""
         held: list[pa.Table] = []
         size = 0
@@ -80,17 +80,17 @@ def _rows(
             held.append(rows)
             size += rows.num_rows
             if size > _FOLD_ROWS:
-                yield _among_tuples(held, wanted, keys)
+                yield _select_wanted(held, wanted, keys)
                 held, size = [], 0
-        yield _among_tuples(held, wanted, keys) if held else schema.empty_table()
+        yield _select_wanted(held, wanted, keys) if held else schema.empty_table()
 
-    rows = pa.concat_tables(folded())
+    rows = pa.concat_tables(read_wanted())
     known = pc.is_valid(rows[SEQUENCE]).cast(pa.int8())
     lives = pa.array(np.full(rows.num_rows, live))
     return rows.append_column(KNOWN, known).append_column(LIVE, lives)
 
 
-def _among_tuples(held: list[pa.Table], wanted: pa.Table, keys: tuple[Field, ...]) -> pa.Table:
+def _select_wanted(held: list[pa.Table], wanted: pa.Table, keys: tuple[Field, ...]) -> pa.Table:
     rows = pa.concat_tables(held)
     if len(keys) == 1:
         return rows
@@ -98,7 +98,7 @@ def _among_tuples(held: list[pa.Table], wanted: pa.Table, keys: tuple[Field, ...
     return rows.join(wanted.select(names), names, join_type="left semi", use_threads=False)
 
 
-def _among(field: Field, values: pa.ChunkedArray) -> Predicate:
+def _condition_on(field: Field, values: pa.ChunkedArray) -> Predicate:
     """A condition on a column that all of ``values`` fulfil: for a few of them exactly, else by their range."""
     domain = domain_of(field.arrow_type)
     distinct = pc.unique(values)

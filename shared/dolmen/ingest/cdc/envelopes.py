@@ -37,7 +37,7 @@ from pyarrow import types as t
 from dolmen.errors import SchemaError
 from dolmen.format.ingest_properties import CdcSettings
 from dolmen.format.schema import Field
-from dolmen.ingest.cdc.positions import Form, number_of, plain_text
+from dolmen.ingest.cdc.positions import Form, parse_position, plain_text
 from dolmen.ingest.formats.options import CLOSED, ReadOptions
 
 DIGITS = 20
@@ -81,7 +81,7 @@ class ColumnEnvelope:
     fields: tuple[Field, ...]
     sequence: Field
     settings: CdcSettings
-    tells: bool | None = None
+    has_operation: bool | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -117,9 +117,9 @@ class ColumnEnvelope:
         else:
             kinds = _kinds(words, (None, "i", "u", "c", "insert", "update"), ("d", "delete"))
         silent = pc.is_null(words)
-        if self.tells is None and len(batch):
-            self.tells = not silent[0].as_py()
-        kinds = pc.if_else(silent if self.tells else pc.invert(silent), UNKNOWN, kinds).cast(pa.int8())
+        if self.has_operation is None and len(batch):
+            self.has_operation = not silent[0].as_py()
+        kinds = pc.if_else(silent if self.has_operation else pc.invert(silent), UNKNOWN, kinds).cast(pa.int8())
         parts = [batch[path] for path in paths] or [batch[self.sequence.name]]
         sequences = _sequence(parts, self.sequence) if paths else parts[0]
         images = {field.id: batch[field.name] for field in self.fields if field != self.sequence}
@@ -145,7 +145,7 @@ class DebeziumEnvelope:
             names = path.split(".")
             if names[0] in _OWN:
                 raise SchemaError(f"property cdc_sequence_from: {path!r} orders no deletes; take one in source")
-            _plant(own, names, self._asked(path))
+            _insert_field(own, names, self._sequence_part_type(path))
         before = pa.struct([pa.field(field.name, field.arrow_type) for field in self.keys])
         after = pa.struct([pa.field(field.name, field.arrow_type) for field in self._image])
         own["before"] = pa.field("before", before)
@@ -158,7 +158,7 @@ class DebeziumEnvelope:
         """The columns that ``after`` has: all but the sequence, which the envelope tells."""
         return [field for field in self.fields if field != self.sequence]
 
-    def _asked(self, path: str) -> pa.DataType:
+    def _sequence_part_type(self, path: str) -> pa.DataType:
         """The type to read a part of the sequence as: as the file has it, whatever the column is."""
         kind = self.sequence.arrow_type
         if not (t.is_string(kind) or t.is_integer(kind)):
@@ -230,25 +230,25 @@ def _kinds(words: pa.Array, upserts: Sequence[str | None], deletes: Sequence[str
 def _sequence(parts: list[pa.Array], field: Field) -> pa.Array:
     """One sequence from what stands at the paths; NULL where any of it is missing."""
     if t.is_integer(field.arrow_type) and t.is_string(parts[0].type):
-        return number_of(parts[0]).cast(field.arrow_type)
+        return parse_position(parts[0]).cast(field.arrow_type)
     if not t.is_string(field.arrow_type):
         return parts[0]
     texts = [plain_text(part) if t.is_string(part.type) else part.cast(pa.string()) for part in parts]
-    return pc.binary_join_element_wise(*map(_padded, texts), "/")
+    return pc.binary_join_element_wise(*map(_pad_digits, texts), "/")
 
 
-def _padded(text: pa.Array) -> pa.Array:
+def _pad_digits(text: pa.Array) -> pa.Array:
     return pc.if_else(pc.match_substring_regex(text, "^[0-9]+$"), pc.utf8_lpad(text, DIGITS, "0"), text)
 
 
-def _plant(tree: _Tree, path: list[str], kind: pa.DataType) -> None:
+def _insert_field(tree: _Tree, path: list[str], kind: pa.DataType) -> None:
     """Puts a field of this type at a path."""
     name, rest = path[0], path[1:]
     below = tree.setdefault(name, {} if rest else pa.field(name, kind))
     if isinstance(below, dict) != bool(rest):
         raise SchemaError(f"property cdc_sequence_from: one path ends at {name!r}, another goes on from there")
     if isinstance(below, dict):
-        _plant(below, rest, kind)
+        _insert_field(below, rest, kind)
 
 
 def _fields(tree: _Tree) -> list[pa.Field]:

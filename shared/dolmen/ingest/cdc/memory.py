@@ -88,7 +88,7 @@ class DeleteMemory:
         found = transaction.table(name) if there else None
         return cls(transaction, name, keys, sequence, found, plain, forget)
 
-    def ready(self, request: str) -> tuple[TransactionTable, str]:
+    def ensure_table(self, request: str) -> tuple[TransactionTable, str]:
         """The table, created if it is missing, and its uuid."""
         found = self.table
         if found is None:
@@ -97,7 +97,7 @@ class DeleteMemory:
             found = self.transaction.create_table(self.name, pa.schema(fields), names, names, request=request)
         return found, self.transaction.manifest.tables[self.name].uuid
 
-    def empty(self, request: str) -> None:
+    def forget_old(self, request: str) -> None:
         """Forgets what is to be forgotten; after ``ready``."""
         if self.forget is None or self.table is None:
             return

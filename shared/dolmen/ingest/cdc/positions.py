@@ -27,7 +27,7 @@ _LSN = r"^(?P<high>[0-9A-Fa-f]{1,8})/(?P<low>[0-9A-Fa-f]{1,8})$"
 _DIGITS = r"^[0-9]{1,18}$"
 
 
-def forms(
+def find_forms(
     open_file: OpenFile, format: Format, name: str, options: ReadOptions, paths: Iterable[str]
 ) -> dict[str, Form]:
     """How a file writes what stands at these paths: by its first event that has it, or by its schema.
@@ -57,14 +57,14 @@ def _forms_in_json(
             size += len(data)
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                _look(line, wanted, found)
+                _note_forms(line, wanted, found)
             if len(found) == len(wanted):
                 return found
-        _look(rest, wanted, found)
+        _note_forms(rest, wanted, found)
     return found
 
 
-def _look(line: bytes, wanted: dict[str, list[str]], found: dict[str, Form]) -> None:
+def _note_forms(line: bytes, wanted: dict[str, list[str]], found: dict[str, Form]) -> None:
     try:
         event = json.loads(line, parse_int=float, parse_float=float)
     except (ValueError, RecursionError):  # not whole, or a bad row, which is told when it is read
@@ -88,17 +88,17 @@ def _form_of_type(kind: pa.DataType, names: list[str]) -> Form | None:
     return "text" if t.is_string(kind) else "number" if t.is_integer(kind) else None
 
 
-def number_of(text: pa.Array) -> pa.Array:
+def parse_position(text: pa.Array) -> pa.Array:
     """Positions in text as int64: what is digits alone, and PostgreSQL's ``0/16E9458``; NULL for any other."""
     text = pc.utf8_trim_whitespace(text)
     nothing = pa.scalar(None, pa.string())
     plain = pc.if_else(pc.match_substring_regex(text, _DIGITS), text, nothing).cast(pa.int64())
     halves = pc.extract_regex(text, _LSN)
-    high, low = (_of_hexadecimal(pc.struct_field(halves, half)) for half in ("high", "low"))
+    high, low = (_parse_hexadecimal(pc.struct_field(halves, half)) for half in ("high", "low"))
     return pc.coalesce(plain, pc.add(pc.multiply(high, 1 << 32), low))
 
 
-def _of_hexadecimal(digits: pa.Array) -> pa.Array:
+def _parse_hexadecimal(digits: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise("0x", digits, "").cast(pa.int64())
 
 
@@ -107,4 +107,4 @@ def plain_text(text: pa.Array) -> pa.Array:
     is_lsn = pc.match_substring_regex(text, _LSN)
     if pc.any(is_lsn).as_py() is not True:
         return text
-    return pc.if_else(is_lsn, number_of(text).cast(pa.string()), text)
+    return pc.if_else(is_lsn, parse_position(text).cast(pa.string()), text)

@@ -26,30 +26,30 @@ class DeleteResult:
 
 
 def apply_deletes(
-    database: Database, requests: Sequence[DeleteRequest], *, out_of_time: Callable[[], bool] = lambda: False
+    database: Database, requests: Sequence[DeleteRequest], *, deadline: Callable[[], bool] = lambda: False
 ) -> DeleteResult:
     """Applies delete requests in ONE commit, each over all of its tables or not at all.
 
     A request that cannot be applied (no such table or column, a predicate that cannot be read) is refused, alone.
 
     Args:
-        out_of_time: once it is true, requests not begun yet are postponed.
+        deadline: once it is true, requests not begun yet are postponed.
     """
     folded = apply_together(
         database,
         "delete",
         [BatchRequest(request.id, request.digest, _statements(request)) for request in requests],
-        out_of_time=out_of_time,
+        deadline=deadline,
     )
     return DeleteResult(folded.outcomes, folded.commit, folded.seen)
 
 
-def contents(request: DeleteRequest) -> list[Any]:
+def request_values(request: DeleteRequest) -> list[Any]:
     """All that a request says of rows: what an error may quote."""
     return [[delete.where, delete.keys, delete.on] for delete in request.deletes]
 
 
-def names_for(seen: Transaction | None, request: DeleteRequest) -> frozenset[str]:
+def request_names(seen: Transaction | None, request: DeleteRequest) -> frozenset[str]:
     """The names of a request's tables, and of their columns, as far as there are such tables."""
     tables = {delete.table for delete in request.deletes}
     there = [name for name in tables if seen is not None and name in seen.manifest.tables]

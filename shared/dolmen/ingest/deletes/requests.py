@@ -101,7 +101,7 @@ def parse_request(body: str | Mapping[str, Any] | None, message_id: str | None) 
     keys = sum(len(delete.keys) for delete in deletes if delete.keys is not None)
     if keys > MAX_KEYS:
         raise LimitError(f"{keys:,} keys in one request: at most {MAX_KEYS:,} are allowed, so split it")
-    if twice := _first_twice([delete.table for delete in deletes]):
+    if twice := _first_duplicate([delete.table for delete in deletes]):
         raise MessageError("table {} stands in the request twice; say it once, with OR", twice)
     contents: list[dict[str, Any]] = [delete.content for delete in deletes]
     return DeleteRequest(request_id, digest_of(contents[0] if len(contents) == 1 else contents), deletes)
@@ -111,7 +111,7 @@ def _json(text: str) -> Any:
     if len(text) > MAX_BODY_BYTES:
         raise LimitError(f"a request of {len(text):,} characters: at most {MAX_BODY_BYTES:,} are allowed")
     try:
-        return json.loads(text, object_pairs_hook=_members, parse_constant=_no_constant, parse_float=_number)
+        return json.loads(text, object_pairs_hook=_members, parse_constant=_refuse_constant, parse_float=_number)
     except RecursionError:
         raise MessageError(f"lists and objects in each other, more than {MAX_NESTING} deep") from None
     except json.JSONDecodeError as error:
@@ -125,16 +125,16 @@ def _json(text: str) -> Any:
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise MessageError("member {} stands in an object twice", _first_twice([name for name, _ in pairs]))
+        raise MessageError("member {} stands in an object twice", _first_duplicate([name for name, _ in pairs]))
     return members
 
 
-def _first_twice(names: list[str]) -> str | None:
+def _first_duplicate(names: list[str]) -> str | None:
     seen: set[str] = set()
     return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
 
 
-def _no_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     raise MessageError(f"{name} is not JSON; compare with CAST('{name}' AS DOUBLE) in a predicate's text")
 
 

@@ -71,7 +71,7 @@ def check(database: Database, request: DeleteRequest) -> int:
     return transaction.base.version  # which is given up here, before anything of it is uploaded
 
 
-def typed_keys(database: Database, table: str, texts: Sequence[str], on: Sequence[str] | None) -> list[Any]:
+def parse_keys(database: Database, table: str, texts: Sequence[str], on: Sequence[str] | None) -> list[Any]:
     """Texts as values of a table's key, which has one column: ``7`` is a number only where the column's values are."""
     fields = key_fields(database.transaction().entry(table), on)
     if len(fields) != 1:
@@ -82,7 +82,7 @@ def typed_keys(database: Database, table: str, texts: Sequence[str], on: Sequenc
         raise InputError(f"--keys: {error}") from error
 
 
-def too_large(body: str, queue: Queue) -> None:
+def check_size(body: str, queue: Queue) -> None:
     """Raises LimitError when a message is too large for a queue, and says what to do instead."""
     size = len(body.encode())
     if size <= queue.max_bytes:

@@ -89,7 +89,7 @@ class DropSource:
                     "copy the files there, or say where this landing place begins (--landing-prefix)"
                 )
             landing = Landing(database, landing_prefix, None, rejected_url, runtime)
-            return cls(landing, bucket, _narrowed(wanted, landing_prefix, tables), runtime)
+            return cls(landing, bucket, _prefixes_to_list(wanted, landing_prefix, tables), runtime)
         directory = Path(rest if separator else url).expanduser().absolute()
         if not directory.is_dir():
             raise NotFoundError(f"there is no directory {str(directory)!r}")
@@ -97,7 +97,7 @@ class DropSource:
             raise InputError(f"{url!r} has a directory 'landing': if its tables are in there, give that one")
         rejects = rejected_url or str(directory.parent / REJECTED)
         landing = Landing(database, "", directory.as_uri(), rejects, runtime)
-        return cls(landing, DIRECTORY_BUCKET, _narrowed("", "", tables), runtime)
+        return cls(landing, DIRECTORY_BUCKET, _prefixes_to_list("", "", tables), runtime)
 
     @property
     def is_directory(self) -> bool:
@@ -111,10 +111,10 @@ class DropSource:
             start_after: only those whose key comes after this one.
         """
         for prefix in self.prefixes:
-            for drop in self._listed(prefix, start_after):
-                yield drop if self._is_one(drop) else None
+            for drop in self._list(prefix, start_after):
+                yield drop if self._is_drop(drop) else None
 
-    def _listed(self, prefix: str, start_after: str) -> Iterator[Drop]:
+    def _list(self, prefix: str, start_after: str) -> Iterator[Drop]:
         if self.landing.url is not None:
             directory = open_store(self.landing.url, self.runtime)
             assert isinstance(directory, LocalStore)
@@ -129,7 +129,7 @@ class DropSource:
         for info, version in newest_versions(store, prefix, start_after):
             yield Drop(self.bucket, info.key, info.size, info.etag.strip('"'), version)
 
-    def _is_one(self, drop: Drop) -> bool:
+    def _is_drop(self, drop: Drop) -> bool:
         place = self.landing.place(drop)
         if place is None:
             return False
@@ -147,9 +147,9 @@ class Announcement:
     drops: tuple[Drop, ...]
 
 
-def packets(drops: Iterable[Drop], *, max_records: int = MAX_RECORDS) -> Iterator[Announcement]:
+def announce(drops: Iterable[Drop], *, max_records: int = MAX_RECORDS) -> Iterator[Announcement]:
     """Puts drops into messages, in their order."""
-    for group in groups(drops, max_records, MAX_DATA_BYTES):
+    for group in group_drops(drops, max_records, MAX_DATA_BYTES):
         records = [_record(drop) for drop in group]
         room = MAX_MESSAGE_BYTES - 16
         start = size = 0
@@ -161,7 +161,7 @@ def packets(drops: Iterable[Drop], *, max_records: int = MAX_RECORDS) -> Iterato
         yield Announcement(_notification(records[start:]), tuple(group[start:]))
 
 
-def groups(drops: Iterable[Drop], max_files: int, max_bytes: int) -> Iterator[list[Drop]]:
+def group_drops(drops: Iterable[Drop], max_files: int, max_bytes: int) -> Iterator[list[Drop]]:
     """Drops in groups of so many files and so many bytes; a larger file is a group of its own."""
     group: list[Drop] = []
     total = 0
@@ -204,7 +204,7 @@ def _prefix(path: str) -> str:
     return f"{path.strip('/')}/" if path.strip("/") else ""
 
 
-def _narrowed(wanted: str, landing_prefix: str, tables: Sequence[str]) -> tuple[str, ...]:
+def _prefixes_to_list(wanted: str, landing_prefix: str, tables: Sequence[str]) -> tuple[str, ...]:
     """The prefixes to list: of ``wanted`` and the landing place the narrower one, and of its tables these."""
     narrow = max(wanted, landing_prefix, key=len)
     if not tables:

@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 from dolmen.errors import LimitError, ObjectNotFoundError
 from dolmen.format.ingest_properties import LandingPolicy
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.landing import Landing, stored_etag
+from dolmen.ingest.landing import Landing, etag_of_drop
 from dolmen.store.local.store import LocalStore
 
 TAG = "dolmen-landing"
@@ -59,7 +59,7 @@ def dispose(landing: Landing, drop: Drop, policy: LandingPolicy) -> None:
 
 
 def _tag(landing: Landing, store: TaggingStore, drop: Drop, value: str) -> None:
-    if drop.version is None and not _is_still(landing, drop):
+    if drop.version is None and not _is_unchanged(landing, drop):
         return
     tags = store.tags(drop.key, version=drop.version)
     if tags.get(TAG) == value:
@@ -67,16 +67,16 @@ def _tag(landing: Landing, store: TaggingStore, drop: Drop, value: str) -> None:
     if len(tags.keys() | {TAG}) > MAX_TAGS:
         raise LimitError(f"{drop.source} has {len(tags)} tags, and an object can have {MAX_TAGS}: {TAG} is not set")
     store.set_tags(drop.key, {**tags, TAG: value}, version=drop.version)
-    if drop.version is None and not _is_still(landing, drop):
+    if drop.version is None and not _is_unchanged(landing, drop):
         # Overwritten at this very moment: the tag may stand on the new object, which nobody has ingested yet.
         tags = store.tags(drop.key)
         if tags.pop(TAG, None) is not None:
             store.set_tags(drop.key, tags)
 
 
-def _is_still(landing: Landing, drop: Drop) -> bool:
+def _is_unchanged(landing: Landing, drop: Drop) -> bool:
     """Whether the key still holds the dropped object: in a bucket without versions a tag goes to whatever is there."""
-    return landing.store(drop).head(drop.key).etag == stored_etag(landing.store(drop), drop)
+    return landing.store(drop).head(drop.key).etag == etag_of_drop(landing.store(drop), drop)
 
 
 def _remove(store: LocalStore, drop: Drop) -> None:
@@ -85,15 +85,15 @@ def _remove(store: LocalStore, drop: Drop) -> None:
     key = f"{folder}/{_ASIDE}{hashlib.sha256(drop.key.encode()).hexdigest()[:16]}"
     path, aside = (os.path.join(store.root, *one.split("/")) for one in (drop.key, key))
     with store.verb(drop.key), suppress(FileNotFoundError):
-        _put_back(aside, path)  # what a crash left there
+        _restore_name(aside, path)  # what a crash left there
         os.rename(path, aside)
         if store.head(key).etag == drop.etag:
             os.unlink(aside)
         else:
-            _put_back(aside, path)
+            _restore_name(aside, path)
 
 
-def _put_back(aside: str, path: str) -> None:
+def _restore_name(aside: str, path: str) -> None:
     """Gives a file its name again, unless a newer one has it."""
     with suppress(FileNotFoundError):
         with suppress(FileExistsError):

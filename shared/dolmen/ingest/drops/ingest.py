@@ -28,7 +28,7 @@ def ingest_drops(
     *,
     auto_create: bool = False,
     max_bytes: int | None = None,
-    out_of_time: Callable[[], bool] = lambda: False,
+    deadline: Callable[[], bool] = lambda: False,
     time_left: Callable[[], float] = lambda: math.inf,
 ) -> IngestResult:
     """Ingests files into the tables that their places name, in ONE commit, as the tables' properties say.
@@ -40,7 +40,7 @@ def ingest_drops(
         auto_create: create a table that does not exist, with the schema that its first readable file of the batch
             has. That is a commit of its own, before the rows: when two do it at once, both use what one committed.
         max_bytes: what one file may hold once it is unpacked; one that holds more is rejected.
-        out_of_time: once it is true, files not begun yet are postponed.
+        deadline: once it is true, files not begun yet are postponed.
         time_left: seconds until this must have ended: a reject that cannot be copied in time stays where it is.
     """
     outcomes: dict[int, DropOutcome] = {}
@@ -53,8 +53,8 @@ def ingest_drops(
             ingestions[index] = Ingestion(database, landing, drop, place, max_bytes, time_left)
     if auto_create and ingestions:
         _create_tables(database, list(ingestions.values()))
-    requests = [BatchRequest(each.drop.id, each.drop.digest, each.state) for each in ingestions.values()]
-    folded = apply_together(database, "ingest", requests, out_of_time=out_of_time)
+    requests = [BatchRequest(each.drop.id, each.drop.digest, each.add_to) for each in ingestions.values()]
+    folded = apply_together(database, "ingest", requests, deadline=deadline)
     told = [each.outcome(outcome) for each, outcome in zip(ingestions.values(), folded.outcomes, strict=True)]
     told = look_for_commits(database, landing, told)
     newest = database.context.head.cached
@@ -80,15 +80,15 @@ def _create_tables(database: Database, ingestions: Sequence[Ingestion]) -> None:
         if name in there or ingestion.drop.id in done:
             continue
         try:
-            if ingestion.too_large or ingestion.rejected_before():
+            if ingestion.size_error or ingestion.earlier_reject():
                 continue
             path = ingestion.place.path
-            schema = infer(ingestion.opened, detect(path), name=path, options=ingestion.limited(ReadOptions()))
+            schema = infer(ingestion.open, detect(path), name=path, options=ingestion.limit_options(ReadOptions()))
             database.create_table(ingestion.place.table, schema)
         except TableExistsError:
             pass  # another was faster
         except Exception as error:  # noqa: BLE001 - settles this file, where it finds that there is no table
-            ingestion.no_table = error
+            ingestion.create_error = error
             continue
         there.add(name)
 

@@ -22,7 +22,7 @@ from dolmen.errors import (
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.batch import RequestOutcome
-from dolmen.ingest.drops.modes import keys_required, upsert_in_portions
+from dolmen.ingest.drops.modes import require_keys, upsert_in_portions
 from dolmen.ingest.drops.outcomes import NO_ROWS, DropOutcome, RowCounts
 from dolmen.ingest.formats.compression import OpenFile
 from dolmen.ingest.formats.formats import Format, detect, read
@@ -30,7 +30,7 @@ from dolmen.ingest.formats.options import OnBadRow, ReadOptions
 from dolmen.ingest.landing import Landing, LandingPath
 from dolmen.ingest.redaction import UnforeseenError
 from dolmen.ingest.rejects.quarantine import Quarantine, header_of
-from dolmen.ingest.rejects.report import Reject, reject, was_rejected
+from dolmen.ingest.rejects.report import Reject, find_reject, reject_drop
 from dolmen.runtime import Runtime
 from dolmen.transaction import Transaction
 from dolmen.transaction_table import TransactionTable
@@ -59,29 +59,29 @@ class Ingestion:
     place: LandingPath
     max_bytes: int | None = None
     time_left: Callable[[], float] = lambda: math.inf
-    no_table: Exception | None = None
+    create_error: Exception | None = None
     settings: IngestSettings | None = None
     counts: RowCounts = NO_ROWS
-    settled: DropOutcome | None = None
-    kept: Reject | None = None
+    final_outcome: DropOutcome | None = None
+    quarantined_to: Reject | None = None
 
-    def state(self, transaction: Transaction) -> bool:
+    def add_to(self, transaction: Transaction) -> bool:
         """Adds the file's rows to the transaction; False if it is rejected or superseded instead."""
         drop = self.drop
-        self.counts, self.settings, self.kept = NO_ROWS, None, None
-        if before := self.rejected_before():
-            self.settled = DropOutcome(drop, "rejected", reject=before)
+        self.counts, self.settings, self.quarantined_to = NO_ROWS, None, None
+        if before := self.earlier_reject():
+            self.final_outcome = DropOutcome(drop, "rejected", reject=before)
             return False
         try:
             error = self._ingest_or_find_fault(transaction)
             if error is None:
                 return True
-            rejected = reject(self.landing, drop, self.place, error, self._about(), copy=self._can_copy())
+            rejected = reject_drop(self.landing, drop, self.place, error, self._database_facts(), copy=self._can_copy())
         except (ObjectNotFoundError, ObjectChangedError) as gone:
-            self.settled = DropOutcome(drop, "superseded", error=gone)
+            self.final_outcome = DropOutcome(drop, "superseded", error=gone)
             return False
-        column = self._column(transaction, error)
-        self.settled = DropOutcome(drop, "rejected", reject=rejected, error=error, column=column)
+        column = self._column_of_error(transaction, error)
+        self.final_outcome = DropOutcome(drop, "rejected", reject=rejected, error=error, column=column)
         return False
 
     def _ingest_or_find_fault(self, transaction: Transaction) -> Error | None:
@@ -91,7 +91,7 @@ class Ingestion:
         read again; then it is the file's own, which would otherwise be delivered again and again. What may pass is
         raised: what the store or the database say, and what the machine does.
         """
-        if too_large := self.too_large:
+        if too_large := self.size_error:
             return too_large
         unforeseen: Exception | None = None
         while True:
@@ -101,7 +101,7 @@ class Ingestion:
             except (InputError, TableNotFoundError) as error:
                 return error
             except Exception as error:
-                if _may_pass(error):
+                if _is_transient(error):
                     raise
                 if unforeseen is not None:
                     return UnforeseenError(self.place.path, error)
@@ -110,9 +110,9 @@ class Ingestion:
                 return None
 
     @property
-    def too_large(self) -> LimitError | None:
+    def size_error(self) -> LimitError | None:
         """What is wrong with a file that holds more than it may without a look into it."""
-        most = self.limited(ReadOptions()).max_bytes
+        most = self.limit_options(ReadOptions()).max_bytes
         if self.drop.size <= most:
             return None
         return LimitError(
@@ -123,18 +123,18 @@ class Ingestion:
     def _can_copy(self) -> bool:
         """Whether the file can be copied to where rejects go in the time that is left, and the others committed. One
         that is too large to be read is not copied either: others wait for their turn."""
-        return self.too_large is None and self.drop.size / COPIED_A_SECOND + KEPT_SECONDS <= self.time_left()
+        return self.size_error is None and self.drop.size / COPIED_A_SECOND + KEPT_SECONDS <= self.time_left()
 
-    def rejected_before(self) -> Reject | None:
+    def earlier_reject(self) -> Reject | None:
         """The reject of this very event. It is final: whoever reads the report drops the file again, which must not
         meet a late repetition of the first event that now succeeds too."""
-        return was_rejected(self.landing, self.drop, self.place) if self.drop.sequencer else None
+        return find_reject(self.landing, self.drop, self.place) if self.drop.sequencer else None
 
-    def opened(self) -> BinaryIO:
+    def open(self) -> BinaryIO:
         """The dropped file, from its beginning."""
         return self.landing.open(self.drop)
 
-    def limited(self, options: ReadOptions) -> ReadOptions:
+    def limit_options(self, options: ReadOptions) -> ReadOptions:
         """Options to read it with, within what it may hold."""
         if self.max_bytes is None:
             return options
@@ -145,12 +145,12 @@ class Ingestion:
         """What became of it, given what became of its request."""
         match outcome.status:
             case "applied":
-                return DropOutcome(self.drop, "ingested", self.counts, outcome.version, self.kept)
+                return DropOutcome(self.drop, "ingested", self.counts, outcome.version, self.quarantined_to)
             case "duplicate":
                 return DropOutcome(self.drop, "duplicate", version=outcome.version)
             case "settled":
-                assert self.settled is not None
-                return self.settled
+                assert self.final_outcome is not None
+                return self.final_outcome
             case "postponed":
                 return DropOutcome(self.drop, "postponed")
         return DropOutcome(self.drop, "failed", error=outcome.error)
@@ -160,7 +160,7 @@ class Ingestion:
             table = transaction.table(self.place.table)
         except TableNotFoundError:
             reason = f"no table {self.place.table!r}: create it, then drop the file again"
-            raise self.no_table or TableNotFoundError(reason) from None
+            raise self.create_error or TableNotFoundError(reason) from None
         entry = transaction.entry(self.place.table)
         settings = IngestSettings.of(entry)
         settings.check(entry.schema, entry.primary_key)
@@ -172,9 +172,9 @@ class Ingestion:
             on_bad_row = quarantine.add if settings.on_bad_row == "quarantine" else None
             counts = self._write(transaction, table, file, settings, on_bad_row)
             if quarantine.count:
-                header = header_of(self.opened, file.format, file.options, self.place.path)
-                about = self._about()
-                self.kept = quarantine.keep(self.landing, self.drop, self.place, file.format, header, about)
+                header = header_of(self.open, file.format, file.options, self.place.path)
+                about = self._database_facts()
+                self.quarantined_to = quarantine.keep(self.landing, self.drop, self.place, file.format, header, about)
             self.counts = replace(counts, quarantined=quarantine.count)
 
     def _write(
@@ -192,7 +192,7 @@ class Ingestion:
             changed = ingest_changes(
                 transaction,
                 table.name,
-                self.opened,
+                self.open,
                 file.format,
                 name=file.name,
                 settings=settings,
@@ -205,22 +205,22 @@ class Ingestion:
             rows = file.read(table.schema, on_bad_row)
             table.append(rows.reader, request=self.drop.id)
             return RowCounts(appended=rows.count)
-        rows = file.read(keys_required(table.schema, table.primary_key), on_bad_row)
+        rows = file.read(require_keys(table.schema, table.primary_key), on_bad_row)
         upsert_in_portions(table, rows.reader, self.drop.id)
         return RowCounts(upserted=rows.count)
 
-    def _column(self, transaction: Transaction, error: Exception) -> str | None:
+    def _column_of_error(self, transaction: Transaction, error: Exception) -> str | None:
         """The table's column that an error is about."""
         name = getattr(error, "column", None)
         table = transaction.manifest.tables.get(self.place.path.partition("/")[0]) if name else None
         return name if table and name in transaction.bench.segments.whole(table).schema.arrow.names else None
 
-    def _about(self) -> dict[str, Any]:
+    def _database_facts(self) -> dict[str, Any]:
         """The database, for a report."""
         return {"url": self.database.url, "version": self.database.version}
 
 
-def _may_pass(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     """Whether an error is of the store, of the database or of the machine, rather than of what was read."""
     if isinstance(error, OSError):
         return error.errno is not None  # Arrow has OSErrors of its own, without a number, for damaged data
@@ -233,7 +233,7 @@ def _may_pass(error: Exception) -> bool:
 class _DropFile:
     """How a dropped file is to be read."""
 
-    opened: OpenFile
+    open: OpenFile
     name: str
     format: Format
     options: ReadOptions
@@ -241,13 +241,13 @@ class _DropFile:
 
     @classmethod
     def of(cls, ingestion: Ingestion, settings: IngestSettings) -> _DropFile:
-        options = ingestion.limited(ReadOptions.of(settings))
+        options = ingestion.limit_options(ReadOptions.of(settings))
         path, runtime = ingestion.place.path, ingestion.database.runtime
-        return cls(ingestion.opened, path, detect(path, settings.format), options, runtime)
+        return cls(ingestion.open, path, detect(path, settings.format), options, runtime)
 
     def read(self, schema: pa.Schema, on_bad_row: OnBadRow | None) -> _CountedRows:
         """Its rows, counted as they are taken."""
-        reader = read(self.opened, self.format, schema, name=self.name, options=self.options, on_bad_row=on_bad_row)
+        reader = read(self.open, self.format, schema, name=self.name, options=self.options, on_bad_row=on_bad_row)
         return _CountedRows(reader, self.runtime)
 
 
@@ -256,9 +256,9 @@ class _CountedRows:
 
     def __init__(self, rows: pa.RecordBatchReader, runtime: Runtime) -> None:
         self.count = 0
-        self.reader = pa.RecordBatchReader.from_batches(rows.schema, self._counted(runtime.ahead(rows)))
+        self.reader = pa.RecordBatchReader.from_batches(rows.schema, self._count(runtime.ahead(rows)))
 
-    def _counted(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _count(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in rows:
             self.count += batch.num_rows
             yield batch

@@ -24,14 +24,14 @@ def upsert_in_portions(
 ) -> None:
     """Upserts a stream of any length, in bounded memory. Raises as ``Table.upsert`` does."""
     portions = _Portions(rows, max_rows, max_bytes)
-    while portions.more():
+    while portions.has_rows():
         taken = portions.taken
         table.upsert(pa.RecordBatchReader.from_batches(rows.schema, portions.take()), request=request)
         if portions.taken == taken:
             return  # the transaction has moved to a version in which another delivery has applied the request
 
 
-def keys_required(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
+def require_keys(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
     """A schema in which the key's columns hold no NULL, so that the reader finds a row without a key and its place."""
     return pa.schema([field.with_nullable(False) if field.name in primary_key else field for field in schema])
 
@@ -45,7 +45,7 @@ class _Portions:
         self._next: pa.RecordBatch | None = None
         self.taken = 0
 
-    def more(self) -> bool:
+    def has_rows(self) -> bool:
         """Whether there are rows left."""
         if self._next is None:
             self._next = next(self._batches, None)
@@ -54,7 +54,7 @@ class _Portions:
     def take(self) -> Iterator[pa.RecordBatch]:
         """The batches of the next portion."""
         rows = size = 0
-        while self.more():
+        while self.has_rows():
             assert self._next is not None
             rows, size = rows + self._next.num_rows, size + self._next.nbytes
             if rows > self._max_rows or (size > self._max_bytes and rows > self._next.num_rows):

@@ -55,7 +55,7 @@ def export_file(rows: pa.RecordBatchReader, file: Path, format: Format) -> int:
         InputError: it does not hold a value; no file is left behind.
         OSError: the file cannot be written.
     """
-    rows = exportable(rows, format)
+    rows = to_exportable(rows, format)
     if file.is_dir():
         raise InputError(f"{str(file)!r} is a directory: name a file in it")
     if file.exists() and not file.is_file():  # a device or a pipe: it keeps its name
@@ -82,10 +82,10 @@ def export_file(rows: pa.RecordBatchReader, file: Path, format: Format) -> int:
 
 def export_stream(rows: pa.RecordBatchReader, target: BinaryIO, format: Format) -> int:
     """Writes rows to a stream; Arrow as an IPC stream. What was written before an error stays there."""
-    return _write(exportable(rows, format), target, format, pa.ipc.new_stream)
+    return _write(to_exportable(rows, format), target, format, pa.ipc.new_stream)
 
 
-def exportable(rows: pa.RecordBatchReader, format: Format) -> pa.RecordBatchReader:
+def to_exportable(rows: pa.RecordBatchReader, format: Format) -> pa.RecordBatchReader:
     """The rows, of stored types.
 
     Raises:
@@ -115,7 +115,7 @@ def _write(
         return _count(filled, pq.ParquetWriter(target, rows.schema, compression="zstd"))
     if format.kind == "arrow":
         return _count(rows, new_arrow(target, rows.schema))
-    with _compressed(target, format) as stream:
+    with _compress(target, format) as stream:
         delimiter = _DELIMITERS.get(format.kind)
         if delimiter is None:
             return _write_text(rows, stream, json_lines, format)
@@ -153,7 +153,7 @@ def _write_text(
 
 
 @contextmanager
-def _compressed(target: BinaryIO, format: Format) -> Iterator[Any]:
+def _compress(target: BinaryIO, format: Format) -> Iterator[Any]:
     if format.compression is None:
         yield target
         return

@@ -30,7 +30,7 @@ _DIGEST = re.compile(r"[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectEntry:
     """A reject as a listing shows it.
 
     Args:
@@ -56,7 +56,7 @@ class Rejected:
         return self.key.endswith(ROWS_SUFFIX)
 
 
-def list_rejected(store: ObjectStore, table: str | None = None, *, retried: bool = False) -> list[Rejected]:
+def list_rejects(store: ObjectStore, table: str | None = None, *, retried: bool = False) -> list[RejectEntry]:
     """The rejects, newest first: one request for every thousand objects.
 
     Args:
@@ -73,12 +73,12 @@ def list_rejected(store: ObjectStore, table: str | None = None, *, retried: bool
             put_back.add(info.key.removesuffix(RETRIED_SUFFIX))
         else:
             copies[info.key] = info.size
-    found = [Rejected(key, copies.get(key), at, key in put_back) for key, at in reports.items()]
+    found = [RejectEntry(key, copies.get(key), at, key in put_back) for key, at in reports.items()]
     wanted = [one for one in found if retried or not one.retried]
     return sorted(wanted, key=lambda one: (-one.rejected_us, one.key))
 
 
-def find_rejected(store: ObjectStore, name: str) -> str:
+def find_reject_key(store: ObjectStore, name: str) -> str:
     """The key of the reject that a name means: its key or URL, its report's, or the 8 digits in it.
 
     Raises:
@@ -88,7 +88,7 @@ def find_rejected(store: ObjectStore, name: str) -> str:
     key = name.removeprefix(f"{store.url}/").removesuffix(ERROR_SUFFIX)
     if not _DIGEST.fullmatch(name):
         return key
-    found = [one.key for one in list_rejected(store, retried=True) if name in re.split(r"[-/.]", one.key)]
+    found = [one.key for one in list_rejects(store, retried=True) if name in re.split(r"[-/.]", one.key)]
     if len(found) > 1:
         raise InputError(f"{name} is in the names of {len(found)} rejects: {', '.join(found)}")
     if not found:
@@ -128,7 +128,7 @@ def read_reports(store: ObjectStore, keys: Iterable[str], runtime: Runtime) -> I
     return runtime.map(readable, keys)
 
 
-def open_rejected(store: ObjectStore, key: str, report: dict[str, Any], runtime: Runtime) -> BinaryIO:
+def open_reject(store: ObjectStore, key: str, report: dict[str, Any], runtime: Runtime) -> BinaryIO:
     """What was rejected, as a file: the copy or, where none was made, the drop itself.
 
     Raises:
@@ -188,7 +188,7 @@ class Retry:
     left: int
 
 
-def retried(store: ObjectStore, key: str) -> list[dict[str, str]]:
+def earlier_retries(store: ObjectStore, key: str) -> list[dict[str, str]]:
     """When it was put back, and under which URLs; empty if never. Raises CorruptionError: nobody can say."""
     try:
         body = store.get(key + RETRIED_SUFFIX).body

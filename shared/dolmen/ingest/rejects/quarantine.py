@@ -32,7 +32,7 @@ from dolmen.ingest.formats.formats import Format
 from dolmen.ingest.formats.options import BadRow, ReadOptions
 from dolmen.ingest.formats.text.blocks import blocks
 from dolmen.ingest.landing import Landing, LandingPath, exists
-from dolmen.ingest.rejects.report import Reject, copy_drop, copy_once, described, rows_key, split_name, write_report
+from dolmen.ingest.rejects.report import Reject, copy_drop, copy_once, drop_facts, rows_key, split_name, write_report
 
 ROWS_SUFFIX = ".rows.jsonl"
 MAX_BYTES = 256 << 20
@@ -98,7 +98,7 @@ class Quarantine:
             ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten, and is needed.
             StoreUnavailableError, ...: not all is there.
         """
-        store, content = landing.rejected(drop), self._digest.hexdigest()
+        store, content = landing.rejects_store(drop), self._digest.hexdigest()
         key = rows_key(drop, place, content, ROWS_SUFFIX)
         whole: dict[str, Any] = {}
         if self._without_text:
@@ -116,7 +116,7 @@ class Quarantine:
             "first": self._first,
             "format": format.kind,
             **({} if header is None else {"header": _text(header)}),
-            **described(landing, drop, key),
+            **drop_facts(landing, drop, key),
             **whole,
             "database": database,
             "then": "all other rows of this file are ingested; correct these, and drop them as a file of their own",

@@ -120,7 +120,7 @@ def _withdraw(landing: Landing, outcome: DropOutcome) -> None:
     """Makes the report of this very event void, if there is one. Raises StoreUnavailableError, ..."""
     drop, place = outcome.drop, landing.place(outcome.drop)
     assert place is not None
-    store, key = landing.rejected(drop), reject_key(drop, place) + ERROR_SUFFIX
+    store, key = landing.rejects_store(drop), reject_key(drop, place) + ERROR_SUFFIX
     for _ in attempts(landing.runtime):
         try:
             found = store.get(key)

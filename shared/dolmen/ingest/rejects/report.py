@@ -27,7 +27,7 @@ from typing import Any
 from dolmen.errors import CorruptionError, Error, InputError, ObjectChangedError, RowError, StoreUnavailableError
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.formats.compression import ByteStream
-from dolmen.ingest.landing import Landing, LandingPath, exists, stored_etag
+from dolmen.ingest.landing import Landing, LandingPath, etag_of_drop, exists
 from dolmen.runtime import Runtime
 from dolmen.store.backoff import attempts
 from dolmen.store.base import ObjectStore, Unknown
@@ -56,12 +56,12 @@ class Reject:
 
 def reject_key(drop: Drop, place: LandingPath) -> str:
     """The key of a drop's copy, if it is rejected."""
-    return _named(place, f"{drop.id}#{drop.sequencer or ''}")
+    return _key_with_digest(place, f"{drop.id}#{drop.sequencer or ''}")
 
 
 def rows_key(drop: Drop, place: LandingPath, content: str, suffix: str) -> str:
     """The key of what is kept of some rows of a drop: by ``content``, a digest of them, beside that of the drop."""
-    return _named(place, f"{drop.id}#{content}", suffix)
+    return _key_with_digest(place, f"{drop.id}#{content}", suffix)
 
 
 def split_name(path: str) -> tuple[str, str]:
@@ -72,7 +72,7 @@ def split_name(path: str) -> tuple[str, str]:
     return f"{folder}{slash}{name.removesuffix(suffix)}", suffix
 
 
-def _named(place: LandingPath, of: str, suffix: str | None = None) -> str:
+def _key_with_digest(place: LandingPath, of: str, suffix: str | None = None) -> str:
     digest = hashlib.sha256(of.encode()).hexdigest()[:8]
     stem, ending = split_name(place.path)
     suffix = ending if suffix is None else suffix
@@ -82,13 +82,13 @@ def _named(place: LandingPath, of: str, suffix: str | None = None) -> str:
     return f"{_UNFIT.sub('-', place.path.partition('/')[0][:64])}/{digest}{suffix}"
 
 
-def was_rejected(landing: Landing, drop: Drop, place: LandingPath) -> Reject | None:
+def find_reject(landing: Landing, drop: Drop, place: LandingPath) -> Reject | None:
     """The reject of this very event, if it is complete: one request."""
-    store, key = landing.rejected(drop), reject_key(drop, place)
+    store, key = landing.rejects_store(drop), reject_key(drop, place)
     return Reject(key, f"{store.url}/{key}") if exists(store, key + ERROR_SUFFIX) else None
 
 
-def reject(
+def reject_drop(
     landing: Landing, drop: Drop, place: LandingPath, error: Error, database: dict[str, Any], *, copy: bool = True
 ) -> Reject:
     """Copies a drop to where rejects go, then writes the reason beside it. Repeated, it changes nothing.
@@ -101,12 +101,12 @@ def reject(
         ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten.
         StoreUnavailableError, ...: not both objects are there.
     """
-    store, key = landing.rejected(drop), reject_key(drop, place)
+    store, key = landing.rejects_store(drop), reject_key(drop, place)
     try:
         if copy:
             copy_drop(landing, drop, store, key)
         else:
-            _find(landing, drop)
+            _check_unchanged(landing, drop)
     except InputError:  # a file in a directory whose name no key can be: the report alone can say so
         copy = False
     what = {
@@ -117,14 +117,14 @@ def reject(
         "reason": error.reason if isinstance(error, RowError) else str(error),
         "error": type(error).__name__,
     }
-    about = described(landing, drop, key if copy else None)
+    about = drop_facts(landing, drop, key if copy else None)
     then = "nothing of this file was ingested; correct it, and drop it again"
     if not copy:
         then += "; it could not be copied here, and is still where it was dropped"
     return write_report(landing, drop, key, {**what, **about, "database": database, "then": then})
 
 
-def described(landing: Landing, drop: Drop, key: str | None) -> dict[str, Any]:
+def drop_facts(landing: Landing, drop: Drop, key: str | None) -> dict[str, Any]:
     """What every report says of the drop and of its copy, if there is one."""
     return {
         "source": drop.source,
@@ -133,14 +133,14 @@ def described(landing: Landing, drop: Drop, key: str | None) -> dict[str, Any]:
         "etag": drop.etag,
         "landing": landing.root(drop),
         "copy": key,
-        "rejected_at": datetime.fromtimestamp(landing.rejected(drop).clock.now_us / 1e6, UTC).isoformat(),
+        "rejected_at": datetime.fromtimestamp(landing.rejects_store(drop).clock.now_us / 1e6, UTC).isoformat(),
     }
 
 
 def write_report(landing: Landing, drop: Drop, key: str, report: dict[str, Any]) -> Reject:
     """Creates the report beside a copy, unless one is there: that of an earlier delivery says the same, but for its
     time. Raises StoreUnavailableError."""
-    store = landing.rejected(drop)
+    store = landing.rejects_store(drop)
     create_once(store, key + ERROR_SUFFIX, json.dumps(report, indent=2, ensure_ascii=False), landing.runtime)
     return Reject(key, f"{store.url}/{key}")
 
@@ -155,11 +155,11 @@ def create_once(store: ObjectStore, key: str, text: str, runtime: Runtime) -> No
     raise StoreUnavailableError(f"cannot write {store.url}/{key}: {outcome}")
 
 
-def _find(landing: Landing, drop: Drop) -> None:
+def _check_unchanged(landing: Landing, drop: Drop) -> None:
     """Raises ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten."""
     store = landing.store(drop)
     found = store.head(drop.key, version=drop.version)
-    if drop.version is None and found.etag != stored_etag(store, drop):
+    if drop.version is None and found.etag != etag_of_drop(store, drop):
         raise ObjectChangedError(drop.key)
 
 

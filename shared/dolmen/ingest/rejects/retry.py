@@ -7,7 +7,7 @@ from typing import Any
 
 from dolmen.errors import CorruptionError, InputError
 from dolmen.ingest.landing import exists
-from dolmen.ingest.rejects.listing import BadRows, Retry, note_retry, open_rejected, read_report, retried, text_of
+from dolmen.ingest.rejects.listing import BadRows, Retry, earlier_retries, note_retry, open_reject, read_report, text_of
 from dolmen.ingest.rejects.quarantine import ROWS_SUFFIX
 from dolmen.ingest.rejects.report import WITHDRAWN, copy_once, split_name
 from dolmen.runtime import Runtime
@@ -40,7 +40,7 @@ def retry(
         ObjectNotFoundError, ObjectChangedError: it was not copied, and the drop is gone, or was overwritten.
         CorruptionError: its report is none, or its rows, or what was noted when it was put back before.
     """
-    report, before = read_report(store, key), retried(store, key)
+    report, before = read_report(store, key), earlier_retries(store, key)
     if before and not force:
         raise InputError(f"{key} was put back {before[-1].get('at')} as {before[-1].get('as')}: --force does it again")
     if WITHDRAWN in report and not force:
@@ -54,7 +54,7 @@ def retry(
     if key.endswith(ROWS_SUFFIX):
         rows, left = _write_rows(store, key, report, target, name)
     elif not exists(target, name):
-        with open_rejected(store, key, report, runtime) as source:
+        with open_reject(store, key, report, runtime) as source:
             copy_once(source, target, name)
     done = Retry(key, f"{target.url}/{name}", rows, left)
     note_retry(store, done, before, runtime)

@@ -23,7 +23,7 @@ from dolmen.errors import Error, InputError
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.handover.records import HandoverRecord, HandoverRecords
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops.backfill import DropSource, groups
+from dolmen.ingest.drops.backfill import DropSource, group_drops
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.drops.outcomes import DropOutcome
 from dolmen.ingest.landing import Landing
@@ -146,7 +146,7 @@ def load(
         for table, portion in _portions(landing, iter(found), done, max_files, max_bytes):
             settled = loading.load(table, portion)
             if records is not None and not dry_run:
-                records.settle(settled)
+                records.remove(settled)
         if records is None or not records.has_more():  # some may have come meanwhile, with nobody to start a job for
             break
     notify("done")
@@ -192,7 +192,7 @@ class _Loading:
 
     def _by_core(self, table: str, drops: Sequence[Drop]) -> list[DropOutcome]:
         outcomes: list[DropOutcome] = []
-        for group in groups(drops, _CORE_FILES, _CORE_BYTES):
+        for group in group_drops(drops, _CORE_FILES, _CORE_BYTES):
             self.notify(f"{table}: {len(group):,} files, by the core")
             left, failed = group, list[DropOutcome]()
             for _ in attempts(self.database.runtime, _TRIES, cap_seconds=10.0):
@@ -301,7 +301,7 @@ class _Records:
         """Whether there are records that were not there before."""
         return any(record.key not in self._open for record in self._handed.pending())
 
-    def settle(self, outcomes: Sequence[DropOutcome]) -> None:
+    def remove(self, outcomes: Sequence[DropOutcome]) -> None:
         """Removes the records all of whose drops are settled by now."""
         for outcome in outcomes:
             if outcome.status == "failed":
@@ -310,5 +310,5 @@ class _Records:
                 record, left = self._open[key]
                 left.discard(outcome.drop.id)
                 if not left:
-                    self._handed.settle(record)
+                    self._handed.remove(record)
                     del self._open[key]

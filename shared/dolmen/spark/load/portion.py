@@ -31,7 +31,7 @@ from dolmen.ingest.drops.outcomes import DropOutcome, RowCounts
 from dolmen.ingest.formats.options import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.rejects.refuted import look_for_reports
-from dolmen.ingest.rejects.report import was_rejected
+from dolmen.ingest.rejects.report import find_reject
 from dolmen.results import Commit
 from dolmen.spark.failures import FAILURES, dolmen_error, telling
 from dolmen.spark.load.order import Ranges
@@ -165,7 +165,7 @@ class PortionLoader:
 
     def _rejected_before(self, drop: Drop) -> DropOutcome | None:
         place = self._landing.place(drop) if drop.sequencer else None
-        before = was_rejected(self._landing, drop, place) if place else None
+        before = find_reject(self._landing, drop, place) if place else None
         return DropOutcome(drop, "rejected", reject=before) if before else None
 
     def _disposed(self, table: str, outcomes: list[DropOutcome]) -> list[DropOutcome]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from dolmen.errors import InputError, SchemaError
 from dolmen.ingest.formats.avro.blocks import MAGIC, AvroBlock, Container
 from dolmen.ingest.formats.avro.types import AvroTypes, decoded_type, finished, wide_type
-from dolmen.ingest.formats.columnar.typed import conformed, stored_schema
+from dolmen.ingest.formats.columnar.typed import conform_file, stored_schema
 from dolmen.ingest.formats.compression import Compression, OpenFile, open_stream
 from dolmen.ingest.formats.options import OnBadRow, ReadOptions
 
@@ -58,7 +58,7 @@ def read(
     """
     with _open(open_file, compression, name, options) as (container, types):
         source = pa.schema([field.with_type(wide_type(field.type)) for field in types.arrow])
-        yield from conformed(_batches(container, types, source, name), source, schema, name, options, on_bad_row)
+        yield from conform_file(_batches(container, types, source, name), source, schema, name, options, on_bad_row)
 
 
 @contextmanager

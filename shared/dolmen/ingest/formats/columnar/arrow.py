@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from dolmen.errors import InputError
-from dolmen.ingest.formats.columnar.typed import checked_schema, conformed, stored_schema
+from dolmen.ingest.formats.columnar.typed import check_schema, conform_file, stored_schema
 from dolmen.ingest.formats.compression import ByteStream, Compression, OpenFile, open_seekable, open_stream
 from dolmen.ingest.formats.options import OnBadRow, ReadOptions
 
@@ -27,7 +27,7 @@ _MAGIC, _OLD_FEATHER = b"ARROW1", b"FEA1"
 
 
 @dataclass(frozen=True)
-class _Opened:
+class _ArrowRows:
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
 
@@ -62,11 +62,13 @@ def read(
         InputError: the file is damaged, not whole, or not Arrow IPC.
     """
     with _open(open_file, compression, name, options) as opened:
-        yield from conformed(_checked(opened.batches, name), opened.schema, schema, name, options, on_bad_row)
+        yield from conform_file(_check(opened.batches, name), opened.schema, schema, name, options, on_bad_row)
 
 
 @contextmanager
-def _open(open_file: OpenFile, compression: Compression | None, name: str, options: ReadOptions) -> Iterator[_Opened]:
+def _open(
+    open_file: OpenFile, compression: Compression | None, name: str, options: ReadOptions
+) -> Iterator[_ArrowRows]:
     with ExitStack() as stack:
         stream = stack.enter_context(open_stream(open_file, compression, name, options.max_bytes))
         start = _exactly(stream, len(_MAGIC))
@@ -82,7 +84,7 @@ def _open(open_file: OpenFile, compression: Compression | None, name: str, optio
         yield _open_whole(file, name)
 
 
-def _open_stream(stream: _Stream, name: str) -> _Opened:
+def _open_stream(stream: _Stream, name: str) -> _ArrowRows:
     with _damage(name):
         reader = ipc.open_stream(pa.PythonFile(stream, mode="r"))
 
@@ -90,20 +92,20 @@ def _open_stream(stream: _Stream, name: str) -> _Opened:
         yield from reader
         stream.check_end()
 
-    return _Opened(checked_schema(reader.schema, name), batches())
+    return _ArrowRows(check_schema(reader.schema, name), batches())
 
 
-def _open_whole(file: BinaryIO, name: str) -> _Opened:
+def _open_whole(file: BinaryIO, name: str) -> _ArrowRows:
     with _damage(name):
         file.seek(-len(_MAGIC), os.SEEK_END)
         if file.read(len(_MAGIC)) != _MAGIC:
             raise pa.ArrowInvalid("it is truncated: its footer is not whole; upload it again")
         reader = ipc.open_file(pa.PythonFile(_ArrowFile(file, name), mode="r"))
     batches = (reader.get_batch(place) for place in range(reader.num_record_batches))
-    return _Opened(checked_schema(reader.schema, name), batches)
+    return _ArrowRows(check_schema(reader.schema, name), batches)
 
 
-def _checked(batches: Iterator[pa.RecordBatch], name: str) -> Iterator[pa.RecordBatch]:
+def _check(batches: Iterator[pa.RecordBatch], name: str) -> Iterator[pa.RecordBatch]:
     while True:
         with _damage(name):
             batch = next(batches, None)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from dolmen.errors import InputError
-from dolmen.ingest.formats.columnar.typed import checked_schema, conformed, kept_schema, stored_schema
+from dolmen.ingest.formats.columnar.typed import check_schema, common_schema, conform_file, stored_schema
 from dolmen.ingest.formats.compression import Compression, OpenFile, open_seekable
 from dolmen.ingest.formats.options import OnBadRow, ReadOptions
 
@@ -29,7 +29,7 @@ def infer(open_file: OpenFile, compression: Compression | None, name: str, optio
         InputError: the file is damaged or not Parquet.
     """
     with _open(open_file, compression, name, options) as file, _damage(name):
-        return stored_schema(checked_schema(file.schema_arrow, name), name)
+        return stored_schema(check_schema(file.schema_arrow, name), name)
 
 
 def read(
@@ -52,12 +52,12 @@ def read(
     """
     with _open(open_file, compression, name, options) as file:
         with _damage(name):
-            source = checked_schema(file.schema_arrow, name)
+            source = check_schema(file.schema_arrow, name)
         columns = None
         if options.ignore_extra:
-            columns = kept_schema(source, schema, name).names
+            columns = common_schema(source, schema, name).names
             source = pa.schema([field for field in source if field.name in columns])
-        yield from conformed(_batches(file, columns, name), source, schema, name, options, on_bad_row)
+        yield from conform_file(_batches(file, columns, name), source, schema, name, options, on_bad_row)
 
 
 def _batches(file: parquet.ParquetFile, columns: list[str] | None, name: str) -> Iterator[pa.RecordBatch]:

@@ -36,7 +36,7 @@ def stored_schema(schema: pa.Schema, name: str) -> pa.Schema:
     return pa.schema(fields)
 
 
-def conformed(
+def conform_file(
     batches: Iterator[pa.RecordBatch],
     source: pa.Schema,
     schema: pa.Schema,
@@ -55,9 +55,9 @@ def conformed(
         RowError: a value does not fit its column.
         InputError: the file holds more than it may.
     """
-    batches = _limited(batches, name, options.max_bytes)
+    batches = _check_size(batches, name, options.max_bytes)
     if options.ignore_extra:
-        kept = kept_schema(source, schema, name)
+        kept = common_schema(source, schema, name)
         batches, source = (_keep(batch, kept) for batch in batches), kept
     try:
         checked = conform(pa.RecordBatchReader.from_batches(source, batches), schema)
@@ -70,11 +70,11 @@ def conformed(
         raise SchemaError(f"file {name!r}: {error}") from None
     row = 1
     for batch in batches:
-        yield from _good(batch, schema, row, on_bad_row)
+        yield from _read_good(batch, schema, row, on_bad_row)
         row += batch.num_rows
 
 
-def checked_schema(schema: pa.Schema, name: str) -> pa.Schema:
+def check_schema(schema: pa.Schema, name: str) -> pa.Schema:
     """The schema itself. Raises InputError where it can only be damaged: Arrow does not look, and may crash on it."""
     try:
         for field in schema:
@@ -103,25 +103,27 @@ def _check(field: pa.Field) -> None:
             _check(kind.field(place))
 
 
-def kept_schema(source: pa.Schema, schema: pa.Schema, name: str) -> pa.Schema:
+def common_schema(source: pa.Schema, schema: pa.Schema, name: str) -> pa.Schema:
     """What of a file's columns, and of the fields in them, the table has. Raises SchemaError if that is nothing."""
     wanted = {field.name: field for field in schema}
-    kept = [field.with_type(_kept_type(field.type, wanted[field.name])) for field in source if field.name in wanted]
+    kept = [field.with_type(_common_type(field.type, wanted[field.name])) for field in source if field.name in wanted]
     if not kept:
         raise SchemaError(f"file {name!r}: no column is one of the table's; there are: {', '.join(wanted)}")
     return pa.schema(kept)
 
 
-def _kept_type(source: pa.DataType, field: pa.Field) -> pa.DataType:
+def _common_type(source: pa.DataType, field: pa.Field) -> pa.DataType:
     target = field.type
     if is_closed(field):
         return source
     if t.is_struct(source) and t.is_struct(target):
         wanted = {field.name: field for field in target}
-        kept = [field.with_type(_kept_type(field.type, wanted[field.name])) for field in source if field.name in wanted]
+        kept = [
+            field.with_type(_common_type(field.type, wanted[field.name])) for field in source if field.name in wanted
+        ]
         return pa.struct(kept) if kept else source
     if t.is_list(target) and (t.is_list(source) or t.is_large_list(source)):
-        item = source.value_field.with_type(_kept_type(source.value_type, target.value_field))
+        item = source.value_field.with_type(_common_type(source.value_type, target.value_field))
         return pa.list_(item) if t.is_list(source) else pa.large_list(item)
     return source
 
@@ -137,7 +139,7 @@ def _keep(batch: pa.RecordBatch, kept: pa.Schema) -> pa.RecordBatch:
     )
 
 
-def _limited(batches: Iterator[pa.RecordBatch], name: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
+def _check_size(batches: Iterator[pa.RecordBatch], name: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
     left = max_bytes
     for batch in batches:
         left -= batch.nbytes
@@ -149,10 +151,12 @@ def _limited(batches: Iterator[pa.RecordBatch], name: str, max_bytes: int) -> It
         yield batch
 
 
-def _good(batch: pa.RecordBatch, schema: pa.Schema, first_row: int, on_bad_row: OnBadRow) -> Iterator[pa.RecordBatch]:
+def _read_good(
+    batch: pa.RecordBatch, schema: pa.Schema, first_row: int, on_bad_row: OnBadRow
+) -> Iterator[pa.RecordBatch]:
     """The rows of a batch that fit; the others are told."""
     try:
-        made = list(_conformed(batch, schema))
+        made = list(_conform_batch(batch, schema))
     except RowError:
         yield pa.concat_batches(
             [
@@ -164,7 +168,7 @@ def _good(batch: pa.RecordBatch, schema: pa.Schema, first_row: int, on_bad_row: 
         yield from made
 
 
-def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _conform_batch(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     return conform(pa.RecordBatchReader.from_batches(batch.schema, [batch]), schema)
 
 
@@ -182,7 +186,7 @@ class _TypedRows:
     def convert(self, start: int, stop: int) -> pa.RecordBatch:
         """Some of the rows. Raises RowError for the first that does not fit."""
         try:
-            return pa.concat_batches(list(_conformed(self.batch.slice(start, stop - start), self.schema)))
+            return pa.concat_batches(list(_conform_batch(self.batch.slice(start, stop - start), self.schema)))
         except RowError as error:
             row = self.first_row + start + (error.row or 1) - 1
             raise RowError(error.reason, row=row, column=error.column) from None

@@ -210,7 +210,7 @@ class _DelimitedFile:
             names = [f"\0{place}" if column is None else column for place, column in enumerate(self.names)]
             included = list(types)
         table = csv.read_csv(
-            pa.BufferReader(_copied(data)),
+            pa.BufferReader(_copy_to_arrow(data)),
             csv.ReadOptions(column_names=names, block_size=len(data) + 1),
             csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=b'"' in data, ignore_empty_lines=several),
             csv.ConvertOptions(
@@ -258,7 +258,7 @@ class _DelimitedFile:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _AskedTypes:
     """As which types pyarrow is to parse the columns, and what is left to do then."""
 
     types: dict[str, pa.DataType]
@@ -284,9 +284,9 @@ class _DelimitedConverter:
         except SchemaError as error:
             raise SchemaError(f"file {file.name!r}: {error}") from None
 
-    def _ask(self, native: dict[str, pa.DataType], schema: pa.Schema) -> _Asked:
+    def _ask(self, native: dict[str, pa.DataType], schema: pa.Schema) -> _AskedTypes:
         types = {column: native.get(column, pa.string()) for column in self._file.kept}
-        return _Asked(types, plan_conform(pa.schema(types), schema, self._find_cast))
+        return _AskedTypes(types, plan_conform(pa.schema(types), schema, self._find_cast))
 
     def convert(self, block: Block, row: int) -> tuple[pa.RecordBatch, int]:
         """The block's rows, and how many. Raises RowError for the first that is malformed or does not fit."""
@@ -359,7 +359,7 @@ class _DelimitedRows:
 def _native_type(target: pa.DataType, times: TimeFormat | None) -> pa.DataType | None:
     """As which type pyarrow's CSV reader is to read cells of a column; None: as text."""
     if times is not None and times.parser(target) is not None:
-        asked = times.asked_type(target)
+        asked = times.parser_type(target)
         return asked if asked is not None and t.is_integer(asked) else None
     if not _is_parsed_natively(target):
         return None
@@ -449,7 +449,7 @@ def _not_infinite(values: pa.Array) -> pa.Array:
     return values
 
 
-def _copied(data: bytes) -> pa.Buffer:
+def _copy_to_arrow(data: bytes) -> pa.Buffer:
     """In Arrow's memory: its threads may let go of a block late, which needs the interpreter if it is Python's."""
     copy = pa.allocate_buffer(len(data))
     pa.FixedSizeBufferWriter(copy).write(data)

@@ -22,7 +22,7 @@ Offsets = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class _Quoted:
+class _QuotedRanges:
     """Quoted stretches of some bytes, in order; the last closes at the end if it is not closed in them."""
 
     opens: Offsets
@@ -57,7 +57,7 @@ def last_record_end(data: bytes, last: bool, delimiter: str) -> int:
     return int(ends[-1]) if len(ends) else 0
 
 
-def _last_feed_outside(data: bytes, quoted: _Quoted) -> int:
+def _last_feed_outside(data: bytes, quoted: _QuotedRanges) -> int:
     """Where the last LF outside quotes is; -1 if there is none. Nearly always it is the last of all."""
     place = data.rfind(b"\n")
     while place >= 0:
@@ -105,7 +105,7 @@ class Records:
         return record, int(before[1] - before[0])
 
 
-def _record_ends(data: bytes, quoted: _Quoted, last: bool) -> Offsets:
+def _record_ends(data: bytes, quoted: _QuotedRanges, last: bool) -> Offsets:
     """Offsets just past each line end outside quotes; the end of a file's last bytes is one too."""
     array = np.frombuffer(data, np.uint8)
     breaks: Offsets = np.flatnonzero(array == _LF)
@@ -121,7 +121,7 @@ def _record_ends(data: bytes, quoted: _Quoted, last: bool) -> Offsets:
     return ends
 
 
-def _quoted(data: bytes, delimiter: str, last: bool) -> _Quoted:
+def _quoted(data: bytes, delimiter: str, last: bool) -> _QuotedRanges:
     array = np.frombuffer(data, np.uint8)
     quotes: Offsets = np.flatnonzero(array == _QUOTE)
     separates = np.zeros(256, bool)
@@ -144,7 +144,7 @@ def _quoted(data: bytes, delimiter: str, last: bool) -> _Quoted:
         fault = None
     if fault is None and last and len(closes) and closes[-1] == len(data):
         fault = Broken(int(opens[-1]), "a quoted field begins here and is never closed", ends=False)
-    return _Quoted(opens, closes, fault)
+    return _QuotedRanges(opens, closes, fault)
 
 
 def _quoted_one_by_one(

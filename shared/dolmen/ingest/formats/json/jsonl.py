@@ -34,7 +34,7 @@ from dolmen.ingest.formats.bad_rows import good_rows
 from dolmen.ingest.formats.compression import ByteStream
 from dolmen.ingest.formats.json.lines import Lines, check_utf8, line_blocks
 from dolmen.ingest.formats.json.rows import JsonObject, count_objects, may_be_too_deep, text_column
-from dolmen.ingest.formats.json.values import asked_type, json_cast, parse_objects, wanted_of
+from dolmen.ingest.formats.json.values import json_cast, parse_objects, parser_type, wanted_of
 from dolmen.ingest.formats.options import OnBadRow, ReadOptions, is_closed
 from dolmen.ingest.formats.text.blocks import Block
 from dolmen.write.conform import Plan, conform_batch, plan_conform
@@ -89,7 +89,7 @@ class _JsonConverter:
         times, self._ignore_extra = options.times, options.ignore_extra
         self._wanted = wanted_of(schema, times, self._ignore_extra)
         self._closed = self._ignore_extra and any(map(_any_closed, schema))
-        self._native = {field.name: asked_type(field.type, times) for field in schema}
+        self._native = {field.name: parser_type(field.type, times) for field in schema}
         self._find_cast = json_cast(times, self._ignore_extra)
         text = pa.schema([(field.name, pa.string()) for field in schema])
         self._as_text = plan_conform(text, schema, self._find_cast)

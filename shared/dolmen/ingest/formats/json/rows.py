@@ -81,12 +81,12 @@ def parse_line(line: bytes, wanted: Wanted | None = None) -> JsonObject:
     if not isinstance(value, dict):
         raise NotAnObject(_NO_OBJECT + (_OF_ARRAY if isinstance(value, list) else ""))
     if wanted is not None and (wanted.ignore_extra or wanted.numeric_times or wanted.decimals or wanted.floats):
-        kept: JsonObject = _kept(value, wanted.row, wanted)
+        kept: JsonObject = _select_wanted(value, wanted.row, wanted)
         return kept
     return value
 
 
-def _kept(value: Any, kind: pa.DataType | None, wanted: Wanted, closed: bool = False) -> Any:
+def _select_wanted(value: Any, kind: pa.DataType | None, wanted: Wanted, closed: bool = False) -> Any:
     """What is wanted of a value of a column or field of this type (None: of another kind of value).
 
     Args:
@@ -98,19 +98,19 @@ def _kept(value: Any, kind: pa.DataType | None, wanted: Wanted, closed: bool = F
             if fields is None or name in fields:
                 raise NotAnObject(f"key {name!r} is there twice")
         if fields is None:
-            return {name: _kept(inner, None, wanted) for name, inner in value.items()}
+            return {name: _select_wanted(inner, None, wanted) for name, inner in value.items()}
         if extra := [name for name in value if name not in fields] if closed else []:
             raise NotAnObject(f"no column {extra[0]!r} in the table; there are: {', '.join(fields)}")
         return {
-            name: _kept(inner, fields[name].type, wanted, closed or is_closed(fields[name]))
+            name: _select_wanted(inner, fields[name].type, wanted, closed or is_closed(fields[name]))
             if name in fields
-            else _kept(inner, None, wanted)
+            else _select_wanted(inner, None, wanted)
             for name, inner in value.items()
             if name in fields or not wanted.ignore_extra
         }
     if isinstance(value, list):
         item = kind.value_type if kind is not None and t.is_list(kind) else None
-        return [_kept(inner, item, wanted, closed) for inner in value]
+        return [_select_wanted(inner, item, wanted, closed) for inner in value]
     if isinstance(value, msgspec.Raw):
         text = bytes(value).decode()
         if text[-1] in "Ny":

@@ -21,7 +21,7 @@ from dolmen.errors import RowError, SchemaError
 from dolmen.ingest.formats.json.rows import NotAnObject, Wanted, may_be_too_deep, parse_line
 from dolmen.ingest.formats.text.cells import Parse, precision_check, text_cast
 from dolmen.ingest.formats.text.decimals import has_decimals, has_quoted_tiny, may_be_tiny, native_decimal, without_tiny
-from dolmen.ingest.formats.text.export import joined
+from dolmen.ingest.formats.text.export import join_lines
 from dolmen.ingest.formats.text.times import TimeFormat
 from dolmen.write.conform import Plan, conform_batch, plan_conform
 from dolmen.write.lossless import Cast, FindCast, Misfit
@@ -53,7 +53,7 @@ def parse_objects(
     return table
 
 
-def asked_type(target: pa.DataType, times: TimeFormat | None = None) -> pa.DataType:
+def parser_type(target: pa.DataType, times: TimeFormat | None = None) -> pa.DataType:
     """The type to ask of the parser for values of ``target``: text where dolmen reads it itself, or numbers.
 
     Raises:
@@ -62,11 +62,11 @@ def asked_type(target: pa.DataType, times: TimeFormat | None = None) -> pa.DataT
     if t.is_map(target):
         raise SchemaError("maps cannot be read from text: drop Parquet, or use a list of structs")
     if t.is_list(target):
-        return pa.list_(asked_type(target.value_type, times))
+        return pa.list_(parser_type(target.value_type, times))
     if t.is_struct(target):
-        return pa.struct([(field.name, asked_type(field.type, times)) for field in target])
+        return pa.struct([(field.name, parser_type(field.type, times)) for field in target])
     if t.is_temporal(target) or t.is_binary(target) or t.is_fixed_size_binary(target):
-        return (times and times.asked_type(target)) or pa.string()
+        return (times and times.parser_type(target)) or pa.string()
     if t.is_decimal(target):
         return native_decimal(target) or pa.string()
     return target
@@ -104,8 +104,8 @@ def nested_parse(target: pa.DataType, times: TimeFormat | None = None, ignore_ex
     schema = pa.schema([("value", target)])
     find = json_cast(times, ignore_extra)
     wanted = replace(wanted_of(schema, times, ignore_extra), floats=_has_floats(target))
-    at_once = pa.schema([("value", asked_type(target, times))])
-    in_words = pa.schema([("value", _asked_in_words(target))])
+    at_once = pa.schema([("value", parser_type(target, times))])
+    in_words = pa.schema([("value", _text_parser_type(target))])
     parse = partial(_parse_as, asked=at_once, plan=plan_conform(at_once, schema, find), ignore_extra=ignore_extra)
     if in_words == at_once and not (wanted.decimals or wanted.floats):
         return parse
@@ -113,13 +113,13 @@ def nested_parse(target: pa.DataType, times: TimeFormat | None = None, ignore_ex
     return partial(_parse_nested, parse=parse, exactly=exactly, wanted=wanted)
 
 
-def _asked_in_words(target: pa.DataType) -> pa.DataType:
+def _text_parser_type(target: pa.DataType) -> pa.DataType:
     """The type to ask of the parser where times, decimals and floats (``"NaN"`` is one) are strings all."""
     if t.is_list(target):
-        return pa.list_(_asked_in_words(target.value_type))
+        return pa.list_(_text_parser_type(target.value_type))
     if t.is_struct(target):
-        return pa.struct([(field.name, _asked_in_words(field.type)) for field in target])
-    return pa.string() if t.is_decimal(target) or t.is_floating(target) else asked_type(target)
+        return pa.struct([(field.name, _text_parser_type(field.type)) for field in target])
+    return pa.string() if t.is_decimal(target) or t.is_floating(target) else parser_type(target)
 
 
 def _has_floats(kind: pa.DataType) -> bool:
@@ -149,7 +149,7 @@ def _in_words(text: str | None, wanted: Wanted) -> str | None:
 def _parse_as(text: pa.Array, asked: pa.Schema, plan: Plan, ignore_extra: bool) -> pa.Array:
     if not len(text):
         return pa.nulls(0, plan.target.types[0])
-    lines = joined(pc.binary_join_element_wise('{"value":', pc.fill_null(text, "null"), "}\n", ""))
+    lines = join_lines(pc.binary_join_element_wise('{"value":', pc.fill_null(text, "null"), "}\n", ""))
     if ignore_extra and may_be_too_deep(lines.to_pybytes()):  # elsewhere the parser stops at the first unknown key
         raise Misfit("nested too deep")
     try:

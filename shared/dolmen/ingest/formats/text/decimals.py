@@ -55,7 +55,7 @@ def has_decimals(kind: pa.DataType) -> bool:
 
 def without_tiny(lines: bytes) -> bytes:
     """JSON with its numbers that have negative exponents written out: parsers take them for what they are."""
-    return _STRING_OR_SMALL.sub(_written_out, lines)
+    return _STRING_OR_SMALL.sub(_write_out, lines)
 
 
 def has_quoted_tiny(lines: bytes) -> bool:
@@ -63,7 +63,7 @@ def has_quoted_tiny(lines: bytes) -> bool:
     return _QUOTED_SMALL.search(lines) is not None
 
 
-def _written_out(found: re.Match[bytes]) -> bytes:
+def _write_out(found: re.Match[bytes]) -> bytes:
     token = found[0]
     if token.startswith(b'"'):
         return token

@@ -58,7 +58,7 @@ def csv_lines(batch: pa.RecordBatch, delimiter: str) -> pa.Buffer:
     """The rows of a batch as records of delimited text. Raises ``Unsayable``."""
     cells = [_by_column(field.name, _cells, column) for field, column in zip(batch.schema, batch.columns, strict=True)]
     lines = cells[0] if len(cells) == 1 else pc.binary_join_element_wise(*cells, delimiter)
-    return joined(pc.binary_join_element_wise(lines, "", "\n"))
+    return join_lines(pc.binary_join_element_wise(lines, "", "\n"))
 
 
 def csv_header(names: list[str], delimiter: str) -> bytes:
@@ -75,10 +75,10 @@ def json_lines(batch: pa.RecordBatch) -> pa.Buffer:
     """The rows of a batch as JSON objects, one a line. Raises ``Unsayable``."""
     pairs = zip(batch.schema, batch.columns, strict=True)
     fields = [(field.name, _by_column(field.name, _json, column)) for field, column in pairs]
-    return joined(pc.binary_join_element_wise(_object(fields), "", "\n"))
+    return join_lines(pc.binary_join_element_wise(_object(fields), "", "\n"))
 
 
-def joined(strings: pa.Array) -> pa.Buffer:
+def join_lines(strings: pa.Array) -> pa.Buffer:
     """The bytes of all strings, one after the other; none is NULL."""
     _, offsets, data = strings.buffers()
     bounds = np.frombuffer(offsets, np.int32)
@@ -133,7 +133,7 @@ def _json(array: pa.Array) -> pa.Array:
     elif t.is_list(kind):
         text = _json_list(array)
     elif t.is_string(kind):
-        text = _around('"', _escaped(array), '"')
+        text = _around('"', _escape(array), '"')
     elif t.is_floating(kind):
         text = _json_float(array)
     elif t.is_boolean(kind) or t.is_integer(kind):
@@ -169,7 +169,7 @@ def _json_float(array: pa.Array) -> pa.Array:
     return pc.if_else(finite, text, word)
 
 
-def _escaped(strings: pa.Array) -> pa.Array:
+def _escape(strings: pa.Array) -> pa.Array:
     """Strings as they stand between the quotes of JSON."""
     if not pc.any(pc.match_substring_regex(strings, r'[\x00-\x1f\\"]')).as_py():
         return strings

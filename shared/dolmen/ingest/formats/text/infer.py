@@ -97,7 +97,7 @@ TEXT = TextShape("text")
 
 def shape_of_cells(cells: pa.Array, times: TimeFormat | None = None) -> TextShape:
     """The shape of text cells that may say numbers, bools or times (CSV); NULL and blank ones say nothing."""
-    text = _said(cells)
+    text = _non_blank(cells)
     if not len(text):
         return NOTHING
     return _shape_of_numbers(text) or _shape_of_bools(text) or _shape_of_times(text, times) or TEXT
@@ -119,7 +119,7 @@ def shape_of_integers(low: int, high: int) -> TextShape:
     return TextShape("integer", min(low, 0), max(high, 0))
 
 
-def _said(cells: pa.Array) -> pa.Array:
+def _non_blank(cells: pa.Array) -> pa.Array:
     text = pc.ascii_trim_whitespace(cells.drop_null())
     return text.filter(pc.not_equal(text, ""))
 

@@ -75,7 +75,7 @@ class TimeFormat:
             applies = t.is_time(target) and "d" not in self.directives
         return partial(self._parse, self.pattern, partial(self._match, target=target), target) if applies else None
 
-    def asked_type(self, target: pa.DataType) -> pa.DataType | None:
+    def parser_type(self, target: pa.DataType) -> pa.DataType | None:
         """The type of number to ask a parser for instead of ``target``; None if values are no numbers."""
         if self.digits is None or not t.is_temporal(target):
             return None
