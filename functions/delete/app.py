@@ -19,7 +19,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from dolmen.database import Database
 from dolmen.functions.deliveries import Deliveries, DeliveryQueues, HalfTimeDeadline, open_queues
 from dolmen.functions.settings import FunctionSettings
-from dolmen.ingest.announcements import Message, messages
+from dolmen.ingest.announcements import Message, read_messages
 from dolmen.ingest.deletes.apply import apply_deletes, request_names, request_values
 from dolmen.ingest.deletes.requests import DeleteRequest, parse_request
 from dolmen.ingest.redaction import RequestContent, facts_for_log
@@ -36,7 +36,7 @@ metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolm
 @metrics.log_metrics(capture_cold_start_metric=True)
 def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItemFailureResponse:
     """Applies the requests of an event; answers which messages are to be delivered again."""
-    batch = messages(event)
+    batch = read_messages(event)
     counts = Counter({"Messages": len(batch)})
     settings = FunctionSettings.of(os.environ)
     database = _opened(settings)

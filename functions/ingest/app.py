@@ -27,7 +27,7 @@ from dolmen.handover.drops import hand_over
 from dolmen.handover.emr_serverless import EmrServerless
 from dolmen.handover.jobs import ask_for_job, load_job, log_record, metric_name
 from dolmen.handover.records import HandoverRecords
-from dolmen.ingest.announcements import Drop, Message, drops_of, messages
+from dolmen.ingest.announcements import Drop, Message, read_drops, read_messages
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.drops.outcomes import DropOutcome
 from dolmen.ingest.landing import Landing
@@ -63,7 +63,7 @@ _COUNTED = {
 @metrics.log_metrics(capture_cold_start_metric=True)
 def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItemFailureResponse:
     """Ingests what an event announces; answers which messages are to be delivered again."""
-    batch = messages(event)
+    batch = read_messages(event)
     counts = Counter({"Messages": len(batch), "QueueErrors": 0})
     settings = FunctionSettings.of(os.environ)
     database, landing = _opened(settings)
@@ -187,7 +187,7 @@ def _announced(group: list[Message], deliveries: Deliveries, counts: Counter[str
     drops: list[Drop] = []
     announced_by: list[Message] = []
     for message in group:
-        found, error = drops_of(message)
+        found, error = read_drops(message)
         drops += found
         announced_by += [message] * len(found)
         if error is not None:

@@ -19,13 +19,12 @@ import pytest
 
 import dolmen
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
-from dolmen.ingest.announcements import Drop, Message, drops_of
+from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, Message, read_drops
 from dolmen.ingest.drops import backfill
 from dolmen.ingest.drops.backfill import MAX_MESSAGE_BYTES, DropSource, announce
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.queues import DirectoryQueue
-from dolmen.local import letters
 from dolmen.runtime import shared_runtime
 from support.local_once import local_once
 from support.ministack import boto3_client, endpoint_environment
@@ -79,7 +78,7 @@ def taken(endpoint: str, url: str) -> list[str]:
 def announced(bodies: list[str]) -> list[Drop]:
     found: list[Drop] = []
     for body in bodies:
-        drops, error = drops_of(Message("m", body))
+        drops, error = read_drops(Message("m", body))
         assert error is None
         found += drops
     return sorted(found, key=lambda drop: drop.key)
@@ -235,7 +234,7 @@ def test_symbolic_links_bring_nothing_in_from_outside(cli: Cli, landing: Path, t
     entrance.symlink_to(landing)  # the place itself may be a link: whoever names it has said so
     done = json.loads(cli("backfill", entrance, "--auto-create", "--json").out)
     assert (done["ingested"], done.get("rejected", 0)) == (4, 0), done
-    drop = Drop(backfill.DIRECTORY_BUCKET, "events/file.csv", 1, "0")
+    drop = Drop(DIRECTORY_BUCKET, "events/file.csv", 1, "0")
     for key in ("events/file.csv", "events/folder/secret.csv", "linked/secret.csv", "../outside/secret.csv"):
         assert backfill.DropSource.of(str(landing)).landing.place(replace(drop, key=key)) is None
     db = dolmen.open(str(tmp_path / "db"))
@@ -245,7 +244,6 @@ def test_symbolic_links_bring_nothing_in_from_outside(cli: Cli, landing: Path, t
 
 
 def test_the_local_pipeline_and_a_backfill_know_a_file_by_the_same_id(cli: Cli, landing: Path, tmp_path: Path) -> None:
-    assert backfill.DIRECTORY_BUCKET == letters.BUCKET
     (landing / "stray.csv").unlink()
     assert cli("backfill", landing, "--auto-create", "--table", "events").code == 0
     statuses = local_once(tmp_path, tmp_path / "db")

@@ -13,7 +13,7 @@ import pytest
 
 from dolmen.functions.settings import FunctionSettings
 from dolmen.handover.records import HandoverRecords
-from dolmen.ingest.announcements import Drop, drops_of, messages
+from dolmen.ingest.announcements import Drop, read_drops, read_messages
 from handover.conftest import LARGE_BYTES, Handing
 from support.crashing_store import Countdown, Crash, CrashingStore
 from support.event_builders import notification, sqs_event
@@ -336,8 +336,8 @@ def test_a_schedule_that_dies_at_any_request_starts_one_job_in_the_end(handing: 
 
 def announced(handing: Handing, name: str, first: int) -> list[Drop]:
     record = handing.world.drop(f"events/{name}", large(1000 * first))
-    [message] = messages(notification(record))
-    return drops_of(message)[0]
+    [message] = read_messages(notification(record))
+    return read_drops(message)[0]
 
 
 # ---- on S3 ----------------------------------------------------------------------------------------------------------

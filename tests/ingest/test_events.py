@@ -8,15 +8,23 @@ from typing import Any
 import pytest
 
 from dolmen.errors import InputError
-from dolmen.ingest.announcements import Drop, Message, drops_of, isolate, messages
+from dolmen.ingest.announcements import (
+    Drop,
+    Message,
+    isolate,
+    read_drops,
+    read_messages,
+    write_notification,
+    write_record,
+)
 from dolmen.ingest.landing import Landing
 from support.event_builders import created, notification, s3_record, sqs_event
 
 
 def drops(event: Any) -> list[Drop]:
     found = []
-    for message in messages(event):
-        announced, error = drops_of(message)
+    for message in read_messages(event):
+        announced, error = read_drops(message)
         assert error is None
         found += announced
     return found
@@ -80,8 +88,8 @@ def test_servers_that_write_s3_before_the_event_name_are_understood() -> None:
 def test_a_bad_record_fails_its_message_but_not_the_records_beside_it() -> None:
     bad = s3_record("landing/events/b.csv", "e")
     bad["s3"]["object"]["key"] = "%FF"
-    [message] = messages(sqs_event([notification(s3_record("landing/events/a.csv", "e"), bad)]))
-    announced, error = drops_of(message)
+    [message] = read_messages(sqs_event([notification(s3_record("landing/events/a.csv", "e"), bad)]))
+    announced, error = read_drops(message)
     assert [drop.key for drop in announced] == ["landing/events/a.csv"]
     assert "record 2" in str(error)
     assert "UTF-8" in str(error)
@@ -105,7 +113,7 @@ def test_messages_that_came_often_are_handled_alone_after_the_rest() -> None:
 def test_an_event_that_is_no_event_is_refused() -> None:
     for event in ("text", None, 7, [], [sqs_event([])]):
         with pytest.raises(InputError):
-            messages(event)
+            read_messages(event)
 
 
 def test_a_record_of_a_queue_that_is_none_fails_alone() -> None:
@@ -113,10 +121,10 @@ def test_a_record_of_a_queue_that_is_none_fails_alone() -> None:
     nameless, bodiless, foreign = ({**good} for _ in range(3))
     del nameless["messageId"], bodiless["body"]
     foreign["eventSource"] = "aws:sns"
-    found = messages({"Records": [good, nameless, bodiless, foreign, "x", {**good, "body": 7}]})
+    found = read_messages({"Records": [good, nameless, bodiless, foreign, "x", {**good, "body": 7}]})
     assert [message.id for message in found] == ["message-0", None, "message-0", "message-0", None, "message-0"]
-    assert [len(drops_of(message)[0]) for message in found] == [1, 1, 0, 0, 0, 0]
-    assert [drops_of(message)[1] is None for message in found] == [True, True, False, False, False, False]
+    assert [len(read_drops(message)[0]) for message in found] == [1, 1, 0, 0, 0, 0]
+    assert [read_drops(message)[1] is None for message in found] == [True, True, False, False, False, False]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +133,7 @@ def test_a_record_of_a_queue_that_is_none_fails_alone() -> None:
 def test_how_often_a_message_came_is_a_small_number_or_not_known(told: Any, tries: int) -> None:
     event = sqs_event(["{}"])
     event["Records"][0]["attributes"]["ApproximateReceiveCount"] = told
-    assert [message.tries for message in messages(event)] == [tries]
+    assert [message.tries for message in read_messages(event)] == [tries]
 
 
 @pytest.mark.parametrize(
@@ -166,3 +174,16 @@ def test_a_file_outside_a_tables_directory_has_no_table(path: str) -> None:
     assert place is not None
     with pytest.raises(InputError):
         _ = place.table
+
+
+@pytest.mark.parametrize(
+    "drop",
+    [
+        Drop("bucket", "landing/events/a b+ü.csv", 7, "e"),
+        Drop("bucket", "landing/events/a.csv", 0, "e", "version", "00AB"),
+        Drop("bucket", "landing/events/a.csv", 7, "e", sequencer="01", created_us=1_700_000_000_123_456),
+    ],
+)
+def test_a_notification_that_is_written_announces_the_drop_it_was_written_of(drop: Drop) -> None:
+    [message] = read_messages(sqs_event([json.loads(write_notification([write_record(drop), write_record(drop)]))]))
+    assert read_drops(message) == ([drop, drop], None)

@@ -116,7 +116,7 @@ def test_deep_nesting_does_not_take_the_process_down() -> None:
     program = """
 import io
 from dolmen.errors import RowError
-from dolmen.ingest.files.formats import detect, infer
+from dolmen.ingest.formats.formats import detect, infer
 one_line = b'{"a": ' + b'["]",' * 100_000 + b'1' + b']' * 100_000 + b'}'
 many_lines = b'{"a": ' + b'[\\n' * 100_000 + b'1' + b']' * 100_000 + b'}'
 for deep in one_line, many_lines:
@@ -138,7 +138,7 @@ def test_a_line_of_null_does_not_take_the_process_down(data: bytes) -> None:
 import io, sys
 import pyarrow as pa
 from dolmen.errors import RowError
-from dolmen.ingest.files.formats import detect, read
+from dolmen.ingest.formats.formats import detect, read
 schema = pa.schema([("a", pa.int64()), ("s", pa.struct([("x", pa.int64())]))])
 for given in schema, None:
     try:

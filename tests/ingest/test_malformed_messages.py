@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from dolmen.errors import InputError, LimitError
-from dolmen.ingest.announcements import Message, drops_of
+from dolmen.ingest.announcements import Message, read_drops
 from dolmen.ingest.deletes import requests
 from dolmen.ingest.deletes.requests import parse_request
 from support.malformed_events import MALFORMED_EVENTS, MalformedEvent
@@ -17,7 +17,7 @@ from support.malformed_requests import MALFORMED_REQUESTS, MalformedRequest
 
 @pytest.mark.parametrize("event", MALFORMED_EVENTS, ids=lambda event: event.name)
 def test_a_malformed_event_is_refused_with_its_reason(event: MalformedEvent) -> None:
-    drops, error = drops_of(Message("m", event.text))
+    drops, error = read_drops(Message("m", event.text))
     if event.read:
         assert error is None
         assert len(drops) <= 1

@@ -26,7 +26,7 @@ class WithoutPandas:  # where it is installed, pyarrow imports it on its own: 45
 
 sys.meta_path.insert(0, WithoutPandas())
 import json, pathlib, re
-from dolmen.ingest.files.formats import detect, read
+from dolmen.ingest.formats.formats import detect, read
 
 def memory(word):
     return int(re.search(word + r":\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1]) << 10

@@ -15,7 +15,7 @@ from pyarrow import parquet
 READ = """
 import sys
 from dolmen.errors import LimitError
-from dolmen.ingest.files.formats import detect, read
+from dolmen.ingest.formats.formats import detect, read
 try:
     print(read(lambda: open(sys.argv[1], "rb"), detect("a.parquet.gz"), None, name="a.parquet.gz").read_all().num_rows)
 except LimitError as error:

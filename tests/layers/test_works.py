@@ -132,7 +132,7 @@ def test_every_format_is_read_plain_and_compressed(tmp_path: Path, kind: str) ->
     source = """
 import sys
 import pyarrow as pa
-from dolmen.ingest.files.formats import detect, read
+from dolmen.ingest.formats.formats import detect, read
 schema = pa.schema([("id", pa.int64()), ("kind", pa.string())])
 for name in sys.argv[1:]:
     print(read(lambda: open(name, "rb"), detect(name), schema, name=name).read_all().to_pylist())

@@ -255,7 +255,7 @@ def test_a_million_objects_are_collected_in_bounded_memory() -> None:
     """In a process of its own, so that its peak is its own. 30,000 objects, or with DOLMEN_LONG=1 the million."""
     code = textwrap.dedent(f"""
         import pathlib, re, time
-        from dolmen.maintenance.collection import collect
+        from dolmen.maintenance.gc.collection import collect
         from support.aging import DEFAULTS, Place
         from support.garbage import fill
 

@@ -18,7 +18,7 @@ PROGRAM = """
 import sys, threading
 import msgspec, psutil, pyarrow as pa
 from dolmen.commit.statements import Write
-from dolmen.maintenance.compaction import CompactionOptions, compact
+from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.runtime import Runtime
 from dolmen.store.local import LocalStore
 from support.tables import World

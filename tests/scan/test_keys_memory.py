@@ -50,7 +50,7 @@ print(int((ids >= lists * keys).sum()), len(db._context.head.refresh().manifest.
 """
 
 USE = """
-from dolmen.maintenance.compaction import CompactionOptions, compact
+from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.store.local import LocalStore
 
 LocalStore.local_path = lambda self, key: None  # as if it were far away

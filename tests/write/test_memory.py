@@ -53,7 +53,7 @@ measure(batches, entry, directory)
 """
 
 CSV = """
-from dolmen.ingest.files import formats
+from dolmen.ingest.formats import formats
 directory, path, sort_key = sys.argv[1:]
 schema = events(1).schema
 entry = entry_for(schema, ["id"], [sort_key])

@@ -1,6 +1,6 @@
-"""What a function is told: events of S3, EventBridge and SQS as messages with the drops they announce.
+"""S3's announcements of dropped files: read from events of S3, EventBridge and SQS, and written as S3 writes them.
 
-Understood are, each directly or as the body of an SQS record (and there also inside an SNS notification):
+These are read, each directly or as the body of an SQS record (and there also inside an SNS notification):
 
 * S3 event notifications, with any number of records. Their keys are URL-encoded, with ``+`` for a space
   (docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html).
@@ -8,7 +8,9 @@ Understood are, each directly or as the body of an SQS record (and there also in
   (docs.aws.amazon.com/AmazonS3/latest/userguide/ev-events.html).
 * ``s3:TestEvent``, which S3 sends once when notifications are switched on: announces nothing.
 
-Events other than the creation of an object announce nothing either. Pure: asks nothing of the network.
+Events other than the creation of an object announce nothing either. ``write_record`` and ``write_notification`` write
+the first form, for files that were there before (``backfill``) and files of this machine (``dolmen.local``). Pure: this
+module makes no request.
 
 What an event says is not trusted: a bucket is named as buckets are, a key is Unicode text that S3 would take, ETag,
 version and sequencer are short printable ASCII (an id is made of them, in which ``#`` separates). Nothing here makes a
@@ -19,11 +21,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import unquote_plus
+from urllib.parse import quote_plus, unquote_plus
 
 from dolmen.ingest.redaction import MessageError
 
@@ -34,6 +36,8 @@ MAX_TAG_LENGTH = 1024
 """Of an ETag, a version's id and a sequencer: S3's version ids have at most so many characters."""
 MAX_SIZE = 1 << 53
 """What a JSON number holds exactly, and far beyond any object."""
+DIRECTORY_BUCKET = "local"
+"""The bucket's name in the notifications of a directory: the local pipeline and a backfill give a file the same id."""
 MAX_TRIES_TOGETHER = 2
 """How often a message may take part in a batch before it is handled alone."""
 
@@ -121,7 +125,7 @@ class Message:
         return self.id if self.delivery is None else self.delivery
 
 
-def messages(event: Any) -> list[Message]:
+def read_messages(event: Any) -> list[Message]:
     """The messages of an invocation: the records of an SQS event, else the event itself as the only one.
 
     A record of an SQS event that is none becomes a message without a body, which fails where it is read, alone.
@@ -152,7 +156,7 @@ def isolate(batch: list[Message]) -> Iterator[list[Message]]:
             yield [message]
 
 
-def drops_of(message: Message) -> tuple[list[Drop], MessageError | None]:
+def read_drops(message: Message) -> tuple[list[Drop], MessageError | None]:
     """The drops that a message announces, and what is wrong with the first of its records that cannot be read.
 
     Good records beside a bad one count: the message then comes again, and they are applied once all the same.
@@ -178,6 +182,33 @@ def drops_of(message: Message) -> tuple[list[Drop], MessageError | None]:
         except MessageError as error:
             first_error = first_error or error.at(f"record {place}")
     return drops, first_error
+
+
+def write_notification(records: Iterable[str]) -> str:
+    """One notification of S3 that holds these records, as ``write_record`` returns them."""
+    return '{"Records":[' + ",".join(records) + "]}"
+
+
+def write_record(drop: Drop) -> str:
+    """The record of a notification by which S3 announces a drop, as JSON text; ``read_drops`` reads the same drop.
+
+    docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html
+    """
+    described: dict[str, object] = {"key": quote_plus(drop.key, safe="/"), "size": drop.size, "eTag": drop.etag}
+    if drop.version is not None:
+        described["versionId"] = drop.version
+    if drop.sequencer is not None:
+        described["sequencer"] = drop.sequencer
+    bucket = {"name": drop.bucket, "arn": f"arn:aws:s3:::{drop.bucket}"}
+    record: dict[str, object] = {
+        "eventVersion": "2.1",
+        "eventSource": "aws:s3",
+        "eventName": "ObjectCreated:Put",
+        "s3": {"s3SchemaVersion": "1.0", "bucket": bucket, "object": described},
+    }
+    if drop.created_us is not None:
+        record["eventTime"] = (_EPOCH + timedelta(microseconds=drop.created_us)).isoformat()
+    return json.dumps(record, separators=(",", ":"))
 
 
 def _is_sqs(record: Any) -> bool:

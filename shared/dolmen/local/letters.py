@@ -9,14 +9,13 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote_plus
 
 from dolmen.errors import Error, ObjectNotFoundError
+from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, write_notification, write_record
 from dolmen.ingest.landing import is_temporary
 from dolmen.runtime import Runtime
 from dolmen.store.local.store import LocalStore
 
-BUCKET = "local"
 _MAX_SHOWN_BYTES = 200
 _NAMESPACE = uuid.UUID("6f0f7c58-5d0a-4c5e-9a3f-2f6b3f0f1d11")
 
@@ -87,7 +86,9 @@ class LandingDirectory:
                 continue  # removed meanwhile
             except Error:
                 etag = "unreadable"  # the function will find out why, and say so
-            yield Letter(_id(name, etag), name, _notification(name, etag, now[name]), now[name])
+            _, changed_ns, size = now[name]
+            drop = Drop(DIRECTORY_BUCKET, name, size, etag, sequencer=f"{changed_ns:016X}")
+            yield Letter(_id(name, etag), name, write_notification([write_record(drop)]), now[name])
 
     def done(self, letter: Letter, *, given_up: bool = False) -> None:
         """Remembers that a file need not be announced again. One that was given up is, after a restart."""
@@ -183,21 +184,3 @@ def _files(root: Path, *, below: bool = True) -> Iterator[tuple[str, Stamp]]:
 
 def _id(*parts: str) -> str:
     return str(uuid.uuid5(_NAMESPACE, "\n".join(parts)))
-
-
-def _notification(name: str, etag: str, stamp: Stamp) -> str:
-    """What S3 would send: docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html."""
-    described = {
-        "key": quote_plus(name, safe="/"),
-        "size": stamp[2],
-        "eTag": etag,
-        "sequencer": f"{stamp[1]:016X}",
-    }
-    record = {
-        "eventVersion": "2.1",
-        "eventSource": "aws:s3",
-        "awsRegion": BUCKET,
-        "eventName": "ObjectCreated:Put",
-        "s3": {"s3SchemaVersion": "1.0", "bucket": {"name": BUCKET}, "object": described},
-    }
-    return json.dumps({"Records": [record]})

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pyarrow.parquet as pq
 
 from dolmen.database import Database
-from dolmen.ingest.announcements import Drop, Message, drops_of, isolate
+from dolmen.ingest.announcements import Drop, Message, isolate, read_drops
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.drops.outcomes import DropOutcome
 from dolmen.ingest.landing import PREFIX, REJECTED
@@ -56,7 +56,7 @@ class Ingester(Actor):
 
     def _handle(self, process: Process, drops: Drops, batch: Sequence[Dropped], *, create: bool) -> set[str]:
         messages = [Message(dropped.id, dropped.message) for dropped in batch]
-        announced = [drop for message in messages for drop in drops_of(message)[0]]
+        announced = [drop for message in messages for drop in read_drops(message)[0]]
         by_id = {dropped.id: dropped for dropped in batch}
 
         unsettled: set[str] = set()

@@ -5,14 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from urllib.parse import quote_plus
+from dataclasses import dataclass, replace
 
-import msgspec
-
-from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops.backfill import announce
+from dolmen.ingest.announcements import Drop, write_notification, write_record
 from dolmen.ingest.landing import REJECTED, Landing
 from dolmen.store.base import ObjectStore
 from dolmen.store.memory import MemoryBucket, MemoryObject
@@ -62,20 +57,8 @@ class Dropped:
     @property
     def message(self) -> str:
         """The notification that S3 sends of it; of one without a sequencer, that of a backfill."""
-        drop = self.drop
-        if drop.sequencer is None:
-            [packet] = announce([drop])
-            return packet.body
-        described: dict[str, object] = {"key": quote_plus(drop.key, safe="/"), "size": drop.size, "eTag": drop.etag}
-        described["sequencer"] = drop.sequencer
-        record: dict[str, object] = {
-            "eventSource": "aws:s3",
-            "eventName": "ObjectCreated:Put",
-            "s3": {"bucket": {"name": drop.bucket}, "object": described},
-        }
-        if self.dropped_us is not None:
-            record["eventTime"] = datetime.fromtimestamp(self.dropped_us / 1e6, UTC).isoformat()
-        return msgspec.json.encode({"Records": [record]}).decode()
+        created_us = self.dropped_us if self.drop.sequencer is not None else None
+        return write_notification([write_record(replace(self.drop, created_us=created_us))])
 
     def altered(self) -> None:
         """Its id is of its content, so there is none."""

@@ -7,22 +7,17 @@ it lacks is the event's sequencer, which makes it a new try for a file that was 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote_plus
 
 from dolmen.errors import InputError, NotFoundError
 from dolmen.format.layout import check_table_name
-from dolmen.ingest.announcements import Drop
+from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, write_notification, write_record
 from dolmen.ingest.landing import PREFIX, REJECTED, Landing
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.store.local.store import LocalStore
 from dolmen.store.url import open_store
-
-DIRECTORY_BUCKET = "local"
-"""The bucket's name in events of a directory, as the local pipeline has it."""
 
 MAX_RECORDS = 20
 """Of one message. The function takes 100 messages at a time and must get through them in half its time."""
@@ -150,15 +145,15 @@ class Announcement:
 def announce(drops: Iterable[Drop], *, max_records: int = MAX_RECORDS) -> Iterator[Announcement]:
     """Puts drops into messages, in their order."""
     for group in group_drops(drops, max_records, MAX_DATA_BYTES):
-        records = [_record(drop) for drop in group]
+        records = [write_record(drop) for drop in group]
         room = MAX_MESSAGE_BYTES - 16
         start = size = 0
         for place, record in enumerate(records):
             if size + len(record) + 1 > room and place > start:
-                yield Announcement(_notification(records[start:place]), tuple(group[start:place]))
+                yield Announcement(write_notification(records[start:place]), tuple(group[start:place]))
                 start, size = place, 0
             size += len(record) + 1
-        yield Announcement(_notification(records[start:]), tuple(group[start:]))
+        yield Announcement(write_notification(records[start:]), tuple(group[start:]))
 
 
 def group_drops(drops: Iterable[Drop], max_files: int, max_bytes: int) -> Iterator[list[Drop]]:
@@ -173,28 +168,6 @@ def group_drops(drops: Iterable[Drop], max_files: int, max_bytes: int) -> Iterat
         total += drop.size
     if group:
         yield group
-
-
-def _record(drop: Drop) -> str:
-    """What S3 would send: docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html.
-
-    Without the time of the event: files that have lain there for a year do not mean that ingest lags by a year.
-    """
-    described: dict[str, object] = {"key": quote_plus(drop.key, safe="/"), "size": drop.size, "eTag": drop.etag}
-    if drop.version is not None:
-        described["versionId"] = drop.version
-    bucket = {"name": drop.bucket, "arn": f"arn:aws:s3:::{drop.bucket}"}
-    record = {
-        "eventVersion": "2.1",
-        "eventSource": "aws:s3",
-        "eventName": "ObjectCreated:Put",
-        "s3": {"s3SchemaVersion": "1.0", "configurationId": "backfill", "bucket": bucket, "object": described},
-    }
-    return json.dumps(record, separators=(",", ":"))
-
-
-def _notification(records: Sequence[str]) -> str:
-    return '{"Records":[' + ",".join(records) + "]}"
 
 
 def _prefix(path: str) -> str:
