@@ -22,6 +22,7 @@ from dolmen.format.values import to_array
 from dolmen.predicate import Predicate, as_keys, check_evaluates, columns, parse, to_builtins, to_json, uses_calls
 from dolmen.reading import Where
 from dolmen.scan.positions import matching_positions
+from dolmen.scan.view import View
 from dolmen.write.conform import conform
 from dolmen.write.data_file import write_data_files
 from dolmen.write.frames import frame_cast
@@ -218,7 +219,7 @@ def delete_positions(
     with context.reading(manifest.version):
         entry = context.segments.whole(manifest.table(name))
         predicate = parse_where(context, entry, where)
-        found = matching_positions(context.store, context.runtime, context.cache, manifest, name, predicate, bench.read)
+        found = matching_positions(View(context, manifest, name, bench.read), predicate)
     return DeletePositions.of(name, entry.uuid, found, request, tuple(sorted(columns(predicate)))) if found else None
 
 

@@ -15,6 +15,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.predicate import Parameters, Predicate, from_builtins, parse, to_sql, with_parameters
 from dolmen.scan.scan import Scan
+from dolmen.scan.view import View
 from dolmen.segments.live import LiveFiles, tombstones_of
 
 if TYPE_CHECKING:
@@ -42,9 +43,9 @@ class ReadableTable:
         """The version at hand, without asking the store if that can be avoided."""
         return self._snapshot()
 
-    def _pending(self, key: str, offset: int, length: int) -> bytes | None:
-        """A range of an object that is part of this view but not in the store yet; None for others."""
-        return None
+    def _view(self) -> View:
+        """What to read now."""
+        return View(self._context, self._snapshot(), self.name)
 
     def _note_read(self, predicate: Predicate | None) -> None:
         """Called for each read; a transaction remembers what its outcome depends on."""
@@ -106,24 +107,17 @@ class ReadableTable:
             PredicateError: ``where`` can't be read.
             SchemaError: no such column.
         """
-        manifest = self._snapshot()
-        entry = self._context.segments.whole(manifest.table(self.name))
+        view = self._view()
         where = with_parameters(where, parameters)
-        predicate = None if where is None else self._bound(where, entry)
+        predicate = None if where is None else self._bound(where, view.entry())
         self._note_read(predicate)
         return Scan(
-            self._context.store,
-            self._context.runtime,
-            self._context.cache,
-            manifest,
-            self.name,
+            view,
             columns=None if columns is None else arguments.names("columns", columns),
             where=predicate,
             limit=None if limit is None else arguments.number("limit", limit, 0),
             order_by=None if order_by is None else arguments.names("order_by", order_by),
             with_commit_ts=arguments.flag("with_commit_ts", with_commit_ts),
-            pending=self._pending,
-            reading=self._context.reading,
         )
 
     def _bound(self, where: Where, entry: TableEntry) -> Predicate:

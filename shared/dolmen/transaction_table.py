@@ -17,6 +17,7 @@ from dolmen.format.properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.property import check_properties
 from dolmen.predicate import Parameters, Predicate, with_parameters
 from dolmen.reading import ReadableTable, Where
+from dolmen.scan.view import View
 from dolmen.write.row_digest import RowDigest, content_digest
 
 if TYPE_CHECKING:
@@ -36,7 +37,11 @@ class TransactionTable(ReadableTable):
     def _snapshot(self) -> Manifest:
         return self._transaction.manifest
 
-    def _pending(self, key: str, offset: int, length: int) -> bytes | None:
+    def _view(self) -> View:
+        return View(self._context, self._snapshot(), self.name, self._read_upload)
+
+    def _read_upload(self, key: str, offset: int, length: int) -> bytes | None:
+        """A range of an object that the transaction has not uploaded yet; None for others."""
         return self._transaction.bench.read(key, offset, length)
 
     def _note_read(self, predicate: Predicate | None) -> None:

@@ -176,10 +176,10 @@ def test_positions_are_found_without_reading_whole_row_groups() -> None:
     world.scan(cache=cache).explain()
     whole, cut = world.predicate("id >= 30"), world.predicate("id > 30")
     world.store.reset()
-    found = matching_positions(world.store, world.runtime, cache, manifest, "t", whole)
+    found = matching_positions(world.view(manifest, cache=cache), whole)
     assert found == {file.path: BitMap(range(30, 100))}
     assert world.store.gets == 0
-    found = matching_positions(world.store, world.runtime, cache, manifest, "t", cut)
+    found = matching_positions(world.view(manifest, cache=cache), cut)
     assert found == {file.path: BitMap(range(31, 100))}
     assert world.store.gets == 1
     assert world.store.bytes_down < 200
@@ -190,9 +190,7 @@ def test_positions_leave_out_what_is_hidden_already(world: World) -> None:
     table.delete("id IN (10, 11)", mode="positions")
     table.delete("id = 12")
     table.delete("id >= 60 AND id < 70 AND k <> 9")
-    positions = matching_positions(
-        world.store, world.runtime, ObjectCache(), world.manifest, "t", world.predicate("id BETWEEN 5 AND 72")
-    )
+    positions = matching_positions(world.view(), world.predicate("id BETWEEN 5 AND 72"))
     first, second = world.entry().files
     assert positions == {
         first.path: BitMap([*range(5, 10), *range(13, 50)]),

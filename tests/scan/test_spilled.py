@@ -102,8 +102,7 @@ def test_scans_of_a_spilled_table_are_those_of_the_same_table_before() -> None:
                 if text is not None:
                     where = world.predicate(text)
                     old_positions, new_positions = (
-                        matching_positions(world.store, world.runtime, cache, manifest, "t", where)
-                        for manifest in (before, after)
+                        matching_positions(world.view(manifest, cache=cache), where) for manifest in (before, after)
                     )
                     assert new_positions == old_positions, (seed, text)
     assert looked_into > 0

@@ -20,7 +20,6 @@ from dolmen.errors import CorruptionError
 from dolmen.format.manifest import AppliedId
 from dolmen.format.segments import encode
 from dolmen.runtime import Runtime
-from dolmen.scan.scan import Scan
 from dolmen.segments.reader import SegmentReader
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
@@ -209,7 +208,7 @@ def test_a_second_process_fetches_data_alone(tmp_path: Path) -> None:
     def scan() -> tuple[pa.Table, int]:
         world.store.reset()
         own = ObjectCache(disk=cache(tmp_path))
-        fresh = Scan(world.store, world.runtime, own, world.manifest, "t", columns=["id"])
+        fresh = world.scan(["id"], cache=own)
         world.store.reset()
         told = fresh.explain()
         predicted = told.fetch.requests

@@ -19,6 +19,7 @@ from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 from support.many_files import ROWS, SCHEMA, many_files
+from support.tables import view
 
 SEGMENTS, PER_SEGMENT = 20, 50_000
 FILES = SEGMENTS * PER_SEGMENT
@@ -34,8 +35,7 @@ def million() -> tuple[CountingStore, Manifest]:
 def planned(store: CountingStore, manifest: Manifest, text: str, cache: ObjectCache | None = None) -> Plan:
     """The plan of a scan; the store has counted what it took."""
     store.reset()
-    reader = SegmentReader(store, Runtime(threads=1), cache or ObjectCache())
-    return plan(manifest, "t", reader, where=parse(text, SCHEMA, now_us=0))
+    return plan(view(store, Runtime(threads=1), cache or ObjectCache(), manifest), where=parse(text, SCHEMA, now_us=0))
 
 
 def test_a_selective_scan_by_a_clustered_column_fetches_few_segments_once(
@@ -66,7 +66,7 @@ def test_a_count_of_everything_fetches_nothing_and_one_with_a_border_a_segment(
 
     def count(where: str | None) -> int:
         predicate = where and parse(where, SCHEMA, now_us=0)
-        return Scan(store, Runtime(threads=1), ObjectCache(), manifest, "t", where=predicate or None).count()
+        return Scan(view(store, Runtime(threads=1), ObjectCache(), manifest), where=predicate or None).count()
 
     assert count(None) == FILES * ROWS
     assert store.gets == 0
@@ -90,7 +90,7 @@ def test_changes_of_files_are_found_among_a_million(million: tuple[CountingStore
     assert [file.file.uuid for file in found.files] == names[1_000:3_000]
     assert [file.file.live_rows for file in found.files] == [ROWS - 10] * 1_000 + [ROWS] * 1_000
     assert found.pruned == {"filter": FILES - 1_000 - 2_000}
-    scan = Scan(store, Runtime(threads=1), reader.cache, manifest, "t")
+    scan = Scan(view(store, Runtime(threads=1), reader.cache, manifest))
     assert scan.count() == (FILES - 1_000) * ROWS - 1_000 * 10
 
 

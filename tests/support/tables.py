@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from dolmen.commit.head import Head
 from dolmen.commit.statements.rows import Write
+from dolmen.context import Context
 from dolmen.database import Database
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import data_key
@@ -15,6 +17,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.predicate import Predicate, parse
 from dolmen.runtime import Runtime
 from dolmen.scan.scan import Scan
+from dolmen.scan.view import View
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
@@ -63,6 +66,10 @@ class World:
         """The table in the newest version."""
         return self.manifest.table(name)
 
+    def view(self, manifest: Manifest | None = None, name: str = "t", cache: ObjectCache | None = None) -> View:
+        """A table in the newest version, or in another one, with an empty cache unless one is given."""
+        return view(self.store, self.runtime, cache or ObjectCache(), manifest or self.manifest, name)
+
     def predicate(self, text: str, name: str = "t") -> Predicate:
         """A bound predicate."""
         return parse(text, self.entry(name).schema, now_us=0)
@@ -81,11 +88,7 @@ class World:
     ) -> Scan:
         """A scan that begins with an empty cache, unless one is given."""
         return Scan(
-            self.store,
-            self.runtime,
-            cache or ObjectCache(),
-            manifest or self.manifest,
-            name,
+            self.view(manifest, name, cache),
             columns=columns,
             where=None if where is None else self.predicate(where, name),
             limit=limit,
@@ -97,6 +100,11 @@ class World:
         """All rows of the newest version."""
         found: list[dict[str, object]] = self.scan(where=where, name=name).to_arrow().to_pylist()
         return found
+
+
+def view(store: ObjectStore, runtime: Runtime, cache: ObjectCache, manifest: Manifest, name: str = "t") -> View:
+    """A table in a version, to be read through this cache."""
+    return View(Context(store, runtime, Head(store, runtime, cache=cache)), manifest, name)
 
 
 def write_file(store: ObjectStore, name: str, entry: TableEntry, data: pa.Table, group_rows: int) -> DataFile:

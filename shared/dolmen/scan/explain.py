@@ -88,7 +88,7 @@ class Explanation:
 
 def explain(reader: TableReader) -> Explanation:
     """Explains what this (fresh) reader would do."""
-    plan, cache = reader.plan, reader.cache
+    plan, cache = reader.plan, reader.context.cache
     vectors = [file.file.vector for file in plan.files if file.file.vector]
     blobs = requests(t.blob for t in not_inline(plan.tombstones, cache))
     bitmaps = requests(v for v in vectors if cache_key(v) not in cache)

@@ -13,15 +13,15 @@ import pyarrow as pa
 
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.entries import DataFile, Tombstone
-from dolmen.format.manifest import Manifest, Segment, TableEntry
+from dolmen.format.manifest import Segment, TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, Field
 from dolmen.predicate import Predicate, Verdict, columns, judge, to_sql
 from dolmen.scan.display import html, text
+from dolmen.scan.view import View
 from dolmen.segments.judging import known_bounds
 from dolmen.segments.live import LiveFiles, tombstones_of
 from dolmen.segments.mask import always_mask, may_match_mask
 from dolmen.segments.part import Part
-from dolmen.segments.reader import SegmentReader
 from dolmen.segments.tombstones import Suspects, TombstoneJudge
 
 Reason: TypeAlias = Literal["filter", "deleted", "limit"]
@@ -153,9 +153,7 @@ class Plan:
 
 
 def plan(
-    manifest: Manifest,
-    table: str,
-    reader: SegmentReader,
+    view: View,
     *,
     columns: Sequence[str] | None = None,
     where: Predicate | None = None,
@@ -163,10 +161,10 @@ def plan(
     with_commit_ts: bool = False,
     counting: bool = False,
 ) -> Plan:
-    """Plans a scan of one table of a snapshot. Reads at most segments.
+    """Plans a scan of one table in one version. Reads at most segments.
 
     Args:
-        reader: reads what has left the manifest.
+        view: the table, and the version of it.
         columns: names of the result's columns; all by default. None at all is allowed (for counting).
         where: a predicate bound to the table's schema.
         limit: at most so many rows, any.
@@ -178,14 +176,14 @@ def plan(
         InputError: a negative limit.
         CorruptionError: a segment is missing or damaged.
     """
-    reader = reader.tallied()
-    entry = reader.whole(manifest.table(table))
+    reader = view.context.segments.tallied()
+    entry = reader.whole(view.manifest.table(view.table))
     check_limit(limit)
     planner = _Planner(LiveFiles.of(entry, reader), tombstones_of(entry, reader), where, limit, counting)
     planner.run()
     return Plan(
-        table=table,
-        version=manifest.version,
+        table=view.table,
+        version=view.manifest.version,
         entry=entry,
         output=output_fields(entry, columns, with_commit_ts),
         where=where,

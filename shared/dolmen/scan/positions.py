@@ -4,39 +4,22 @@ from __future__ import annotations
 
 from pyroaring import BitMap
 
-from dolmen.format.manifest import Manifest
 from dolmen.format.vectors import from_mask
 from dolmen.predicate import Predicate
-from dolmen.runtime import Runtime
-from dolmen.scan.blobs import Pending
 from dolmen.scan.plan import plan
 from dolmen.scan.read import RowGroupColumns, TableReader
 from dolmen.scan.row_groups import RowGroup
 from dolmen.scan.surviving import surviving
-from dolmen.segments.reader import SegmentReader
-from dolmen.store.base import ObjectStore
-from dolmen.store.cache import ObjectCache
+from dolmen.scan.view import View
 
 
-def matching_positions(
-    store: ObjectStore,
-    runtime: Runtime,
-    cache: ObjectCache,
-    manifest: Manifest,
-    table: str,
-    where: Predicate,
-    pending: Pending | None = None,
-) -> dict[str, BitMap]:
+def matching_positions(view: View, where: Predicate) -> dict[str, BitMap]:
     """The live rows for which a predicate is TRUE, as positions by the path of their file.
 
     Rows that a vector or a tombstone hides already are not among them, so the counts are exact. Reads only the columns
     of the predicate and of tombstones, and nothing of row groups that statistics prove whole.
-
-    Args:
-        pending: reads objects that a transaction has not uploaded yet.
     """
-    segments = SegmentReader(store, runtime, cache)
-    reader = TableReader(store, runtime, cache, plan(manifest, table, segments, columns=(), where=where), pending)
+    reader = TableReader(view.context, plan(view, columns=(), where=where), view.pending)
     found: dict[str, BitMap] = {}
     for path, positions in reader.read(_positions, reader.groups(), frozenset()):
         if positions:

@@ -15,10 +15,10 @@ from typing import TypeVar
 import pyarrow as pa
 from pyroaring import BitMap
 
+from dolmen.context import Context
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format import vectors
 from dolmen.format.entries import DataFile, Vector
-from dolmen.runtime import Runtime
 from dolmen.scan.blobs import BlobReader, Pending, cache_key, place
 from dolmen.scan.deletes import Deletes, load_deletes
 from dolmen.scan.footers import Opened, open_file
@@ -26,8 +26,6 @@ from dolmen.scan.plan import FilePlan, Plan
 from dolmen.scan.ranges import MERGED_BYTES, Range, coalesce
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
 from dolmen.scan.sources import Source
-from dolmen.store.base import ObjectStore
-from dolmen.store.cache import ObjectCache
 
 R = TypeVar("R")
 
@@ -78,13 +76,12 @@ class TableReader:
     """Runs a plan. Each is used once.
 
     Args:
+        context: the database's store, runtime and cache.
         pending: reads objects that a transaction has not uploaded yet.
         cautious: open no file before its row groups are asked for; for scans that may stop early.
     """
 
-    store: ObjectStore
-    runtime: Runtime
-    cache: ObjectCache
+    context: Context
     plan: Plan
     pending: Pending | None = None
     cautious: bool = False
@@ -92,7 +89,7 @@ class TableReader:
     """Row groups in all files opened so far."""
 
     def __post_init__(self) -> None:
-        self._blobs = BlobReader(self.store, self.runtime, self.pending, self.cache)
+        self._blobs = BlobReader(self.context.store, self.context.runtime, self.pending, self.context.cache)
 
     def open_files(self, files: Sequence[FilePlan]) -> Iterator[OpenFile]:
         """Fetches footers and vectors."""
@@ -100,14 +97,14 @@ class TableReader:
             bitmaps = self.vectors(some)
 
             def opened(plan: FilePlan, bitmaps: dict[str, BitMap] = bitmaps) -> OpenFile:
-                found = open_file(self.store, self.cache, plan.file, self.plan.table)
+                found = open_file(self.context.store, self.context.cache, plan.file, self.plan.table)
                 return OpenFile(plan, found.footer, bitmaps.get(plan.file.path), self._source(plan.file, found))
 
-            yield from self.runtime.map(opened, some, ahead=1 if self.cautious else None)
+            yield from self.context.runtime.map(opened, some, ahead=1 if self.cautious else None)
 
     def deletes(self) -> Deletes:
         """Fetches the tombstones that some file has to be checked against."""
-        return load_deletes(self.plan.tombstones, self.plan.entry.schema, self._blobs, self.cache)
+        return load_deletes(self.plan.tombstones, self.plan.entry.schema, self._blobs, self.context.cache)
 
     def groups(self) -> Iterator[RowGroup]:
         """Row groups that may have rows, in file order."""
@@ -129,13 +126,13 @@ class TableReader:
             group, source = item
             return work(group, RowGroupColumns(group, source, self.plan.table))
 
-        yield from self.runtime.compute(run, self._sources(groups, ids))
+        yield from self.context.runtime.compute(run, self._sources(groups, ids))
 
     def _source(self, file: DataFile, found: Opened) -> Source | None:
         """Where the file's bytes are if no more have to be fetched."""
         if found.body is not None:
             return Source.fetched([(0, found.body)], file.size, found.footer)
-        path = self.store.local_path(file.path)
+        path = self.context.store.local_path(file.path)
         return None if path is None else Source.local(path, found.footer)
 
     def vectors(self, files: Sequence[FilePlan]) -> dict[str, BitMap]:
@@ -145,7 +142,7 @@ class TableReader:
         for plan in files:
             vector = plan.file.vector
             if vector is not None:
-                bitmap = self.cache.get(cache_key(vector))
+                bitmap = self.context.cache.get(cache_key(vector))
                 if bitmap is None:
                     wanted.append((plan.file, vector))
                 else:
@@ -153,7 +150,7 @@ class TableReader:
         bodies = self._blobs.read(vector for _, vector in wanted)
         for file, vector in wanted:
             bitmap = vectors.decode(bodies[place(vector)], vector, file.rows)
-            self.cache.put(cache_key(vector), bitmap, vector.length)
+            self.context.cache.put(cache_key(vector), bitmap, vector.length)
             found[file.path] = bitmap
         return found
 
@@ -170,7 +167,7 @@ class TableReader:
         """Batches with the (offset, bytes) that were asked for; requests of several batches are under way at once."""
         parts: list[tuple[int, bytes]] = []
         requests = ((batch, wanted) for batch in some for wanted in batch.requests)
-        for batch, part in self.runtime.map(self._fetch, requests):
+        for batch, part in self.context.runtime.map(self._fetch, requests):
             parts.append(part)
             if len(parts) == len(batch.requests):
                 yield batch, parts
@@ -180,7 +177,7 @@ class TableReader:
         batch, wanted = item
         file = batch.groups[0].file.file
         try:
-            body = self.store.get(file.path, wanted).body
+            body = self.context.store.get(file.path, wanted).body
         except ObjectNotFoundError as error:
             raise missing(file, self.plan.table) from error
         if len(body) != wanted.length:

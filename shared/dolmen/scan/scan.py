@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from dolmen.errors import InputError
-from dolmen.format.manifest import Manifest
 from dolmen.format.schema import COMMIT_TS
 from dolmen.predicate import Predicate, bind
-from dolmen.runtime import Runtime, shared_runtime
 from dolmen.scan import plan as planning
-from dolmen.scan.blobs import Pending
 from dolmen.scan.count import count_rows
 from dolmen.scan.explain import Explanation, explain
 from dolmen.scan.frames import to_pandas, to_polars
@@ -25,19 +22,12 @@ from dolmen.scan.plan import Plan
 from dolmen.scan.read import RowGroupColumns, TableReader
 from dolmen.scan.row_groups import RowGroup
 from dolmen.scan.surviving import column_of, surviving, to_arrow
-from dolmen.segments.reader import SegmentReader
-from dolmen.store.base import ObjectStore
-from dolmen.store.cache import ObjectCache
-from dolmen.store.url import open_store, portable_url
+from dolmen.scan.view import View
 
 if TYPE_CHECKING:
     import duckdb
     import pandas as pd
     import polars as pl
-
-
-def _without_guard(version: int) -> AbstractContextManager[None]:
-    return nullcontext()
 
 
 class Scan:
@@ -46,14 +36,12 @@ class Scan:
     Rows come in the order of the files, in any number of batches; ``limit`` takes any rows and then stops reading.
 
     Args:
-        manifest: the snapshot.
+        view: the table, and the version of it.
         columns: names of the result's columns, in order; all by default.
         where: only rows for which this is TRUE.
         limit: at most so many rows.
         order_by: columns to sort by, descending with a leading ``-``; NULLs and NaN come last. Sorts in memory.
         with_commit_ts: adds the column ``_commit_ts``: when each row was committed.
-        pending: reads objects that a transaction has not uploaded yet.
-        reading: around all that reads the objects of a version: tells what has expired from what is damaged.
 
     Raises:
         TableNotFoundError, SchemaError, InputError: the arguments don't fit the table.
@@ -61,28 +49,19 @@ class Scan:
 
     def __init__(
         self,
-        store: ObjectStore,
-        runtime: Runtime,
-        cache: ObjectCache,
-        manifest: Manifest,
-        table: str,
+        view: View,
         *,
         columns: Sequence[str] | None = None,
         where: Predicate | None = None,
         limit: int | None = None,
         order_by: str | Sequence[str] | None = None,
         with_commit_ts: bool = False,
-        pending: Pending | None = None,
-        reading: Callable[[int], AbstractContextManager[None]] = _without_guard,
     ) -> None:
-        self._reading = reading
-        self._store, self._runtime, self._cache, self._pending = store, runtime, cache, pending
         if columns is not None and not columns:
             raise InputError("columns=[]: name at least one, or use count()")
-        self._manifest, self._table, self._columns, self._where = manifest, table, columns, where
+        self._view, self._columns, self._where = view, columns, where
         self._with_commit_ts = with_commit_ts
-        self._segments = SegmentReader(store, runtime, cache)
-        entry = self._segments.whole(manifest.table(table))
+        entry = view.entry()
         self._order_by = order_by
         self._order = _order([order_by] if isinstance(order_by, str) else order_by or ())
         order = [entry.schema.field(name) for name, _ in self._order]
@@ -97,24 +76,14 @@ class Scan:
         self._paths: frozenset[str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What other processes need to do the same scan: they open its store by its URL."""
-        url = portable_url(self._store)
-        own = ("_store", "_runtime", "_cache", "_segments", "_planned")
-        return {"url": url, **{name: value for name, value in self.__dict__.items() if name not in own}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        url = state.pop("url")
-        self.__dict__.update(state)
-        self._runtime = shared_runtime()
-        self._store, self._cache = open_store(url, self._runtime), ObjectCache()
-        self._segments = SegmentReader(self._store, self._runtime, self._cache)
-        self._planned = None
+        """What other processes need to do the same scan: they open its store by its URL, and plan it themselves."""
+        return {**self.__dict__, "_planned": None}
 
     @property
     def plan(self) -> Plan:
         """What the scan reads, made when it is first asked for; fetches segments, and nothing else."""
         if self._planned is None:  # not a cached_property: up to Python 3.11 all of a class wait for one that fetches
-            with self._reading(self._manifest.version):
+            with self._view.reading():
                 found = self._plan()
             if self._paths is not None:
                 found = replace(found, files=tuple(file for file in found.files if file.file.path in self._paths))
@@ -123,9 +92,7 @@ class Scan:
 
     def _plan(self, *, counting: bool = False) -> Plan:
         return planning.plan(
-            self._manifest,
-            self._table,
-            self._segments,
+            self._view,
             columns=self._columns,
             where=self._where,
             limit=None if self._order else self._limit,
@@ -170,7 +137,7 @@ class Scan:
         connection = connection or duckdb.default_connection()
         if self.is_limited:
             return connection.from_arrow(self)
-        return connection.from_arrow(ScanDataset(self._table, self.schema, self._stored_schema, self.only))
+        return connection.from_arrow(ScanDataset(self._view.table, self.schema, self._stored_schema, self.only))
 
     def to_polars_lazy(self) -> pl.LazyFrame:
         """A lazy frame of Polars that scans when it is collected.
@@ -188,13 +155,13 @@ class Scan:
 
     def count(self) -> int:
         """How many rows ``to_arrow`` would have, from metadata alone where that is exact."""
-        with self._reading(self._manifest.version):
+        with self._view.reading():
             rows = count_rows(self._reader(self.plan if self._paths is not None else self._plan(counting=True)))
         return rows if self._limit is None else min(rows, self._limit)
 
     def explain(self) -> Explanation:
         """What the scan reads and what it can skip. Fetches footers and tombstones to tell it to the byte."""
-        with self._reading(self._manifest.version):
+        with self._view.reading():
             return explain(self._reader(self.plan))
 
     def of_files(self, paths: Collection[str]) -> Scan:
@@ -237,32 +204,21 @@ class Scan:
             "order_by": self._order_by,
             "with_commit_ts": self._with_commit_ts,
         }
-        return Scan(
-            self._store,
-            self._runtime,
-            self._cache,
-            self._manifest,
-            self._table,
-            **{**arguments, **changes},
-            pending=self._pending,
-            reading=self._reading,
-        )
+        return Scan(self._view, **{**arguments, **changes})
 
     def guarded(self) -> AbstractContextManager[None]:
         """To be around what reads with ``reader``: tells what has expired from what is damaged."""
-        return self._reading(self._manifest.version)
+        return self._view.reading()
 
     def reader(self) -> TableReader:
         """What reads the plan's files, vectors and tombstones."""
         return self._reader(self.plan)
 
     def _reader(self, plan: Plan) -> TableReader:
-        return TableReader(
-            self._store, self._runtime, self._cache, plan, self._pending, cautious=plan.limit is not None
-        )
+        return TableReader(self._view.context, plan, self._view.pending, cautious=plan.limit is not None)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        with self._reading(self._manifest.version):
+        with self._view.reading():
             yield from self._unguarded()
 
     def _unguarded(self) -> Iterator[pa.RecordBatch]:

@@ -79,4 +79,4 @@ def table_reader(
 ) -> TableReader:
     """Reads files of a table: which ones, and what of them, its user says step by step."""
     plan = Plan(name, manifest.version, entry, output, None, None, (), {})
-    return TableReader(context.store, context.runtime, context.cache, plan)
+    return TableReader(context, plan)
