@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,3 +30,25 @@ def test_the_command_starts_without_pandas() -> None:
     source = "import sys, dolmen.cli; print('pandas' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"
+
+
+def test_what_pages_and_programs_inside_tests_import_is_there() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("tests/**/*.py")]
+    pattern = re.compile(r"^ *from (dolmen[\w.]*) import (\w+(?: as \w+)?(?:, \w+(?: as \w+)?)*)$", re.MULTILINE)
+    missing = set()
+    for page in pages:
+        for module, names in pattern.findall(page.read_text()):
+            for name in names.split(", "):
+                if not _is_there(module, name.partition(" as ")[0]):
+                    missing.add(f"{page.relative_to(ROOT)}: from {module} import {name}")
+    assert not missing
+
+
+def _is_there(module: str, name: str) -> bool:
+    try:
+        if hasattr(import_module(module), name):
+            return True
+        import_module(f"{module}.{name}")
+    except ModuleNotFoundError:
+        return False
+    return True
