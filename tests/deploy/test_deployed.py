@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
-from support.deployed import ARCHITECTURE, Stack, cloud, delete_stack, deploy, package, wait
+from support.deployed import ARCHITECTURE, Stack, cloud, delete_stack, deploy, package, run_smoke_test, wait
 from support.event_builders import notification, s3_record
+from support.ministack import boto3_client
 
 HEAD = "id,user_id,kind\n"
 PARAMETERS = {
@@ -215,3 +217,19 @@ def test_a_new_stack_takes_over_the_buckets_that_an_old_one_left(endpoint: str, 
     new.expect([1, 2])
     new.drop("events/late.csv", f"{HEAD}3,3,c\n")
     new.expect([1, 2, 3])
+
+
+def test_the_smoke_test_passes_and_leaves_nothing_behind(endpoint: str, tmp_path: Path) -> None:
+    """scripts/aws_smoke.py, which the workflow of that name runs in a user's account."""
+    stack = "dolmen-smoke-1"
+    done = run_smoke_test(endpoint, stack, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the smoke test passed" in done.stdout
+    buckets = boto3_client("s3", endpoint).list_buckets()["Buckets"]
+    assert [bucket["Name"] for bucket in buckets if bucket["Name"].startswith(stack)] == []
+    with pytest.raises(ClientError, match="does not exist"):
+        boto3_client("cloudformation", endpoint).describe_stacks(StackName=stack)
+    again = run_smoke_test(endpoint, stack, tmp_path, "--tear-down")
+    assert again.returncode == 0, again.stderr
+    refused = run_smoke_test(endpoint, "production", tmp_path, "--tear-down")
+    assert refused.returncode == 2

@@ -65,6 +65,18 @@ def deploy(endpoint: str, packaged: Path, stack: str, parameters: Mapping[str, s
     return Stack(endpoint, dict(parameters), outputs)
 
 
+def run_smoke_test(endpoint: str, stack: str, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs scripts/aws_smoke.py on what `sam build` made."""
+    command = [sys.executable, str(ROOT / "scripts" / "aws_smoke.py"), "--stack", stack]
+    return subprocess.run(
+        [*command, "--template", _built_template(), "--architecture", ARCHITECTURE, *arguments],
+        env={**os.environ, **endpoint_environment(endpoint), "__SAM_CLI_APP_DIR": str(directory)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def delete_stack(endpoint: str, stack: str) -> None:
     """Deletes what was deployed, and waits for its end. Buckets stay."""
     client = boto3_client("cloudformation", endpoint)
