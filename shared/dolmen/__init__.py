@@ -1,6 +1,8 @@
 """dolmen: columnar tables on S3 with constant-time deletes. No server, no catalog, no lock service.
 
-``open`` a database by URL; the rest is methods of ``Database`` and ``Table``. Errors are in ``dolmen.errors``.
+``open`` a database by URL; everything else is a method of ``Database`` or ``Table``. Errors are in ``dolmen.errors``.
+This module imports what users hold, and nothing that needs an extra.
+Begin with ``dolmen.database`` and ``dolmen.table``, then read ``dolmen.transaction``. ARCHITECTURE.md has the map.
 """
 
 from dolmen.database import Database, open, verify

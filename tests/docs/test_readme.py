@@ -1,4 +1,4 @@
-"""Every command of the README is run here, as it stands there."""
+"""Every command of the README, of docs/tour.md and of docs/pipeline.md is run here, as it stands there."""
 
 from __future__ import annotations
 
@@ -17,11 +17,17 @@ from support.ministack import boto3_client, endpoint_environment
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
+PAGES += [ROOT / "docs" / name for name in ("tour.md", "pipeline.md")]
+TOURS = {"quick": "README.md", "python": "docs/tour.md", "shell": "docs/tour.md"}
+TOURS |= {"declared": "docs/pipeline.md", "queues": "docs/pipeline.md"}
+"""The page that each tour is on."""
 
 
 def block(name: str) -> str:
-    found = re.search(rf"<!-- tour: {name} -->\n```\w+\n(.*?)```", README, re.DOTALL)
-    assert found, f"the README has no tour in {name}"
+    page = (ROOT / TOURS[name]).read_text()
+    found = re.search(rf"<!-- tour: {name} -->\n```\w+\n(.*?)```", page, re.DOTALL)
+    assert found, f"{TOURS[name]} has no tour in {name}"
     return found[1]
 
 
@@ -40,14 +46,26 @@ def run(command: list[str], directory: Path) -> str:
     return done.stdout
 
 
-def test_the_python_tour_prints_what_it_says(tmp_path: Path) -> None:
-    source = block("python")
-    output = run([sys.executable, "-c", source], tmp_path)
+def run_python(name: str, directory: Path) -> tuple[str, list[str]]:
+    """What a tour prints, and the numbers that its comments promise; fails unless it prints these, in their order."""
+    source = block(name)
+    output = run([sys.executable, "-c", source], directory)
     promised = re.findall(r"print\(.*\)\s+# (\d+)$", source, re.MULTILINE)
-    assert len(promised) >= 3
     printed = iter(output.splitlines())
     for value in promised:
         assert value in printed, f"{value} is not printed, or not in that order:\n{output}"
+    return output, promised
+
+
+def test_the_first_example_prints_what_it_says(tmp_path: Path) -> None:
+    output, promised = run_python("quick", tmp_path)
+    assert promised == ["1", "2"]
+    assert "4.0" in output
+
+
+def test_the_python_tour_prints_what_it_says(tmp_path: Path) -> None:
+    output, promised = run_python("python", tmp_path)
+    assert len(promised) >= 3
     assert "Ada" in output
     assert "Grace" not in output
 
@@ -89,12 +107,40 @@ def test_the_tour_of_queues_runs(ministack: str, tmp_path: Path, monkeypatch: py
     assert json.loads(bodies[1]) == {"table": "events", "where": "user_id = 42", "request_id": "erasure-17"}
 
 
-def test_the_make_targets_exist() -> None:
+def test_every_tour_of_a_page_is_run() -> None:
+    marked = {name: str(page.relative_to(ROOT)) for page in PAGES for name in marks(page)}
+    assert marked == TOURS
+
+
+def marks(page: Path) -> list[str]:
+    return re.findall(r"<!-- tour: (.*?) -->", page.read_text())
+
+
+def test_the_readme_is_short_and_begins_with_an_example() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= 150
+    assert lines.index("<!-- tour: quick -->") < 15
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_make_targets_exist(page: Path) -> None:
     targets = (ROOT / "Makefile").read_text()
-    for command in re.findall(r"make ([a-z-]+)", README):
-        assert re.search(rf"^{command}:", targets, re.MULTILINE), f"make {command} is in the README only"
+    for command in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE):
+        assert re.search(rf"^{command}:", targets, re.MULTILINE), f"there is no make {command}"
 
 
-def test_linked_pages_exist() -> None:
-    for link in re.findall(r"\]\((?!http)([^)#]+)\)", README):
-        assert (ROOT / link).exists(), link
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_linked_pages_exist(page: Path) -> None:
+    for link in re.findall(r"\]\((?!http)([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / link).exists(), link
+
+
+def test_every_page_of_the_docs_is_linked_from_another() -> None:
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    linked = {
+        (page.parent / link).resolve()
+        for page in {*PAGES, *pages}
+        for link in re.findall(r"\]\((?!http)([^)#]+)", page.read_text())
+        if (page.parent / link).resolve() != page
+    }
+    assert [page.name for page in pages if page not in linked] == []

@@ -1,4 +1,4 @@
-"""The README's tour on Spark runs, does what it says, and tells plainly that it needs Java."""
+"""The tour of docs/spark.md runs, does what it says, and tells plainly that it needs Java."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from support.spark import require_java
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+PAGE = (ROOT / "docs" / "spark.md").read_text()
 EXAMPLE = ROOT / "examples" / "spark.py"
 
 BEFORE = [("EWR", 108, 108), ("LGA", 35, 32)]
@@ -23,8 +23,8 @@ MERGED = [("EWR", 6, 6), ("LGA", 27, 27)]
 
 
 def block(name: str) -> str:
-    found = re.search(rf"<!-- tour: {name} -->\n```\w+\n(.*?)```", README, re.DOTALL)
-    assert found, f"the README has no tour: {name}"
+    found = re.search(rf"<!-- tour: {name} -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+    assert found, f"docs/spark.md has no tour: {name}"
     return found[1]
 
 
@@ -48,7 +48,7 @@ def test_the_tour_on_spark_loads_forgets_merges_and_looks_back(tmp_path: Path) -
     assert found == [*BEFORE, *FORGOTTEN, *MERGED, *BEFORE]
 
 
-def test_the_steps_that_the_readme_shows_are_those_of_the_example() -> None:
+def test_the_steps_that_the_page_shows_are_those_of_the_example() -> None:
     run = {line.partition("  #")[0].strip() for line in EXAMPLE.read_text().splitlines()}
     shown = [line.partition("  #")[0].strip() for line in block("spark steps").splitlines()]
     assert len(shown) >= 5

@@ -1,1 +1,6 @@
-"""Checks that a store does what dolmen relies on: its own stores in the tests, yours by ``dolmen check-store``."""
+"""Checks that a store does what dolmen relies on.
+
+The tests check dolmen's own stores with it; ``dolmen check-store`` checks yours.
+It imports everything but ``dolmen.cli`` and ``dolmen.spark``.
+Begin with ``dolmen.check_store.contract`` (the promises), then ``dolmen.check_store.run``.
+"""

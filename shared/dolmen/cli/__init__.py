@@ -1,4 +1,9 @@
-"""The ``dolmen`` command."""
+"""The ``dolmen`` command: parses arguments, calls the package, prints tables or JSON, and sets the exit code.
+
+It imports everything but ``dolmen.spark``; typer and rich are used nowhere else. Each module adds its commands to
+``dolmen.cli.options.app`` when it is imported here.
+Begin with ``dolmen.cli.app``; ``dolmen.cli.exit_codes`` maps errors to exit codes.
+"""
 
 import dolmen.cli.apply
 import dolmen.cli.backfill

@@ -1,1 +1,6 @@
-"""What the Lambda functions share: settings from the environment, and what becomes of messages."""
+"""What the four Lambda handlers share: settings from the environment, and the way of unacknowledged messages.
+
+The handlers themselves are in ``functions/`` at the top of the repository; the package does not import them.
+It imports ``dolmen.handover``, ``dolmen.ingest`` and what lies below those, but nothing of Lambda.
+Begin with ``dolmen.functions.deliveries``; ``dolmen.functions.settings`` reads the variables.
+"""

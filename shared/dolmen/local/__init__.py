@@ -1,4 +1,8 @@
-"""The whole system on one machine: a landing directory and a queue directory instead of S3 and SQS."""
+"""Runs the whole pipeline on one machine: a landing directory and a queue directory instead of S3 and SQS.
+
+It loads the Lambda handlers by path and calls them with the events that AWS would send.
+It imports ``dolmen.functions`` and what lies below that. Begin with ``dolmen.local.pipeline``.
+"""
 
 from dolmen.local.layout import LocalLayout
 from dolmen.local.pipeline import LocalEvent, run_local

@@ -1,6 +1,12 @@
-"""Background work: what keeps a database fast, small and whole while everybody goes on using it."""
+"""Background work: keeps a database fast, small and whole while everybody goes on using it.
+
+One round expires, resolves, compacts and merges; collection deletes objects, verification checks them.
+It imports ``dolmen.context``, ``dolmen.transaction``, ``dolmen.commit``, ``dolmen.scan``, ``dolmen.write`` and what
+lies below those, but not ``dolmen.database``.
+Begin with ``dolmen.maintenance.run``; docs/maintenance.md explains the jobs.
+"""
 
 
 def never() -> bool:
-    """The deadline of those who have all the time in the world."""
+    """A deadline that never comes."""
     return False

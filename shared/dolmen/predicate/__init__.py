@@ -1,4 +1,8 @@
-"""Conditions on rows: parsed, bound to columns, stored, evaluated, and judged by statistics.
+"""Conditions on rows: parses them, binds them to columns, stores, evaluates and shows them, and prunes by statistics.
+
+It imports ``dolmen.format`` and what lies below that, but not ``dolmen.store``.
+Begin with ``dolmen.predicate.ast``, then ``dolmen.predicate.parse``, ``dolmen.predicate.bind`` and
+``dolmen.predicate.evaluate``.
 
 What a predicate means, on every engine:
 

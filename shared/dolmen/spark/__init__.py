@@ -1,4 +1,9 @@
-"""dolmen and Spark: tables read as DataFrames, DataFrames written into tables."""
+"""dolmen on Spark: reads tables as DataFrames, writes DataFrames into tables, and runs large jobs.
+
+It imports everything but ``dolmen.cli`` and ``dolmen.check_store``; in the package only a table's ``to_spark`` imports
+it, when it is called.
+Begin with ``dolmen.spark.read.frame``, then ``dolmen.spark.write.frame``. docs/spark.md shows how to use it.
+"""
 
 from __future__ import annotations
 

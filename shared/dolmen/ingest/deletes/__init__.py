@@ -1,1 +1,5 @@
-"""Delete requests: messages become tombstones, and their outcomes can be asked for."""
+"""Delete requests become tombstones, and a sender can ask what became of each request.
+
+It imports what ``dolmen.ingest`` may import.
+Begin with ``dolmen.ingest.deletes.requests`` (the messages), then ``dolmen.ingest.deletes.apply``.
+"""

@@ -1,1 +1,5 @@
-"""Dropped files become rows, each exactly once."""
+"""Dropped files become rows, each file exactly once.
+
+It imports what ``dolmen.ingest`` may import, and ``dolmen.ingest.formats`` to read the files.
+Begin with ``dolmen.ingest.drops.ingest``, then ``dolmen.ingest.drops.ingestion`` (one file).
+"""

@@ -1,1 +1,5 @@
-"""Files and rows that cannot be read: kept aside with a report, listed, and tried again."""
+"""Keeps files and rows that cannot be read, with a report; lists them, and tries them again.
+
+It imports what ``dolmen.ingest`` may import.
+Begin with ``dolmen.ingest.rejects.report``, then ``dolmen.ingest.rejects.quarantine`` (single rows).
+"""

@@ -1,1 +1,6 @@
-"""Compaction: rewrites files that make scans slow."""
+"""Compaction: rewrites files that make scans slow: small ones, and ones with many deleted rows.
+
+The plan, the rewriting and the queue of groups also serve ``dolmen.spark.compact``.
+It imports what ``dolmen.maintenance`` may import, and ``dolmen.maintenance.resolve``.
+Begin with ``dolmen.maintenance.compact.compaction``, then ``dolmen.maintenance.compact.plan``.
+"""

@@ -1,1 +1,4 @@
-"""Merges on Spark."""
+"""MERGE: joins a DataFrame with a table, and updates, deletes and inserts rows in one commit.
+
+It imports what ``dolmen.spark`` may import. Begin with ``dolmen.spark.merge.merge``, then ``dolmen.spark.merge.plan``.
+"""

@@ -1,1 +1,4 @@
-"""Reads a table as a DataFrame."""
+"""Reads a table as a DataFrame: with Spark's own Parquet reader where it can, with dolmen where it cannot.
+
+It imports what ``dolmen.spark`` may import. Begin with ``dolmen.spark.read.frame``, then ``dolmen.spark.read.native``.
+"""

@@ -1,1 +1,5 @@
-"""The data source ``format("dolmen")`` for batch reads and writes."""
+"""The data source ``format("dolmen")``: tables for Spark's own readers, writers and SQL.
+
+It imports what ``dolmen.spark`` may import; ``pyspark_dolmen`` lets Spark find it.
+Begin with ``dolmen.spark.source.source``, then ``dolmen.spark.source.read`` and ``dolmen.spark.source.write``.
+"""

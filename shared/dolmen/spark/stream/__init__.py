@@ -1,1 +1,5 @@
-"""Structured Streaming from and into tables."""
+"""Structured Streaming: reads a table version by version, and writes each micro-batch once.
+
+It imports what ``dolmen.spark`` may import.
+Begin with ``dolmen.spark.stream.read``; ``dolmen.spark.stream.offsets`` says where a query stands.
+"""

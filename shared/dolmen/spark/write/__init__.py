@@ -1,1 +1,4 @@
-"""Writes a DataFrame into a table."""
+"""Writes a DataFrame into a table: tasks write data files, and the driver makes one commit of them.
+
+It imports what ``dolmen.spark`` may import. Begin with ``dolmen.spark.write.frame``, then ``dolmen.spark.write.keys``.
+"""

@@ -1,1 +1,6 @@
-"""Files that know their columns' types: Parquet and Arrow."""
+"""Reads files that know their columns' types: Parquet and Arrow.
+
+It imports what ``dolmen.ingest.formats`` may import.
+Begin with ``dolmen.ingest.formats.columnar.typed``, which Avro uses too, then
+``dolmen.ingest.formats.columnar.parquet``.
+"""

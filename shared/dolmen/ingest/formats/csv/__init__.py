@@ -1,1 +1,5 @@
-"""Delimited text: CSV and TSV."""
+"""Reads delimited text: CSV and TSV.
+
+It imports what ``dolmen.ingest.formats`` may import; ``dolmen.ingest.formats.text`` reads the cells.
+Begin with ``dolmen.ingest.formats.csv.delimited``.
+"""
