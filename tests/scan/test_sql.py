@@ -231,6 +231,7 @@ def test_only_needed_columns_and_row_groups_are_fetched(world: World) -> None:
     assert world.store.gets <= 3  # two of three files of events are pruned
 
 
+@pytest.mark.timeout(7_200 if QUERIES > 1_000 else 600)
 def test_random_queries_give_the_rows_that_duckdb_gives_of_its_own_tables() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     seen = _compared(random.Random(FIXED_SEED), QUERIES // 2)
