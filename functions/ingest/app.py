@@ -31,7 +31,8 @@ from dolmen.ingest.announcements import Drop, Message, read_drops, read_messages
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.drops.outcomes import DropOutcome
 from dolmen.ingest.landing import Landing
-from dolmen.ingest.queues import Queue, open_queue
+from dolmen.ingest.queues.base import Queue
+from dolmen.ingest.queues.url import open_queue
 from dolmen.ingest.redaction import facts_for_log
 from dolmen.results import Commit
 from dolmen.store.url import open_store

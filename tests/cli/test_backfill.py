@@ -24,7 +24,7 @@ from dolmen.ingest.drops import backfill
 from dolmen.ingest.drops.backfill import MAX_MESSAGE_BYTES, DropSource, announce
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.landing import Landing
-from dolmen.ingest.queues import DirectoryQueue
+from dolmen.ingest.queues.directory import DirectoryQueue
 from dolmen.runtime import shared_runtime
 from support.local_once import local_once
 from support.ministack import boto3_client, endpoint_environment

@@ -18,7 +18,8 @@ from dolmen.errors import StoreUnavailableError
 from dolmen.ingest.deletes.apply import apply_deletes
 from dolmen.ingest.deletes.requests import parse_request
 from dolmen.ingest.deletes.tracking import compose
-from dolmen.ingest.queues import MAX_SQS_BYTES, DirectoryQueue
+from dolmen.ingest.queues.directory import DirectoryQueue
+from dolmen.ingest.queues.sqs import MAX_SQS_BYTES
 from dolmen.runtime import Runtime
 from support.local_once import local_once
 from support.ministack import boto3_client, endpoint_environment

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from dolmen.errors import InputError, LimitError, NotFoundError, StoreUnavailableError
-from dolmen.ingest.queues import MAX_SQS_BYTES, DirectoryQueue, QueueDepth, SqsQueue, open_queue
-from dolmen.local.letters import QueueDirectory
+from dolmen.ingest.queues.base import QueueDepth
+from dolmen.ingest.queues.directory import DirectoryQueue
+from dolmen.ingest.queues.sqs import MAX_SQS_BYTES, SqsQueue
+from dolmen.ingest.queues.url import open_queue
 from dolmen.runtime import Runtime
 from support.ministack import boto3_client, endpoint_environment
 
@@ -128,7 +130,7 @@ def test_region_and_endpoint_are_those_of_the_url(
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     queue = open_queue(url)
     assert isinstance(queue, SqsQueue)
-    assert (queue._client.meta.region_name, queue._client.meta.endpoint_url) == (region, endpoint)
+    assert (queue._service.client.meta.region_name, queue._service.client.meta.endpoint_url) == (region, endpoint)
 
 
 @pytest.mark.parametrize(
@@ -149,18 +151,18 @@ def test_a_directory_takes_messages_that_the_local_pipeline_delivers_in_order(tm
     root = tmp_path / "queue"
     with pytest.raises(NotFoundError, match="dolmen local"):
         open_queue(str(root))
-    pipeline = QueueDirectory(_made(root))
+    pipeline = DirectoryQueue(_made(root), Runtime())
     queue = open_queue(root.as_uri())
     bodies = [json.dumps({"n": n}) for n in range(12)]
     queue.send(bodies[:7])
     queue.send(bodies[7:])
     assert queue.depth() == QueueDepth(12, 0, 0, str(tmp_path / "dead-letters"))
-    assert list(pipeline.poll()) == [], "only a file that was there before has come to rest"
-    letters = list(pipeline.poll())
+    assert list(pipeline.receive()) == [], "only a file that was there before has come to rest"
+    letters = list(pipeline.receive())
     assert [letter.body for letter in letters] == bodies
     assert queue.depth().under_way == 12
     for letter in letters[1:]:
-        pipeline.done(letter)
+        pipeline.acknowledge(letter)
     assert (queue.depth().waiting, queue.depth().under_way) == (0, 1)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dolmen.local.letters import LandingDirectory, QueueDirectory
+from dolmen.ingest.queues.directory import DirectoryQueue
+from dolmen.local.landing_directory import LandingDirectory
 from dolmen.runtime import Runtime
 
 
@@ -20,8 +21,8 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def names(directory: LandingDirectory | QueueDirectory) -> list[str]:
-    return [letter.name for letter in directory.poll()]
+def names(directory: LandingDirectory | DirectoryQueue) -> list[str]:
+    return [letter.name for letter in directory.receive()]
 
 
 def test_a_file_that_is_still_being_written_waits_until_two_looks_find_it_the_same(tmp_path: Path) -> None:
@@ -42,11 +43,11 @@ def test_a_file_that_changes_later_is_another_drop(tmp_path: Path) -> None:
     directory, file = landing(tmp_path), tmp_path / "landing" / "events" / "a.csv"
     write(file, "id\n1\n")
     names(directory)
-    [first] = directory.poll()
-    directory.done(first)
+    [first] = directory.receive()
+    directory.acknowledge(first)
     write(file, "id\n2\n")
     names(directory)
-    [second] = directory.poll()
+    [second] = directory.receive()
     assert first.id != second.id
     assert first.body != second.body
 
@@ -88,13 +89,13 @@ def test_what_was_done_is_remembered_over_a_restart_and_what_was_not_comes_again
     for name in "ab":
         write(tmp_path / "landing" / "events" / f"{name}.csv", f"id\n{name}\n")
     names(directory)
-    a, b = directory.poll()
-    directory.done(a)
+    a, b = directory.receive()
+    directory.acknowledge(a)
     with (tmp_path / "state" / "landing.jsonl").open("a") as log:
         log.write('["events/b.csv", 1')  # a crash in the middle of a line
     restarted = landing(tmp_path)
     names(restarted)
-    [again] = restarted.poll()
+    [again] = restarted.receive()
     assert (again.name, again.id, again.body) == (b.name, b.id, b.body)
 
 
@@ -102,8 +103,8 @@ def test_the_memory_forgets_files_that_are_gone(tmp_path: Path) -> None:
     directory, file = landing(tmp_path), tmp_path / "landing" / "events" / "a.csv"
     write(file, "id\n1\n")
     names(directory)
-    for letter in directory.poll():
-        directory.done(letter)
+    for letter in directory.receive():
+        directory.acknowledge(letter)
     assert (tmp_path / "state" / "landing.jsonl").read_text()
     file.unlink()
     landing(tmp_path)
@@ -112,24 +113,26 @@ def test_the_memory_forgets_files_that_are_gone(tmp_path: Path) -> None:
 
 def test_a_request_is_claimed_so_that_another_of_its_name_is_another_message(tmp_path: Path) -> None:
     queue = tmp_path / "queue"
-    directory = QueueDirectory(queue)
+    queue.mkdir()
+    directory = DirectoryQueue(queue, Runtime())
     write(queue / "delete.json", "1")
     assert names(directory) == []
-    [first] = directory.poll()
+    [first] = directory.receive()
     write(queue / "delete.json", "2")
     names(directory)
-    [second] = directory.poll()
+    [second] = directory.receive()
     assert (first.body, second.body) == ("1", "2")
     assert first.id != second.id
-    directory.done(second)
-    [again] = QueueDirectory(queue).poll()  # after a restart
+    directory.acknowledge(second)
+    [again] = DirectoryQueue(queue, Runtime()).receive()  # after a restart
     assert (again.id, again.name, again.body) == (first.id, first.name, first.body)
-    directory.done(first)
+    directory.acknowledge(first)
     assert [path for path in queue.rglob("*") if path.is_file()] == []
 
 
 def test_only_json_files_of_the_queue_are_messages(tmp_path: Path) -> None:
-    directory = QueueDirectory(tmp_path / "queue")
+    (tmp_path / "queue").mkdir()
+    directory = DirectoryQueue(tmp_path / "queue", Runtime())
     for name in ("notes.txt", ".a.json", "below/b.json"):
         write(tmp_path / "queue" / name, "{}")
     names(directory)

@@ -17,7 +17,7 @@ import dolmen.database
 from dolmen.cli.app import app
 from dolmen.errors import InputError
 from dolmen.ingest.deletes.tracking import status_of
-from dolmen.ingest.queues import open_queue
+from dolmen.ingest.queues.url import open_queue
 from dolmen.ingest.rejects.listing import list_rejects
 from dolmen.ingest.rejects.retry import retry
 from dolmen.local import LocalEvent, LocalLayout, run_local

@@ -10,7 +10,7 @@ import pytest
 import dolmen
 from dolmen.errors import Error, InputError, RowError, without_credentials
 from dolmen.ingest.drops.backfill import DropSource
-from dolmen.ingest.queues import open_queue
+from dolmen.ingest.queues.url import open_queue
 from dolmen.runtime import Runtime
 from dolmen.store.url import open_store
 

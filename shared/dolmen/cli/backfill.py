@@ -24,7 +24,9 @@ from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.backfill import MAX_RECORDS, Announcement, DropSource, announce, group_drops
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.drops.outcomes import DropOutcome
-from dolmen.ingest.queues import MAX_SQS_BATCH, Queue, open_queue
+from dolmen.ingest.queues.base import Queue
+from dolmen.ingest.queues.sqs import MAX_SQS_BATCH
+from dolmen.ingest.queues.url import open_queue
 from dolmen.store.backoff import attempts
 
 HERE_FILES, HERE_BYTES = 100, 1 << 30

@@ -15,7 +15,8 @@ from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError, RetryableError
 from dolmen.ingest.deletes.requests import parse_request
 from dolmen.ingest.deletes.tracking import RequestStatus, check, check_size, compose, parse_keys, status_of
-from dolmen.ingest.queues import Queue, QueueDepth, open_queue
+from dolmen.ingest.queues.base import Queue, QueueDepth
+from dolmen.ingest.queues.url import open_queue
 from dolmen.runtime import shared_runtime
 
 DeleteQueue = Annotated[

@@ -37,7 +37,9 @@ from dolmen.ingest.announcements import (
     Message,
     isolate,
 )
-from dolmen.ingest.queues import HURRIED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES, OutgoingMessage, SqsQueue, open_queue
+from dolmen.ingest.queues.base import OutgoingMessage
+from dolmen.ingest.queues.sqs import HURRIED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES, SqsQueue
+from dolmen.ingest.queues.url import open_queue
 from dolmen.ingest.redaction import facts_for_log
 from dolmen.runtime import Runtime
 

@@ -17,10 +17,11 @@ from typing import Any
 
 import msgspec
 
-from dolmen.errors import AccessDeniedError, Error, InputError, NotFoundError, StoreUnavailableError
+from dolmen.errors import NotFoundError
 from dolmen.handover.jobs import JobRun, SparkJob
 from dolmen.handover.settings import JobSettings
 from dolmen.runtime import Runtime
+from dolmen.store.s3.services import AwsService
 
 ENVIRONMENT = "environment"
 ARCHIVE = "environment.tar.gz"
@@ -28,6 +29,11 @@ MAX_ATTEMPTS = 2
 """Of a run, by the service itself: a lost driver is no reason to wait for the next round."""
 _QUEUED_MINUTES = 720
 """A run may wait so long before it begins."""
+_CONFIG = {
+    "retries": {"mode": "standard", "total_max_attempts": 2},
+    "connect_timeout": 2,
+    "read_timeout": 5,
+}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -42,26 +48,9 @@ class EmrServerless:
         self._settings, self._runtime = settings, runtime
 
     @cached_property
-    def _client(self) -> Any:
-        try:
-            import boto3  # an extra, and slow to import
-            from botocore.config import Config
-            from botocore.exceptions import BotoCoreError
-        except ModuleNotFoundError as error:
-            raise InputError("starting jobs needs boto3: pip install 'dolmen[aws]'") from error
-        try:
-            config = Config(
-                retries={"mode": "standard", "total_max_attempts": 2},
-                user_agent_extra="dolmen",
-                connect_timeout=2,
-                read_timeout=5,
-            )
-            return boto3.Session().client("emr-serverless", config=config)
-        except (BotoCoreError, ValueError) as error:
-            from dolmen.store.s3.errors import hide_credentials
-
-            hide_credentials(error)
-            raise InputError(f"the AWS configuration cannot be used: {error}") from error
+    def _service(self) -> AwsService:
+        about = f"EMR Serverless, application {self._settings.application}"
+        return AwsService("emr-serverless", about, _CONFIG)
 
     def runs(self) -> list[JobRun]:
         """See ``JobService``. An older run than those asked for has ended: none lasts so long."""
@@ -104,20 +93,7 @@ class EmrServerless:
             return None
 
     def _ask(self, operation: str, **request: Any) -> Any:
-        client = self._client
-        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
-
-        from dolmen.store.s3.errors import describe
-
-        about = f"EMR Serverless, application {self._settings.application}"
-        try:
-            return getattr(client, operation)(applicationId=self._settings.application, **request)
-        except NoCredentialsError as error:
-            raise AccessDeniedError(f"no AWS credentials for {about}") from error
-        except BotoCoreError as error:
-            raise StoreUnavailableError(f"{about} cannot be reached: {describe(error)}") from error
-        except ClientError as error:
-            raise _translated(about, error) from error
+        return self._service.ask(operation, applicationId=self._settings.application, **request)
 
 
 def spark_submit_parameters(settings: JobSettings) -> str:
@@ -135,15 +111,3 @@ def spark_submit_parameters(settings: JobSettings) -> str:
 def _run_of(told: Any, id_member: str) -> JobRun:
     created, updated = ((told[name] - _EPOCH) // timedelta(microseconds=1) for name in ("createdAt", "updatedAt"))
     return JobRun(told[id_member], told.get("name") or "", told["state"], created, updated)
-
-
-def _translated(about: str, error: Any) -> Error:
-    told, status = error.response.get("Error", {}), error.response["ResponseMetadata"].get("HTTPStatusCode", 0)
-    code, text = str(told.get("Code", "")), f"{told.get('Code')}: {told.get('Message')}"
-    if code == "ResourceNotFoundException":
-        return NotFoundError(f"{about}: {text}")
-    if status in (401, 403) or "AccessDenied" in code:
-        return AccessDeniedError(f"{about}: {text}")
-    if status >= 500 or status == 429 or "Throttl" in code:
-        return StoreUnavailableError(f"{about} refuses for the moment: {text}")
-    return InputError(f"{about} refuses: {text}")

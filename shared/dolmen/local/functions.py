@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dolmen.errors import InputError
-from dolmen.local.letters import Letter
+from dolmen.ingest.queues.files import Letter
 from dolmen.runtime import Runtime
 
 TIMEOUT_SECONDS = 900

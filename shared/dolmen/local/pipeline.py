@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dolmen.errors import InputError
+from dolmen.ingest.queues.directory import DirectoryQueue
+from dolmen.ingest.queues.files import Letter, write_whole
 from dolmen.local.functions import LocalFunction, functions_directory
+from dolmen.local.landing_directory import LandingDirectory
 from dolmen.local.layout import LocalLayout
-from dolmen.local.letters import LandingDirectory, Letter, QueueDirectory, write_whole
 from dolmen.local.schedule import Schedule
 from dolmen.runtime import Runtime, shared_runtime
 
@@ -47,10 +49,10 @@ class LetterSource(Protocol):
     unsettled: bool
     """Whether there was more at the last look, which was still changing."""
 
-    def poll(self) -> Iterator[Letter]:
+    def receive(self) -> Iterator[Letter]:
         """New letters."""
 
-    def done(self, letter: Letter, *, given_up: bool) -> None:
+    def acknowledge(self, letter: Letter, *, given_up: bool) -> None:
         """Called when a letter was handled, or a dead letter holds it now."""
 
 
@@ -100,7 +102,7 @@ def run_local(
             stack.enter_context(_open_line(name, source, functions, layout, runtime, on_event, poll_seconds))
             for name, source in (
                 ("ingest", LandingDirectory(layout.landing, layout.state, runtime)),
-                ("delete", QueueDirectory(layout.queue)),
+                ("delete", DirectoryQueue(layout.queue, runtime)),
             )
         ]
         seconds = {name: every for name, every in (("compact", compact_seconds), ("gc", gc_seconds)) if every}
@@ -141,7 +143,7 @@ class _Line:
         """Delivers one batch of what is due; returns whether there was any."""
         now = self.runtime.monotonic()
         if now - self.looked >= self.poll_seconds:
-            self.waiting |= {letter.id: letter for letter in self.source.poll()}
+            self.waiting |= {letter.id: letter for letter in self.source.receive()}
             self.looked = now
         batch = [letter for letter in self.waiting.values() if letter.due <= now][: MAX_BATCH[self.function.name]]
         if not batch:
@@ -159,7 +161,7 @@ class _Line:
                 continue
             if undone is not None:
                 self._give_up(letter, undone.reason)
-            self.source.done(letter, given_up=undone is not None)
+            self.source.acknowledge(letter, given_up=undone is not None)
             del self.waiting[letter.id]
         return True
 

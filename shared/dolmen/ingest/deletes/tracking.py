@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -13,7 +12,8 @@ import pyarrow as pa
 from dolmen.database import Database
 from dolmen.errors import AppliedIdError, InputError, LimitError
 from dolmen.ingest.deletes.requests import DeleteRequest, parse_request
-from dolmen.ingest.queues import MAX_FILE_BYTES, DirectoryQueue, Queue
+from dolmen.ingest.queues.base import Queue
+from dolmen.ingest.queues.directory import DirectoryQueue
 from dolmen.mutation import key_fields
 
 RequestState = Literal["applied", "waiting", "failed", "unknown"]
@@ -132,26 +132,14 @@ def status_of(database: Database, ids: Sequence[str], queue: Queue | None = None
 
 def _letters(queue: DirectoryQueue, ids: frozenset[str]) -> Iterator[tuple[str, tuple[RequestState, str | None]]]:
     """The requests that lie in a directory, given up ones first: one that was sent again is waiting."""
-    for path in sorted(queue.dead_letters.glob("delete-*.json")):
-        letter = _read(path)
+    for letter in queue.find_dead_letters():
         id_ = _id_in(letter.get("body")) or letter.get("message_id")
         if id_ in ids:
             yield str(id_), ("failed", str(letter.get("reason")))
-    for path in (*queue.root.glob("[!.]*.json"), *(queue.root / ".claimed").glob("*.json")):
-        id_ = _read(path).get("request_id")
+    for message in queue.find_messages():
+        id_ = message.get("request_id")
         if id_ in ids:
             yield str(id_), ("waiting", None)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """An object in a file; an empty one if there is none that can be read."""
-    try:
-        if path.stat().st_size > 2 * MAX_FILE_BYTES:
-            return {}
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):  # gone meanwhile, or no JSON, which the function says itself
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _id_in(body: Any) -> Any:

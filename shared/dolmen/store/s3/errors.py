@@ -167,3 +167,26 @@ def translated(
     if status >= 500 or status in (408, 409, 429) or code in (*_SEND_AGAIN, "RequestTimeout"):
         return StoreUnavailableError(f"bucket {bucket!r} refuses for the moment: {text}")
     return InputError(f"bucket {bucket!r}, {key!r}: refused: {text}")
+
+
+def service_error(error: BotoCoreError | ClientError, about: str) -> Error:
+    """The exception to raise for an error of another AWS service than S3.
+
+    Args:
+        about: what the message calls the resource that was asked.
+    """
+    text = describe(error)
+    if not isinstance(error, ClientError):
+        if isinstance(error, _NO_CREDENTIALS):
+            return AccessDeniedError(f"no AWS credentials for {about}: {text}. Run 'aws configure', or set AWS_*")
+        if isinstance(error, ParamValidationError):
+            return InputError(f"{about}: {text}")
+        return StoreUnavailableError(f"{about} cannot be reached: {text}")
+    status, code = status_and_code(error)
+    if code == "ResourceNotFoundException":
+        return NotFoundError(f"{about}: {text}")
+    if status in (401, 403) or "AccessDenied" in code or code in _WHO:
+        return AccessDeniedError(f"{about}: {text}")
+    if status >= 500 or status in (408, 429) or "Throttl" in code:
+        return StoreUnavailableError(f"{about} refuses for the moment: {text}")
+    return InputError(f"{about} refuses: {text}")

@@ -1,0 +1,1 @@
+"""Queues of messages: of SQS, or a directory on one machine."""

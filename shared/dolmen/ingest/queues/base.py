@@ -1,0 +1,85 @@
+"""What all queues have in common: messages on their way in, and how many there are.
+
+A message may arrive twice, and one whose sending seemed to fail may arrive all the same: readers apply each once, by an
+id inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dolmen.errors import LimitError
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """A message on its way into a queue.
+
+    Args:
+        attributes: beside the body, by name: printable text.
+        delay_seconds: for so long nobody gets it; at most 900.
+    """
+
+    body: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    delay_seconds: int = 0
+
+    @property
+    def size(self) -> int:
+        """What counts against the limits of SQS: bytes of the body, and of the attributes with their types."""
+        return len(self.body.encode()) + sum(
+            len(name) + len("String") + len(value.encode()) for name, value in self.attributes.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """How many messages there are, approximately.
+
+    Args:
+        waiting: to be delivered.
+        under_way: delivered, and neither done nor given up.
+        dead: given up; None if that is not known.
+        dead_letters: where those are.
+    """
+
+    waiting: int
+    under_way: int
+    dead: int | None
+    dead_letters: str | None
+
+
+class Queue(Protocol):
+    """Takes messages."""
+
+    url: str
+    max_bytes: int
+    """Of one message, in UTF-8."""
+
+    def send(self, bodies: Sequence[str]) -> None:
+        """Puts messages in.
+
+        Raises:
+            LimitError: one is too large; none was sent.
+            NotFoundError, AccessDeniedError, StoreUnavailableError: some may have been sent. Sent again, they do no
+                harm.
+        """
+
+    def depth(self) -> QueueDepth:
+        """How many messages there are."""
+
+    def waiting(self) -> int:
+        """How many there are to be delivered, approximately: one request.
+
+        Raises:
+            NotFoundError, AccessDeniedError, StoreUnavailableError: it cannot be told.
+        """
+
+
+def check_sizes(sizes: list[int], max_bytes: int) -> list[int]:
+    """Returns the sizes of messages in bytes. Raises LimitError: one is larger than ``max_bytes``."""
+    if sizes and max(sizes) > max_bytes:
+        raise LimitError(f"a message of {max(sizes):,} bytes, where {max_bytes:,} are allowed")
+    return sizes

@@ -1,0 +1,156 @@
+"""Queues of SQS.
+
+One takes messages of up to a megabyte, ten at a time and a megabyte together
+(docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessageBatch.html).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+
+from dolmen.errors import AccessDeniedError, Error, InputError, LimitError, NotFoundError, StoreUnavailableError
+from dolmen.ingest.queues.base import OutgoingMessage, QueueDepth, check_sizes
+from dolmen.runtime import Runtime
+from dolmen.store.backoff import attempts
+from dolmen.store.s3.services import AwsService
+
+MAX_SQS_BYTES = 1 << 20
+"""The most bytes of one message, and of all messages in one request."""
+MAX_SQS_BATCH = 10
+"""The most messages in one request."""
+HURRIED_SECONDS = 5
+"""A hurried request to SQS takes at most 2 seconds to connect, and 3 for its answer."""
+
+_PATIENT = {
+    "connect_timeout": 5,
+    "read_timeout": 20,
+    "retries": {"mode": "standard", "total_max_attempts": 3},
+}
+_HURRIED = {"connect_timeout": 2, "read_timeout": 3, "retries": {"total_max_attempts": 1}}
+
+
+class SqsQueue:
+    """A queue of SQS. Region, endpoint and credentials come from its URL and the ordinary AWS configuration."""
+
+    max_bytes = MAX_SQS_BYTES
+
+    def __init__(self, url: str, runtime: Runtime, *, hurried: bool = False) -> None:
+        self.url, self._runtime, self._hurried = url, runtime, hurried
+
+    @cached_property
+    def _service(self) -> AwsService:
+        parts = urlsplit(self.url)
+        host = parts.hostname or ""
+        region = re.search(r"(?:^|\.)sqs[.-]([a-z]{2}(?:-[a-z]+)+-\d)\.", host)
+        is_public = host.endswith((".amazonaws.com", ".amazonaws.com.cn")) and "vpce" not in host
+        return AwsService(
+            "sqs",
+            self.url,
+            _HURRIED if self._hurried else _PATIENT,
+            region=region[1] if region else None,
+            default_region="us-east-1",
+            endpoint=None if is_public else f"{parts.scheme}://{parts.netloc}",
+            translate=self._translate,
+        )
+
+    def send(self, bodies: Sequence[str]) -> None:
+        self.put([OutgoingMessage(body) for body in bodies])
+
+    def put(self, messages: Sequence[OutgoingMessage]) -> None:
+        """As ``send``, with what else a message has."""
+        for batch in _batches(messages, self.max_bytes):
+            left = {str(place): message for place, message in enumerate(batch)}
+            refused: dict[str, Any] = {}
+            for _ in attempts(self._runtime, 2 if self._hurried else 6):
+                entries = [_entry(place, message) for place, message in left.items()]
+                answer = self._ask("send_message_batch", Entries=entries)
+                refused = {entry["Id"]: entry for entry in answer.get("Failed", ())}
+                if fault := next((entry for entry in refused.values() if entry.get("SenderFault")), None):
+                    raise InputError(f"{self.url} refuses a message: {fault.get('Code')}: {fault.get('Message')}")
+                left = {place: left[place] for place in refused}
+                if not left:
+                    break
+            else:
+                [last, *_] = refused.values()
+                raise StoreUnavailableError(f"{self.url} refuses for the moment: {last.get('Code')}")
+
+    def depth(self) -> QueueDepth:
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        found = self._ask("get_queue_attributes", AttributeNames=[*names, "RedrivePolicy"])["Attributes"]
+        waiting, under_way = (int(found[name]) for name in names)
+        if "RedrivePolicy" not in found:
+            return QueueDepth(waiting, under_way, None, None)
+        *_, account, name = json.loads(found["RedrivePolicy"])["deadLetterTargetArn"].split(":")
+        parts = urlsplit(self.url)
+        url = f"{parts.scheme}://{parts.netloc}/{account}/{name}"
+        try:
+            dead = self._ask("get_queue_attributes", QueueUrl=url, AttributeNames=names[:1])["Attributes"][names[0]]
+        except (AccessDeniedError, NotFoundError):
+            return QueueDepth(waiting, under_way, None, url)
+        return QueueDepth(waiting, under_way, int(dead), url)
+
+    def hide(self, receipts: Sequence[str], seconds: int) -> None:
+        """Lets nobody else get messages that were delivered, for so long from now.
+
+        Raises:
+            InputError, NotFoundError, AccessDeniedError, StoreUnavailableError: some come when they would have come.
+        """
+        self._ask_about("change_message_visibility_batch", receipts, VisibilityTimeout=seconds)
+
+    def remove(self, receipts: Sequence[str]) -> None:
+        """Takes messages that were delivered off the queue.
+
+        Raises:
+            InputError, NotFoundError, AccessDeniedError, StoreUnavailableError: some may come again.
+        """
+        self._ask_about("delete_message_batch", receipts)
+
+    def waiting(self) -> int:
+        name = "ApproximateNumberOfMessages"
+        return int(self._ask("get_queue_attributes", AttributeNames=[name])["Attributes"][name])
+
+    def _ask_about(self, operation: str, receipts: Sequence[str], **each: Any) -> None:
+        for start in range(0, len(receipts), MAX_SQS_BATCH):
+            part = receipts[start : start + MAX_SQS_BATCH]
+            entries = [{"Id": str(place), "ReceiptHandle": receipt, **each} for place, receipt in enumerate(part)]
+            if refused := self._ask(operation, Entries=entries).get("Failed"):
+                raise InputError(f"{self.url} refuses: {refused[0].get('Code')}: {refused[0].get('Message')}")
+
+    def _ask(self, operation: str, **request: Any) -> Any:
+        return self._service.ask(operation, **({"QueueUrl": self.url} | request))
+
+    def _translate(self, code: str, text: str) -> Error | None:
+        if code.endswith(("NonExistentQueue", "QueueDoesNotExist")):
+            return NotFoundError(f"there is no queue {self.url}; the stack's outputs name it")
+        if code.endswith("BatchRequestTooLong") or "bytes" in text:
+            return LimitError(f"{self.url} takes no messages of this size ({text}): see its MaximumMessageSize")
+        return None
+
+
+def _entry(place: str, message: OutgoingMessage) -> dict[str, Any]:
+    entry: dict[str, Any] = {"Id": place, "MessageBody": message.body}
+    if message.attributes:
+        entry["MessageAttributes"] = {
+            name: {"DataType": "String", "StringValue": value} for name, value in message.attributes.items()
+        }
+    if message.delay_seconds:
+        entry["DelaySeconds"] = message.delay_seconds
+    return entry
+
+
+def _batches(messages: Sequence[OutgoingMessage], max_bytes: int) -> Iterator[list[OutgoingMessage]]:
+    batch: list[OutgoingMessage] = []
+    total = 0
+    for message, size in zip(messages, check_sizes([each.size for each in messages], max_bytes), strict=True):
+        if batch and (len(batch) == MAX_SQS_BATCH or total + size > max_bytes):
+            yield batch
+            batch, total = [], 0
+        batch.append(message)
+        total += size
+    if batch:
+        yield batch
