@@ -19,8 +19,17 @@ from dolmen.format.keys import Keys, add_keys, keys_from_arrow
 from dolmen.format.manifest import PREDICATE_EXPRESSIONS, Manifest, TableEntry
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.values import to_array
-from dolmen.predicate import Predicate, as_keys, check_evaluates, columns, parse, to_builtins, to_json, uses_calls
-from dolmen.reading import Where
+from dolmen.predicate import (
+    Predicate,
+    Where,
+    as_keys,
+    check_evaluates,
+    columns,
+    parse,
+    to_builtins,
+    to_json,
+    uses_calls,
+)
 from dolmen.scan.positions import matching_positions
 from dolmen.scan.view import View
 from dolmen.write.conform import conform

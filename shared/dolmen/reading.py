@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -13,7 +13,8 @@ from dolmen.context import Context
 from dolmen.format.entries import Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Schema
-from dolmen.predicate import Parameters, Predicate, from_builtins, parse, to_sql, with_parameters
+from dolmen.predicate import Parameters, Predicate, Where, from_builtins, parse, to_sql, with_parameters
+from dolmen.scan.optional import optional
 from dolmen.scan.scan import Scan
 from dolmen.scan.view import View
 from dolmen.segments.live import LiveFiles, tombstones_of
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
-
-Where: TypeAlias = str | Mapping[str, Any] | tuple[str, Parameters] | Predicate | None
-"""A predicate: SQL text (``"user_id = 42 AND price > 3"``), a mapping of columns to values, a pair of text
-and the values of its parameters, or a bound one (docs/predicates.md)."""
 
 
 class ReadableTable:
@@ -109,7 +106,8 @@ class ReadableTable:
         """
         view = self._view()
         where = with_parameters(where, parameters)
-        predicate = None if where is None else self._bound(where, view.entry())
+        now_us = self._context.store.clock.now_us
+        predicate = None if where is None else parse(where, view.entry().schema, now_us=now_us)
         self._note_read(predicate)
         return Scan(
             view,
@@ -119,10 +117,6 @@ class ReadableTable:
             order_by=None if order_by is None else arguments.names("order_by", order_by),
             with_commit_ts=arguments.flag("with_commit_ts", with_commit_ts),
         )
-
-    def _bound(self, where: Where, entry: TableEntry) -> Predicate:
-        assert where is not None
-        return parse(where, entry.schema, now_us=self._context.store.clock.now_us)
 
     def count(self, where: Where = None, *, parameters: Parameters | None = None) -> int:
         """How many rows there are (for which ``where`` is TRUE); from metadata alone where that is exact."""
@@ -168,10 +162,13 @@ class ReadableTable:
 
         Args:
             spark: the session; the active one by default.
-        """
-        from dolmen.spark.read.frame import to_spark  # Spark: only for those who ask
 
-        return to_spark(self, columns, where, with_commit_ts=with_commit_ts, spark=spark)
+        Raises:
+            InputError: PySpark is not installed, or there is no session.
+        """
+        engine = optional("dolmen.spark", "dolmen[spark]")
+        frame: DataFrame = engine.to_spark(self, columns, where, with_commit_ts=with_commit_ts, spark=spark)
+        return frame
 
     def describe(self) -> dict[str, Any]:
         """What the manifest and its segments tell of the table, without reading data.

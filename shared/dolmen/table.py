@@ -11,8 +11,8 @@ from dolmen.errors import ConflictError, InputError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import TABLE_PROPERTIES, shown
 from dolmen.mutation import Mode
-from dolmen.predicate import Parameters
-from dolmen.reading import ReadableTable, Where
+from dolmen.predicate import Parameters, Where
+from dolmen.reading import ReadableTable
 from dolmen.replay import replay
 from dolmen.results import Commit
 from dolmen.snapshot import PinnedTable, pin

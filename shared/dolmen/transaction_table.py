@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from dolmen import arguments, mutation
 from dolmen.commit.applied import is_raw_digest
@@ -15,19 +15,17 @@ from dolmen.format.keys import Keys
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.property import check_properties
-from dolmen.predicate import Parameters, Predicate, with_parameters
-from dolmen.reading import ReadableTable, Where
+from dolmen.predicate import Parameters, Predicate, Where, with_parameters
+from dolmen.reading import ReadableTable
 from dolmen.scan.view import View
+from dolmen.unit_of_work import UnitOfWork
 from dolmen.write.row_digest import RowDigest, content_digest
-
-if TYPE_CHECKING:
-    from dolmen.transaction import Transaction
 
 
 class TransactionTable(ReadableTable):
     """A table inside a transaction: reads see its statements, writes add to them."""
 
-    def __init__(self, transaction: Transaction, name: str) -> None:
+    def __init__(self, transaction: UnitOfWork, name: str) -> None:
         super().__init__(transaction.context, name)
         self._transaction = transaction
 

@@ -112,8 +112,8 @@ def test_the_four_walks_are_there_and_each_ends_in_a_commit_or_in_rows() -> None
     walks = dict(re.findall(r"^## Walk \d: (.*?)\n(.*?)(?=^## )", PAGE, re.MULTILINE | re.DOTALL))
     assert list(walks) == ["a drop", "a delete", "a scan", "a compaction"]
     for name, end in {
-        "a drop": "dolmen.transaction.Transaction.commit",
-        "a delete": "dolmen.transaction.Transaction.commit",
+        "a drop": "dolmen.unit_of_work.UnitOfWork.commit",
+        "a delete": "dolmen.unit_of_work.UnitOfWork.commit",
         "a scan": "dolmen.scan.surviving.surviving",
         "a compaction": "dolmen.commit.loop.submit",
     }.items():

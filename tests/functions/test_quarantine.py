@@ -112,7 +112,7 @@ def test_rows_that_are_bad_only_by_the_second_delivery_are_kept_too(
         raise OSError("the store of the database is gone for the moment")
 
     with monkeypatch.context() as patch:
-        patch.setattr("dolmen.transaction.commit_change", unreachable)
+        patch.setattr("dolmen.unit_of_work.commit_change", unreachable)
         assert world.ingest(record) == ["message-0"]
     world.database.drop_table("events")
     schema = pa.schema([("id", pa.int64()), pa.field("user_id", pa.int64(), nullable=False), ("kind", pa.string())])

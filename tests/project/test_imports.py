@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
+from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -16,6 +21,50 @@ def test_imports_point_inwards() -> None:
     command = [sys.executable, "-c", source, "--no-cache"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Imports for type checkers count: what cannot be read without the other is one file."""
+    graph = import_graph([ROOT / "shared", ROOT / "simulator"])
+    assert len(graph) > 300
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(" -> ".join(reversed(error.args[1]))) from None
+
+
+def test_a_circle_is_found_wherever_the_import_stands(tmp_path: Path) -> None:
+    package = tmp_path / "house"
+    package.mkdir()
+    package.joinpath("__init__.py").touch()
+    package.joinpath("kitchen.py").write_text("if TYPE_CHECKING:\n    from house import hall\n")
+    package.joinpath("hall.py").write_text("def enter():\n    from house.kitchen import table\n")
+    graph = import_graph([tmp_path])
+    assert graph == {"house": set(), "house.kitchen": {"house.hall"}, "house.hall": {"house.kitchen"}}
+    with pytest.raises(CycleError):
+        TopologicalSorter(graph).prepare()
+
+
+def import_graph(roots: Iterable[Path]) -> dict[str, set[str]]:
+    """The modules of some packages, and which of the others each one's file names in an import, wherever it stands."""
+    files = {_module_name(path.relative_to(root)): path for root in roots for path in root.rglob("*.py")}
+    graph: dict[str, set[str]] = {}
+    for module, path in files.items():
+        found: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{path} imports by a relative name"
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+                found.update(name if name in files else str(node.module) for name in names)
+            elif isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+        graph[module] = found & files.keys()
+    return graph
+
+
+def _module_name(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def test_importing_dolmen_loads_no_optional_dependency() -> None:

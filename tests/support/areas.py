@@ -34,6 +34,7 @@ ELSEWHERE = {
     "simulator": ("tests/simulation", "tests/exhaustive"),
     "transaction": OF_TABLES,
     "transaction_table": OF_TABLES,
+    "unit_of_work": OF_TABLES,
 }
 """Parts of the project that have no folder of tests of their own name."""
 

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
-Source: TypeAlias = str | Mapping[str, Any] | tuple[str, Parameters] | Predicate
+Where: TypeAlias = str | Mapping[str, Any] | tuple[str, Parameters] | Predicate | None
+"""A predicate as users give it: SQL text (``"user_id = 42 AND price > 3"``), a mapping of columns to values, a pair of
+text and the values of its parameters, or a bound one (docs/predicates.md); None where there is none."""
 
 _SIZE = re.compile("[0-9]{1,9}")
 _TOKEN = re.compile(r"\d+\.\d*|\w+|[^\w\s]")
@@ -65,7 +67,7 @@ _CASTS = {
 }  # fmt: skip
 
 
-def parse(source: Source, schema: Schema, *, now_us: int) -> Predicate:
+def parse(source: Where, schema: Schema, *, now_us: int) -> Predicate:
     """Binds a predicate to a table's schema.
 
     Args:

@@ -16,9 +16,9 @@ from dolmen.errors import Error
 from dolmen.format.schema import Schema
 from dolmen.predicate import Predicate
 from dolmen.scan.arrow_filter import Filter, read_filter
-from dolmen.scan.scan import Scan
+from dolmen.scan.row_source import RowSource
 
-Narrow: TypeAlias = Callable[[Sequence[str], Predicate | None], Scan]
+Narrow: TypeAlias = Callable[[Sequence[str], Predicate | None], RowSource]
 """Makes a scan of these columns, and of the rows that fulfil a condition."""
 
 
@@ -37,7 +37,7 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
         self._schema, self._stored, self._narrow = schema, stored, narrow
         self.error: Error | None = None
         """What the last scan raised: DuckDB would only show its text."""
-        self.rehearsed: list[Scan] | None = None
+        self.rehearsed: list[RowSource] | None = None
         """While this is a list, scans are added to it instead of being read."""
 
     @property
@@ -62,7 +62,7 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
         batches = self._batches(scan, wanted, rest) if self.rehearsed is None else iter(())
         return Scanner(schema, batches)
 
-    def _batches(self, scan: Scan, wanted: list[str], rest: Any) -> Iterator[pa.RecordBatch]:
+    def _batches(self, scan: RowSource, wanted: list[str], rest: Any) -> Iterator[pa.RecordBatch]:
         try:
             for batch in scan.to_batches():
                 kept = batch if rest is None else batch.filter(rest)

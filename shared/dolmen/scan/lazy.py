@@ -21,11 +21,10 @@ from dolmen.predicate.constants import Value
 from dolmen.predicate.domain import Domain, Op, domain_of, nearest_float32
 from dolmen.scan.frames import to_polars
 from dolmen.scan.optional import optional
+from dolmen.scan.row_source import RowSource
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from dolmen.scan.scan import Scan
 
 _COMPARISONS: dict[str, Op] = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
 _BETWEEN: dict[str, tuple[Op, Op]] = {
@@ -42,7 +41,7 @@ class _NotUnderstoodError(Exception):
     """There is no predicate that surely says the same."""
 
 
-def lazy_frame(scan: Scan, stored: Schema) -> pl.LazyFrame:
+def lazy_frame(scan: RowSource, stored: Schema) -> pl.LazyFrame:
     """A lazy frame that scans anew whenever it is collected.
 
     Args:

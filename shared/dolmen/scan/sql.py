@@ -26,7 +26,7 @@ from dolmen.predicate import Predicate
 from dolmen.scan.dataset import ScanDataset
 from dolmen.scan.frames import to_pandas, to_polars
 from dolmen.scan.optional import optional
-from dolmen.scan.scan import Scan
+from dolmen.scan.row_source import RowSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ class TableSource(Protocol):
     def stored_schema(self) -> Schema:
         """Its columns with their ids."""
 
-    def scan(self, columns: Sequence[str] | None = None, where: Predicate | None = None) -> Scan:
+    def scan(self, columns: Sequence[str] | None = None, where: Predicate | None = None) -> RowSource:
         """Its rows."""
 
 
@@ -231,9 +231,9 @@ class _Query:
             )
         return InputError(text)
 
-    def rehearse(self, text: str) -> list[Scan]:
+    def rehearse(self, text: str) -> list[RowSource]:
         """The scans that DuckDB asks for, in a run in which none finds a row."""
-        scans: list[Scan] = []
+        scans: list[RowSource] = []
         for dataset in self.datasets:
             dataset.rehearsed = scans
         try:

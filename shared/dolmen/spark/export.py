@@ -21,7 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from dolmen import arguments
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import is_nested
-from dolmen.reading import ReadableTable, Where
+from dolmen.predicate import Where
+from dolmen.reading import ReadableTable
 from dolmen.spark import arguments as given
 from dolmen.spark.paths import S3A, is_on_class_path
 from dolmen.spark.read.frame import active_session, to_spark

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from dolmen.database import Database
-from dolmen.reading import Where
+from dolmen.predicate import Where
 from dolmen.store.memory import MemoryStore
 from dolmen_simulator.actors.aftermath import runtime_without_faults
 from dolmen_simulator.actors.readers import Reader

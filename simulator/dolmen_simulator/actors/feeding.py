@@ -13,6 +13,7 @@ from dolmen.commit.statements.sequence import Advance
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.ingest.cdc.apply import ingest_changes
 from dolmen.ingest.formats.formats import detect
+from dolmen.transaction import Transaction
 from dolmen.transaction_table import TransactionTable
 from dolmen_simulator.actors.writers import KEYS, Worker, World
 from dolmen_simulator.judge import model
@@ -72,6 +73,7 @@ class Feeder(Worker):
 
     def _ingest(self, table: TransactionTable, id_: str, body: bytes) -> None:
         transaction = table._transaction
+        assert isinstance(transaction, Transaction)
         before = len(transaction._statements)
         done = ingest_changes(
             transaction,

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from dolmen_simulator.judge.chronicle import Chronicle
 from dolmen_simulator.judge.model import DeletePositions, Run, users_own
 from dolmen_simulator.judge.never import Never, ViolationError
 from dolmen_simulator.judge.retention import setting
 from dolmen_simulator.judge.stored import View
 
-if TYPE_CHECKING:
-    from dolmen_simulator.judge.ledger import Ledger
-
 TIME_TO_SPILL = 4
 """What has stood in a root for so many versions had the time to leave it."""
 
 
-def check_size(ledger: Ledger, view: View) -> None:
+def check_size(chronicle: Chronicle, view: View) -> None:
     """A root is within its budget, but for what is too young and for a few small tails: a commit spills one tail of
     its base, and may itself add to several."""
-    before = ledger.retention.newest
+    before = chronicle.retention.newest
     if before is None:
         return
-    budget = setting(ledger.settings[-2], "root_bytes")
-    if view.size <= budget or any(setting(told, "root_bytes") != budget for told in ledger.settings[-32:]):
+    budget = setting(chronicle.settings[-2], "root_bytes")
+    if view.size <= budget or any(setting(told, "root_bytes") != budget for told in chronicle.settings[-32:]):
         return  # a commit spills one tail: what a smaller budget asks for takes several
-    tails = ledger.stored.tails(view.key)
-    for earlier in ledger.chain[-1 - TIME_TO_SPILL : -1]:
-        tails &= ledger.stored.tails(earlier.key)
+    tails = chronicle.stored.tails(view.key)
+    for earlier in chronicle.chain[-1 - TIME_TO_SPILL : -1]:
+        tails &= chronicle.stored.tails(earlier.key)
     over = sum(len(entry) * times for entry, times in tails.items()) - budget
-    ledger.counts["roots over their budget"] += 1
+    chronicle.counts["roots over their budget"] += 1
     memories = len(view.tables) - len(users_own(view.tables))
     if over > budget // 4 + memories * budget // 8:  # each has two more tails, of which a sixteenth may stay
         raise ViolationError(
@@ -38,29 +34,29 @@ def check_size(ledger: Ledger, view: View) -> None:
         )
 
 
-def count_merges(ledger: Ledger, run: Run, version: int) -> None:
+def count_merges(chronicle: Chronicle, run: Run, version: int) -> None:
     tables = {effect.table for effect in run.effects if isinstance(effect, DeletePositions)}
     if not tables or run.base is None:
         return
     for index in range(run.base + 1, version):
-        other = ledger.chain[index].run
+        other = chronicle.chain[index].run
         if other and any(isinstance(e, DeletePositions) and e.table in tables for e in other.effects):
-            ledger.counts["positions rebased over positions"] += 1
+            chronicle.counts["positions rebased over positions"] += 1
             return
 
 
-def count_upkeep(ledger: Ledger, view: View, run: Run) -> None:
+def count_upkeep(chronicle: Chronicle, view: View, run: Run) -> None:
     counts, manifest = view.manifest.counts, view.manifest
-    before = ledger.retention.newest
+    before = chronicle.retention.newest
     if run.operation.upkeep:
-        ledger.upkeep_version = manifest.version
-        ledger.counts[f"commits of {manifest.operation}"] += 1
-    ledger.named |= view.segments
-    ledger.counts["files compacted"] += counts.files_removed if manifest.operation == "compact" else 0
-    ledger.counts["files resolved"] += counts.files_resolved
-    ledger.counts["tombstones dropped"] += counts.tombstones_removed
+        chronicle.upkeep_version = manifest.version
+        chronicle.counts[f"commits of {manifest.operation}"] += 1
+    chronicle.named |= view.segments
+    chronicle.counts["files compacted"] += counts.files_removed if manifest.operation == "compact" else 0
+    chronicle.counts["files resolved"] += counts.files_resolved
+    chronicle.counts["tombstones dropped"] += counts.tombstones_removed
     attempt = run.manifests.index(view.key)
     for key in view.segments - (before.segments if before else frozenset()):
         if key in run.spills:
-            ledger.counts["spills"] += 1
-            ledger.counts["spills reused"] += attempt > run.spills[key]
+            chronicle.counts["spills"] += 1
+            chronicle.counts["spills reused"] += attempt > run.spills[key]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
 
 from dolmen.errors import (
     AppliedIdError,
@@ -14,49 +13,53 @@ from dolmen.errors import (
     TableNotFoundError,
     VersionExpiredError,
 )
+from dolmen_simulator.judge.chronicle import Chronicle
 from dolmen_simulator.judge.following import names_asked
 from dolmen_simulator.judge.model import Changes, Operation, Run
 from dolmen_simulator.judge.retention import JITTER_US
 
-if TYPE_CHECKING:
-    from dolmen_simulator.judge.ledger import Ledger
 
-
-def justified(ledger: Ledger, operation: Operation, run: Run | None, error: BaseException) -> bool:
+def justified(chronicle: Chronicle, operation: Operation, run: Run | None, error: BaseException) -> bool:
     """Whether something happened during an operation for which it may raise this, having committed nothing."""
-    during = range(operation.began, ledger.version + 1)
+    during = range(operation.began, chronicle.version + 1)
     # A call may be made on the version that its process knew: it is told to open the table anew.
-    known = range(operation.known, ledger.version + 1)
+    known = range(operation.known, chronicle.version + 1)
     asked = names_asked(run.effects if run else ())
     names = asked.needed.union(operation.about) if run else frozenset[str]()
     match error:
         case TableNotFoundError():
-            return any(name not in ledger.states[version] for version in during for name in names)
+            return any(name not in chronicle.states[version] for version in during for name in names)
         case TableExistsError():
-            taken = any(name in ledger.states[version] for version in during for name in asked.free)
+            taken = any(name in chronicle.states[version] for version in during for name in asked.free)
             changes = any(isinstance(effect, Changes) for effect in run.effects) if run else False
             # The first file of changes creates a memory: of which the name may be taken, though no user's table has it.
-            return taken or (changes and _called_otherwise(ledger, known, names)) or _remembers(ledger, during, names)
+            return (
+                taken
+                or (changes and _called_otherwise(chronicle, known, names))
+                or _remembers(chronicle, during, names)
+            )
         case AppliedIdError():
-            return any(ledger.digests.get(id_, digest) != digest for id_, digest in operation.digests.items())
+            return any(chronicle.digests.get(id_, digest) != digest for id_, digest in operation.digests.items())
         case ConflictError():
-            overtaken = (operation.reads or operation.upkeep) and ledger.version > min(operation.began, operation.known)
-            return not operation.replays and (overtaken or _called_otherwise(ledger, known, names))
+            overtaken = (operation.reads or operation.upkeep) and chronicle.version > min(
+                operation.began, operation.known
+            )
+            return not operation.replays and (overtaken or _called_otherwise(chronicle, known, names))
         case StaleWriterError():
-            newest = ledger.retention.newest
+            newest = chronicle.retention.newest
             assert newest is not None
-            revoked = any(at >= operation.began for at in ledger.retention.revoked.values())
+            revoked = any(at >= operation.began for at in chronicle.retention.revoked.values())
             return revoked or newest.manifest.orphan_cutoff + JITTER_US >= operation.began_us
         case VersionExpiredError():
-            return operation.reading < ledger.retention.horizon
+            return operation.reading < chronicle.retention.horizon
         case StoreUnavailableError():
             return operation.faults > 0
     return False
 
 
-def _called_otherwise(ledger: Ledger, versions: Iterable[int], names: Collection[str]) -> bool:
+def _called_otherwise(chronicle: Chronicle, versions: Iterable[int], names: Collection[str]) -> bool:
     """Whether one of the names was another table's meanwhile, or one of the tables was called otherwise."""
-    states = [ledger.states[version] for version in versions]
+    states = [chronicle.states[version] for version in versions]
     tables = {state[name].identity for state in states for name in names if name in state}
     called = {
         (name, rows.identity)
@@ -67,7 +70,7 @@ def _called_otherwise(ledger: Ledger, versions: Iterable[int], names: Collection
     return len(called) > min(len(tables), len({name for name, _ in called}))
 
 
-def _remembers(ledger: Ledger, versions: Iterable[int], names: Collection[str]) -> bool:
+def _remembers(chronicle: Chronicle, versions: Iterable[int], names: Collection[str]) -> bool:
     """Whether another file of changes was applied to one of the tables: the first one creates the memory."""
-    runs = (ledger.chain[version].run for version in versions)
+    runs = (chronicle.chain[version].run for version in versions)
     return any(isinstance(effect, Changes) and effect.table in names for run in runs if run for effect in run.effects)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -13,7 +12,7 @@ from dolmen.results import Commit
 from dolmen.store.memory import MemoryBucket
 from dolmen_simulator.judge.account import check_size, count_merges, count_upkeep
 from dolmen_simulator.judge.answers import justified
-from dolmen_simulator.judge.content import Content
+from dolmen_simulator.judge.chronicle import Chronicle, Landed
 from dolmen_simulator.judge.deeds import check_deeds, requests_of
 from dolmen_simulator.judge.following import strayed, tables_of
 from dolmen_simulator.judge.isolation import check
@@ -26,66 +25,33 @@ from dolmen_simulator.judge.model import (
     Row,
     Run,
     Settings,
-    State,
     fold,
     users_own,
 )
 from dolmen_simulator.judge.never import Never, ViolationError, readable
 from dolmen_simulator.judge.promises import check_promises
-from dolmen_simulator.judge.recording import Recording
-from dolmen_simulator.judge.retention import JITTER_US, Retention, setting
+from dolmen_simulator.judge.retention import JITTER_US, setting
 from dolmen_simulator.judge.seen import check_remembered, check_rows
-from dolmen_simulator.judge.stored import Pointer, Stored, Told, View
+from dolmen_simulator.judge.stored import Pointer, Told, View
 
 SETTLED_US = 20 * 60 * 1_000_000
 EXPIRED = "ttl_expired"
 _HISTORY = 64
 
 
-class Landed(msgspec.Struct, frozen=True):
-    """A version as the store shows it."""
-
-    key: str
-    commit_id: str
-    commit_ts: int
-    created_at: int
-    run: Run | None
-    told: Told | None = None
-    """As all later versions must tell of it."""
-
-
-class Ledger:
-    """The chain of versions, the rows of each, and the judge of what callers are told.
+class Ledger(Chronicle):
+    """The chronicle of versions, and the judge of what lands and of what callers are told.
 
     Args:
         counts: what happened how often; shared with the whole simulation.
     """
 
     def __init__(self, bucket: MemoryBucket, counts: Counter[str]) -> None:
-        self.counts = counts
-        self.chain: list[Landed] = [Landed("", "", 0, 0, None)]
-        self.states: list[State] = [{}]
-        self.settings: list[dict[str, Any]] = [{}]
-        self.horizons: list[int] = [0]
-        self.born: dict[int, int] = {}
-        self.applied: dict[str, int] = {}
-        self.digests: dict[str, str] = {}
-        self.dated: list[tuple[int, int]] = []
-        self.stored, self.content = Stored(bucket), Content(bucket)
-        self.recording = Recording()
-        self.retention = Retention(bucket, self.stored, counts)
-        self.upkeep_version = 0
-        self.spilled: set[str] = set()
-        self.named: set[str] = set()
+        super().__init__(bucket, counts)
         self._runs: dict[str, Run] = {}
         self._timestamps: dict[int, int] = {}
         self._uuids: dict[Identity, str] = {}
         self._unknown: list[tuple[Operation, str]] = []
-
-    @property
-    def version(self) -> int:
-        """The newest version."""
-        return len(self.chain) - 1
 
     def sent(self, pointer: bytes, run: Run | None) -> None:
         """Notes whose commit a pointer is that is on its way."""

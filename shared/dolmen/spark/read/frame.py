@@ -13,7 +13,8 @@ from pyspark.sql import types as s
 from dolmen import arguments
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import COMMIT_TS
-from dolmen.reading import ReadableTable, Where
+from dolmen.predicate import Where
+from dolmen.reading import ReadableTable
 from dolmen.scan.plan import FilePlan
 from dolmen.spark import arguments as given
 from dolmen.spark.origin import Origin

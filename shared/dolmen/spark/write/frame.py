@@ -24,7 +24,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.mutation import MAX_KEYS, delete_keys, key_fields, keys_content, take_keys
-from dolmen.reading import Where
+from dolmen.predicate import Where
 from dolmen.results import Commit
 from dolmen.snapshot import pin
 from dolmen.spark import arguments as given

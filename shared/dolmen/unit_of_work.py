@@ -1,0 +1,290 @@
+"""A unit of work: statements on one version, collected, seen by what follows them, and committed together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from dolmen import arguments
+from dolmen.commit.applied import find_applied
+from dolmen.commit.change import Change
+from dolmen.commit.draft import Draft
+from dolmen.commit.intent import Intent
+from dolmen.commit.loop import STAMP_SECONDS
+from dolmen.commit.loop import commit as commit_change
+from dolmen.commit.statements.base import Statement, is_prepared
+from dolmen.commit.statements.rows import Claim
+from dolmen.commit.workbench import Workbench
+from dolmen.context import Context
+from dolmen.errors import InputError, VersionExpiredError
+from dolmen.format.entries import DataFile
+from dolmen.format.manifest import AppliedId, Manifest, Segment, TableEntry
+from dolmen.predicate import Predicate, Verdict, columns, judge
+from dolmen.results import Commit
+from dolmen.segments.judging import known_bounds
+from dolmen.write.row_digest import content_digest
+
+
+class UnitOfWork:
+    """Collects statements on one version; ``commit`` makes them one version. The engine below ``Transaction``.
+
+    It keeps the base (the version that it is made on), the statements so far with the draft that they make of it, what
+    was read and must still hold (claims), and the content of each request for its digest.
+    """
+
+    def __init__(self, context: Context, operation: str = "transaction", *, message: str | None = None) -> None:
+        self.context, self._operation = context, arguments.operation(operation)
+        self._message = "" if message is None else arguments.message(message)
+        self.bench = Workbench(context.store, context.runtime, context.segments)
+        self._base: Manifest | None = None
+        self._statements: list[Statement] = []
+        self._claims: list[Claim] = []
+        self._applied: dict[str, str] = {}
+        self._said: dict[str, tuple[str, ...]] = {}
+        self._bound_later: str | None = None
+        self._first_upload_us: int | None = None
+        self._intent: Intent | None = None
+        self._draft: Draft | None = None
+        self._seen: Manifest | None = None
+        self._known: tuple[Manifest, dict[str, bool]] | None = None
+        self._pinned = False
+        self._done = False
+
+    @property
+    def base(self) -> Manifest:
+        """The version this transaction is made on: the newest one known when it first looked."""
+        if self._base is None:
+            cached = self.context.head.cached
+            self._base = (cached or self.context.head.refresh()).manifest
+        return self._base
+
+    def refresh(self) -> None:
+        """Takes the newest version as the base; before the first statement only."""
+        self._base = self.context.head.refresh().manifest
+
+    def pin(self) -> None:
+        """Keeps the base from here on: something is looked up in it that may leave neither statement nor claim."""
+        self._pinned = True
+
+    @property
+    def manifest(self) -> Manifest:
+        """The base with the statements so far applied, under provisional timestamps."""
+        if self._draft is None:
+            return self.base
+        if self._seen is None:
+            self._seen = self._draft.finish(
+                attempt="00000000",
+                commit_id="",
+                operation="draft",
+                commit_ts=self.base.commit_ts + len(self._statements),
+                created_at=self.base.created_at,
+                applied=(),
+            )
+        return self._seen
+
+    def entry(self, name: str) -> TableEntry:
+        """The table's entry, statements so far included; looks again before it says that there is none."""
+        arguments.text("table", name)
+        free = self._draft is None and not self._claims and not self._pinned  # nothing depends on the version yet
+        tables = self._draft.tables if self._draft else self.base.tables
+        if name not in tables and free:
+            self.refresh()
+        try:
+            with self.context.reading(self.base.version):
+                return self.context.segments.whole(self.manifest.table(name))
+        except VersionExpiredError:  # an idle table's section, of a version that was known for long
+            if not free:
+                raise
+            self.refresh()
+            return self.context.segments.whole(self.manifest.table(name))
+
+    @property
+    def now_us(self) -> int:
+        """Microseconds by the server's clock."""
+        return self.context.store.clock.now_us
+
+    @property
+    def next_ts(self) -> int:
+        """What rows of later statements show as their commit timestamp, until it commits."""
+        return self.base.commit_ts + 1 + len(self._statements)
+
+    def begin_upload(self) -> None:
+        """Notes the time before the first object of this transaction is uploaded, which the fence goes by."""
+        self._open()
+        if self._first_upload_us is None:
+            if self.context.store.clock.age_seconds > STAMP_SECONDS:  # idle for long: the fence may be past that
+                self.context.head.refresh()
+            self._first_upload_us = self.context.store.clock.now_us
+
+    def intent(self) -> Intent:
+        """The intent of this attempt, made known when first asked for: when one append turns out to be many files."""
+        if self._intent is None:
+            self._intent = Intent.begin(self.context.store, self.context.runtime, self._operation)
+        return self._intent
+
+    def add(self, statement: Statement) -> None:
+        """Adds a statement and applies it to the draft that later ones see; what it raises leaves it out."""
+        self._open()
+        draft = self._draft or Draft(self.base, self.context.segments)
+        if is_prepared(statement):
+            with self.context.reading(self.base.version):
+                statement = statement.prepare(draft, self.bench)
+        statement.apply(draft, self.next_ts)
+        self._statements.append(statement)
+        self._draft, self._seen = draft, None
+
+    def changes(self, uuid: str) -> bool:
+        """Whether a statement so far is about this table, whatever it was called then."""
+        return any(statement.uuid == uuid for statement in self._statements)
+
+    @contextmanager
+    def together(self, bound_later: str | None = None) -> Iterator[None]:
+        """Statements inside this block are all added or, when it raises, none of them.
+
+        Args:
+            bound_later: a request's id, which the caller binds to a digest (``bind``) once they are added.
+        """
+        draft = self._draft.copy() if self._draft else None
+        statements, claims, said = len(self._statements), len(self._claims), dict(self._said)
+        outer = self._bound_later
+        self._bound_later = bound_later or outer
+        try:
+            yield
+        except BaseException:
+            self._draft, self._seen, self._said = draft, None, said
+            del self._statements[statements:], self._claims[claims:]
+            raise
+        finally:
+            self._bound_later = outer
+
+    def claim(self, name: str, predicate: Predicate | None) -> None:
+        """Remembers a read: the commit is valid only if no later version changes its answer."""
+        known = self.base.name_of(self.manifest.table(name).uuid)
+        if known is None:
+            return  # created by this transaction: nobody else can have changed it
+        entry = self.base.tables[known]
+        schema = self.context.segments.whole(entry).schema
+
+        def may_match(file: DataFile | Segment) -> bool:
+            if predicate is None:
+                return True
+            return judge(predicate, known_bounds(file, schema, columns(predicate)), file.rows) is not Verdict.NEVER
+
+        self._claims.append(Claim(known, entry.uuid, entry.epoch, self.base.commit_ts, may_match))
+
+    def rely_on(self, claim: Claim) -> None:
+        """Remembers what was read in an older version than the base: the commit is valid only if it still holds.
+
+        Raises:
+            ConflictError: it does not hold in the base.
+        """
+        self._open()
+        with self.context.reading(self.base.version):
+            claim.check(Draft(self.base, self.context.segments))
+        self._claims.append(claim)
+
+    def bind(self, request: str, digest: str) -> None:
+        """Makes this transaction apply a request exactly once, whose content the caller knows a digest of.
+
+        Without it, statements under a request's id make up its content: their operations, tables, rows and predicates.
+
+        Args:
+            request: its id, which the statements that belong to it have too.
+            digest: of its content; another one under the same id is refused, but for "", which says nothing.
+
+        Raises:
+            InputError: the id is none, or is here with another digest already.
+        """
+        request, digest = arguments.request_id(request), arguments.text("digest", digest)
+        if self._applied.setdefault(request, digest) != digest:
+            raise InputError(f"request {request!r} stands in this transaction twice with different content")
+
+    def asks_content(self, request: str | None) -> bool:
+        """Whether statements under this id are to say their content: unless the caller binds it to a digest."""
+        if request is None or arguments.request_id(request) == self._bound_later:
+            return False
+        return request not in self._applied
+
+    def say(self, request: str, content: str) -> None:
+        """Adds the digest of a statement to the content of its request."""
+        self._open()
+        self._said[request] = (*self._said.get(request, ()), content)
+
+    def applied_before(self, requests: Collection[str]) -> dict[str, AppliedId]:
+        """Those of ``requests`` (ids) that its base has, whatever their content was.
+
+        Only saves work: ``commit`` looks again, on the newest version. Statements of these requests need not look.
+        """
+        found = find_applied(self.base, requests, self.context.segments)
+        self._known_applied().update((id_, id_ in found) for id_ in requests)
+        return found
+
+    def has_applied(self, request: str | None) -> bool:
+        """Whether its base shows this request's work already: a statement of it would stand there twice."""
+        if request is None:
+            return False
+        request = arguments.request_id(request)
+        if request not in self._known_applied():
+            self.applied_before([request])
+        return self._known_applied()[request]
+
+    def _known_applied(self) -> dict[str, bool]:
+        """Whether the base has applied an id, as far as that was looked up."""
+        if self._known is None or self._known[0] is not self.base:
+            self._known = self.base, {}
+        return self._known[1]
+
+    def commit(self) -> Commit:
+        """Makes the statements one version; a transaction without any costs no request.
+
+        Raises:
+            ConflictError: what was read has changed; repeat the transaction (``Database.run`` does that by itself).
+            UnknownOutcomeError: the commit may have landed.
+        """
+        self._open()
+        self._done = True
+        said = {id_: parts[0] if len(parts) == 1 else content_digest(*parts) for id_, parts in self._said.items()}
+        applied = {**said, **self._applied}
+        if not self._statements and not applied:
+            return Commit.nothing(self.base.as_history())
+        change = Change(
+            commit_id=self.context.runtime.uuid(),
+            operation=self._operation,
+            statements=tuple(self._statements),
+            applied=applied,
+            claims=tuple(self._claims),
+            first_upload_us=self._first_upload_us,
+            txid=self._intent.txid if self._intent else None,
+            message=self._message,
+        )
+        done = commit_change(self.context.head, change, self.bench)
+        if self._intent and done.manifest is not None:
+            self._intent.done()
+        if done.manifest is None:
+            return Commit.nothing(self.base.as_history(), done.already)
+        requests = [id_ for id_ in applied if id_ not in done.already]
+        return Commit.of(done.manifest.as_history(), requests, attempts=done.attempts, already=done.already)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is None and not self._done:
+            self.commit()
+        self._done = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise InputError("a transaction belongs to one process: hand over rows, or what is to be done")
+
+    def __repr__(self) -> str:
+        tables = sorted({statement.name for statement in self._statements if statement.name})
+        state = "ended" if self._done else "open"
+        about = f" about {', '.join(tables)}" if tables else ""
+        base = "" if self._base is None else f" on version {self._base.version}"
+        return f"<Transaction {self._operation}, {state}{base}: {len(self._statements)} statements{about}>"
+
+    def _open(self) -> None:
+        if self._done:
+            raise InputError("this transaction has ended: begin another one")

@@ -1,0 +1,57 @@
+"""The versions so far, and what is known of each: what the ledger writes, and what its judges read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from dolmen.store.memory import MemoryBucket
+from dolmen_simulator.judge.content import Content
+from dolmen_simulator.judge.model import Run, State
+from dolmen_simulator.judge.recording import Recording
+from dolmen_simulator.judge.retention import Retention
+from dolmen_simulator.judge.stored import Stored, Told
+
+
+class Landed(msgspec.Struct, frozen=True):
+    """A version as the store shows it."""
+
+    key: str
+    commit_id: str
+    commit_ts: int
+    created_at: int
+    run: Run | None
+    told: Told | None = None
+    """As all later versions must tell of it."""
+
+
+class Chronicle:
+    """The chain of versions, the rows and settings of each, and what their objects hold.
+
+    Args:
+        counts: what happened how often; shared with the whole simulation.
+    """
+
+    def __init__(self, bucket: MemoryBucket, counts: Counter[str]) -> None:
+        self.counts = counts
+        self.chain: list[Landed] = [Landed("", "", 0, 0, None)]
+        self.states: list[State] = [{}]
+        self.settings: list[dict[str, Any]] = [{}]
+        self.horizons: list[int] = [0]
+        self.born: dict[int, int] = {}
+        self.applied: dict[str, int] = {}
+        self.digests: dict[str, str] = {}
+        self.dated: list[tuple[int, int]] = []
+        self.stored, self.content = Stored(bucket), Content(bucket)
+        self.recording = Recording()
+        self.retention = Retention(bucket, self.stored, counts)
+        self.upkeep_version = 0
+        self.spilled: set[str] = set()
+        self.named: set[str] = set()
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return len(self.chain) - 1
