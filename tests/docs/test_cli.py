@@ -18,6 +18,7 @@ import typer
 from dolmen.cli import exit_codes
 from dolmen.cli.examples import EXAMPLES
 from dolmen.cli.options import app
+from dolmen_simulator.command import app as simulator
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "cli.md").read_text()
@@ -76,7 +77,7 @@ def test_the_page_has_every_exit_code() -> None:
 @cache
 def commands() -> dict[str, Any]:
     group: Any = typer.main.get_command(app)
-    return dict(group.commands)
+    return {**group.commands, "simulate": typer.main.get_command(simulator)}  # which takes all that follows its name
 
 
 def named(text: str) -> Iterator[tuple[str, list[str]]]:
