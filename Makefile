@@ -13,6 +13,8 @@ PYTEST_FLAGS ?=
 AREA ?=
 # The address of the repository on the web, for the metadata of what make dist builds
 REPOSITORY ?=
+# Where the site of make docs will be
+SITE ?=
 # How many processes run tests; 0 is none but pytest's own, as a debugger needs it
 WORKERS ?= auto
 
@@ -43,6 +45,9 @@ setup: .venv/.installed .venv-sam/.installed ## what development and tests need
 
 .venv-lint/.installed: locks/lint.txt locks/install.sh
 	@locks/install.sh .venv-lint locks/lint.txt
+
+.venv-docs/.installed: locks/docs.txt locks/install.sh
+	@locks/install.sh .venv-docs locks/docs.txt
 
 .venv-release/.installed: locks/release.txt locks/install.sh
 	@locks/install.sh .venv-release locks/release.txt
@@ -135,6 +140,14 @@ lock: ## make the lock files anew: make lock LOCK_FLAGS=--upgrade
 dist: .venv-release/.installed ## wheels and source distributions, into dist/: make dist REPOSITORY=https://...
 	@.venv-release/bin/python scripts/distributions.py dist --repository "$(REPOSITORY)"
 	@.venv-release/bin/twine check --strict dist/dolmen*
+
+.PHONY: docs
+docs: export COMMAND_REFERENCE := $(CURDIR)/build/commands.md
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: .venv/.installed .venv-docs/.installed ## the site of docs/, into site/; broken links fail it: make docs SITE=https://...
+	@$(DEV)/python scripts/command_reference.py "$$COMMAND_REFERENCE"
+	@REPOSITORY="$(REPOSITORY)" SITE="$(SITE)" .venv-docs/bin/mkdocs build --clean
+	@echo "$(CURDIR)/site/index.html"
 
 .PHONY: clean
 clean: ## remove environments, caches and what was built

@@ -38,5 +38,5 @@ for jobs_python in 3.11 3.13; do
 done
 compile locks/sam.txt "${everywhere[@]}" "$@" locks/sam.in
 compile locks/lint.txt "${everywhere[@]}" "$@" locks/lint.in
-compile locks/docs.txt "${everywhere[@]}" "$@" locks/docs.in
+compile locks/docs.txt "${everywhere[@]}" "$@" --constraint locks/dev.txt locks/docs.in
 compile locks/release.txt "${everywhere[@]}" "$@" locks/release.in
