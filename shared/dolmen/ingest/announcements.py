@@ -12,9 +12,9 @@ Events other than the creation of an object announce nothing either. ``write_rec
 the first form, for files that were there before (``backfill``) and files of this machine (``dolmen.local``). Pure: this
 module makes no request.
 
-What an event says is not trusted: a bucket is named as buckets are, a key is Unicode text that S3 would take, ETag,
-version and sequencer are short printable ASCII (an id is made of them, in which ``#`` separates). Nothing here makes a
-path of a key: that a table's name in it is one is checked where it is read (``landing``).
+Events are not trusted. A bucket's name must be a valid one, a key must be Unicode text that S3 would take, and ETag,
+version and sequencer must be short printable ASCII, because the drop's id is made of them, with ``#`` between. Keys are
+not used as paths here: ``landing`` checks the name of the table.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from urllib.parse import quote_plus, unquote_plus
 from dolmen.ingest.redaction import MessageError
 
 MAX_BODY_BYTES = 1 << 20
-"""The largest notification looked at: as large as an SQS message can be."""
+"""The largest notification that is read: the maximum size of an SQS message."""
 MAX_KEY_BYTES = 1024
 MAX_TAG_LENGTH = 1024
-"""Of an ETag, a version's id and a sequencer: S3's version ids have at most so many characters."""
+"""The maximum length of an ETag, a version id and a sequencer: that of S3's version ids."""
 MAX_SIZE = 1 << 53
-"""What a JSON number holds exactly, and far beyond any object."""
+"""The largest integer that a JSON number holds exactly; no object is as large."""
 DIRECTORY_BUCKET = "local"
 """The bucket's name in the notifications of a directory: the local pipeline and a backfill give a file the same id."""
 MAX_TRIES_TOGETHER = 2
-"""How often a message may take part in a batch before it is handled alone."""
+"""A message that was delivered more often than this is handled alone."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")
 _TAG = re.compile(rf"[!-\"$-~]{{0,{MAX_TAG_LENGTH}}}")
@@ -51,7 +51,7 @@ ID_ATTRIBUTE = "dolmen.id"
 SENT_ATTRIBUTE = "dolmen.sent"
 FAILURES_ATTRIBUTE = "dolmen.failures"
 CRASHES_ATTRIBUTE = "dolmen.crashes"
-"""What a message that was sent anew says of itself."""
+"""Attributes of a message that was sent anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +82,21 @@ class Drop:
 
     @property
     def id(self) -> str:
-        """Under which it is applied exactly once: the same content dropped again is another drop in a bucket with
-        versions, and the same one in a bucket without."""
+        """The id under which it is applied exactly once.
+
+        The same content dropped again is another drop in a bucket with versions, and the same one in a bucket without.
+        """
         return f"{self.source}#{self.version or self.etag}"
 
     @property
     def digest(self) -> str:
-        """What its content is known by, where it is applied."""
+        """The digest of its content that is stored with its applied id."""
         return self.etag or self.id
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is acknowledged or delivered again as one.
+    """A message of a queue, or an event without one: acknowledged or delivered again as a whole.
 
     A message that was sent anew (``deliveries``) keeps its id, its time and its counts in attributes: SQS gives the
     copy an id of its own, and counts from 1.
@@ -121,17 +123,17 @@ class Message:
 
     @property
     def answer_id(self) -> str | None:
-        """What the answer to SQS calls it."""
+        """The id by which the answer to Lambda names it."""
         return self.id if self.delivery is None else self.delivery
 
 
 def read_messages(event: Any) -> list[Message]:
-    """The messages of an invocation: the records of an SQS event, else the event itself as the only one.
+    """Reads the messages of an invocation: the records of an SQS event, else the event itself as the only one.
 
-    A record of an SQS event that is none becomes a message without a body, which fails where it is read, alone.
+    A malformed record of an SQS event becomes a message without a body. It alone fails, when its drops are read.
 
     Raises:
-        InputError: no event at all.
+        InputError: the event is not a JSON object.
     """
     if not isinstance(event, Mapping):
         raise MessageError(f"an event is a JSON object, not {type(event).__name__}")
@@ -142,11 +144,11 @@ def read_messages(event: Any) -> list[Message]:
 
 
 def isolate(batch: list[Message]) -> Iterator[list[Message]]:
-    """The groups in which to handle a batch.
+    """Splits a batch into groups that are handled one after the other.
 
-    A message that fails properly fails alone. One that takes the whole process down (by its size, say) fails its
-    batch, and would do so until the queue gives all of it up: so what was delivered several times before comes after
-    the rest, and each on its own.
+    An ordinary failure affects one message. A message that kills the process (by its size, say) fails its whole batch,
+    until the queue gives up all of it. So messages that were delivered several times before are handled after the
+    others, each in a group of its own.
     """
     fresh = [message for message in batch if message.tries <= MAX_TRIES_TOGETHER]
     if fresh:
@@ -157,9 +159,9 @@ def isolate(batch: list[Message]) -> Iterator[list[Message]]:
 
 
 def read_drops(message: Message) -> tuple[list[Drop], MessageError | None]:
-    """The drops that a message announces, and what is wrong with the first of its records that cannot be read.
+    """Reads the drops that a message announces; also returns the error of the first record that cannot be read.
 
-    Good records beside a bad one count: the message then comes again, and they are applied once all the same.
+    Good records beside a bad one are used. The message is then delivered again, and they are still applied once.
     """
     drops: list[Drop] = []
     try:
@@ -238,7 +240,7 @@ def _sqs_message(record: Any) -> Message:
 
 
 def _attribute(record: Mapping[str, Any], kind: str, name: str) -> str:
-    """An attribute of a record, of SQS's own or of the sender's; empty if there is none."""
+    """An attribute of a record, one of SQS or of the sender; empty if there is none."""
     attributes = record.get(kind)
     value = attributes.get(name) if isinstance(attributes, Mapping) else None
     if isinstance(value, Mapping):
@@ -341,7 +343,7 @@ def _drop(bucket: Any, described: Any, key: str, etag_name: str, version_name: s
 
 
 def _microseconds(time: Any) -> int | None:
-    """A time as AWS writes it; None for what is none: it is only good for measuring how late an event is."""
+    """Parses a time as AWS writes it; None if it is malformed, as it only serves to measure how late an event is."""
     try:
         moment = datetime.fromisoformat(time)
     except (TypeError, ValueError):

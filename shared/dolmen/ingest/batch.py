@@ -1,4 +1,4 @@
-"""A batch of requests as one commit: each of them applied once, none in another's way."""
+"""Applies a batch of requests in one commit. Each is applied once, and one that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dolmen.results import Commit
 from dolmen.transaction import Transaction
 
 MAX_ROUNDS = 5
-"""How often a batch is made anew because what it was made on has changed under it."""
+"""How often a batch is built, at most: it is built again when its base is no longer the newest version."""
 
 RequestOutcomeStatus = Literal["applied", "duplicate", "settled", "refused", "postponed", "failed"]
 
@@ -31,18 +31,19 @@ class BatchRequest:
     Args:
         id: under which it is applied exactly once.
         digest: of its content.
-        state: adds its statements to a transaction, bound to ``id``, and returns whether it is to be applied; False
-            settles it without. What it raises fails this request alone. Called again when the batch is made anew.
+        add_to: adds its statements to a transaction, bound to ``id``. Returns True to have them applied; False settles
+            the request without a commit. An exception fails this request alone. Called again if the batch is built
+            again.
     """
 
     id: str
     digest: str
-    state: Callable[[Transaction], bool]
+    add_to: Callable[[Transaction], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOutcome:
-    """What became of a request.
+    """The outcome of a request.
 
     Args:
         status: ``applied`` by this batch's commit; a ``duplicate`` of one that was applied before or stands in this
@@ -60,9 +61,9 @@ class RequestOutcome:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What became of a batch: an outcome for each request, in their order, and the commit, if there was one.
+    """The result of a batch: an outcome for each request, in their order, and the commit, if there was one.
 
-    ``seen`` is the transaction it was made in, for looking at the tables as they were, without a request.
+    ``seen`` is the transaction of the batch: it shows the tables as they were, without a request.
     """
 
     outcomes: list[RequestOutcome]
@@ -79,9 +80,9 @@ def apply_together(
 ) -> BatchResult:
     """Applies requests in ONE commit.
 
-    Duplicates are folded first. One that fails, or that was applied before (even while this runs), leaves the others
-    as they are. When the commit itself fails, all that stood in it fail together: delivered again, in whatever
-    batches, each is still applied once.
+    Duplicates in the batch are merged first. A request that fails, or that was applied before (even while this runs),
+    does not affect the others. If the commit itself fails, all its requests fail; delivered again, in any batches, each
+    is still applied once.
 
     Args:
         operation: a word for ``history``.
@@ -94,19 +95,19 @@ def apply_together(
     commit = transaction = None
     for last_round in (*[False] * (MAX_ROUNDS - 1), True):
         waiting = [request for request in leaders.values() if request.id not in settled]
-        stated: list[BatchRequest] = []
+        added: list[BatchRequest] = []
         try:
             transaction = database.transaction(operation)
-            stated = _state(transaction, waiting, settled, deadline)
-            if stated:
+            added = _add_requests(transaction, waiting, settled, deadline)
+            if added:
                 commit = transaction.commit()
         except Exception as error:  # noqa: BLE001 - reported with every request that stood in the commit
             if last_round or not isinstance(error, _CHANGED):
                 failed = RequestOutcome("failed", error=error)
                 settled = {**{request.id: failed for request in waiting}, **settled}
                 break
-            continue  # made anew on the newest version, each request finds out for itself what has changed
-        for request in stated:
+            continue  # built again on the newest version, where each request meets what has changed by itself
+        for request in added:
             assert commit is not None
             before = commit.already.get(request.id)
             settled[request.id] = (
@@ -118,18 +119,18 @@ def apply_together(
 
 
 _CHANGED = (InputError, NotFoundError, ConflictError, StaleWriterError)
-"""What a commit raises when the base that its statements were made on is no longer the newest version."""
+"""Errors of a commit whose base is no longer the newest version."""
 
 
-def _state(
+def _add_requests(
     transaction: Transaction,
     waiting: Sequence[BatchRequest],
     settled: dict[str, RequestOutcome],
     deadline: Callable[[], bool],
 ) -> list[BatchRequest]:
-    """Adds requests to a transaction; settles those that are not to be applied by it. Returns the others."""
+    """Adds requests to a transaction and returns them; settles those that it is not to apply."""
     known = transaction.applied_before({request.id for request in waiting})
-    stated = []
+    added = []
     for request in waiting:
         before = known.get(request.id)
         try:
@@ -139,17 +140,17 @@ def _state(
                 settled[request.id] = RequestOutcome("postponed")
             else:
                 with transaction.together(request.id):
-                    to_apply = request.state(transaction)
+                    to_apply = request.add_to(transaction)
                 if to_apply:
                     transaction.bind(request.id, request.digest)
-                    stated.append(request)
+                    added.append(request)
                 else:
                     settled[request.id] = RequestOutcome("settled")
         except (InputError, TableNotFoundError) as error:
             settled[request.id] = RequestOutcome("refused", error=error)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one request must not block its batch
             settled[request.id] = RequestOutcome("failed", error=error)
-    return stated
+    return added
 
 
 def _applied_before(request: BatchRequest, digest: str, version: int) -> RequestOutcome:
@@ -160,7 +161,7 @@ def _applied_before(request: BatchRequest, digest: str, version: int) -> Request
 
 
 def _outcome(request: BatchRequest, leader: BatchRequest, outcome: RequestOutcome) -> RequestOutcome:
-    """The outcome of a request, given that of the first with its id."""
+    """The outcome of a request, given the outcome of the first request with its id."""
     if request is leader or outcome.status in ("failed", "postponed"):
         return outcome
     if request.digest != leader.digest:

@@ -21,7 +21,7 @@ REJECTED = "rejected"
 
 @dataclass(frozen=True, slots=True)
 class LandingPath:
-    """Where below the landing prefix an object lies: ``<table>/<anything>``."""
+    """The path of an object below the landing prefix: ``<table>/<anything>``."""
 
     path: str
 
@@ -47,7 +47,7 @@ class Landing:
         prefix: what the keys of drops start with; empty for the whole bucket.
         url: a store that stands for every bucket (a directory on one machine); None opens ``s3://<bucket>``.
         rejected_url: where rejects go; None is ``rejected/`` in the bucket of the drop.
-        handover_url: where drops are noted that a job is to ingest, if any are.
+        handover_url: where records of drops for jobs are written; None if there are no jobs.
     """
 
     database_url: str
@@ -59,10 +59,13 @@ class Landing:
     _stores: dict[str, ObjectStore] = field(default_factory=dict, repr=False, compare=False)
 
     def place(self, drop: Drop) -> LandingPath | None:
-        """Where a drop lies; None if it is none: outside the prefix, of the database, a reject or a record of a
-        hand-over, with a temporary name (``_`` or ``.`` before any part of its path below the table), or a "folder" of
-        a console. In a directory, what a symbolic link brings in from outside of it is none either: whoever may drop
-        files could otherwise have others read that they may not."""
+        """The path of a drop below the landing prefix; None if the object is not to be ingested.
+
+        Not ingested are objects outside the prefix, those of the database, rejects, records of a hand-over, temporary
+        names (``_`` or ``.`` begins a part of the path below the table), and the "folders" of a console. In a
+        directory, a file that a symbolic link brings in from outside is not ingested either: otherwise, a user who may
+        drop files could make dolmen read files that the user may not.
+        """
         path = drop.key.removeprefix(self.prefix)
         if not drop.key.startswith(self.prefix) or not path or path.endswith("/"):
             return None
@@ -95,7 +98,7 @@ class Landing:
         return f"{self.store(drop).url}/{self.prefix}".rstrip("/")
 
     def rejects_store(self, drop: Drop) -> ObjectStore:
-        """Where it goes if it cannot be read."""
+        """The store that a drop goes to if it is rejected."""
         return self._open(self._rejected_url(drop.bucket))
 
     def _is_from_outside(self, drop: Drop) -> bool:
@@ -104,7 +107,7 @@ class Landing:
             return False
         try:
             file = store.local_path(drop.key) or ""
-        except InputError:  # no file has such a name: who reads it says what is wrong with it
+        except InputError:  # no file has such a name; the reader says what is wrong with it
             return False
         return not os.path.realpath(file).startswith(os.path.join(os.path.realpath(store.root), ""))
 
@@ -121,8 +124,10 @@ class Landing:
 
 
 def is_temporary(path: str) -> bool:
-    """Whether a path ``<table>/...`` names something unfinished: ``_`` or ``.`` begins a part of it. A table's name may
-    begin with ``_``."""
+    """Whether a path ``<table>/...`` is that of an unfinished file: a part of it begins with ``_`` or ``.``.
+
+    The table's name itself may begin with ``_``.
+    """
     folder, *below = path.split("/")
     return folder.startswith(".") or any(part.startswith((".", "_")) for part in below)
 

@@ -1,7 +1,7 @@
-"""What a log may say of an error: kinds, places and numbers, never a value of the data or of a request.
+"""Describes errors for logs: kinds, places and numbers, never a value of the data or of a request.
 
-Errors are written for whoever sent the data, and quote it: a reject's report lies beside the data and may. A log is
-read by others, kept elsewhere and for other times, and an erased person's name must not live on in it.
+An error is written for the sender of the data, and quotes it; a reject's report, which lies beside the data, may do so.
+A log is read by other people, and kept elsewhere and for other times. The name of an erased person must not stay in it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dolmen.errors import (
 )
 
 HIDDEN = "…"
-"""Stands where an error quotes something."""
+"""Replaces what an error quotes."""
 _UNFORESEEN = "an error that nobody foresaw; 'at' says where"
 _MOST_SHOWN = 120
 _MOST_FRAMES = 12
@@ -51,7 +51,7 @@ class MessageError(InputError):
         return self.template.format(*[HIDDEN] * len(self.quoted))
 
     def at(self, place: str) -> MessageError:
-        """The same, said of a part of the message."""
+        """The same error, about a part of the message."""
         return MessageError(f"{place}: {self.template}", *self.quoted)
 
 
@@ -72,18 +72,18 @@ class UnforeseenError(InputError):
 
 @dataclass(frozen=True)
 class RequestContent:
-    """What somebody asked for, so that what a message quotes of it can be told from what dolmen says itself.
+    """The content of a request, by which quotations of it are found in a message.
 
     Args:
-        document: as it was sent, JSON decoded: all texts and numbers in it may be values.
-        names: of tables and columns, which are no values.
+        document: the request, JSON decoded: any text or number in it may be a value.
+        names: names of tables and columns, which are not values.
     """
 
     document: Any
     names: frozenset[str] = frozenset()
 
     def hide(self, text: str) -> str | None:
-        """A message without what it quotes of the request; None if the request is too long to tell.
+        """Replaces what a message quotes of the request; None if the request is too long to check.
 
         Hidden is whatever stands in quotes and is no name, each word that is also one of the request (or begins like
         one), and long numbers. A name that was misspelt is shown, if it is close enough to a real one.
@@ -176,10 +176,10 @@ def _texts(document: Any) -> Iterator[str]:
 
 
 def reason_for_log(error: BaseException, request: RequestContent | None = None) -> str:
-    """One line about an error without any value in it.
+    """Describes an error in one line, without any value.
 
     Args:
-        request: that the error is about: then it is said what is wrong with it, but for what is quoted of it.
+        request: the request that the error is about: the error's own text is then given, without quotations of it.
     """
     match error:
         case MessageError():
@@ -204,12 +204,14 @@ _FALLBACK: dict[type[BaseException], str] = {
     PredicateError: "the predicate cannot be read, or does not fit the table",
     SchemaError: "a column does not fit the table, is missing, or is one too many",
 }
-"""What is said where the text may quote a value that cannot be told apart."""
+"""Reasons that replace a text which may quote a value."""
 
 
 def facts_for_log(error: BaseException, request: RequestContent | None = None) -> dict[str, Any]:
-    """The named facts of a log record about an error: its kind, reason and place; of a bug the calls that led there,
-    innermost last, for its text may hold anything. See ``reason_for_log``."""
+    """The named facts of a log record about an error: kind, reason and place.
+
+    For a bug, whose text may hold anything, they have the calls that led to it, innermost last. See ``reason_for_log``.
+    """
     facts: dict[str, Any] = {"error": type(error).__name__, "reason": reason_for_log(error, request)}
     if isinstance(error, RowError):
         facts |= {"line": error.line, "row": error.row}

@@ -15,9 +15,9 @@ from dolmen.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class DeleteResult:
-    """What became of a batch of requests: an outcome for each, in their order, and the commit, if there was one.
+    """The result of a batch of requests: an outcome for each, in their order, and the commit, if there was one.
 
-    ``seen`` is the transaction it was made in.
+    ``seen`` is the transaction of the batch.
     """
 
     outcomes: list[RequestOutcome]
@@ -35,22 +35,22 @@ def apply_deletes(
     Args:
         deadline: once it is true, requests not begun yet are postponed.
     """
-    folded = apply_together(
+    result = apply_together(
         database,
         "delete",
         [BatchRequest(request.id, request.digest, _statements(request)) for request in requests],
         deadline=deadline,
     )
-    return DeleteResult(folded.outcomes, folded.commit, folded.seen)
+    return DeleteResult(result.outcomes, result.commit, result.seen)
 
 
 def request_values(request: DeleteRequest) -> list[Any]:
-    """All that a request says of rows: what an error may quote."""
+    """The predicates and keys of a request, which an error about it may quote."""
     return [[delete.where, delete.keys, delete.on] for delete in request.deletes]
 
 
 def request_names(seen: Transaction | None, request: DeleteRequest) -> frozenset[str]:
-    """The names of a request's tables, and of their columns, as far as there are such tables."""
+    """The names of a request's tables, and of the columns of those that exist."""
     tables = {delete.table for delete in request.deletes}
     there = [name for name in tables if seen is not None and name in seen.manifest.tables]
     columns = (field.name for name in there for field in seen.entry(name).schema.fields) if seen is not None else ()
@@ -58,11 +58,11 @@ def request_names(seen: Transaction | None, request: DeleteRequest) -> frozenset
 
 
 def _statements(request: DeleteRequest) -> Callable[[Transaction], bool]:
-    def state(transaction: Transaction) -> bool:
+    def add_to(transaction: Transaction) -> bool:
         for delete in request.deletes:
             transaction.table(delete.table).delete(
                 delete.where, keys=delete.keys, on=delete.on, mode=delete.mode, request=request.id
             )
         return True
 
-    return state
+    return add_to

@@ -45,9 +45,9 @@ MAX_BODY_BYTES = 64 << 20
 MAX_TABLES = 100
 MAX_ID_LENGTH = 256
 MAX_NESTING = 8
-"""Lists and objects in each other; what there is to say needs six."""
+"""How deep lists and objects may be nested; a valid request needs six levels."""
 MAX_DIGITS = 400
-"""Of a number: beyond what any column holds."""
+"""The most digits of a number: more than any column holds."""
 
 _OF_ONE = frozenset({"table", "where", "keys", "on", "mode"})
 _OF_ALL = frozenset({"tables", "request_id"})
@@ -55,7 +55,7 @@ _OF_ALL = frozenset({"tables", "request_id"})
 
 @dataclass(frozen=True, slots=True)
 class TableDelete:
-    """What one request deletes from one table: by ``where`` or by ``keys``, one of them."""
+    """The part of a request that is about one table: exactly one of ``where`` and ``keys`` is given."""
 
     table: str
     where: str | Mapping[str, Any] | None
@@ -65,7 +65,7 @@ class TableDelete:
 
     @property
     def content(self) -> dict[str, Any]:
-        """What a digest is made over: how the rows are found (``mode``) changes nothing about which they are."""
+        """The content that the digest is made over, without ``mode``, which changes how rows are found but not which."""
         return {"table": self.table, "where": self.where, "keys": self.keys, "on": self.on}
 
 

@@ -1,4 +1,4 @@
-"""Delete requests on their way: what a message says, whether it can be applied, and what became of it."""
+"""Composes delete requests, checks them before they are sent, and looks up what became of them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def compose(
 
 
 def check(database: Database, request: DeleteRequest) -> int:
-    """Makes sure that a request can be applied to the newest version, and changes nothing.
+    """Checks that a request can be applied to the newest version, without changing anything.
 
     Returns:
         the version that was looked at.
@@ -72,7 +72,7 @@ def check(database: Database, request: DeleteRequest) -> int:
 
 
 def parse_keys(database: Database, table: str, texts: Sequence[str], on: Sequence[str] | None) -> list[Any]:
-    """Texts as values of a table's key, which has one column: ``7`` is a number only where the column's values are."""
+    """Converts texts to values of a key of one column: ``7`` is a number only in a column of numbers."""
     fields = key_fields(database.transaction().entry(table), on)
     if len(fields) != 1:
         raise InputError("--keys takes values of one column; give --keys-file for keys of several")
@@ -83,7 +83,7 @@ def parse_keys(database: Database, table: str, texts: Sequence[str], on: Sequenc
 
 
 def check_size(body: str, queue: Queue) -> None:
-    """Raises LimitError when a message is too large for a queue, and says what to do instead."""
+    """Raises LimitError if a message is too large for a queue. The error says what to do instead."""
     size = len(body.encode())
     if size <= queue.max_bytes:
         return
@@ -98,7 +98,7 @@ def check_size(body: str, queue: Queue) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RequestStatus:
-    """What is known of a request.
+    """The state of a request.
 
     Args:
         state: ``applied``, by ``version``; ``waiting`` in the queue; ``failed``: given up, for ``reason``; ``unknown``:
@@ -113,7 +113,7 @@ class RequestStatus:
 
 
 def status_of(database: Database, ids: Sequence[str], queue: Queue | None = None) -> list[RequestStatus]:
-    """What became of requests, in their order: two requests for all of them, more only for old ids.
+    """Looks up the states of requests, in their order. Sends two requests for all of them, more only for old ids.
 
     Args:
         queue: where they were put; one of a directory is looked through.
@@ -131,7 +131,7 @@ def status_of(database: Database, ids: Sequence[str], queue: Queue | None = None
 
 
 def _letters(queue: DirectoryQueue, ids: frozenset[str]) -> Iterator[tuple[str, tuple[RequestState, str | None]]]:
-    """The requests that lie in a directory, given up ones first: one that was sent again is waiting."""
+    """Finds requests in a directory's queue. Those given up come first, so that one that was sent again is waiting."""
     for letter in queue.find_dead_letters():
         id_ = _id_in(letter.get("body")) or letter.get("message_id")
         if id_ in ids:

@@ -1,4 +1,4 @@
-"""Files that were there before anybody listened, as the drops that their events would have announced.
+"""Finds files that were there before notifications were on, and announces them as their events would have.
 
 A drop found by listing has the id that the object's own event has or had: its newest version's in a bucket that keeps
 versions, else its ETag. So a backfill may be repeated, and overlap with live events: each file is ingested once. What
@@ -20,11 +20,11 @@ from dolmen.store.local.store import LocalStore
 from dolmen.store.url import open_store
 
 MAX_RECORDS = 20
-"""Of one message. The function takes 100 messages at a time and must get through them in half its time."""
+"""The most drops of one message. The function takes 100 messages at a time, and has half of its time for them."""
 MAX_MESSAGE_BYTES = 256 << 10
-"""So that a queue that was set up before SQS took a megabyte takes it, too."""
+"""The most bytes of one message: the limit of queues that were set up before SQS took a megabyte."""
 MAX_DATA_BYTES = 64 << 20
-"""Of the files of one message: a large file has one of its own, as S3 would send it."""
+"""The most bytes of the files of one message. A larger file has a message of its own, as S3 would send it."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class DropSource:
     """A place to look for files in.
 
     Args:
-        landing: says which of them are drops.
-        bucket: of S3, or the name that events of a directory have.
-        prefixes: what keys begin with, in order; each is listed in turn.
+        landing: decides which files are drops.
+        bucket: the bucket's name; ``DIRECTORY_BUCKET`` for a directory.
+        prefixes: prefixes of keys, in order; each is listed in turn.
     """
 
     landing: Landing
@@ -143,7 +143,7 @@ class Announcement:
 
 
 def announce(drops: Iterable[Drop], *, max_records: int = MAX_RECORDS) -> Iterator[Announcement]:
-    """Puts drops into messages, in their order."""
+    """Writes the messages that announce drops, in their order."""
     for group in group_drops(drops, max_records, MAX_DATA_BYTES):
         records = [write_record(drop) for drop in group]
         room = MAX_MESSAGE_BYTES - 16
@@ -157,7 +157,7 @@ def announce(drops: Iterable[Drop], *, max_records: int = MAX_RECORDS) -> Iterat
 
 
 def group_drops(drops: Iterable[Drop], max_files: int, max_bytes: int) -> Iterator[list[Drop]]:
-    """Drops in groups of so many files and so many bytes; a larger file is a group of its own."""
+    """Splits drops into groups of at most ``max_files`` and ``max_bytes``; a larger file is a group of its own."""
     group: list[Drop] = []
     total = 0
     for drop in drops:
@@ -171,14 +171,14 @@ def group_drops(drops: Iterable[Drop], max_files: int, max_bytes: int) -> Iterat
 
 
 def _prefix(path: str) -> str:
-    """Of keys: a folder's ends with ``/``, so that ``events`` does not find ``events2``."""
+    """The prefix of keys that a path asks for; a folder's ends with ``/``, so ``events`` does not match ``events2``."""
     if path.endswith("*"):
         return path[:-1]
     return f"{path.strip('/')}/" if path.strip("/") else ""
 
 
 def _prefixes_to_list(wanted: str, landing_prefix: str, tables: Sequence[str]) -> tuple[str, ...]:
-    """The prefixes to list: of ``wanted`` and the landing place the narrower one, and of its tables these."""
+    """The prefixes to list: the longer one of ``wanted`` and the landing prefix, narrowed to these tables."""
     narrow = max(wanted, landing_prefix, key=len)
     if not tables:
         return (narrow,)

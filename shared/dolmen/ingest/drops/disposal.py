@@ -1,4 +1,4 @@
-"""What becomes of a dropped file once its rows are committed: kept, tagged, or given up to expire.
+"""Keeps, tags or expires a dropped file once its rows are committed, as its table asks.
 
 On S3 the object gets a tag, beside those it has: ``dolmen-landing=ingested``, or ``dolmen-landing=expire``, at which a
 lifecycle rule of the bucket removes it. So the ingest function needs no right to delete anything. In a plain
@@ -25,7 +25,7 @@ MAX_TAGS = 10
 
 _VALUES: dict[LandingPolicy, str] = {"tag": "ingested", "expire": "expire"}
 _ASIDE = ".dolmen-expiring-"
-"""Begins the name that a file has for the moment between being set aside and removed; drops never begin with a dot."""
+"""Prefix of the name of a file that is set aside before it is removed; the names of drops never begin with a dot."""
 
 
 @runtime_checkable

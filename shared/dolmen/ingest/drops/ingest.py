@@ -1,4 +1,4 @@
-"""Dropped files become rows: a batch of them is one commit, each file is in it once and whole, or not at all."""
+"""Ingests a batch of dropped files in one commit. Each file is in it once and whole, or not at all."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ingest_drops(
     Args:
         auto_create: create a table that does not exist, with the schema that its first readable file of the batch
             has. That is a commit of its own, before the rows: when two do it at once, both use what one committed.
-        max_bytes: what one file may hold once it is unpacked; one that holds more is rejected.
+        max_bytes: the most bytes of one unpacked file; a larger one is rejected.
         deadline: once it is true, files not begun yet are postponed.
         time_left: seconds until this must have ended: a reject that cannot be copied in time stays where it is.
     """
@@ -54,23 +54,22 @@ def ingest_drops(
     if auto_create and ingestions:
         _create_tables(database, list(ingestions.values()))
     requests = [BatchRequest(each.drop.id, each.drop.digest, each.add_to) for each in ingestions.values()]
-    folded = apply_together(database, "ingest", requests, deadline=deadline)
-    told = [each.outcome(outcome) for each, outcome in zip(ingestions.values(), folded.outcomes, strict=True)]
-    told = look_for_commits(database, landing, told)
+    result = apply_together(database, "ingest", requests, deadline=deadline)
+    ended = [each.outcome(outcome) for each, outcome in zip(ingestions.values(), result.outcomes, strict=True)]
+    ended = look_for_commits(database, landing, ended)
     newest = database.context.head.cached
-    if folded.seen is not None and newest is not None:
+    if result.seen is not None and newest is not None:
         # As the commit left it: a table may have been renamed away and back after the version that it was made on.
-        told = look_for_reports(newest.manifest, landing, told)
-        _dispose(folded.seen, list(ingestions.values()), told)
-    outcomes |= zip(ingestions, told, strict=True)
-    return IngestResult([outcomes[index] for index in range(len(drops))], folded.commit)
+        ended = look_for_reports(newest.manifest, landing, ended)
+        _dispose(result.seen, list(ingestions.values()), ended)
+    outcomes |= zip(ingestions, ended, strict=True)
+    return IngestResult([outcomes[index] for index in range(len(drops))], result.commit)
 
 
 def _create_tables(database: Database, ingestions: Sequence[Ingestion]) -> None:
-    """Creates the tables that are missing, each by the first file for it whose types can be told.
+    """Creates the tables that are missing, each by the first file for it whose types can be inferred.
 
-    Whoever loses against another creator of the same table uses what that one committed: rows are read by the
-    committed schema alone.
+    If another process creates the same table first, its schema is used: rows are read by the committed schema alone.
     """
     transaction = database.transaction()
     there = set(transaction.manifest.tables)
@@ -94,13 +93,13 @@ def _create_tables(database: Database, ingestions: Sequence[Ingestion]) -> None:
 
 
 def _dispose(seen: Transaction, ingestions: list[Ingestion], outcomes: list[DropOutcome]) -> None:
-    """Does with each file whose rows are known to be committed what its table asks for; notes where that fails.
+    """Disposes of each file whose rows are committed, as its table asks; a failure is noted in the outcome.
 
-    Files that were ingested before, too: whoever did that may have died before it came to this. It fails nobody:
-    the rows are in, and delivering the event again would bring nothing else about.
+    This includes files that were ingested before: the process that did it may have died before this step. A failure
+    here fails no message: the rows are committed, and delivering the event again would change nothing.
     """
 
-    def disposed(place: int) -> None:
+    def dispose_one(place: int) -> None:
         ingestion, outcome = ingestions[place], outcomes[place]
         try:
             dispose(ingestion.landing, ingestion.drop, policies[place])
@@ -118,5 +117,5 @@ def _dispose(seen: Transaction, ingestions: list[Ingestion], outcomes: list[Drop
             continue
         if settings.landing != "keep":
             policies[place] = settings.landing
-    for _ in ingestions[0].landing.runtime.map(disposed, policies) if policies else ():
+    for _ in ingestions[0].landing.runtime.map(dispose_one, policies) if policies else ():
         pass

@@ -1,4 +1,4 @@
-"""One file on its way into its table."""
+"""Adds one dropped file to a transaction, or rejects it."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from dolmen.transaction import Transaction
 from dolmen.transaction_table import TransactionTable
 
 COPIED_A_SECOND = 30_000_000
-"""Bytes of a reject that are copied in a second at least."""
+"""The least speed at which a reject is copied, bytes per second."""
 KEPT_SECONDS = 30
-"""Time that no copy takes: it is for the commit."""
+"""Time that is kept free for the commit when a reject is copied."""
 
 
 @dataclass(slots=True)
 class Ingestion:
-    """One dropped file, and what was found out about it so far.
+    """One dropped file, and its state while its batch is ingested.
 
     Args:
-        max_bytes: what it may hold once it is unpacked; None = as much as ``ReadOptions`` says.
-        time_left: seconds that there are for it, and for all that comes after it.
+        max_bytes: the most bytes of the unpacked file; None = the default of ``ReadOptions``.
+        time_left: seconds left for it, and for all that comes after it.
         no_table: why its table could not be created.
         settings: its table's, once it was read by them.
         kept: where its bad rows are, if there are any and the others are ingested.
@@ -87,9 +87,9 @@ class Ingestion:
     def _ingest_or_find_fault(self, transaction: Transaction) -> Error | None:
         """Adds the file's rows to the transaction, or adds nothing and returns what is wrong with the file.
 
-        An error that nobody foresaw (a library's, about what it met in the file) is met again when the same file is
-        read again; then it is the file's own, which would otherwise be delivered again and again. What may pass is
-        raised: what the store or the database say, and what the machine does.
+        An unforeseen error (of a library, about the content of the file) is the file's own if it occurs again when the
+        file is read again; the file is then rejected, as it would otherwise be delivered again and again. Transient
+        errors are raised: those of the store, of the database and of the machine.
         """
         if too_large := self.size_error:
             return too_large
@@ -111,7 +111,7 @@ class Ingestion:
 
     @property
     def size_error(self) -> LimitError | None:
-        """What is wrong with a file that holds more than it may without a look into it."""
+        """The error about a file whose size alone is over the limit; None if it is not."""
         most = self.limit_options(ReadOptions()).max_bytes
         if self.drop.size <= most:
             return None
@@ -121,13 +121,18 @@ class Ingestion:
         )
 
     def _can_copy(self) -> bool:
-        """Whether the file can be copied to where rejects go in the time that is left, and the others committed. One
-        that is too large to be read is not copied either: others wait for their turn."""
+        """Whether there is time to copy the file to the rejects, and then to commit the others.
+
+        A file that is too large to be read is not copied either: others wait for their turn.
+        """
         return self.size_error is None and self.drop.size / COPIED_A_SECOND + KEPT_SECONDS <= self.time_left()
 
     def earlier_reject(self) -> Reject | None:
-        """The reject of this very event. It is final: whoever reads the report drops the file again, which must not
-        meet a late repetition of the first event that now succeeds too."""
+        """The reject of this very event, if there is one.
+
+        It is final: a user who reads the report drops the file again, and a late repetition of the first event must not
+        succeed then, too.
+        """
         return find_reject(self.landing, self.drop, self.place) if self.drop.sequencer else None
 
     def open(self) -> BinaryIO:
@@ -142,7 +147,7 @@ class Ingestion:
         return replace(options, max_bytes=most, max_temporary_bytes=temporary)
 
     def outcome(self, outcome: RequestOutcome) -> DropOutcome:
-        """What became of it, given what became of its request."""
+        """The outcome of the drop, given the outcome of its request."""
         match outcome.status:
             case "applied":
                 return DropOutcome(self.drop, "ingested", self.counts, outcome.version, self.quarantined_to)
@@ -216,7 +221,7 @@ class Ingestion:
         return name if table and name in transaction.bench.segments.whole(table).schema.arrow.names else None
 
     def _database_facts(self) -> dict[str, Any]:
-        """The database, for a report."""
+        """Facts about the database, for a report."""
         return {"url": self.database.url, "version": self.database.version}
 
 
@@ -231,7 +236,7 @@ def _is_transient(error: Exception) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _DropFile:
-    """How a dropped file is to be read."""
+    """A dropped file, with its format and the options to read it with."""
 
     open: OpenFile
     name: str

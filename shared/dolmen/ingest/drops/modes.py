@@ -1,4 +1,4 @@
-"""How the rows of a file get into their table: added, or each in the place of the row with its key."""
+"""Upserts the rows of a file of any length, in bounded memory."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dolmen.transaction_table import TransactionTable
 
 UPSERT_ROWS = 1_000_000
 UPSERT_BYTES = 128 << 20
-"""What one upsert takes at most. It holds its rows in memory, twice for a moment; a larger file becomes several
-upserts of the same commit, in its order, so that the last row of a key wins all the same."""
+"""The most bytes of one upsert, which holds its rows in memory, twice for a moment.
+
+A larger file becomes several upserts of the same commit, in the order of the file: the last row of a key still wins."""
 
 
 def upsert_in_portions(
@@ -32,7 +33,7 @@ def upsert_in_portions(
 
 
 def require_keys(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
-    """A schema in which the key's columns hold no NULL, so that the reader finds a row without a key and its place."""
+    """Makes the key's columns not nullable, so that the reader reports the place of a row without a key."""
     return pa.schema([field.with_nullable(False) if field.name in primary_key else field for field in schema])
 
 

@@ -1,4 +1,4 @@
-"""What became of dropped files: what the ingest function tells its log and its metrics."""
+"""Outcomes of dropped files, as the ingest function logs and counts them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class RowCounts:
     """The rows of a file, by what was done with them.
 
     Args:
-        appended: added.
-        upserted: put in the place of the rows with their keys, if there were any.
-        deleted: deletes that were applied, of a file of changes.
-        unchanged: of a file of changes, those that a newer one of their key makes void.
-        quarantined: could not be read, and are among the rejects.
+        appended: rows that were added.
+        upserted: rows that replaced the rows with their keys, if there were any.
+        deleted: deletes of a file of changes that were applied.
+        unchanged: changes that had no effect, because a newer one of their key was known.
+        quarantined: rows that could not be read, and are among the rejects.
     """
 
     appended: int = 0
@@ -41,7 +41,7 @@ NO_ROWS = RowCounts()
 
 @dataclass(frozen=True, slots=True)
 class DropOutcome:
-    """What became of a drop.
+    """The outcome of a drop.
 
     Args:
         status: ``ingested``, with ``counts`` and ``version``; a ``duplicate`` of one that ``version`` ingested;
@@ -66,7 +66,7 @@ class DropOutcome:
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """What became of a batch of drops: an outcome for each, in their order, and the commit, if there was one."""
+    """The result of a batch of drops: an outcome for each, in their order, and the commit, if there was one."""
 
     outcomes: list[DropOutcome]
     commit: Commit | None

@@ -1,4 +1,4 @@
-"""What all queues have in common: messages on their way in, and how many there are.
+"""The interface of all queues: sends messages, and counts those that wait.
 
 A message may arrive twice, and one whose sending seemed to fail may arrive all the same: readers apply each once, by an
 id inside.
@@ -15,11 +15,11 @@ from dolmen.errors import LimitError
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message on its way into a queue.
+    """A message to be sent.
 
     Args:
         attributes: beside the body, by name: printable text.
-        delay_seconds: for so long nobody gets it; at most 900.
+        delay_seconds: how long the queue holds it back; at most 900.
     """
 
     body: str
@@ -28,7 +28,7 @@ class OutgoingMessage:
 
     @property
     def size(self) -> int:
-        """What counts against the limits of SQS: bytes of the body, and of the attributes with their types."""
+        """The size that counts against the limits of SQS: bytes of the body, and of the attributes with their types."""
         return len(self.body.encode()) + sum(
             len(name) + len("String") + len(value.encode()) for name, value in self.attributes.items()
         )
@@ -36,12 +36,12 @@ class OutgoingMessage:
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    """How many messages there are, approximately.
+    """The approximate numbers of messages in a queue.
 
     Args:
-        waiting: to be delivered.
-        under_way: delivered, and neither done nor given up.
-        dead: given up; None if that is not known.
+        waiting: messages to be delivered.
+        under_way: messages that were delivered, and are neither done nor given up.
+        dead: messages that were given up; None if that is not known.
         dead_letters: where those are.
     """
 
@@ -52,29 +52,29 @@ class QueueDepth:
 
 
 class Queue(Protocol):
-    """Takes messages."""
+    """A queue that takes messages."""
 
     url: str
     max_bytes: int
-    """Of one message, in UTF-8."""
+    """The most bytes of one message, in UTF-8."""
 
     def send(self, bodies: Sequence[str]) -> None:
-        """Puts messages in.
+        """Sends messages.
 
         Raises:
-            LimitError: one is too large; none was sent.
+            LimitError: a message is too large; none was sent.
             NotFoundError, AccessDeniedError, StoreUnavailableError: some may have been sent. Sent again, they do no
                 harm.
         """
 
     def depth(self) -> QueueDepth:
-        """How many messages there are."""
+        """Counts the messages: one or two requests."""
 
     def waiting(self) -> int:
-        """How many there are to be delivered, approximately: one request.
+        """The approximate number of messages to be delivered: one request.
 
         Raises:
-            NotFoundError, AccessDeniedError, StoreUnavailableError: it cannot be told.
+            NotFoundError, AccessDeniedError, StoreUnavailableError: the number is not known.
         """
 
 

@@ -17,14 +17,14 @@ Stamp = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Letter:
-    """A message on its way.
+    """A message of this machine.
 
     Args:
         id: the same after a restart.
-        name: of the file it is about, for people.
-        body: what the queue would hold.
+        name: name of its file, for people.
+        body: text of the message.
         tries: how often it was delivered.
-        due: when to deliver it (again), by the runtime's monotonic clock.
+        due: when to deliver it (again), in seconds of the runtime's monotonic clock.
     """
 
     id: str

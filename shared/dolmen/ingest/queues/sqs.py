@@ -62,7 +62,7 @@ class SqsQueue:
         self.put([OutgoingMessage(body) for body in bodies])
 
     def put(self, messages: Sequence[OutgoingMessage]) -> None:
-        """As ``send``, with what else a message has."""
+        """Sends messages with their attributes and delays; raises as ``send``."""
         for batch in _batches(messages, self.max_bytes):
             left = {str(place): message for place, message in enumerate(batch)}
             refused: dict[str, Any] = {}
@@ -95,15 +95,15 @@ class SqsQueue:
         return QueueDepth(waiting, under_way, int(dead), url)
 
     def hide(self, receipts: Sequence[str], seconds: int) -> None:
-        """Lets nobody else get messages that were delivered, for so long from now.
+        """Hides messages that were delivered from other receivers, for ``seconds`` from now.
 
         Raises:
-            InputError, NotFoundError, AccessDeniedError, StoreUnavailableError: some come when they would have come.
+            InputError, NotFoundError, AccessDeniedError, StoreUnavailableError: some may not be hidden.
         """
         self._ask_about("change_message_visibility_batch", receipts, VisibilityTimeout=seconds)
 
     def remove(self, receipts: Sequence[str]) -> None:
-        """Takes messages that were delivered off the queue.
+        """Removes messages that were delivered.
 
         Raises:
             InputError, NotFoundError, AccessDeniedError, StoreUnavailableError: some may come again.

@@ -19,8 +19,8 @@ def open_queue(url: str | os.PathLike[str], runtime: Runtime | None = None, *, h
     Args:
         url: of an SQS queue (``https://sqs.<region>.amazonaws.com/<account>/<name>``, or at any other endpoint), or a
             directory.
-        hurried: give up on a request after ``HURRIED_SECONDS``, without another attempt: for callers whose real work
-            is something else.
+        hurried: give up on a request after ``HURRIED_SECONDS``, without another attempt: for callers that have other
+            work to do.
 
     Raises:
         InputError: the URL is neither, or boto3 is not installed.
