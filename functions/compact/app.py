@@ -1,11 +1,17 @@
-"""The background work that keeps a database fast: expire, resolve, compact, merge. Called by a schedule.
+"""Keeps a database fast: expires, resolves, compacts and merges. A schedule calls it.
 
-Goes on until all is done or the time is nearly over; the next call goes on from there. What it can be asked is in
-``dolmen.maintenance.schedule``, the settings in ``dolmen.functions.settings``. A table that fails does not stop the
-others; the invocation fails in the end, and names them all.
+It runs until all is done or its time is nearly over; the next call continues. The events that it takes are described
+in ``dolmen.maintenance.schedule``, the settings in ``dolmen.functions.settings``. A table that fails does not stop the
+others; the invocation fails in the end, and names all of them. The calls, from event to commit::
 
-Where there is an application for jobs (``dolmen.handover.settings``), what is too large for a function is started
-there: the compaction of a table, and the ingest of drops that were handed over, should no job be at it any more.
+    lambda_handler
+      CompactRequest.of                 the event: tables and steps
+      handover.round.job_round          starts jobs: for tables too large for a function, for drops handed over
+      Database.maintain                 the other tables: dolmen.maintenance.run, step by step
+        expire, resolve, compact, merge   each a commit, or several
+      measures_of_round, Database.stats the metrics
+
+Jobs are only started where there is an application for them (``dolmen.handover.settings``).
 """
 
 from __future__ import annotations
@@ -40,14 +46,14 @@ metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolm
 @logger.inject_lambda_context
 @metrics.log_metrics(capture_cold_start_metric=True)
 def lambda_handler(event: Any, context: LambdaContext) -> dict[str, Any]:
-    """Does a round of maintenance; answers what it did."""
+    """Does a round of maintenance; returns whether it finished, and the version."""
     request = CompactRequest.of(event)
     settings = FunctionSettings.of(os.environ)
-    database = _opened(settings)
+    database = _open(settings)
     deadline = Deadline(database.runtime, lambda: context.get_remaining_time_in_millis() / 1000)
-    elsewhere = _hand_over(settings, database, request)
+    elsewhere = _start_jobs(settings, database, request)
     done = database.maintain(
-        request.tables, steps=request.steps, compacted_elsewhere=elsewhere, deadline=deadline, tell=_tell
+        request.tables, steps=request.steps, compacted_elsewhere=elsewhere, deadline=deadline, tell=_log_step
     )
     measured = measures_of_round(done)
     try:
@@ -59,29 +65,29 @@ def lambda_handler(event: Any, context: LambdaContext) -> dict[str, Any]:
     if not done.finished:
         logger.info("to be continued", remaining_ms=context.get_remaining_time_in_millis())
     if done.failures:
-        raise RuntimeError("; ".join(map(_said, done.failures)))
+        raise RuntimeError("; ".join(map(_describe_failure, done.failures)))
     return {"finished": done.finished, "version": database.version}
 
 
 @cache
-def _opened(settings: FunctionSettings) -> Database:
+def _open(settings: FunctionSettings) -> Database:
     """One database for the life of the container: what it has cached makes the next round cheaper."""
     return settings.open()[0]
 
 
 @cache
-def _jobs(settings: FunctionSettings) -> tuple[EmrServerless, HandoverRecords]:
-    """Where jobs run, and what they are to ingest; made once, as connections are slow to make."""
+def _open_jobs(settings: FunctionSettings) -> tuple[EmrServerless, HandoverRecords]:
+    """The job service, and the records for jobs; made once, as connecting is slow."""
     assert settings.jobs is not None
-    runtime = _opened(settings).runtime
+    runtime = _open(settings).runtime
     return EmrServerless(settings.jobs, runtime), HandoverRecords(open_store(settings.jobs.handover_url, runtime))
 
 
-def _hand_over(settings: FunctionSettings, database: Database, request: CompactRequest) -> tuple[str, ...]:
-    """Starts the jobs that are due; returns the tables that are compacted by one."""
+def _start_jobs(settings: FunctionSettings, database: Database, request: CompactRequest) -> tuple[str, ...]:
+    """Starts the jobs that are due; returns the tables that jobs compact."""
     if settings.jobs is None:
         return ()
-    service, records = _jobs(settings)
+    service, records = _open_jobs(settings)
     did = job_round(
         database,
         settings.jobs,
@@ -89,12 +95,12 @@ def _hand_over(settings: FunctionSettings, database: Database, request: CompactR
         records,
         tables=request.tables,
         compacting="compact" in request.steps,
-        tell=_tell_job,
+        tell=_log_job,
     )
     for error in did.errors:
         logger.error("jobs unknown", **facts_for_log(error))
     counts = Counter({"JobsStarted": 0, "JobStartsFailed": len(did.errors), "JobsHeld": 0})
-    counts.update(name for name in map(metric_name, did.asked) if name)
+    counts.update(name for name in map(metric_name, did.attempts) if name)
     for name, count in counts.items():
         metrics.add_metric(name, MetricUnit.Count, count)
     if did.waiting is not None:
@@ -103,17 +109,17 @@ def _hand_over(settings: FunctionSettings, database: Database, request: CompactR
     return did.compacted_elsewhere
 
 
-def _said(failure: Failure) -> str:
+def _describe_failure(failure: Failure) -> str:
     about = failure.table or "the database"
     return f"{failure.step} {about}: {type(failure.error).__name__}: {reason_for_log(failure.error)}"
 
 
-def _tell_job(asked: JobAttempt) -> None:
-    level, text, facts = log_record(asked)
+def _log_job(attempt: JobAttempt) -> None:
+    level, text, facts = log_record(attempt)
     getattr(logger, level)(text, **facts)
 
 
-def _tell(ended: Done | Failure) -> None:
+def _log_step(ended: Done | Failure) -> None:
     """Logs a step: names and numbers, never values of the data."""
     if isinstance(ended, Failure):
         logger.error(f"{ended.step} failed", table=ended.table, **facts_for_log(ended.error))

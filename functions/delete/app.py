@@ -1,8 +1,19 @@
-"""Delete requests become tombstones: queue -> one commit per batch.
+"""Applies delete requests as tombstones: queue -> one commit per batch.
 
-Takes SQS batches of requests (reporting partial batch failures), and a request without a queue (raising when it
-fails, so that Lambda tries again). The messages are described in ``dolmen.ingest.deletes.requests``, the settings in
-``dolmen.functions.settings``.
+It takes SQS batches of requests, and reports partial batch failures. It also takes one request without a queue, and
+then raises when it fails, so that Lambda tries again. The messages are described in
+``dolmen.ingest.deletes.requests``, the settings in ``dolmen.functions.settings``. The calls, from event to commit::
+
+    lambda_handler
+      announcements.read_messages       the event as messages
+      Deliveries.groups                 messages that may have killed a function are handled apart
+        _read_group
+          requests.parse_request        one message as a request, with its id and digest
+        apply_deletes                   all of them, in one commit
+          batch.apply_together          one transaction; skips requests applied before
+            TransactionTable.delete     adds a tombstone, or positions, for one table
+            Transaction.commit          uploads what is large, then commits
+      Deliveries.settle                 sends messages that are not done again, gives hopeless ones up
 """
 
 from __future__ import annotations
@@ -35,18 +46,21 @@ metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolm
 @logger.inject_lambda_context
 @metrics.log_metrics(capture_cold_start_metric=True)
 def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItemFailureResponse:
-    """Applies the requests of an event; answers which messages are to be delivered again."""
+    """Applies the requests of an event; returns the messages that Lambda is to deliver again."""
     batch = read_messages(event)
     counts = Counter({"Messages": len(batch)})
     settings = FunctionSettings.of(os.environ)
-    database = _opened(settings)
+    database = _open(settings)
     deliveries = Deliveries(
-        batch, _queues(settings), database.runtime.clock_us(), lambda: context.get_remaining_time_in_millis() / 1000
+        batch,
+        _open_queues(settings),
+        database.runtime.clock_us(),
+        lambda: context.get_remaining_time_in_millis() / 1000,
     )
     deadline = HalfTimeDeadline(context.get_remaining_time_in_millis)
     counts["DeletesFailed"] = 0
     for group in deliveries.groups():
-        requests, sent_by = _requests(group, context.aws_request_id, deliveries, counts)
+        requests, sent_by = _read_group(group, context.aws_request_id, deliveries, counts)
         deleted = apply_deletes(database, requests, deadline=deadline)
         for message, request, outcome in zip(sent_by, requests, deleted.outcomes, strict=True):
             if outcome.status == "postponed":
@@ -71,7 +85,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
                 version=outcome.version,
             )
         if deleted.commit is not None:
-            _tell_commit(deleted.commit)
+            _log_commit(deleted.commit)
             counts["CommitAttempts"] += deleted.commit.attempts
     answer = deliveries.settle()
     for level, text, facts in deliveries.log_records():
@@ -88,20 +102,20 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
 
 
 @cache
-def _opened(settings: FunctionSettings) -> Database:
+def _open(settings: FunctionSettings) -> Database:
     """One database for the life of the container: what it has cached makes the next commit cheaper."""
     return settings.open()[0]
 
 
 @cache
-def _queues(settings: FunctionSettings) -> DeliveryQueues | None:
-    return open_queues(settings.delete_queue, settings.dead_letters, _opened(settings).runtime)
+def _open_queues(settings: FunctionSettings) -> DeliveryQueues | None:
+    return open_queues(settings.delete_queue, settings.dead_letters, _open(settings).runtime)
 
 
-def _requests(
+def _read_group(
     group: list[Message], invocation_id: str, deliveries: Deliveries, counts: Counter[str]
 ) -> tuple[list[DeleteRequest], list[Message]]:
-    """The requests of a group, and beside each its message. Malformed messages are refused."""
+    """Reads the requests of a group, and for each its message. Refuses malformed messages."""
     requests: list[DeleteRequest] = []
     sent_by: list[Message] = []
     for message in group:
@@ -117,7 +131,7 @@ def _requests(
     return requests, sent_by
 
 
-def _tell_commit(commit: Commit) -> None:
+def _log_commit(commit: Commit) -> None:
     logger.info(
         "committed", version=commit.version, tombstones=commit.counts.tombstones_added, attempts=commit.attempts
     )

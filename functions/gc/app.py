@@ -1,8 +1,14 @@
-"""Collection: what no kept version needs is deleted, and nothing else. Called by a schedule.
+"""Deletes objects that no kept version of the database needs. A schedule calls it.
 
-The only function that may delete objects. Goes on until all is done or the time is nearly over; the next call goes on
-from there. What it can be asked is in ``dolmen.maintenance.schedule``, the settings in ``dolmen.functions.settings``,
-how long what is kept in the database's own (``dolmen settings``).
+No other function may delete objects. It runs until all is done or its time is nearly over; the next call continues.
+The events that it takes are described in ``dolmen.maintenance.schedule``, the settings in
+``dolmen.functions.settings``; how long versions are kept is a setting of the database (``dolmen settings``). The
+calls, from event to deletes::
+
+    lambda_handler
+      GcRequest.of                      the event: whether to delete, or only to count
+      Database.gc                       dolmen.maintenance.gc.collection: lists, marks what is needed, deletes the rest
+      measures_of_collection            the metrics
 """
 
 from __future__ import annotations
@@ -26,29 +32,29 @@ logger = Logger(service="gc")
 metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolmen"), service="gc")
 
 
-MOST_TOLD = 100
-"""So many objects that could not be deleted are logged one by one."""
+MAX_LOGGED_FAILURES = 100
+"""At most this many objects that could not be deleted are logged one by one."""
 
 
 @logger.inject_lambda_context
 @metrics.log_metrics(capture_cold_start_metric=True)
 def lambda_handler(event: Any, context: LambdaContext) -> dict[str, Any]:
-    """Collects garbage; answers what is gone."""
+    """Collects garbage; returns whether it finished, and the version."""
     request = GcRequest.of(event)
-    database = _opened(FunctionSettings.of(os.environ))
+    database = _open(FunctionSettings.of(os.environ))
     deadline = Deadline(database.runtime, lambda: context.get_remaining_time_in_millis() / 1000)
     collected = database.gc(dry_run=request.dry_run, deadline=deadline)
     for name, (unit, value) in measures_of_collection(collected).items():
         metrics.add_metric(name, MetricUnit[unit], value)
     logger.info("collected", dry_run=request.dry_run, **facts_of(collected))
     if collected.errors:
-        for key, reason in islice(collected.errors.items(), MOST_TOLD):
+        for key, reason in islice(collected.errors.items(), MAX_LOGGED_FAILURES):
             logger.error("not deleted", key=key, reason=reason)
         raise RuntimeError(f"{len(collected.errors)} objects could not be deleted, {min(collected.errors)} first")
     return {"finished": collected.finished, "version": collected.version}
 
 
 @cache
-def _opened(settings: FunctionSettings) -> Database:
+def _open(settings: FunctionSettings) -> Database:
     """One database for the life of the container: what it has cached makes the next run cheaper."""
     return settings.open()[0]

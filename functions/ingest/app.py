@@ -1,10 +1,29 @@
-"""Files dropped into a landing bucket become rows: S3 event -> queue -> one commit per batch.
+"""Ingests files that are dropped into a landing bucket: S3 event -> queue -> one commit per batch.
 
-Takes SQS batches of S3 notifications or EventBridge events (reporting partial batch failures), and either of them
-without a queue (raising when one fails, so that Lambda tries again). Settings: see ``dolmen.functions.settings``.
+It takes SQS batches of S3 notifications or EventBridge events, and reports partial batch failures. It also takes one
+notification without a queue, and then raises when a file fails, so that Lambda tries again. The settings are in
+``dolmen.functions.settings``. The calls, from event to commit::
 
-Where there is an application for jobs (``dolmen.handover.settings``), drops that are large, or very many, are noted
-for one instead, which is started if none is alive. A message is acknowledged when that note is written.
+    lambda_handler
+      announcements.read_messages       the event as messages
+      Deliveries.groups                 messages that may have killed a function are handled apart
+        _read_group
+          announcements.read_drops      the dropped objects that a message announces
+        handover.drops.hand_over        large or very many drops: writes a record for a job instead
+        Deliveries.send_back_excess     drops that there is no time for go back to the queue at once
+        ingest_drops                    the others, in one commit
+          Landing.place                 the table, from the key
+          batch.apply_together          one transaction for all drops; skips those applied before
+            Ingestion.add_to            reads one file and adds its rows
+              formats.read              the file as record batches of the table's schema
+              report.reject_drop        a file that cannot be read: copies it, writes a report
+            Transaction.commit          uploads the rows, then commits
+          disposal.dispose              tags, keeps or expires the file
+      Deliveries.settle                 sends messages that are not done again, gives hopeless ones up
+      handover.jobs.ask_for_job         starts a job for the records, if none is running
+
+Where there is an application for jobs (``dolmen.handover.settings``), a message is acknowledged once the record of its
+drops is written.
 """
 
 from __future__ import annotations
@@ -44,11 +63,11 @@ logger = Logger(service="ingest")
 metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolmen"), service="ingest")
 
 START_SECONDS = 45
-"""Asking for a job takes up to three requests of 15 seconds each; with less time than that left it is not asked for."""
+"""A job is only attempt for when this much time is left: that takes up to three requests of 15 seconds each."""
 
-_NOTABLE = {"rejected": "warning", "superseded": "warning", "failed": "error"}
-"""The levels of outcomes that somebody may want to look at."""
-_COUNTED = {
+_LOG_LEVELS = {"rejected": "warning", "superseded": "warning", "failed": "error"}
+"""Log levels of outcomes that may need attention; all others are logged as info."""
+_METRIC_NAMES = {
     "ingested": "FilesIngested",
     "duplicate": "FilesDuplicate",
     "rejected": "FilesRejected",
@@ -63,21 +82,24 @@ _COUNTED = {
 @logger.inject_lambda_context
 @metrics.log_metrics(capture_cold_start_metric=True)
 def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItemFailureResponse:
-    """Ingests what an event announces; answers which messages are to be delivered again."""
+    """Ingests the drops that an event announces; returns the messages that Lambda is to deliver again."""
     batch = read_messages(event)
     counts = Counter({"Messages": len(batch), "QueueErrors": 0})
     settings = FunctionSettings.of(os.environ)
-    database, landing = _opened(settings)
+    database, landing = _open(settings)
     deliveries = Deliveries(
-        batch, _queues(settings), database.runtime.clock_us(), lambda: context.get_remaining_time_in_millis() / 1000
+        batch,
+        _open_queues(settings),
+        database.runtime.clock_us(),
+        lambda: context.get_remaining_time_in_millis() / 1000,
     )
     backlog = _backlog_is_large(settings, counts)
     deadline = HalfTimeDeadline(context.get_remaining_time_in_millis)  # once all that may be slow has answered
     lags: list[float] = []
     for group in deliveries.groups():
-        drops, announced_by = _announced(group, deliveries, counts)
-        handed = _handed(settings, database, landing, drops, backlog)
-        kept = [place for place in range(len(drops)) if place not in handed]
+        drops, announced_by = _read_group(group, deliveries, counts)
+        handed_over = _hand_over_drops(settings, database, landing, drops, backlog)
+        kept = [place for place in range(len(drops)) if place not in handed_over]
         sizes = [(announced_by[place], drops[place].size) for place in kept]
         sent = set(map(id, deliveries.send_back_excess(sizes, deadline.seconds)))
         away = {place: DropOutcome(drops[place], "postponed") for place in kept if id(announced_by[place]) in sent}
@@ -91,11 +113,11 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
             deadline=deadline,
             time_left=lambda: context.get_remaining_time_in_millis() / 1000,
         )
-        outcomes = handed | away | dict(zip(kept, ingested.outcomes, strict=True))
+        outcomes = handed_over | away | dict(zip(kept, ingested.outcomes, strict=True))
         for place, message in enumerate(announced_by):
             outcome = outcomes[place]
-            _tell(message, outcome)
-            counts.update(_counted(outcome))
+            _log_outcome(message, outcome)
+            counts.update(_count_outcome(outcome))
             lags += _lag_seconds(database, outcome)
             if outcome.status == "postponed":
                 deliveries.postpone(message)
@@ -103,10 +125,10 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
                 assert outcome.error is not None
                 deliveries.fail(message, facts_for_log(outcome.error))
         if ingested.commit is not None:
-            _tell_commit(ingested.commit)
+            _log_commit(ingested.commit)
             counts["CommitAttempts"] += ingested.commit.attempts
     answer = deliveries.settle()
-    _tell_deliveries(deliveries)
+    _log_deliveries(deliveries)
     counts.update(deliveries.counts)
     if counts["FilesHanded"]:
         _start_job(settings, database, counts, context.get_remaining_time_in_millis() / 1000)
@@ -123,21 +145,21 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
 
 
 @cache
-def _opened(settings: FunctionSettings) -> tuple[Database, Landing]:
+def _open(settings: FunctionSettings) -> tuple[Database, Landing]:
     """One database for the life of the container: what it has cached makes the next commit cheaper."""
     return settings.open()
 
 
 @cache
-def _queues(settings: FunctionSettings) -> DeliveryQueues | None:
-    return open_queues(settings.queue, settings.dead_letters, _opened(settings)[0].runtime)
+def _open_queues(settings: FunctionSettings) -> DeliveryQueues | None:
+    return open_queues(settings.queue, settings.dead_letters, _open(settings)[0].runtime)
 
 
 @cache
-def _jobs(settings: FunctionSettings) -> tuple[EmrServerless, HandoverRecords, Queue | None]:
-    """Where jobs run, what they are to ingest, and whose backlog counts; made once, as connections are slow to make."""
+def _open_jobs(settings: FunctionSettings) -> tuple[EmrServerless, HandoverRecords, Queue | None]:
+    """The job service, the records for jobs, and the queue whose backlog counts; made once, as connecting is slow."""
     assert settings.jobs is not None
-    runtime = _opened(settings)[0].runtime
+    runtime = _open(settings)[0].runtime
     queue = open_queue(settings.queue, runtime, hurried=True) if settings.queue else None
     return (
         EmrServerless(settings.jobs, runtime),
@@ -147,10 +169,10 @@ def _jobs(settings: FunctionSettings) -> tuple[EmrServerless, HandoverRecords, Q
 
 
 def _backlog_is_large(settings: FunctionSettings, counts: Counter[str]) -> bool:
-    """Whether so many messages wait that all drops go to a job. If that cannot be told, they do not."""
+    """Whether so many messages wait that all drops go to a job; False if the number is not known."""
     if settings.jobs is None or settings.jobs.backlog is None:
         return False
-    _, _, queue = _jobs(settings)
+    _, _, queue = _open_jobs(settings)
     try:
         return queue is not None and queue.waiting() > settings.jobs.backlog
     except Error as error:
@@ -159,32 +181,32 @@ def _backlog_is_large(settings: FunctionSettings, counts: Counter[str]) -> bool:
         return False
 
 
-def _handed(
+def _hand_over_drops(
     settings: FunctionSettings, database: Database, landing: Landing, drops: list[Drop], backlog: bool
 ) -> dict[int, DropOutcome]:
-    """Notes the drops that a job is to ingest; their outcomes, by their places."""
+    """Writes a record of the drops that a job is to ingest; returns their outcomes, by their places."""
     if settings.jobs is None:
         return {}
-    _, records, _ = _jobs(settings)
+    _, records, _ = _open_jobs(settings)
     return hand_over(database, landing, records, drops, larger_than=settings.jobs.drop_bytes, backlog=backlog)
 
 
 def _start_job(settings: FunctionSettings, database: Database, counts: Counter[str], remaining_seconds: float) -> None:
-    """Sees to it that a job takes what was handed over. If it cannot be started the schedule tries again."""
+    """Starts a job for the drops that were handed over. If that fails, the next round of compact tries again."""
     if remaining_seconds < START_SECONDS:
         counts["JobStartsFailed"] += 1
         logger.error("job not started", reason="too little time is left; the next round of compact starts it")
         return
-    service, records, _ = _jobs(settings)
-    asked = ask_for_job(service, load_job(database.url, records.url), database.runtime.clock_us())
-    if name := metric_name(asked):
+    service, records, _ = _open_jobs(settings)
+    attempt = ask_for_job(service, load_job(database.url, records.url), database.runtime.clock_us())
+    if name := metric_name(attempt):
         counts[name] += 1
-    level, text, facts = log_record(asked)
+    level, text, facts = log_record(attempt)
     getattr(logger, level)(text, **facts)
 
 
-def _announced(group: list[Message], deliveries: Deliveries, counts: Counter[str]) -> tuple[list[Drop], list[Message]]:
-    """All drops of a group, and beside each the message that announced it. Malformed messages are refused."""
+def _read_group(group: list[Message], deliveries: Deliveries, counts: Counter[str]) -> tuple[list[Drop], list[Message]]:
+    """Reads all drops of a group, and for each the message that announced it. Refuses malformed messages."""
     drops: list[Drop] = []
     announced_by: list[Message] = []
     for message in group:
@@ -199,9 +221,9 @@ def _announced(group: list[Message], deliveries: Deliveries, counts: Counter[str
     return drops, announced_by
 
 
-def _counted(outcome: DropOutcome) -> Counter[str]:
-    """What an outcome adds to the metrics."""
-    counts = Counter({_COUNTED[outcome.status]: 1, "LandingTagsFailed": int(outcome.disposal_error is not None)})
+def _count_outcome(outcome: DropOutcome) -> Counter[str]:
+    """The metrics that an outcome adds to, with their counts."""
+    counts = Counter({_METRIC_NAMES[outcome.status]: 1, "LandingTagsFailed": int(outcome.disposal_error is not None)})
     if outcome.status == "ingested":
         counts["BytesIngested"] = outcome.drop.size
         counts["RowsIngested"] = outcome.counts.ingested
@@ -211,14 +233,14 @@ def _counted(outcome: DropOutcome) -> Counter[str]:
 
 
 def _lag_seconds(database: Database, outcome: DropOutcome) -> list[float]:
-    """How long after its creation an object's rows were committed: one number, or none."""
+    """Seconds between the creation of an object and the commit of its rows: a list of one, or empty if not known."""
     created_us = outcome.drop.created_us
     if outcome.status != "ingested" or created_us is None:
         return []
     return [max(0, database.runtime.clock_us() - created_us) / 1e6]
 
 
-def _tell(message: Message, outcome: DropOutcome) -> None:
+def _log_outcome(message: Message, outcome: DropOutcome) -> None:
     """Logs an outcome: places and numbers, never values of the data."""
     error, drop = outcome.error, outcome.drop
     about: dict[str, Any] = {
@@ -234,17 +256,17 @@ def _tell(message: Message, outcome: DropOutcome) -> None:
         about |= {"rows": outcome.counts.ingested, **counts}
     if error is not None:
         about |= {"column": outcome.column, **facts_for_log(error)}
-    log = getattr(logger, _NOTABLE.get(outcome.status, "info"))
+    log = getattr(logger, _LOG_LEVELS.get(outcome.status, "info"))
     log(f"drop {outcome.status}", **{name: value for name, value in about.items() if value is not None})
     if outcome.disposal_error is not None:
         place: dict[str, Any] = {"message_id": message.id, "source": drop.source, "object_version": drop.version}
         logger.error("landing not tagged", **place, **facts_for_log(outcome.disposal_error))
 
 
-def _tell_deliveries(deliveries: Deliveries) -> None:
+def _log_deliveries(deliveries: Deliveries) -> None:
     for level, text, facts in deliveries.log_records():
         getattr(logger, level)(text, **facts)
 
 
-def _tell_commit(commit: Commit) -> None:
+def _log_commit(commit: Commit) -> None:
     logger.info("committed", version=commit.version, rows=commit.counts.rows_added, attempts=commit.attempts)

@@ -272,14 +272,14 @@ class CrashingService:
 
 def crash_in(module: Any, countdown: Countdown) -> None:
     """Puts the records and the job service of a function under a countdown."""
-    original = module._jobs
+    original = module._open_jobs
 
     def jobs(settings: FunctionSettings) -> Any:
         service, records, *more = original(settings)
         crashing: Any = CrashingStore(records._store, countdown)
         return CrashingService(service, countdown), HandoverRecords(crashing), *more
 
-    module._jobs = jobs
+    module._open_jobs = jobs
 
 
 def test_a_function_may_die_at_any_request_and_each_object_is_in_once(handing: Handing) -> None:

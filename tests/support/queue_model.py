@@ -158,7 +158,7 @@ class Pipeline:
 
     def run(self) -> None:
         """Until the queue is empty."""
-        self.world.functions["ingest"]._queues = lambda settings: (  # type: ignore[attr-defined]
+        self.world.functions["ingest"]._open_queues = lambda settings: (  # type: ignore[attr-defined]
             (self.queue, self.dead) if self.sends_anew else None
         )
         free = [0.0] * self.settings.concurrency

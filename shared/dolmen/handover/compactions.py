@@ -1,4 +1,4 @@
-"""Which tables have more to compact than a function should do: those go to a job on Spark.
+"""Finds the tables with more to compact than a function should do; these go to a job on Spark.
 
 A function of 1,769 MB, which is one processor, compacts about 50 MB a second and is stopped after 15 minutes: 32 GiB
 take 11 or 12 of them, and that is a round. What is larger takes several, in which other tables wait, while a job
@@ -15,11 +15,11 @@ from dolmen.maintenance.compact.plan import MOST_FILES, NEXT_PLAN
 from dolmen.maintenance.debt import debts
 
 FILE_BYTES = 1 << 18
-"""What a file weighs beside its bytes: the time of its requests."""
+"""The time of a file's requests, as bytes that could be compacted in it."""
 
 
 def tables_larger_than(context: Context, limit: int, tables: Collection[str] | None = None) -> list[str]:
-    """The tables that are larger than ``limit`` bytes: no other can have so much to compact. One request.
+    """The tables that are larger than ``limit`` bytes; no other can have as much to compact. One request.
 
     Args:
         tables: their names; None = all.
@@ -32,7 +32,7 @@ def tables_larger_than(context: Context, limit: int, tables: Collection[str] | N
 
 
 def bytes_to_compact(context: Context, name: str) -> int:
-    """How many bytes of a table there are to compact, see ``weight_of``: plans it, and does nothing.
+    """Plans the compaction of a table, and returns the bytes that it has to read (see ``weight_of``).
 
     Raises:
         TableNotFoundError: no such table.
@@ -42,8 +42,10 @@ def bytes_to_compact(context: Context, name: str) -> int:
 
 
 def weight_of(plan: CompactionPlan) -> int:
-    """What a plan has to read, with what files cost beside their bytes; of a plan that is full, with those it leaves
-    to the next ones, taken to be like its own. Pure."""
+    """The bytes that a plan has to read, with ``FILE_BYTES`` for each file.
+
+    For a full plan, files that it leaves to the next plans are counted as if they were like its own. Pure.
+    """
     read = [group for group in plan.groups if group.bytes_out]  # others lose all their rows unread
     weight = sum(group.bytes_in + len(group.inputs) * FILE_BYTES for group in read)
     return weight + weight * plan.left.get(NEXT_PLAN, 0) // MOST_FILES

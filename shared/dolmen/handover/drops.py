@@ -1,7 +1,7 @@
-"""Drops that are not ingested where they are announced, but noted for a job: when they are large, or very many.
+"""Hands drops over to a job, when they are large or very many.
 
-A record is written before the message is acknowledged, so nothing is lost whatever becomes of the function or of the
-job; and a drop is applied once by its id, whoever ingests it. See ``handed`` for the records, ``jobs`` for the jobs.
+A record is written before the message is acknowledged, so nothing is lost if the function or the job dies. A drop is
+applied once, by its id, whoever ingests it. See ``records`` for the records, ``jobs`` for the jobs.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def hand_over(
 ) -> dict[int, DropOutcome]:
     """Writes ONE record of the drops that a job is to ingest. All others are left to the caller.
 
-    A drop that is no file of a table is not handed over, nor one that is in the database already: what may be left to
-    do about it is done where it is announced.
+    A drop that is not a file of a table is not handed over, and neither is one that was ingested before: the caller
+    does what is left to do about it.
 
     Args:
-        larger_than: hand over what has more bytes; None = whatever its size, keep it.
-        backlog: hand over everything.
+        larger_than: hand over drops of more bytes than this; None = none for their size.
+        backlog: hand over all drops.
 
     Returns:
         By the place in ``drops``, the outcome of each that a job is to ingest: ``handed``, or ``failed`` if the record

@@ -35,12 +35,12 @@ _MOST_LINKS = 20
 
 @dataclass(frozen=True, slots=True)
 class SparkJob:
-    """What is to be run.
+    """A script that is to run on Spark.
 
     Args:
-        name: says what for; one run of a name at a time.
-        script: below the place of the jobs, ``load.py``.
-        arguments: for the script.
+        name: names its purpose; at most one run of a name is alive at a time.
+        script: its file below the URL of the jobs, such as ``load.py``.
+        arguments: arguments of the script.
     """
 
     name: str
@@ -50,7 +50,7 @@ class SparkJob:
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """A run of a job, as the service tells of it.
+    """A run of a job, as the service describes it.
 
     Args:
         state: as EMR Serverless names them.
@@ -70,12 +70,12 @@ class JobRun:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended without having done what it was for."""
+        """Whether it ended without success."""
         return self.state in FAILED
 
 
 class JobService(Protocol):
-    """Where jobs run."""
+    """A service that runs jobs."""
 
     def runs(self) -> list[JobRun]:
         """All runs of the last days, alive or ended, in any order; the newest may not be there yet.
@@ -102,13 +102,13 @@ class JobService(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EnsureResult:
-    """What came of asking for a job.
+    """The result of ``ensure_running``.
 
     Args:
         outcome: ``started``; ``alive``: one was running, or about to; ``held``: runs have failed, and the next one is
             not to be started yet.
-        run: its id; of ``held``, the last one's.
-        wait_seconds: of ``held``, for how long.
+        run: id of the run; for ``held``, of the last one.
+        wait_seconds: for ``held``, seconds until the next run may be started.
     """
 
     outcome: Literal["started", "alive", "held"]
@@ -117,7 +117,7 @@ class EnsureResult:
 
 
 def ensure_running(service: JobService, job: SparkJob, now_us: int) -> EnsureResult:
-    """Sees to it that a run of this job is alive: see the module's documentation.
+    """Starts a run of a job unless one is alive; see the module's documentation.
 
     Args:
         now_us: microseconds since the epoch.
@@ -148,48 +148,48 @@ def ensure_running(service: JobService, job: SparkJob, now_us: int) -> EnsureRes
 
 @dataclass(frozen=True, slots=True)
 class JobAttempt:
-    """A job that was asked for, and what came of it: ``ensured``, or the ``error``.
+    """A job that was asked for: with ``result``, or the ``error``.
 
     Args:
-        table: that it is for; None if it is for any.
+        table: the table that it is for; None for all tables.
     """
 
     job: SparkJob
     table: str | None
-    ensured: EnsureResult | None
+    result: EnsureResult | None
     error: Error | None
 
     @property
     def is_running(self) -> bool:
         """Whether a run is known to be alive."""
-        return self.ensured is not None and self.ensured.outcome != "held"
+        return self.result is not None and self.result.outcome != "held"
 
 
 def ask_for_job(service: JobService, job: SparkJob, now_us: int, table: str | None = None) -> JobAttempt:
-    """As ``ensure``, with an error kept: whatever is not started now is asked for again."""
+    """Calls ``ensure_running`` and keeps its error: a job that is not started now is asked for again later."""
     try:
         return JobAttempt(job, table, ensure_running(service, job, now_us), None)
     except Error as error:
         return JobAttempt(job, table, None, error)
 
 
-def log_record(asked: JobAttempt) -> tuple[Literal["info", "error"], str, dict[str, Any]]:
-    """What a log says of it: how bad it is, the text, and the named facts."""
-    facts: dict[str, Any] = {"job": asked.job.name} | ({"table": asked.table} if asked.table else {})
-    ensured = asked.ensured
-    if ensured is None:
-        return "error", "job not started", facts | (facts_for_log(asked.error) if asked.error else {})
-    facts["run"] = ensured.run
-    if ensured.outcome == "held":
-        return "error", "job held, as its last run failed", facts | {"wait_seconds": round(ensured.wait_seconds)}
-    return "info", f"job {ensured.outcome}", facts
+def log_record(attempt: JobAttempt) -> tuple[Literal["info", "error"], str, dict[str, Any]]:
+    """The log record of an attempt: its level, text, and named facts."""
+    facts: dict[str, Any] = {"job": attempt.job.name} | ({"table": attempt.table} if attempt.table else {})
+    result = attempt.result
+    if result is None:
+        return "error", "job not started", facts | (facts_for_log(attempt.error) if attempt.error else {})
+    facts["run"] = result.run
+    if result.outcome == "held":
+        return "error", "job held, as its last run failed", facts | {"wait_seconds": round(result.wait_seconds)}
+    return "info", f"job {result.outcome}", facts
 
 
-def metric_name(asked: JobAttempt) -> str | None:
-    """The metric that it counts for; None for a job that is alive already."""
-    if asked.ensured is None:
+def metric_name(attempt: JobAttempt) -> str | None:
+    """The CloudWatch metric that an attempt counts for; None when a run was already alive."""
+    if attempt.result is None:
         return "JobStartsFailed"
-    return {"started": "JobsStarted", "held": "JobsHeld", "alive": None}[asked.ensured.outcome]
+    return {"started": "JobsStarted", "held": "JobsHeld", "alive": None}[attempt.result.outcome]
 
 
 def token_of(job: SparkJob, before: str) -> str:
@@ -217,7 +217,7 @@ def _short_digest(*texts: str) -> str:
 
 
 def _wait_us(runs: Sequence[JobRun], now_us: int) -> int:
-    """For how long no run is to be started, as the last ones have failed."""
+    """Microseconds until the next run may be started; 0 or less = now. It grows while runs fail."""
     failures = 0
     for run in reversed(runs):
         if not run.failed:

@@ -1,7 +1,8 @@
-"""What the schedule does about jobs: starts those that are due, and says what they do instead of the function.
+"""Starts the jobs that are due, on a schedule, and returns what they do instead of the function.
 
-The ingest function starts a job when it hands drops over; but that job may have been listing its records at this very
-moment, or have died, or could not be started. So each round looks whether there are records and nobody who reads them.
+The ingest function starts a job when it hands drops over. But a job that is already running may have listed the records
+before that, or a job may have died, or could not be started. So each round starts a job if there are records and no
+job is running.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from dolmen.handover.settings import JobSettings
 
 @dataclass(frozen=True)
 class JobRound:
-    """What a round found and did about jobs.
+    """The result of a round.
 
     Args:
         waiting: the records of drops that were handed over; None if they could not be listed.
         compacted_elsewhere: tables that a job compacts.
-        asked: the jobs that were asked for.
-        errors: why something could not be told.
+        attempts: the jobs that were asked for.
+        errors: errors that kept the round from finding out what is due.
     """
 
     waiting: PendingRecords | None
     compacted_elsewhere: tuple[str, ...]
-    asked: tuple[JobAttempt, ...]
+    attempts: tuple[JobAttempt, ...]
     errors: tuple[Error, ...]
 
 
@@ -42,27 +43,27 @@ def job_round(
     *,
     tables: Collection[str] | None = None,
     compacting: bool = True,
-    tell: Callable[[JobAttempt], None] = lambda asked: None,
+    tell: Callable[[JobAttempt], None] = lambda attempt: None,
 ) -> JobRound:
-    """Starts what is due. Raises nothing of dolmen's: what fails is told, left to the function, or to the next round.
+    """Starts the jobs that are due. Raises no error of dolmen's: failures are returned, and the next round tries again.
 
     Args:
-        tables: whose compaction may be handed over; None = all.
-        compacting: whether any may.
+        tables: tables whose compaction may be handed over; None = all.
+        compacting: False hands no compaction over.
         tell: called after each job that was asked for.
     """
-    asked: list[JobAttempt] = []
+    attempts: list[JobAttempt] = []
     errors: list[Error] = []
     waiting = None
 
     def ask_for(each: JobAttempt) -> bool:
-        asked.append(each)
+        attempts.append(each)
         tell(each)
         return each.is_running
 
     def is_unreachable() -> bool:
         """Whether the service did not answer: each further request of this round would wait in vain too."""
-        return any(isinstance(each.error, StoreUnavailableError) for each in asked)
+        return any(isinstance(each.error, StoreUnavailableError) for each in attempts)
 
     try:
         waiting = records.waiting()
@@ -85,4 +86,4 @@ def job_round(
                 elsewhere.append(name)
     except Error as error:
         errors.append(error)
-    return JobRound(waiting, tuple(elsewhere), tuple(asked), tuple(errors))
+    return JobRound(waiting, tuple(elsewhere), tuple(attempts), tuple(errors))

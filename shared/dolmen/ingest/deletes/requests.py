@@ -65,7 +65,7 @@ class TableDelete:
 
     @property
     def content(self) -> dict[str, Any]:
-        """The content that the digest is made over, without ``mode``, which changes how rows are found but not which."""
+        """The content that the digest is made over, without ``mode``, which only says how rows are found."""
         return {"table": self.table, "where": self.where, "keys": self.keys, "on": self.on}
 
 
