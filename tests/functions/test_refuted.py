@@ -55,7 +55,7 @@ def deliver(world: World, record: dict[str, Any]) -> dict[str, Any]:
 
 def the_other_rejects(world: World, record: dict[str, Any]) -> None:
     """Another delivery, which has looked when there was no table."""
-    with before(ingestion, "reject", world.create):
+    with before(ingestion, "reject_drop", world.create):
         deliver(world, record)
 
 
@@ -67,7 +67,7 @@ def test_who_rejects_sees_that_another_has_ingested_it_meanwhile(world: World) -
         world.create()
         assert deliver(world, record) == {"batchItemFailures": []}
 
-    with before(ingestion, "reject", created_and_ingested):
+    with before(ingestion, "reject_drop", created_and_ingested):
         assert world.ingest(record) == []
     assert world.ids() == [1]
     [report] = world.rejects().values()
@@ -83,7 +83,7 @@ def test_who_ingests_sees_that_another_has_rejected_it_meanwhile(world: World) -
     record = world.drop("events/a.csv", BODY)
 
     def created_and_rejected() -> None:
-        with before(ingestion, "reject", world.create):
+        with before(ingestion, "reject_drop", world.create):
             deliver(world, record)
 
     with before(ingestion.Ingestion, "_ingest", created_and_rejected):

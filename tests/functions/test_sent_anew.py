@@ -170,7 +170,7 @@ def test_what_fails_for_the_moment_waits_longer_each_time_and_is_given_up_in_the
         raise OSError("the network is down")
 
     monkeypatch.setattr("dolmen.ingest.landing.Landing.open", fail)
-    opened = world.functions["ingest"]._queues  # type: ignore[attr-defined]
+    opened = world.functions["ingest"]._open_queues  # type: ignore[attr-defined]
 
     class Hasty:
         """The queue, whose delays are noted and left out."""
@@ -182,7 +182,7 @@ def test_what_fails_for_the_moment_waits_longer_each_time_and_is_given_up_in_the
             sent.extend(message.delay_seconds for message in messages)
             self.queue.put([type(message)(message.body, message.attributes) for message in messages])
 
-    world.functions["ingest"]._queues = lambda settings: tuple(map(Hasty, opened(settings)))  # type: ignore[attr-defined]
+    world.functions["ingest"]._open_queues = lambda settings: tuple(map(Hasty, opened(settings)))  # type: ignore[attr-defined]
     ingest.send(record)
     for _ in range(MAX_FAILURES):
         assert ingest.invoke()[1] == []

@@ -1,24 +1,25 @@
-"""What becomes of the messages that a function cannot acknowledge: each goes back, or is given up, by itself.
+"""Sends messages that a function cannot acknowledge back to their queue, or gives them up, one by one.
 
-A queue of SQS counts how often it delivered a message, whatever became of it, and gives it up when it did so too
-often. So what is only postponed must not be delivered again: it is sent anew, and its old copy acknowledged. What a
-message has been through stands in its attributes:
+SQS counts the deliveries of a message, whatever their outcome, and gives the message up after too many. So a message
+that is only postponed must not be delivered again: it is sent anew, and its old copy acknowledged. Its attributes keep
+its history:
 
 =============  ========================================================================================================
-postponed      not begun for lack of time: sent anew, to be had at once; costs it nothing
-failed         for the moment (S3 refuses, say): sent anew, to be had after 30 seconds, then 60, ... 900; given up after
+postponed      not begun for lack of time: sent anew, without a delay; this is not counted
+failed         for the moment (S3 refuses, say): sent anew, delayed by 30 seconds, then 60, ... 900; given up after
                ``MAX_FAILURES``, which is nearly three hours
-refused        it can never be applied: given up at once
+refused        can never be applied: given up at once
 =============  ========================================================================================================
 
-A message that is delivered a second time was in a function that died (or was never begun, in an account without a free
-function). Whatever of the batch did that is looked for: of a batch with such suspects all others are sent anew BEFORE
-one group of suspects is begun, of ten, and the next time each alone; after ``MAX_CRASHES`` it is given up. So one
-message that kills its function costs those that came with it two waits and no life.
+A message that is delivered a second time was in a function that died, or that Lambda never started because the account
+had no free function. Such messages are suspects. All other messages of their batch are sent anew BEFORE a group of ten
+suspects is begun; the next time, each suspect is handled alone; after ``MAX_CRASHES`` it is given up. So a message that
+kills its function delays its neighbours twice, and none of them is lost.
 
-Who gives up sends the message to the dead-letter queue, with the reason beside it. Whatever cannot be sent, as SQS does
-not answer, is reported to Lambda as failed, and comes again when its time at the queue is over. Sent but not
-acknowledged, as the function died in between, a message is there twice: applied once, by its id.
+A message that is given up is sent to the dead-letter queue, with the reason as an attribute. A message that cannot be
+sent, because SQS does not answer, is reported to Lambda as failed, and comes again after its visibility time-out. If
+the function dies between sending a copy and acknowledging the old message, both are delivered: they have one id, and
+are applied once.
 """
 
 from __future__ import annotations
@@ -47,32 +48,32 @@ MAX_FAILURES = 16
 MAX_CRASHES = 4
 SUSPECTS_TOGETHER = 10
 READ_A_SECOND = 30_000_000
-"""Bytes of dropped files that a function of one processor ingests in a second, about."""
+"""The speed at which a function of one processor ingests dropped files, about, in bytes per second."""
 FIRST_WAIT_SECONDS = 30
 MAX_WAIT_SECONDS = 900
 """The longest that SQS delays a message."""
 REASON_ATTRIBUTE = "dolmen.reason"
-"""Why a dead letter is one."""
+"""Attribute of a dead letter: why it was given up."""
 
 _MARGIN_SECONDS = 30
 _MAX_REASON = 1000
 
 
 class DeliveryQueue(Protocol):
-    """A queue that messages can be sent to anew."""
+    """A queue to which messages can be sent anew."""
 
     def put(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Puts messages in. Raises dolmen's errors: some may be there."""
+        """Sends messages. Raises dolmen's errors; some messages may have been sent."""
 
     def hide(self, receipts: Sequence[str], seconds: int) -> None:
-        """Lets nobody else get messages that were delivered, for so long from now. Raises dolmen's errors."""
+        """Hides messages that were delivered, for ``seconds`` from now. Raises dolmen's errors."""
 
     def remove(self, receipts: Sequence[str]) -> None:
-        """Takes messages that were delivered off the queue. Raises dolmen's errors: some may come again."""
+        """Removes messages that were delivered. Raises dolmen's errors; some may come again."""
 
 
 Facts = Mapping[str, Any]
-"""What a log says of an error: see ``facts_for_log``."""
+"""The facts of an error in a log: see ``facts_for_log``."""
 
 DeliveryQueues = tuple[DeliveryQueue, DeliveryQueue]
 """The function's own queue, and its dead-letter queue."""
@@ -91,9 +92,9 @@ def open_queues(queue: str | None, dead_letters: str | None, runtime: Runtime) -
 
 
 class HalfTimeDeadline:
-    """Tells whether half of what is left now is over by then: the other half is for what was begun, and its commit.
+    """A deadline at half of the time that is left when it is made; the rest is for the work begun, and its commit.
 
-    At the first question it is not, whatever the time: one piece of work is begun in each invocation.
+    The first call returns False, whatever the time: each invocation begins at least one piece of work.
     """
 
     def __init__(self, remaining_ms: Callable[[], int]) -> None:
@@ -101,7 +102,7 @@ class HalfTimeDeadline:
 
     @property
     def seconds(self) -> float:
-        """How long that half is."""
+        """The length of that half."""
         return self._half_ms / 1000
 
     def __call__(self) -> bool:
@@ -110,12 +111,12 @@ class HalfTimeDeadline:
 
 
 class Deliveries:
-    """The messages of one invocation, and what is to become of those that are not done.
+    """The messages of one invocation, and the fate of those that are not done.
 
     Args:
-        queues: without them all that is not done is reported to Lambda, and nothing is known of crashes.
+        queues: None = messages that are not done are reported to Lambda, and crashes are not detected.
         now_us: microseconds since the epoch.
-        remaining_seconds: how long the invocation may still take.
+        remaining_seconds: returns the time left for the invocation.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class Deliveries:
         return max(ages, default=None)
 
     def groups(self) -> Iterator[list[Message]]:
-        """The groups in which to handle the batch; what is not in any goes back."""
+        """Yields the groups in which to handle the batch; messages in no group go back to the queue."""
         suspects = [message for message in self._batch if message.crashes] if self._queues is not None else []
         if not suspects:
             yield from isolate(self._batch)
@@ -181,29 +182,29 @@ class Deliveries:
         yield from isolate([message for message in stuck if message.crashes])
 
     def postpone(self, message: Message) -> None:
-        """Says that a message, or a part of it, was not begun."""
+        """Marks a message as postponed: it, or a part of it, was not begun."""
         self._postponed.add(self._place(message))
 
     def fail(self, message: Message, facts: Facts) -> None:
-        """Says that a message, or a part of it, has failed for the moment."""
+        """Marks a message as failed for the moment, as a whole or in part."""
         self._errors.setdefault(self._place(message), facts)
 
     def refuse(self, message: Message, facts: Facts) -> None:
-        """Says that a message, or a part of it, can never be applied."""
+        """Marks a message as one that, as a whole or in part, can never be applied."""
         self._refusals.setdefault(self._place(message), facts)
 
     def send_back_excess(self, sizes: Sequence[tuple[Message, int]], seconds: float) -> list[Message]:
-        """Sends anew at once what will hardly be begun in the time there is, so that others need not wait for it.
+        """Sends messages anew at once that will hardly be begun in time, so that other functions can take them.
 
-        A batch is taken as a whole, however long its work. Those who came later would find the queue empty while the
-        work is held by one. The first message stays in any case, whatever its size.
+        Lambda delivers a batch as a whole, however long its work: other functions would find the queue empty while one
+        function holds the work. The first message is always kept, whatever its size.
 
         Args:
-            sizes: messages in the order in which they are begun, each with the bytes that are to be read for it.
-            seconds: for how long work is begun.
+            sizes: messages in the order in which they are begun, each with the bytes to read for it.
+            seconds: how long work will be begun.
 
         Returns:
-            The messages that are there again, for whoever takes them next. Without SQS, or should it not answer, none.
+            The messages that were sent anew; none without SQS, or if SQS does not answer.
         """
         if self._queues is None:
             return []
@@ -226,15 +227,17 @@ class Deliveries:
         return sent
 
     def settle(self) -> list[str]:
-        """Sends what is to be sent; returns the ids of what Lambda is to deliver again."""
+        """Sends messages anew and gives others up; returns the ids of those that Lambda is to deliver again."""
         self._send()
         left = [self._batch[place] for place in self._unfinished() if place not in self._sent]
         return [message.answer_id for message in left if message.answer_id is not None]
 
     @property
     def unanswerable(self) -> str | None:
-        """Why an event that came without a queue is not done; None if it is, or there was none: Lambda tries such an
-        event again when its function raises."""
+        """Why an event that came without a queue is not done; None if it is done, or came by a queue.
+
+        Lambda tries such an event again when its function raises.
+        """
         for place in self._unfinished():
             if self._batch[place].answer_id is None:
                 facts = self._errors.get(place) or self._refusals.get(place)
@@ -242,7 +245,7 @@ class Deliveries:
         return None
 
     def log_records(self) -> Iterator[tuple[Literal["warning", "error"], str, dict[str, Any]]]:
-        """What a log says of all this: how bad it is, the text, and the named facts."""
+        """Yields log records about all this: level, text, and named facts."""
         for message, about in self.given_up:
             yield "error", "message given up", {"message_id": message.id, **about}
         if self.queue_error is not None:
@@ -250,7 +253,7 @@ class Deliveries:
             yield "error", "queue not reached", facts | {"then": "messages that are not done wait for their time-out"}
 
     def _send(self) -> None:
-        """Sends what is decided and not sent yet, as far as there is time and SQS answers."""
+        """Sends messages whose fate is decided, as long as there is time and SQS answers."""
         back: list[tuple[int, OutgoingMessage]] = []
         dead: list[tuple[int, OutgoingMessage]] = []
         for place in self._unfinished():
@@ -290,8 +293,11 @@ class Deliveries:
                     self.counts["MessagesPostponed"] += sum(place not in self._errors for place, _ in part)
 
     def _guard_others(self, group: Sequence[Message], sent: Sequence[Message]) -> None:
-        """Sees to it that a death by this group costs nobody else: what was sent anew is taken off the queue now, as
-        the answer may never be given; and the group itself comes again soon after the function's time is over."""
+        """Protects other messages in case this group kills the function.
+
+        Messages that were sent anew are removed now, as the function may never answer. The group is hidden until soon
+        after the function's time is over.
+        """
         if self._queues is None or self.queue_error is not None:
             return
         self._remove(sent)
@@ -306,7 +312,7 @@ class Deliveries:
             self.queue_error = error
 
     def _remove(self, sent: Sequence[Message]) -> None:
-        """Takes what was sent anew off the queue before the answer does."""
+        """Removes messages that were sent anew, before the function answers."""
         receipts = [message.receipt for message in sent if message.receipt is not None]
         if self._queues is None or self.queue_error is not None or not receipts:
             return
@@ -327,7 +333,7 @@ class Deliveries:
 
 
 def _copy(message: Message, *, failures: int | None = None) -> OutgoingMessage:
-    """A copy of a message: of one that has failed for the ``failures``-th time, to be had later."""
+    """A copy of a message to send anew; delayed, if it has now failed ``failures`` times."""
     delay = 0 if failures is None else min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS << min(failures - 1, 10))
     return OutgoingMessage(_text(message), _attributes(message, failures), delay)
 

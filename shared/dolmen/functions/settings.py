@@ -1,4 +1,4 @@
-"""What the functions are told by their environment.
+"""Settings of the functions, from their environment variables.
 
 ============================  =========================================================================================
 ``DOLMEN_DATABASE``           the database: ``s3://bucket/prefix`` or a directory; required
@@ -13,7 +13,7 @@
                               function sends messages anew and gives them up itself (``dolmen.functions.deliveries``)
 ============================  =========================================================================================
 
-What is handed over to jobs, and where those run, is in ``dolmen.handover.settings``: by default nothing is.
+The settings of jobs are in ``dolmen.handover.settings``; by default, no work is handed over to them.
 
 A store's own settings (``AWS_ENDPOINT_URL_S3``, ``DOLMEN_S3_READ_TIMEOUT``, ...) are documented there.
 """
@@ -36,9 +36,9 @@ class FunctionSettings:
     """The settings of a function. See the module's documentation.
 
     Args:
-        queue: of the drops: ``DOLMEN_INGEST_QUEUE``.
-        delete_queue: of the requests: ``DOLMEN_DELETE_QUEUE``.
-        jobs: None where nothing is handed over.
+        queue: URL of the queue of drops: ``DOLMEN_INGEST_QUEUE``.
+        delete_queue: URL of the queue of delete requests: ``DOLMEN_DELETE_QUEUE``.
+        jobs: None where no work is handed over.
     """
 
     database: str
@@ -54,7 +54,7 @@ class FunctionSettings:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> FunctionSettings:
-        """Reads them from environment variables. Raises InputError with the name of the one that is wrong."""
+        """Reads settings from environment variables. Raises InputError, which names the variable that is wrong."""
         database = environment.get("DOLMEN_DATABASE", "")
         if not database:
             raise InputError("DOLMEN_DATABASE is not set: it names the database, as s3://bucket/prefix or a directory")
@@ -76,7 +76,7 @@ class FunctionSettings:
         )
 
     def open(self) -> tuple[Database, Landing]:
-        """The database and the landing place they name; both share connections, which are slow to make."""
+        """Opens the database and the landing place. They share connections, which are slow to make."""
         runtime = Runtime()
         database = open_database(self.database, runtime=runtime)
         handover_url = self.jobs.handover_url if self.jobs else None

@@ -26,9 +26,9 @@ from dolmen.store.s3.services import AwsService
 ENVIRONMENT = "environment"
 ARCHIVE = "environment.tar.gz"
 MAX_ATTEMPTS = 2
-"""Of a run, by the service itself: a lost driver is no reason to wait for the next round."""
+"""How often the service starts a run: it starts a lost driver again by itself."""
 _QUEUED_MINUTES = 720
-"""A run may wait so long before it begins."""
+"""How long a run may wait before it begins."""
 _CONFIG = {
     "retries": {"mode": "standard", "total_max_attempts": 2},
     "connect_timeout": 2,
@@ -53,7 +53,7 @@ class EmrServerless:
         return AwsService("emr-serverless", about, _CONFIG)
 
     def runs(self) -> list[JobRun]:
-        """See ``JobService``. An older run than those asked for has ended: none lasts so long."""
+        """See ``JobService``. Older runs than those listed have ended: none lasts so long."""
         lasts = timedelta(minutes=self._settings.timeout_minutes + _QUEUED_MINUTES, days=1)
         since = _EPOCH + timedelta(microseconds=self._runtime.clock_us()) - lasts
         found: list[JobRun] = []

@@ -1,13 +1,13 @@
-"""Drops that a function hands over to a job: records that outlive the messages which announced them.
+"""Records of the drops that a function hands over to a job. They outlive the messages that announced the drops.
 
 A record is one object, ``<digest>.json``, below a place of its own (``DOLMEN_HANDED_URL``)::
 
     {"format": 1, "drops": [{"bucket": "...", "key": "...", "size": 1, "etag": "...", "version": null, ...}, ...]}
 
 It is created before its message is acknowledged, and its name is a digest of its content: a message that is delivered
-again writes the same record. Whoever has settled all drops of a record (each is committed, a duplicate, rejected,
-superseded or ignored) removes it; a job that dies leaves it to the next one. What is ingested twice over all that is
-applied once, by ``Drop.id``.
+again writes the same record. A job removes a record when all of its drops are settled: each is committed, a duplicate,
+rejected, superseded or ignored. A job that dies leaves it to the next one. A drop that is ingested twice is applied
+once, by ``Drop.id``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class HandoverRecord:
 
 @dataclass(frozen=True, slots=True)
 class PendingRecords:
-    """How many records there are, and for how many seconds the oldest has been there; 0 when there is none."""
+    """The number of records, and the age of the oldest; 0 if there are none."""
 
     records: int
     age_seconds: float
@@ -66,7 +66,7 @@ class HandoverRecords:
     """The records below one place.
 
     Args:
-        store: that place; nothing else is to be there, and what is there under other names is left alone.
+        store: the place. Objects in it with other names are ignored.
     """
 
     def __init__(self, store: ObjectStore) -> None:
@@ -74,18 +74,18 @@ class HandoverRecords:
 
     @property
     def url(self) -> str:
-        """Where they are, in the form ``open_store`` takes."""
+        """The URL of the place, as ``open_store`` takes it."""
         return self._store.url
 
     def add(self, drops: Sequence[Drop]) -> str:
-        """Writes a record, unless it is there already; once it returns, these drops cannot be forgotten.
+        """Writes a record, unless it exists. Once this returns, the drops cannot be lost.
 
         Returns:
             The record's key.
 
         Raises:
             InputError: no drops.
-            StoreUnavailableError, AccessDeniedError: it may not be there.
+            StoreUnavailableError, AccessDeniedError: the record may not exist.
         """
         if not drops:
             raise InputError("a record of no drops: there is nothing to hand over")
@@ -96,10 +96,10 @@ class HandoverRecords:
         return key
 
     def pending(self) -> Iterator[HandoverRecord]:
-        """The records there are when it is called, oldest first by the store's clock.
+        """Yields the records that exist when it is called, oldest first by the store's clock.
 
-        One that is gone by the time it is read was settled by another job. One that cannot be read stops no other: it
-        is raised after all the rest.
+        A record that is gone when it is read was settled by another job. The error of one that cannot be read is raised
+        after all the others.
 
         Raises:
             CorruptionError: a record that is not what was written; names it.
@@ -118,7 +118,7 @@ class HandoverRecords:
             raise unreadable
 
     def waiting(self) -> PendingRecords:
-        """How many records there are and since when: a listing, a request for each thousand."""
+        """Counts the records: one request for each thousand."""
         records, oldest_us = 0, None
         for info in self._list():
             records += 1
@@ -127,10 +127,10 @@ class HandoverRecords:
         return PendingRecords(records, age_us / 1e6)
 
     def remove(self, handed: HandoverRecord) -> None:
-        """Removes a record, all of whose drops are settled. One that is gone already is as good.
+        """Removes a record whose drops are all settled. It may be gone already.
 
         Raises:
-            StoreUnavailableError: it may still be there; ingested again, it does no harm.
+            StoreUnavailableError: the record may still exist; ingesting it again does no harm.
         """
         for outcome in self._store.delete([handed.key]):
             if outcome.error is not None:
@@ -160,7 +160,7 @@ prepare(_RecordBody, _AnyRecord)
 
 
 def _refuse(key: str, body: bytes, error: Exception | None) -> NoReturn:
-    """Says of a record that cannot be read whether a newer dolmen wrote it, or nobody."""
+    """Raises the error about a record that cannot be read: a newer dolmen wrote it, or it is damaged."""
     try:
         found = msgspec.json.decode(body, type=_AnyRecord).format
     except (msgspec.DecodeError, UnicodeDecodeError):

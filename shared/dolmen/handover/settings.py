@@ -1,4 +1,4 @@
-"""What is handed over to jobs, and where those run: as the functions' environment says.
+"""Settings of jobs, from the functions' environment variables: what is handed over, and where jobs run.
 
 ==================================  ===================================================================================
 ``DOLMEN_SPARK_APPLICATION``        id of the application on EMR Serverless; empty: nothing is ever handed over
@@ -23,7 +23,7 @@ from dolmen.errors import InputError
 
 DEFAULT_TIMEOUT_MINUTES = 720
 DEFAULT_COMPACT_BYTES = 32 << 30
-"""What a function compacts in a round: see ``dolmen.handover.compactions``, which most functions need not import."""
+"""The bytes that a function compacts in a round, about; see ``dolmen.handover.compactions``."""
 _APPLICATION = re.compile(r"[0-9a-z]{1,64}")
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/[^\s]{1,512}")
 _PASSED_ON = (
@@ -34,12 +34,12 @@ _PASSED_ON = (
     "DOLMEN_BUCKET_OWNERS",
     "AWS_ENDPOINT_URL_S3",
 )
-"""What a job must take as the functions do, so that a file becomes the same rows, or the same reject, in both."""
+"""Variables that jobs get, too, so that a file becomes the same rows, or the same reject, as in a function."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """Where jobs run, and what is handed over to them. See the module's documentation.
+    """The settings of jobs. See the module's documentation.
 
     Args:
         environment: variables of the function that its jobs get too.
@@ -58,7 +58,7 @@ class JobSettings:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> JobSettings | None:
-        """Reads them from environment variables; None without an application.
+        """Reads settings from environment variables; None without an application.
 
         Raises:
             InputError: one is missing or wrong; names it.

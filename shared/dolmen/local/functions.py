@@ -25,12 +25,12 @@ Tell = Callable[[str, int, dict[str, Any]], None]
 
 
 def functions_directory() -> Path:
-    """Where the functions are: in a checkout as they are deployed, elsewhere as the wheel has brought them."""
+    """The directory of the functions: ``functions/`` in a checkout, else that of the installed wheel."""
     return _CHECKOUT if _CHECKOUT.is_dir() and not _PACKAGED.is_dir() else _PACKAGED
 
 
 class FunctionModule(Protocol):
-    """What a function's ``app.py`` has."""
+    """The names that a function's ``app.py`` defines."""
 
     logger: Any
     lambda_handler: Callable[[dict[str, Any], Any], Any]
@@ -41,7 +41,7 @@ class DeliveryFailure:
     """Why a message is to be delivered again.
 
     Args:
-        final: it can never be applied, so that delivering it again is in vain.
+        final: it can never be applied: it is not delivered again.
         postponed: it was not begun, for lack of time.
     """
 
@@ -52,7 +52,7 @@ class DeliveryFailure:
 
 @dataclass(slots=True)
 class InvocationContext:
-    """What Lambda tells a handler beside the event."""
+    """The context that Lambda passes to a handler with the event."""
 
     function_name: str
     aws_request_id: str
@@ -69,7 +69,7 @@ class InvocationContext:
         self.began = self.runtime.monotonic()
 
     def get_remaining_time_in_millis(self) -> int:
-        """As on Lambda. Nothing is ended here, but handlers stop taking work when half of it is over."""
+        """The time left, as on Lambda. Handlers stop taking work when half of it is over; nothing ends them at 0."""
         return int(max(0.0, TIMEOUT_SECONDS - (self.runtime.monotonic() - self.began)) * 1000)
 
 
@@ -79,8 +79,8 @@ class LocalFunction:
     Args:
         directory: holds ``app.py``.
         log: the file that its log goes to.
-        tell: also told of all that it logs.
-        at_once: when that happens, which ``tell`` must not print then; otherwise when it has ended.
+        tell: called with all that it logs.
+        at_once: call ``tell`` when it logs (``tell`` must not print then) instead of after the invocation.
     """
 
     def __init__(self, directory: Path, log: Path, tell: Tell, runtime: Runtime, *, at_once: bool = False) -> None:
@@ -97,14 +97,14 @@ class LocalFunction:
         self._module.logger.addHandler(self._listener)
 
     def close(self) -> None:
-        """Lets go of its log."""
+        """Closes its log."""
         self._module.logger.removeHandler(self._listener)
         for handler, stream in self._streams:
             _set_stream(handler, stream)
         self._log.close()
 
     def deliver(self, letters: Sequence[Letter]) -> dict[str, DeliveryFailure]:
-        """Invokes it with a batch. Returns, by message id, those that are not done, and why."""
+        """Invokes it with a batch. Returns the failures, by message id."""
         event = {"Records": [_record(self.name, letter) for letter in letters]}
         try:
             answer = self.invoke(event)
@@ -148,7 +148,7 @@ class _Listener(logging.Handler):
 
 
 def _set_stream(handler: logging.StreamHandler[Any], stream: Any) -> Any:
-    """Gives a handler another stream; returns the one it had, which somebody may have closed by now."""
+    """Gives a handler another stream; returns its old one, which may be closed."""
     before = handler.stream
     if getattr(before, "closed", False):
         handler.stream = stream
@@ -171,7 +171,7 @@ def _load(path: Path) -> FunctionModule:
 
 
 def _record(function: str, letter: Letter) -> dict[str, Any]:
-    """What Lambda hands over of a message of SQS: docs.aws.amazon.com/lambda/latest/dg/with-sqs.html."""
+    """The record of an SQS message in Lambda's event: docs.aws.amazon.com/lambda/latest/dg/with-sqs.html."""
     return {
         "messageId": letter.id,
         "receiptHandle": letter.id,

@@ -1,4 +1,4 @@
-"""Where the local pipeline keeps what."""
+"""The directories of a local pipeline."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ MAX_BATCH = {"ingest": 100, "delete": 500}
 
 @dataclass(frozen=True, slots=True)
 class LocalEvent:
-    """Something that happened, for people to see.
+    """An event to show to people.
 
     Args:
         function: ``ingest``, ``delete``, ``compact`` or ``gc``; ``schedule`` for what calls the latter two.
@@ -44,16 +44,16 @@ class LocalEvent:
 
 
 class LetterSource(Protocol):
-    """Where letters come from."""
+    """A source of letters."""
 
     unsettled: bool
-    """Whether there was more at the last look, which was still changing."""
+    """Whether the last look found files that were still changing."""
 
     def receive(self) -> Iterator[Letter]:
-        """New letters."""
+        """Yields new letters."""
 
     def acknowledge(self, letter: Letter, *, given_up: bool) -> None:
-        """Called when a letter was handled, or a dead letter holds it now."""
+        """Notes that a letter was handled, or that a dead letter holds it now."""
 
 
 def run_local(
@@ -84,9 +84,9 @@ def run_local(
         poll_seconds: how long to wait between two looks.
         once: end as soon as everything there has been handled or given up.
         auto_create: create a table that does not exist from the first file dropped for it.
-        compact_seconds: call the compact function so often, beside all that; None = never.
+        compact_seconds: seconds between two calls of the compact function; None = never.
         gc_seconds: the same for the gc function.
-        on_event: told of all that happens.
+        on_event: called with each event.
 
     Raises:
         InputError: another process runs on these directories, or there are no functions.
@@ -206,7 +206,7 @@ def _settings(layout: LocalLayout, auto_create: bool) -> dict[str, str]:
 
 @contextmanager
 def _environment(settings: Mapping[str, str]) -> Iterator[None]:
-    """The environment in which the functions find their settings, for as long as they run."""
+    """Sets the environment variables from which the functions read their settings, while they run."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:

@@ -22,7 +22,7 @@ from dolmen.local.functions import LocalFunction
 from dolmen.runtime import Runtime
 
 EVENTS: Mapping[str, dict[str, Any]] = {"compact": {}, "gc": {}}
-"""What the functions are called with: the same as by the schedules in template.yaml."""
+"""The events that the functions get: the same as from the schedules in template.yaml."""
 
 _FIRST_SECONDS = 10.0
 _CLOSING_SECONDS = 30.0
@@ -39,7 +39,7 @@ class Schedule:
         functions: the project's ``functions/``.
         log: the file that the functions' log goes to.
         seconds: by function, how long to wait from the end of one call to the beginning of the next.
-        tell: told of all that they log, by ``poll``.
+        tell: called by ``poll`` with all that they log.
     """
 
     def __init__(self, functions: Path, log: Path, seconds: Mapping[str, float], tell: Tell, runtime: Runtime) -> None:
@@ -54,7 +54,7 @@ class Schedule:
         return self
 
     def poll(self) -> None:
-        """Tells what was logged since the last call; never waits. A process that has died is started anew, in time."""
+        """Passes on what was logged since the last call, without waiting. Restarts a dead process, after a pause."""
         if self._process is None:
             if self._runtime.monotonic() >= self._start_at:
                 self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603

@@ -34,17 +34,17 @@ from dolmen.transaction import Transaction
 
 PORTION_ROWS = 500_000
 PORTION_BYTES = 128 << 20
-"""What is applied at once at most: it is held in memory, twice for a moment."""
+"""The most bytes that are applied at once; they are held in memory, twice for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeCounts:
-    """What the changes of a file did.
+    """Counts of the changes of a file, by their effect.
 
     Args:
         upserted: rows that are there now.
         deleted: deletes that were applied, whether or not there was a row.
-        unchanged: changes that something newer, in the file or the table, makes void.
+        unchanged: changes without effect, because a newer one of their key is in the file or the table.
     """
 
     upserted: int = 0
@@ -71,12 +71,12 @@ def ingest_changes(
     portion_rows: int = PORTION_ROWS,
     portion_bytes: int = PORTION_BYTES,
 ) -> ChangeCounts:
-    """Adds what a file of changes does to a table to a transaction, bound to the request.
+    """Adds the changes in a file to a transaction, bound to the request.
 
     Args:
         name: what errors call the file.
         settings: the table's, with ``cdc``.
-        on_bad_row: is told of each row that can't be applied, and the others are; None: such a row is an error.
+        on_bad_row: called with each row that cannot be applied, while the others are; None = such a row is an error.
         request: the file's id.
         options: how to read it; None: as the settings ask for.
 
@@ -180,7 +180,7 @@ class _Target:
         return to_plain(pa.array([ends["min"], ends["max"]], self.sequence.arrow_type))
 
     def _select_newer(self, last: pa.Table, memory: DeleteMemory, first_ts: int) -> tuple[pa.Table, pa.Table]:
-        """Those changes that are newer than what is known of their keys, and of them those whose keys are live."""
+        """The changes that are newer than what is known of their keys; and of these, those whose keys are live."""
         names = self.key_names
         remembered = memory.name if memory.table else None
         known = latest_sequences(self.transaction, self.name, remembered, last, self.keys, self.sequence)
@@ -199,7 +199,7 @@ class _Target:
         return last.filter(newer), last.filter(pc.and_(newer, pc.fill_null(beside[LIVE], False)))
 
     def _report_stragglers(self, late: pa.Table) -> None:
-        """Stragglers: nothing is known of their keys, and what was deleted since may have been forgotten."""
+        """Reports stragglers: their keys are unknown, and may have been deleted so long ago that it is forgotten."""
         for row in sorted(late[ROW].to_pylist()):
             self.faults.add(
                 f"straggler: a change whose {self.sequence.name} is older than deletes are remembered (cdc_memory); "

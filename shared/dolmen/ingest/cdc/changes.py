@@ -1,4 +1,4 @@
-"""The changes in a file as tables of one shape, whatever the envelope; rows that tell no change are bad rows.
+"""Turns the changes in a file into tables of one shape, whatever the envelope; rows without a change are bad rows.
 
 A table of changes has the columns of the table they are for, named by their ids, and two more: ``delete``, and ``row``,
 the number of the row in the file.
@@ -23,7 +23,7 @@ DELETED, ROW = "delete", "row"
 
 @dataclass
 class ChangeFaults:
-    """Where bad rows go, and which numbers the good ones between them have.
+    """Reports bad rows, and numbers the good ones between them.
 
     Args:
         name: of the file.
@@ -38,13 +38,13 @@ class ChangeFaults:
     _skipped: set[int] = field(default_factory=set)
 
     def add_unread(self, bad: BadRow) -> None:
-        """A row that could not be parsed."""
+        """Adds a row that could not be parsed."""
         if bad.row is not None:
             self._skipped.add(bad.row)
         self._report(bad)
 
     def add(self, reason: str, row: int, column: str | None = None) -> None:
-        """A row that was parsed. Raises RowError if bad rows are errors."""
+        """Adds a bad row that was parsed. Raises RowError if bad rows are errors."""
         self._report(BadRow(reason, row, None, column, None))
 
     def _report(self, bad: BadRow) -> None:
@@ -54,7 +54,7 @@ class ChangeFaults:
         self.on_bad_row(bad)
 
     def next_numbers(self, count: int) -> pa.Array:
-        """The numbers in the file of the next so many rows that could be parsed."""
+        """The numbers in the file of the next ``count`` rows that could be parsed."""
         numbers = np.arange(self._next, self._next + count + len(self._skipped))
         if self._skipped:
             numbers = numbers[~np.isin(numbers, list(self._skipped))]
@@ -101,7 +101,7 @@ class ChangeTables:
         return pa.concat_tables([rows.filter(good), self._delete_old_keys(rows, opened, moved)])
 
     def _select_good(self, opened: ChangeBatch, numbers: pa.Array) -> pa.Array:
-        """Which rows tell a change; tells of those that ought to."""
+        """Selects the rows that hold a change; reports those that should and do not."""
         upserts = pc.equal(opened.kinds, UPSERT)
         faults: list[tuple[pa.Array, str, str | None]] = [
             (pc.equal(opened.kinds, UNKNOWN), "no operation that is known, or none with the row it needs", None),
@@ -126,7 +126,7 @@ class ChangeTables:
         return pc.and_not(wanted, bad)
 
     def _select_moved(self, opened: ChangeBatch, good: pa.Array) -> pa.Array | None:
-        """Which upserts have changed their key; None if none has."""
+        """Selects the upserts that have changed their key; None if none has."""
         if opened.old_keys is None:
             return None
         told, differs = good, pa.array(np.zeros(len(good), bool))
@@ -138,7 +138,7 @@ class ChangeTables:
         return moved if pc.any(moved).as_py() else None
 
     def _delete_old_keys(self, rows: pa.Table, opened: ChangeBatch, moved: pa.Array) -> pa.Table:
-        """Deletes of the keys that rows have left."""
+        """Makes deletes of the old keys of rows that have changed their key."""
         assert opened.old_keys is not None
         left = {name: pa.nulls(rows.num_rows, rows[name].type) for name in rows.column_names}
         left |= {str(key.id): opened.old_keys[key.id] for key in self.keys}
@@ -148,7 +148,7 @@ class ChangeTables:
 
 
 def last_of_each(rows: pa.Table, keys: Sequence[str], order: Sequence[str]) -> pa.Table:
-    """Of the rows of each key the last in ``order``, in ``order``."""
+    """Keeps the last row of each key by ``order``; the result is in ``order``."""
     if rows.num_rows < 2:
         return rows
     sorted_ = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in order])

@@ -1,4 +1,4 @@
-"""What a table and its memory know of some keys: the sequence each has come to, alive or deleted."""
+"""Looks up the latest sequence of some keys in a table and in its memory of deletes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dolmen.transaction import Transaction
 
 LIVE, SEQUENCE, TS, KNOWN = "live", "sequence", "ts", "known"
 LIST = 1000
-"""Up to so many values are asked for one by one, more of them as a range."""
+"""A condition lists at most this many values; more are asked for as a range."""
 
 _FOLD_ROWS = 1_000_000
 
@@ -32,7 +32,7 @@ def latest_sequences(
     keys: tuple[Field, ...],
     sequence: Field,
 ) -> pa.Table:
-    """Of each of the keys that are live or remembered, the greatest sequence.
+    """The greatest sequence of each of the keys that is live or remembered.
 
     Reads are claims: the transaction is valid only if they are still right when it commits.
 
@@ -69,7 +69,7 @@ def _rows(
     )
 
     def read_wanted() -> Iterator[pa.Table]:
-        """What is wanted of the rows that are read; rows of other keys are not held for long."""
+        """Yields the rows with wanted keys; rows of other keys are soon dropped, to bound memory."""
         held: list[pa.Table] = []
         size = 0
         for batch in scan.to_batches():

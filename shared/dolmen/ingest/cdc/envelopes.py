@@ -1,4 +1,4 @@
-"""How files say what changed: envelopes, and the changes in them.
+"""Reads changes from their envelopes.
 
 ``debezium`` (JSON lines or Avro; as in "Debezium connector for PostgreSQL", section "Data change events")::
 
@@ -48,7 +48,7 @@ _OWN = frozenset({"op", "before", "after", "payload", "schema"})
 _Tree: TypeAlias = "dict[str, _Tree | pa.Field]"
 
 UPSERT, DELETE, SKIP, UNKNOWN = 0, 1, 2, 3
-"""What a row of a file is."""
+"""Kinds of rows in a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class ChangeBatch:
     Args:
         kinds: UPSERT, DELETE, SKIP or UNKNOWN (int8).
         images: by column id: the row as it is now; of a delete, at least its key.
-        old_keys: by column id: the key that an upsert had before, NULL where that is not told.
+        old_keys: by column id: the key that an upsert had before, NULL where it is not known.
         sequences: NULL where one is missing.
     """
 
@@ -85,7 +85,7 @@ class ColumnEnvelope:
 
     @property
     def schema(self) -> pa.Schema:
-        """What to read the file by. Raises SchemaError."""
+        """The schema to read the file with. Raises SchemaError."""
         operation, paths = self.settings.operation, self.settings.sequence_from
         if any(field.name == operation for field in self.fields):
             raise SchemaError(f"property cdc_operation: {operation!r} is a column of the table; name the file's own")
@@ -139,7 +139,7 @@ class DebeziumEnvelope:
 
     @property
     def schema(self) -> pa.Schema:
-        """What to read the file by."""
+        """The schema to read the file with."""
         own: _Tree = {"op": pa.field("op", pa.string())}
         for path in self.settings.sequence_from:
             names = path.split(".")
@@ -176,7 +176,7 @@ class DebeziumEnvelope:
         wrapped = pc.is_valid(batch["payload"])
 
         def at(*path: str) -> pa.Array:
-            """What stands at a path, in the wrapping or without."""
+            """The values at a path, below ``payload`` or at the top."""
             bare = pc.struct_field(batch[path[0]], list(path[1:])) if len(path) > 1 else batch[path[0]]
             if not batch["payload"].null_count < len(batch):
                 return bare
@@ -228,7 +228,7 @@ def _kinds(words: pa.Array, upserts: Sequence[str | None], deletes: Sequence[str
 
 
 def _sequence(parts: list[pa.Array], field: Field) -> pa.Array:
-    """One sequence from what stands at the paths; NULL where any of it is missing."""
+    """Joins the values at the paths to one sequence; NULL where one is missing."""
     if t.is_integer(field.arrow_type) and t.is_string(parts[0].type):
         return parse_position(parts[0]).cast(field.arrow_type)
     if not t.is_string(field.arrow_type):

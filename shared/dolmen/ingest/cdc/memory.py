@@ -98,7 +98,7 @@ class DeleteMemory:
         return found, self.transaction.manifest.tables[self.name].uuid
 
     def forget_old(self, request: str) -> None:
-        """Forgets what is to be forgotten; after ``ready``."""
+        """Deletes what is to be forgotten. Call it after ``ensure_table``."""
         if self.forget is None or self.table is None:
             return
         sequence = self.transaction.entry(self.name).schema.field(self.sequence.name)

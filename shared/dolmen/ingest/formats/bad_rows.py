@@ -1,4 +1,4 @@
-"""Bad rows told one by one, while the good ones around them are read on."""
+"""Reports bad rows one by one, while the good ones around them are read."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class BlockRows(Protocol):
 
 
 def good_rows(rows: BlockRows, first_row: int, on_bad_row: OnBadRow) -> list[pa.RecordBatch]:
-    """The good rows of a block that has bad ones, in order, the bad ones told in between.
+    """Returns the good rows of a block in order, and reports the bad ones.
 
-    After a bad row a few are tried, then more and more of them: so a row is converted a few times at most, however
-    many of its neighbours are bad.
+    After a bad row a few rows are tried, then more and more: so a row is converted a few times at most, however many of
+    its neighbours are bad.
 
     Args:
         first_row: the 1-based number in the file of the block's first row.

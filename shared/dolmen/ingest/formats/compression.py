@@ -36,7 +36,7 @@ _COPIED_BYTES = 1 << 20
 
 
 class ByteStream(Protocol):
-    """What the text formats read: a file's plain bytes, from its beginning."""
+    """A file's uncompressed bytes, from its beginning."""
 
     def read(self, size: int, /) -> bytes:
         """The next bytes, up to ``size``; empty only at the end."""

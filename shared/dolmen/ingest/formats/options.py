@@ -1,4 +1,4 @@
-"""How a file is to be read, beyond what its name says, and what is told of a row that cannot be."""
+"""Options for reading a file, and the report of a row that cannot be read."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class ReadOptions:
 
     @property
     def ignore_extra(self) -> bool:
-        """Whether what the table does not have is skipped."""
+        """Whether columns and fields that the table does not have are skipped."""
         return self.extra == "ignore"
 
 
@@ -103,4 +103,4 @@ class BadRow:
 
 
 OnBadRow: TypeAlias = Callable[[BadRow], None]
-"""What is told of each bad row, in the order of the file. If it raises, reading ends with that."""
+"""Called with each bad row, in the order of the file. If it raises, reading ends with its exception."""

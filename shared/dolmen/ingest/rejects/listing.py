@@ -1,4 +1,4 @@
-"""The place for rejects as people look at it: what is there, why, and back into the landing place with it.
+"""Lists rejects, reads their reports, and opens them.
 
 Beside the copy and the report of a reject (see ``rejects`` and ``quarantine``) ``<copy>.retried.json`` says that it was
 put back, when and under which name.
@@ -34,8 +34,8 @@ class RejectEntry:
     """A reject as a listing shows it.
 
     Args:
-        key: of the copy; of a drop that was not copied its report's, without the ending.
-        size: of the copy, bytes; None if there is none, and the drop is still where it was.
+        key: key of the copy; for a drop that was not copied, the key of its report without the ending.
+        size: bytes of the copy; None if there is none, and the drop is still where it was.
         rejected_us: when its report was written, by the store's clock.
         retried: whether it was put back into the landing place.
     """
@@ -47,7 +47,7 @@ class RejectEntry:
 
     @property
     def table(self) -> str:
-        """The table whose rows it was to be; empty for a file outside of any table's directory."""
+        """The table that it was dropped for; empty for a file outside of any table's directory."""
         return self.key.partition("/")[0] if "/" in self.key else ""
 
     @property
@@ -79,11 +79,11 @@ def list_rejects(store: ObjectStore, table: str | None = None, *, retried: bool 
 
 
 def find_reject_key(store: ObjectStore, name: str) -> str:
-    """The key of the reject that a name means: its key or URL, its report's, or the 8 digits in it.
+    """Finds the key of a reject by its key or URL, by its report's, or by the 8 digits in it.
 
     Raises:
         NotFoundError: there is none.
-        InputError: there are several of these digits.
+        InputError: there are several with these digits.
     """
     key = name.removeprefix(f"{store.url}/").removesuffix(ERROR_SUFFIX)
     if not _DIGEST.fullmatch(name):
@@ -101,7 +101,7 @@ def read_report(store: ObjectStore, key: str) -> dict[str, Any]:
 
     Raises:
         NotFoundError: there is no such reject.
-        CorruptionError: it is no report.
+        CorruptionError: the report cannot be read.
     """
     try:
         body = store.get(key + ERROR_SUFFIX).body
@@ -129,7 +129,7 @@ def read_reports(store: ObjectStore, keys: Iterable[str], runtime: Runtime) -> I
 
 
 def open_reject(store: ObjectStore, key: str, report: dict[str, Any], runtime: Runtime) -> BinaryIO:
-    """What was rejected, as a file: the copy or, where none was made, the drop itself.
+    """Opens a rejected file: the copy or, if none was made, the drop itself.
 
     Raises:
         ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten.
@@ -176,10 +176,10 @@ class Retry:
     """A reject that was put back.
 
     Args:
-        key: of the reject.
-        url: of the file in the landing place.
-        rows: how many rows it holds; None for a whole file.
-        left: rows that are not in it: they have no text of their own, or a quote that is never closed.
+        key: key of the reject.
+        url: URL of the file in the landing place.
+        rows: number of rows in it; None for a whole file.
+        left: number of rows that are not in it: they have no text, or a quote that is never closed.
     """
 
     key: str
@@ -189,7 +189,7 @@ class Retry:
 
 
 def earlier_retries(store: ObjectStore, key: str) -> list[dict[str, str]]:
-    """When it was put back, and under which URLs; empty if never. Raises CorruptionError: nobody can say."""
+    """The times at which a reject was put back, and the URLs. Raises CorruptionError: the note cannot be read."""
     try:
         body = store.get(key + RETRIED_SUFFIX).body
     except ObjectNotFoundError:
@@ -201,7 +201,7 @@ def earlier_retries(store: ObjectStore, key: str) -> list[dict[str, str]]:
 
 
 def note_retry(store: ObjectStore, retry: Retry, before: list[dict[str, str]], runtime: Runtime) -> None:
-    """Writes down that it was put back. Raises StoreUnavailableError: it is, but that could not be noted."""
+    """Notes that a reject was put back. Raises StoreUnavailableError: it was put back, but could not be noted."""
     at = datetime.fromtimestamp(runtime.clock_us() / 1e6, UTC).isoformat()
     body = json.dumps([*before, {"at": at, "as": retry.url}], indent=2).encode() + b"\n"
     key = retry.key + RETRIED_SUFFIX

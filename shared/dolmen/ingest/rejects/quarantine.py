@@ -1,4 +1,4 @@
-"""Rows that cannot be read, kept aside while the rest of their file is ingested.
+"""Keeps rows that cannot be read, while the rest of their file is ingested.
 
 Of a drop ``landing/<table>/<path>/<name>.csv`` there is then, under the place for rejects::
 
@@ -36,7 +36,7 @@ from dolmen.ingest.rejects.report import Reject, copy_drop, copy_once, drop_fact
 
 ROWS_SUFFIX = ".rows.jsonl"
 MAX_BYTES = 256 << 20
-"""What the bad rows of one file may take, as JSON: a file of which so much is bad is rejected whole."""
+"""The most bytes of the bad rows of one file, as JSON. A file with more is rejected as a whole."""
 
 _MEMORY_BYTES = 1 << 20
 _FIRST = 10
@@ -49,7 +49,7 @@ class Quarantine:
 
     Args:
         name: what errors call the file.
-        most: how many of them there may be.
+        most: the most rows that may be bad.
     """
 
     def __init__(self, name: str, most: int) -> None:
@@ -60,10 +60,10 @@ class Quarantine:
         self._bytes = self._without_text = self.count = 0
 
     def add(self, bad: BadRow) -> None:
-        """Takes a row in.
+        """Adds a row.
 
         Raises:
-            RowError: there are too many by now; names the first.
+            RowError: there are too many; names the first.
         """
         self.count += 1
         place = {"row": bad.row, "line": bad.line, "column": bad.column, "reason": bad.reason}

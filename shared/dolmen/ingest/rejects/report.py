@@ -38,10 +38,10 @@ WITHDRAWN = "withdrawn"
 """Stands in a report that is void: when it was withdrawn, and which version has the file's rows."""
 _COPY_BYTES = 1 << 20
 _ROOM_BYTES = 200
-"""Left for the prefix that rejects go under, and for what is put behind a key."""
+"""Bytes of a key that are kept free for the prefix of the rejects, and for suffixes."""
 
 _UNFIT = re.compile(r"[\\\0]")
-"""What S3 takes in a key, and a directory does not."""
+"""Characters that S3 takes in a key, and a directory does not."""
 _ENDING = re.compile(r"(\.[A-Za-z0-9]{1,10})?(\.(gz|zst|bz2|xz|lz4|zip))?$", re.IGNORECASE)
 
 
@@ -60,7 +60,7 @@ def reject_key(drop: Drop, place: LandingPath) -> str:
 
 
 def rows_key(drop: Drop, place: LandingPath, content: str, suffix: str) -> str:
-    """The key of what is kept of some rows of a drop: by ``content``, a digest of them, beside that of the drop."""
+    """The key of some kept rows of a drop; ``content`` is a digest of these rows."""
     return _key_with_digest(place, f"{drop.id}#{content}", suffix)
 
 
@@ -125,7 +125,7 @@ def reject_drop(
 
 
 def drop_facts(landing: Landing, drop: Drop, key: str | None) -> dict[str, Any]:
-    """What every report says of the drop and of its copy, if there is one."""
+    """The facts about the drop, and about its copy if there is one, that are in every report."""
     return {
         "source": drop.source,
         "bytes": drop.size,
@@ -138,8 +138,7 @@ def drop_facts(landing: Landing, drop: Drop, key: str | None) -> dict[str, Any]:
 
 
 def write_report(landing: Landing, drop: Drop, key: str, report: dict[str, Any]) -> Reject:
-    """Creates the report beside a copy, unless one is there: that of an earlier delivery says the same, but for its
-    time. Raises StoreUnavailableError."""
+    """Creates the report beside a copy, unless an earlier delivery has written it. Raises StoreUnavailableError."""
     store = landing.rejects_store(drop)
     create_once(store, key + ERROR_SUFFIX, json.dumps(report, indent=2, ensure_ascii=False), landing.runtime)
     return Reject(key, f"{store.url}/{key}")
@@ -164,14 +163,14 @@ def _check_unchanged(landing: Landing, drop: Drop) -> None:
 
 
 def copy_drop(landing: Landing, drop: Drop, store: ObjectStore, key: str) -> None:
-    """Copies a dropped file, unless there is an object of this name, which is its copy then."""
+    """Copies a dropped file, unless an object of this name exists, which is then its copy."""
     if not exists(store, key):  # else by an earlier delivery: objects appear whole or not at all
         with landing.open(drop) as source:
             copy_once(source, store, key)
 
 
 def copy_once(source: ByteStream, store: ObjectStore, key: str) -> None:
-    """Copies a file in bounded memory, unless somebody has made this very copy meanwhile."""
+    """Copies a file in bounded memory, unless another process has made the same copy meanwhile."""
     with store.open_output(key) as target:
         while chunk := source.read(_COPY_BYTES):
             target.write(chunk)

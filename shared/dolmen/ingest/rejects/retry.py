@@ -1,4 +1,4 @@
-"""Rejects put back into the landing place under a new name, so that the ordinary pipeline takes them."""
+"""Puts rejects back into the landing place under a new name, so that the ordinary pipeline ingests them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _root_of(report: dict[str, Any]) -> str:
 
 
 def _name(key: str, report: dict[str, Any], time: int, table: str | None) -> str:
-    """What it is called below the landing place: always the same for the same retry."""
+    """The name below the landing place: always the same for the same retry."""
     if key.endswith(ROWS_SUFFIX):
         stem, ending = key.removesuffix(ROWS_SUFFIX), f".{_kind(report)}"
     else:

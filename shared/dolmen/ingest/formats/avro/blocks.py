@@ -30,7 +30,7 @@ _XZ_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class AvroBlock:
-    """So many records, one after the other in ``data``."""
+    """A block of ``count`` records, one after the other in ``data``."""
 
     records: int
     data: bytes

@@ -56,7 +56,7 @@ _DECIMAL_BYTES, _DECIMAL_DIGITS = 32, 76
 
 
 class AvroTypes:
-    """What a file's schema says.
+    """The types in a file's schema.
 
     Args:
         schema: the parsed JSON of it.

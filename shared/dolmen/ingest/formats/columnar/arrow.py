@@ -161,7 +161,7 @@ def _check_size(size: int, name: str) -> None:
 
 
 def _exactly(stream: ByteStream, size: int) -> bytes:
-    """So many bytes, or fewer at the end."""
+    """Reads ``size`` bytes, or fewer at the end."""
     parts = []
     while size and (data := stream.read(size)):
         parts.append(data)

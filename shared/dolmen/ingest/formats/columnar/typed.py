@@ -104,7 +104,7 @@ def _check(field: pa.Field) -> None:
 
 
 def common_schema(source: pa.Schema, schema: pa.Schema, name: str) -> pa.Schema:
-    """What of a file's columns, and of the fields in them, the table has. Raises SchemaError if that is nothing."""
+    """The columns of a file, and the fields in them, that the table has. Raises SchemaError if there are none."""
     wanted = {field.name: field for field in schema}
     kept = [field.with_type(_common_type(field.type, wanted[field.name])) for field in source if field.name in wanted]
     if not kept:
@@ -154,7 +154,7 @@ def _check_size(batches: Iterator[pa.RecordBatch], name: str, max_bytes: int) ->
 def _read_good(
     batch: pa.RecordBatch, schema: pa.Schema, first_row: int, on_bad_row: OnBadRow
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a batch that fit; the others are told."""
+    """Yields the rows of a batch that fit, and reports the others."""
     try:
         made = list(_conform_batch(batch, schema))
     except RowError:

@@ -232,7 +232,7 @@ class _DelimitedFile:
             raise self._malformed(block, row, error) from None
 
     def records(self, block: Block) -> Records:
-        """Where the block's rows are."""
+        """The places of the block's rows."""
         return Records.of(block.data, self.delimiter, blank_lines_count=len(self.names) == 1)
 
     def _malformed(self, block: Block, row: int, error: ValueError) -> RowError:
@@ -259,7 +259,7 @@ class _DelimitedFile:
 
 @dataclass(frozen=True)
 class _AskedTypes:
-    """As which types pyarrow is to parse the columns, and what is left to do then."""
+    """The types as which pyarrow parses the columns, and the conversions that are left to do."""
 
     types: dict[str, pa.DataType]
     plan: Plan
@@ -328,7 +328,7 @@ class _DelimitedConverter:
             self._convert(Block(block.data[:start], block.line), row)
 
     def _start(self, block: Block, error: RowError, row: int) -> int:
-        """Where in the block the row to blame begins."""
+        """The offset of the faulty row in the block."""
         return int(self._file.records(block).starts[(error.row or row) - row])
 
 
@@ -357,7 +357,7 @@ class _DelimitedRows:
 
 
 def _native_type(target: pa.DataType, times: TimeFormat | None) -> pa.DataType | None:
-    """As which type pyarrow's CSV reader is to read cells of a column; None: as text."""
+    """The type as which pyarrow's CSV reader reads the cells of a column; None = as text."""
     if times is not None and times.parser(target) is not None:
         asked = times.parser_type(target)
         return asked if asked is not None and t.is_integer(asked) else None
@@ -450,7 +450,7 @@ def _not_infinite(values: pa.Array) -> pa.Array:
 
 
 def _copy_to_arrow(data: bytes) -> pa.Buffer:
-    """In Arrow's memory: its threads may let go of a block late, which needs the interpreter if it is Python's."""
+    """Copies bytes into Arrow's memory: its threads may free a block late, which would need Python's interpreter."""
     copy = pa.allocate_buffer(len(data))
     pa.FixedSizeBufferWriter(copy).write(data)
     return copy

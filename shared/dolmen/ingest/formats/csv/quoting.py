@@ -1,4 +1,4 @@
-"""Where the records of delimited text begin and end, quoted line ends counted right.
+"""Finds the beginnings and ends of records in delimited text, with line ends inside quotes.
 
 RFC 4180, and what common writers do beyond it: a field that BEGINS with a quote is quoted up to its closing quote (a
 doubled one stands for itself), and may hold delimiters and line ends; a quote further inside an unquoted field

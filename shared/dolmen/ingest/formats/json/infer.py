@@ -32,7 +32,7 @@ def infer(stream: ByteStream, name: str, block_bytes: int, options: ReadOptions)
 
 
 class _Inference:
-    """What has been seen of a file's columns so far."""
+    """The shapes of a file's columns so far."""
 
     def __init__(self, name: str, times: TimeFormat | None) -> None:
         self.seen = Fields()

@@ -36,7 +36,7 @@ class NotAnObject(Exception):  # noqa: N818 - turned into a RowError by who know
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What of a row's JSON is wanted.
+    """The parts of a row's JSON that are wanted.
 
     Args:
         row: the table's columns, as a struct.
@@ -87,7 +87,7 @@ def parse_line(line: bytes, wanted: Wanted | None = None) -> JsonObject:
 
 
 def _select_wanted(value: Any, kind: pa.DataType | None, wanted: Wanted, closed: bool = False) -> Any:
-    """What is wanted of a value of a column or field of this type (None: of another kind of value).
+    """Selects the wanted parts of a value of this type (None: of another kind of value).
 
     Args:
         closed: nothing that is extra in it is left out (see ``options.CLOSED``).

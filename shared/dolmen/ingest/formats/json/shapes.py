@@ -1,4 +1,4 @@
-"""What is known of the types of JSON values: shapes (see ``infer``), and lists and objects of them.
+"""Types of JSON values as far as they are known: shapes (see ``infer``), and lists and objects of them.
 
 Like shapes, they join in any order and grouping. Strings, numbers, bools, lists and objects are kinds apart: a column
 in which they meet, at whatever depth, is ``MIXED`` and ends as string, each value as its JSON text.
@@ -57,7 +57,7 @@ class Unsure(Exception):  # noqa: N818 - a question, not a failure
 
 
 def join(one: Node, other: Node) -> Node:
-    """What is known of the values of both."""
+    """The shape of the values of both."""
     if NOTHING in (one, other):
         return other if one == NOTHING else one
     if isinstance(one, TextShape) and isinstance(other, TextShape):

@@ -90,7 +90,7 @@ def _json_cast(
 
 
 def wanted_of(schema: pa.Schema, times: TimeFormat | None, ignore_extra: bool) -> Wanted:
-    """What rows of ``schema`` want of JSON that is parsed row by row."""
+    """The parts of JSON that rows of ``schema`` want, when it is parsed row by row."""
     row = pa.struct(list(schema))
     return Wanted(row, ignore_extra, times is not None and times.digits is not None, has_decimals(row))
 

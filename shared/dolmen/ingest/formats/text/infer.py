@@ -48,7 +48,7 @@ _ZONED = pa.timestamp("us", tz="UTC")
 
 @dataclass(frozen=True, slots=True)
 class TextShape:
-    """What is known of some cells. ``low`` and ``high`` are bounds of the integers among them, and of 0."""
+    """The types that some cells fit. ``low`` and ``high`` are bounds of the integers among them, and of 0."""
 
     kind: Kind
     low: int = 0
