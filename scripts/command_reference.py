@@ -17,6 +17,7 @@ import typer.main
 import dolmen.cli  # noqa: F401 - adds all commands to the application
 from dolmen.cli.examples import EXAMPLES
 from dolmen.cli.options import app
+from dolmen_simulator.command import app as simulator
 
 _KINDS = {str: "text", int: "number", float: "number", list[str]: "text, repeatable", Path: "path"}
 
@@ -24,9 +25,11 @@ _KINDS = {str: "text", int: "number", float: "number", list[str]: "text, repeata
 def reference() -> str:
     """The page."""
     group: Any = typer.main.get_command(app)
+    # dolmen passes on all that follows "simulate"
+    commands = {**group.commands, "simulate": typer.main.get_command(simulator)}
     origin = "Made from the command line itself. [The command line](cli.md) says how they work together."
     lines = ["# Commands and options", "", origin, ""]
-    for name, command in sorted(group.commands.items()):
+    for name, command in sorted(commands.items()):
         lines += _describe(f"dolmen {name}", command, 2)
     return "\n".join(lines)
 
@@ -37,7 +40,7 @@ def _describe(name: str, command: Any, level: int) -> Iterator[str]:
         for each, inner in sorted(commands.items()):
             yield from _describe(f"{name} {each}", inner, level + 1)
         return
-    rows = [_row(parameter) for parameter in command.params if not getattr(parameter, "hidden", False)]
+    rows = [_row(parameter) for parameter in command.params if "completion" not in parameter.name]
     if rows:
         yield from ("| option | takes | meaning |", "|---|---|---|", *rows, "")
     if examples := EXAMPLES.get(name.removeprefix("dolmen ")):
@@ -57,7 +60,7 @@ def _row(parameter: Any) -> str:
         meaning.append("Default: " + ", ".join(f"`{name}`" for name in names) + ".")
     elif parameter.required:
         meaning.append("Required.")
-    elif parameter.default not in (None, False, "", ()) and not callable(parameter.default):
+    elif takes and parameter.default not in (None, "", ()) and not callable(parameter.default):
         meaning.append(f"Default: `{parameter.default}`.")
     return f"| {what} | {takes} | {' '.join(meaning).strip()} |"
 

@@ -14,6 +14,7 @@ import yaml
 from scripts.command_reference import reference
 
 from dolmen.cli.options import app
+from dolmen_simulator.command import app as simulator
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -75,19 +76,24 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
             assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
 
 
+def described(parameter: Any) -> bool:
+    """Whether it is an option of the command; those that complete commands in a shell come from Typer."""
+    return parameter.param_type_name == "option" and "completion" not in parameter.name
+
+
 def test_the_reference_of_commands_has_every_command_and_every_option() -> None:
     page = reference()
 
     def check(name: str, command: Any) -> None:
         assert f" {name}\n" in page
         for parameter in command.params:
-            for option in parameter.opts if parameter.param_type_name == "option" else ():
+            for option in parameter.opts if described(parameter) else ():
                 assert f"`{option}`" in page.partition(f" {name}\n")[2].partition("\n## ")[0], (name, option)
         for each, inner in getattr(command, "commands", {}).items():
             check(f"{name} {each}", inner)
 
     group: Any = typer.main.get_command(app)
-    for name, command in group.commands.items():
+    for name, command in {**group.commands, "simulate": typer.main.get_command(simulator)}.items():
         check(f"dolmen {name}", command)
 
 
