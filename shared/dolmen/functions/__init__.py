@@ -1,4 +1,4 @@
-"""What the four Lambda handlers share: settings from the environment, and the way of unacknowledged messages.
+"""Shared by the four Lambda handlers: settings from the environment, and redelivery of messages that are not done.
 
 The handlers themselves are in ``functions/`` at the top of the repository; the package does not import them.
 It imports ``dolmen.handover``, ``dolmen.ingest`` and what lies below those, but nothing of Lambda.

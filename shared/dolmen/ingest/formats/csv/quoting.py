@@ -38,7 +38,7 @@ class _QuotedRanges:
 
 
 def last_record_end(data: bytes, last: bool, delimiter: str) -> int:
-    """Where the last whole record ends in ``data``, which begins with a record (see ``blocks.FindEnd``).
+    """The end of the last whole record in ``data``, which begins with a record (see ``blocks.FindEnd``).
 
     Raises:
         Broken: the first record has text after a closing quote, or in a file's last bytes a quote is never closed.
@@ -58,7 +58,7 @@ def last_record_end(data: bytes, last: bool, delimiter: str) -> int:
 
 
 def _last_feed_outside(data: bytes, quoted: _QuotedRanges) -> int:
-    """Where the last LF outside quotes is; -1 if there is none. Nearly always it is the last of all."""
+    """The place of the last LF outside quotes; -1 if there is none. Nearly always it is the last LF of all."""
     place = data.rfind(b"\n")
     while place >= 0:
         stretch = int(np.searchsorted(quoted.opens, place)) - 1
@@ -70,7 +70,7 @@ def _last_feed_outside(data: bytes, quoted: _QuotedRanges) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Where each record of a block begins and ends, and where its delimiters are. Made to explain an error.
+    """The beginning and end of each record of a block, and its delimiters. Made to explain an error.
 
     Empty lines are records if there is one column (``blank_lines_count``), and no records otherwise.
     """

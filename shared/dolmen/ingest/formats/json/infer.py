@@ -88,7 +88,7 @@ def _times_as_strings(kind: pa.DataType) -> pa.DataType:
 
 
 def _strings_alone(kind: pa.DataType) -> pa.DataType | None:
-    """What of a type is strings, to be asked for in the next block; None if nothing is."""
+    """The parts of a type that are strings, to be asked for in the next block; None if there are none."""
     if t.is_list(kind):
         item = _strings_alone(kind.value_type)
         return item and pa.list_(item)

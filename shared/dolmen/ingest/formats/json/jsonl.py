@@ -41,7 +41,7 @@ from dolmen.write.conform import Plan, conform_batch, plan_conform
 
 _NULL_LINE = re.compile(rb"^[ \t]*null[ \t]*(?=\r?$)", re.MULTILINE)
 _LINES_AT_ONCE = 512
-"""Of more lines that cannot be parsed at once, each half may yet: one by one they take twenty times as long."""
+"""More lines than this are halved if they cannot be parsed at once: one by one takes twenty times as long."""
 
 
 def read(

@@ -94,7 +94,7 @@ def _type_of(node: Node) -> pa.DataType | None:
 
 
 def node_of_array(array: pa.Array, times: TimeFormat | None = None) -> Node:
-    """What an array tells, whose types pyarrow inferred from JSON, its strings left strings.
+    """The shape of an array whose types pyarrow inferred from JSON, its strings left strings.
 
     Raises:
         Unsure: numbers that may have been rounded, or were no JSON.
@@ -120,7 +120,7 @@ def node_of_array(array: pa.Array, times: TimeFormat | None = None) -> Node:
 
 
 def node_of_values(values: list[Any], times: TimeFormat | None = None) -> Node:
-    """What JSON values tell, as ``json_rows`` parsed them."""
+    """The shape of JSON values, as ``json.rows`` parsed them."""
     texts = [value for value in values if isinstance(value, str)]
     numbers = [bytes(value).decode() for value in values if isinstance(value, msgspec.Raw)]
     lists = [value for value in values if isinstance(value, list)]

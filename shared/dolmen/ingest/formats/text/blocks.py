@@ -126,7 +126,7 @@ def blocks(
 
 
 def _line_end(data: bytes, start: int, last: bool) -> int:
-    """Where the line that holds the byte at ``start`` ends; 0 if it does not end in ``data``."""
+    """The end of the line that holds the byte at ``start``; 0 if it does not end in ``data``."""
     feed, lone = data.find(b"\n", start) + 1, data.find(b"\r", start) + 1
     if lone and lone != feed - 1 and (lone < len(data) or last) and not 0 < feed < lone:
         return lone

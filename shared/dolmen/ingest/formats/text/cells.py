@@ -39,7 +39,7 @@ Parse: TypeAlias = Callable[[pa.Array], pa.Array]
 _EXACT_INTEGER = pa.decimal128(38, 0)
 _HOUR_ALONE = "[T ][0-9]{2}([Z+-]|$)"
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
-"""Of the years 1 and 9999, in days since 1970: what Python, and ISO 8601, have words for."""
+"""The first day of year 1 and the last of 9999, in days since 1970: the range of Python, and of ISO 8601."""
 _DAY_US = 86_400_000_000
 
 
