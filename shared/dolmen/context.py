@@ -1,4 +1,4 @@
-"""What the objects of one open database share."""
+"""The context that all objects of one open database share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Context:
 
     @property
     def cache(self) -> ObjectCache:
-        """What was read of immutable objects."""
+        """The cache of immutable objects."""
         return self.head.cache
 
     @property

@@ -158,7 +158,7 @@ def delete_where(
     Equalities on a tuple of columns become a keys tombstone, anything else a where tombstone.
     """
     predicate = parse_where(context, entry, where)
-    keys = _named_keys(predicate, entry)
+    keys = _keys_in(predicate, entry)
     if keys is not None:
         return delete_keys(bench, name, entry, keys, request)
     check_evaluates(predicate)
@@ -191,17 +191,17 @@ def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = Non
 
 
 def where_content(entry: TableEntry, where: Where) -> list[Any]:
-    """What a delete by predicate says, for its request's digest: equal for predicates that are read alike.
+    """The content of a delete by predicate, for its request's digest: equal for predicates that are parsed alike.
 
     ``now()`` is taken as the epoch: a request that is tried again later says the same.
     """
     predicate = parse(where or "", entry.schema, now_us=0)
-    keys = _named_keys(predicate, entry)
+    keys = _keys_in(predicate, entry)
     return ["where", to_json(predicate).decode()] if keys is None else keys_content(entry, keys)
 
 
 def keys_content(entry: TableEntry, keys: Keys) -> list[Any]:
-    """What keys say, for a request's digest. Neither their order nor how often each is given makes a difference."""
+    """The content of keys, for a request's digest. Neither their order nor repeated keys make a difference."""
     names = [entry.schema.by_id[int(id_)].name for id_ in keys.column_names]
     digest = RowDigest(pa.schema([(name, kind) for name, kind in zip(names, keys.schema.types, strict=True)]))
     for batch in keys.to_batches():
@@ -209,7 +209,7 @@ def keys_content(entry: TableEntry, keys: Keys) -> list[Any]:
     return ["keys", digest.hexdigest()]
 
 
-def _named_keys(predicate: Predicate, entry: TableEntry) -> Keys | None:
+def _keys_in(predicate: Predicate, entry: TableEntry) -> Keys | None:
     """The keys that a predicate is about, if it says nothing else."""
     tuples = as_keys(predicate)
     if tuples is None:

@@ -41,11 +41,11 @@ class ReadableTable:
         return self._snapshot()
 
     def _view(self) -> View:
-        """What to read now."""
+        """The table and the version to read now."""
         return View(self._context, self._snapshot(), self.name)
 
     def _note_read(self, predicate: Predicate | None) -> None:
-        """Called for each read; a transaction remembers what its outcome depends on."""
+        """Notes a read. A transaction remembers what its outcome depends on; other tables do nothing."""
 
     @property
     def context(self) -> Context:
@@ -119,7 +119,7 @@ class ReadableTable:
         )
 
     def count(self, where: Where = None, *, parameters: Parameters | None = None) -> int:
-        """How many rows there are (for which ``where`` is TRUE); from metadata alone where that is exact."""
+        """Counts the rows (for which ``where`` is TRUE), from metadata alone where that is exact."""
         return self.scan(where=where, parameters=parameters).count()
 
     def to_arrow(self) -> pa.Table:
@@ -171,7 +171,7 @@ class ReadableTable:
         return frame
 
     def describe(self) -> dict[str, Any]:
-        """What the manifest and its segments tell of the table, without reading data.
+        """Describes the table by the manifest and its segments, without reading data.
 
         Returns:
             ``table``, ``version``, ``rows_in_files`` (rows that unresolved deletes may still hide included), ``files``,

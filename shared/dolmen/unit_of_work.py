@@ -107,7 +107,7 @@ class UnitOfWork:
 
     @property
     def next_ts(self) -> int:
-        """What rows of later statements show as their commit timestamp, until it commits."""
+        """The provisional commit timestamp of the next statement, which its rows show until the commit."""
         return self.base.commit_ts + 1 + len(self._statements)
 
     def begin_upload(self) -> None:
@@ -202,7 +202,7 @@ class UnitOfWork:
             raise InputError(f"request {request!r} stands in this transaction twice with different content")
 
     def asks_content(self, request: str | None) -> bool:
-        """Whether statements under this id are to say their content: unless the caller binds it to a digest."""
+        """Whether statements under this id add their content to it: yes, unless the caller binds the id to a digest."""
         if request is None or arguments.request_id(request) == self._bound_later:
             return False
         return request not in self._applied
@@ -213,7 +213,7 @@ class UnitOfWork:
         self._said[request] = (*self._said.get(request, ()), content)
 
     def applied_before(self, requests: Collection[str]) -> dict[str, AppliedId]:
-        """Those of ``requests`` (ids) that its base has, whatever their content was.
+        """Finds those of ``requests`` (ids) that its base has applied, whatever their content was.
 
         Only saves work: ``commit`` looks again, on the newest version. Statements of these requests need not look.
         """

@@ -10,9 +10,9 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "a tombstone hides its own upsert's rows",
         "a tombstone hides rows in files with applied_through < T, and not those with <= T",
-        "scan/surviving.py",
-        "lookup.hidden(rows[lookup.columns], group.file.file.applied_through)",
-        "lookup.hidden(rows[lookup.columns], group.file.file.applied_through - 1)",
+        "scan/row_masks.py",
+        "lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through)",
+        "lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through - 1)",
     ),
     mutation(
         "fresh files are a tick older than their tombstone",
@@ -165,7 +165,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "the first of several deletes of a file is left out",
         "every tombstone with a later timestamp hides the rows it matches, whoever reads: scans, compaction, resolution",
-        "scan/surviving.py",
+        "scan/row_masks.py",
         "    for predicate in group.predicates:\n        keep = _without(",
         "    for predicate in group.predicates[1:]:\n        keep = _without(",
     ),

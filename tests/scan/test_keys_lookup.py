@@ -75,12 +75,12 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 def any_hidden(found: list[KeysLookup], arrays: list[pa.Array], applied_through: int) -> list[bool]:
     """Which rows any of some lookups hides."""
     rows = Tuples(arrays, found[0].types)
-    return np.logical_or.reduce([each.hidden(rows, applied_through) for each in found]).tolist()  # type: ignore[no-any-return]
+    return np.logical_or.reduce([each.hidden_mask(rows, applied_through) for each in found]).tolist()  # type: ignore[no-any-return]
 
 
 def hidden(found: KeysLookup, arrays: list[pa.Array], applied_through: int) -> Mask:
     """Which rows are hidden."""
-    return found.hidden(Tuples(arrays, found.types), applied_through)
+    return found.hidden_mask(Tuples(arrays, found.types), applied_through)
 
 
 def plain(rows: pa.Table) -> list[tuple[object, ...]]:

@@ -11,7 +11,7 @@ from dolmen.format.entries import Overlay, Vector
 from dolmen.format.manifest import Manifest
 from dolmen.predicate import parse
 from dolmen.runtime import Runtime
-from dolmen.scan.plan import Plan, plan
+from dolmen.scan.plan import ScanPlan, plan
 from dolmen.scan.scan import Scan
 from dolmen.segments.live import LiveFiles
 from dolmen.segments.reader import SegmentReader
@@ -32,7 +32,7 @@ def million() -> tuple[CountingStore, Manifest]:
     return store, many_files(store, SEGMENTS, PER_SEGMENT)
 
 
-def planned(store: CountingStore, manifest: Manifest, text: str, cache: ObjectCache | None = None) -> Plan:
+def planned(store: CountingStore, manifest: Manifest, text: str, cache: ObjectCache | None = None) -> ScanPlan:
     """The plan of a scan; the store has counted what it took."""
     store.reset()
     return plan(view(store, Runtime(threads=1), cache or ObjectCache(), manifest), where=parse(text, SCHEMA, now_us=0))

@@ -12,8 +12,8 @@ import pytest
 from dolmen.errors import CorruptionError
 from dolmen.format.chunk_sums import MAGIC, ChunkSums
 from dolmen.format.entries import DataFile
+from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.footers import Footer
-from dolmen.scan.sources import Source
 from dolmen.write.options import WriteOptions
 from support.random_tables import random_table
 from support.written import events, write
@@ -60,7 +60,7 @@ def test_every_flipped_bit_of_a_column_chunk_is_found_before_it_is_decoded() -> 
             changed = bytearray(body)
             changed[place] ^= 1 << bit
             with pytest.raises(OSError, match="checksum of the column chunk"):
-                Source.fetched([(0, bytes(changed))], file.size, footer).read(0, [0])
+                FileBytes.from_ranges([(0, bytes(changed))], file.size, footer).read(0, [0])
 
 
 def test_files_of_the_same_footer_and_other_values_do_not_pass_for_each_other() -> None:
@@ -81,11 +81,11 @@ def test_files_without_checksums_are_read_by_those_of_their_pages() -> None:
     file = DataFile("data/t/x.parquet", len(body), 100, (len(body) - length, length, zlib.crc32(body[-length:])))
     footer = opened(body, file)
     assert footer.sums is None
-    assert Source.fetched([(0, body)], len(body), footer).read(0, [0])["id"].to_pylist() == list(range(100))
+    assert FileBytes.from_ranges([(0, body)], len(body), footer).read(0, [0])["id"].to_pylist() == list(range(100))
     damaged = bytearray(body)
     damaged[60] ^= 1
     with pytest.raises(OSError, match=r"CRC|crc|checksum"):
-        Source.fetched([(0, bytes(damaged))], len(body), footer).read(0, [0])
+        FileBytes.from_ranges([(0, bytes(damaged))], len(body), footer).read(0, [0])
 
 
 @pytest.mark.parametrize("before", [MAGIC, b"\0" * 8, b"\0" * 16 + b"DSUX", b"\0" * 24 + MAGIC])

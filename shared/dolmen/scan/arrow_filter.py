@@ -44,13 +44,13 @@ _Node: TypeAlias = _Column | _Call | pa.Scalar
 _Step: TypeAlias = tuple[str, str]
 
 
-class _NotUnderstoodError(Exception):
+class _UnsupportedFilterError(Exception):
     """There is no predicate that surely says the same."""
 
 
 @dataclass(frozen=True)
 class Filter:
-    """What an expression asks for.
+    """The predicate and the columns of an Arrow expression.
 
     Args:
         columns: names of the columns that it reads; None if that can't be told.
@@ -74,13 +74,13 @@ def read_filter(expression: pc.Expression, schema: Schema) -> Filter:
     """
     try:
         node = _tree(expression)
-    except (_NotUnderstoodError, pa.ArrowException):
+    except (_UnsupportedFilterError, pa.ArrowException):
         return Filter(None, None, False)
     understood, whole = [], True
     for conjunct in _conjuncts(node):
         try:
             understood.append(_predicate(conjunct, schema))
-        except (_NotUnderstoodError, InputError):
+        except (_UnsupportedFilterError, InputError):
             whole = False
     return Filter(frozenset(_columns(node)), bind.conjunction(understood) if understood else None, whole)
 
@@ -101,7 +101,7 @@ def _read(steps: Iterator[_Step], batch: pa.RecordBatch) -> _Node:
     if kind == "nested_field_ref":
         return _Column(tuple(name for _, name in (next(steps) for _ in range(int(value)))))
     if kind != "call":
-        raise _NotUnderstoodError
+        raise _UnsupportedFilterError
     arguments: list[_Node] = []
     options = None
     for step in steps:
@@ -111,7 +111,7 @@ def _read(steps: Iterator[_Step], batch: pa.RecordBatch) -> _Node:
             options = batch.column(int(step[1]))[0]
         else:
             arguments.append(_read(chain([step], steps), batch))
-    raise _NotUnderstoodError
+    raise _UnsupportedFilterError
 
 
 def _metadata(schema: pa.Schema) -> list[_Step]:
@@ -170,7 +170,7 @@ def _predicate(node: _Node, schema: Schema) -> Predicate:
     if isinstance(node, _Column):
         return bind.truth(_field(node, schema))
     if not isinstance(node, _Call):
-        raise _NotUnderstoodError
+        raise _UnsupportedFilterError
     arguments = node.arguments
     match node.function:
         case "and_kleene":
@@ -194,7 +194,7 @@ def _predicate(node: _Node, schema: Schema) -> Predicate:
             return _in_where_valid(arguments, schema)
         case function if function in _COMPARISONS and len(arguments) == 2:
             return _compare(_COMPARISONS[function], *arguments, schema)
-    raise _NotUnderstoodError
+    raise _UnsupportedFilterError
 
 
 def _compare(op: Op, left: _Node, right: _Node, schema: Schema) -> Predicate:
@@ -203,7 +203,7 @@ def _compare(op: Op, left: _Node, right: _Node, schema: Schema) -> Predicate:
         return bind.compare(op, _value(left, field), field)
     field = _field(left, schema)
     if not isinstance(right, pa.Scalar):
-        raise _NotUnderstoodError
+        raise _UnsupportedFilterError
     return bind.compare(op, field, _value(right, field))
 
 
@@ -216,22 +216,22 @@ def _in_where_valid(arguments: tuple[_Node, ...], schema: Schema) -> Predicate:
             pa.Scalar() as otherwise,
         ) if tested == column and not otherwise.is_valid:
             return _one_of(members, _field(column, schema))
-    raise _NotUnderstoodError
+    raise _UnsupportedFilterError
 
 
 def _one_of(node: _Call, field: Field) -> Predicate:
     members = node.options["value_set"].values
     if members is None or members.null_count:
-        raise _NotUnderstoodError
+        raise _UnsupportedFilterError
     return bind.one_of(field, [_value(member, field) for member in members])
 
 
 def _field(node: _Node, schema: Schema) -> Field:
     if not isinstance(node, _Column) or len(node.path) > 1:
-        raise _NotUnderstoodError
+        raise _UnsupportedFilterError
     field = schema.field(node.path[0])
     if is_nested(field.arrow_type):
-        raise _NotUnderstoodError
+        raise _UnsupportedFilterError
     return field
 
 
@@ -246,5 +246,5 @@ def _value(scalar: pa.Scalar, field: Field) -> Value:
         and (domain in (Domain.TEXT, Domain.BYTES, Domain.EXACT) or own == pa.timestamp("us", getattr(own, "tz", None)))
     )
     if not alike or domain is None or not scalar.is_valid:
-        raise _NotUnderstoodError
+        raise _UnsupportedFilterError
     return Value(domain, to_plain(pa.array([scalar], own))[0])

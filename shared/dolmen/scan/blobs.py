@@ -44,7 +44,7 @@ def place(blob: Blob | Vector) -> Place:
 
 
 def cache_key(blob: Blob | Vector) -> CacheKey:
-    """What it is cached under: in memory as what was made of it, on disk as it is."""
+    """The key in the cache, which holds the decoded blob in memory and its bytes on disk."""
     return ("vector" if isinstance(blob, Vector) else "tombstone", blob.object, blob.offset)
 
 
@@ -79,7 +79,7 @@ class BlobReader:
         return dict(self.stream(blobs))
 
     def stream(self, blobs: Iterable[Blob | Vector]) -> Iterator[tuple[Place, bytes]]:
-        """The same one after the other, in no order; about ``AHEAD_BYTES`` are held, or the largest blob.
+        """Yields the bytes of each of the ``blobs``, in no order. Holds about ``AHEAD_BYTES``, or the largest blob.
 
         It makes the requests that ``requests`` tells.
 

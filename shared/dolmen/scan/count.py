@@ -11,13 +11,13 @@ import numpy as np
 
 from dolmen.scan.read import RowGroupColumns, TableReader
 from dolmen.scan.row_groups import RowGroup
-from dolmen.scan.surviving import surviving
+from dolmen.scan.row_masks import row_mask
 
 _NOTHING_ELSE: frozenset[int] = frozenset()
 
 
 def count_rows(reader: TableReader) -> int:
-    """How many rows the plan's files have for the scan, its limit not regarded."""
+    """Counts the rows of a plan's files that the scan would give without its limit."""
     plan = reader.plan
     known = plan.counted_rows + sum(file.exact_rows or 0 for file in plan.files)
     unknown = tuple(file for file in plan.files if file.exact_rows is None)
@@ -30,5 +30,5 @@ def count_rows(reader: TableReader) -> int:
 def _count(group: RowGroup, columns: RowGroupColumns) -> int:
     if group.exact_rows is not None:
         return group.exact_rows
-    keep = surviving(group, columns.read(group.tests))
+    keep = row_mask(group, columns.read(group.tests))
     return group.rows if keep is None else int(np.count_nonzero(keep))

@@ -36,7 +36,7 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
         self.name = name
         self._schema, self._stored, self._narrow = schema, stored, narrow
         self.error: Error | None = None
-        """What the last scan raised: DuckDB would only show its text."""
+        """The error of the last scan, as DuckDB shows only its text."""
         self.rehearsed: list[RowSource] | None = None
         """While this is a list, scans are added to it instead of being read."""
 
@@ -48,7 +48,7 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
     def scanner(
         self, columns: Sequence[str] | None = None, filter: Any = None, batch_size: int | None = None, **_: Any
     ) -> Scanner:
-        """Called by DuckDB for each place in a query that reads the table, in each of its runs."""
+        """Makes a scan. DuckDB calls it for each place in a query that reads the table, in each run."""
         self.error = None
         wanted = list(self.schema.names if columns is None else columns)
         asked = Filter(frozenset(), None, True) if filter is None else read_filter(filter, self._stored)

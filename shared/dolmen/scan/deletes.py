@@ -16,7 +16,7 @@ from dolmen.format.schema import Schema
 from dolmen.format.tombstone_object import check_blob
 from dolmen.predicate import Predicate, from_json
 from dolmen.scan.blobs import BlobReader, Place, cache_key, place
-from dolmen.scan.keys_gathering import KeysGathering, by_types
+from dolmen.scan.keys_gathering import KeysGathering, group_by_types
 from dolmen.scan.keys_lookup import KeysLookup
 from dolmen.segments.judging import inline_predicate
 from dolmen.segments.tombstones import Suspects
@@ -31,7 +31,7 @@ _INLINE_TOGETHER = 1_000
 
 @dataclass(frozen=True)
 class Deletes:
-    """What a scan's tombstones say.
+    """The deletes of a scan's tombstones, ready to be applied.
 
     Args:
         predicates: of ``where`` tombstones, by the place of their blob.
@@ -55,8 +55,8 @@ class Deletes:
         return [lookup for columns in names for lookup in self.lookups[columns]]
 
 
-def not_inline(tombstones: Iterable[Tombstone], cache: ObjectCache) -> list[Tombstone]:
-    """The tombstones whose content has to be fetched."""
+def tombstones_to_fetch(tombstones: Iterable[Tombstone], cache: ObjectCache) -> list[Tombstone]:
+    """Lists the tombstones whose content is neither in the manifest nor in the cache."""
     return [
         t
         for t in tombstones
@@ -73,7 +73,7 @@ def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobRe
     """
     predicates: dict[Blob, Predicate] = {}
     keys = KeysGathering(schema)
-    for alike in by_types([t for t in tombstones if isinstance(t, KeysTombstone) and t.values is not None]):
+    for alike in group_by_types([t for t in tombstones if isinstance(t, KeysTombstone) and t.values is not None]):
         for start in range(0, len(alike), _INLINE_TOGETHER):
             some = alike[start : start + _INLINE_TOGETHER]
             counts = [len(each.values[0]) if each.values else 0 for each in some]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from dolmen.format.entries import KeysTombstone, WhereTombstone
 from dolmen.scan.blobs import cache_key, requests
-from dolmen.scan.deletes import not_inline
+from dolmen.scan.deletes import tombstones_to_fetch
 from dolmen.scan.display import html, text
 from dolmen.scan.footers import first_request
-from dolmen.scan.plan import Plan
+from dolmen.scan.plan import ScanPlan
 from dolmen.scan.read import TableReader, batches
 from dolmen.scan.row_groups import RowGroup
 
@@ -31,7 +31,7 @@ class Fetch:
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """What a scan reads, beginning with the cache as it was.
+    """The requests and row groups of a scan, given what the cache holds now.
 
     Args:
         plan: what the manifest alone tells.
@@ -45,7 +45,7 @@ class Explanation:
             ``row_groups_read`` pieces.
     """
 
-    plan: Plan
+    plan: ScanPlan
     row_groups: int
     row_groups_read: int
     row_groups_tested: int
@@ -64,7 +64,7 @@ class Explanation:
         return self.tombstone_fetch + self.vector_fetch + self.footer_fetch + self.data_fetch
 
     def facts(self) -> list[tuple[str, str]]:
-        """What ``repr`` shows, line by line: first what the manifest tells, then what footers and tombstones tell."""
+        """The lines of ``repr``: first facts from the manifest, then facts from footers and tombstones."""
         return [
             *self.plan.facts(),
             (
@@ -90,21 +90,21 @@ def explain(reader: TableReader) -> Explanation:
     """Explains what this (fresh) reader would do."""
     plan, cache = reader.plan, reader.context.cache
     vectors = [file.file.vector for file in plan.files if file.file.vector]
-    blobs = requests(t.blob for t in not_inline(plan.tombstones, cache))
+    blobs = requests(t.blob for t in tombstones_to_fetch(plan.tombstones, cache))
     bitmaps = requests(v for v in vectors if cache_key(v) not in cache)
     unopened = [file.file for file in plan.files if ("footer", file.file.path, 0) not in cache]
     footers = [first_request(file) for file in unopened]
     groups: list[int] = []
     tested: list[int] = []
 
-    def seen(group: RowGroup) -> RowGroup:
+    def note(group: RowGroup) -> RowGroup:
         groups.append(group.index)
         if group.tests:
             tested.append(group.index)
         return group
 
     data = Fetch()
-    for batch in batches(map(seen, reader.groups()), plan.output_ids):
+    for batch in batches(map(note, reader.groups()), plan.output_ids):
         data += Fetch(len(batch.requests), sum(request.length for request in batch.requests))
     kinds = Counter(type(tombstone) for tombstone in plan.tombstones)
     return Explanation(

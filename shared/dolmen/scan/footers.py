@@ -34,7 +34,7 @@ class FileColumn:
 
 @dataclass(frozen=True)
 class Footer:
-    """What a file's footer says.
+    """A data file's footer.
 
     Args:
         metadata: as pyarrow reads it.
@@ -92,7 +92,7 @@ class Footer:
         return found
 
     def bounds(self, group: int, id_: int, nans: int | None) -> Bounds:
-        """What Parquet's statistics tell of a column in one row group.
+        """The bounds of a column in one row group, by Parquet's statistics.
 
         Args:
             nans: NaN values of the column in the whole file; None = unknown.
@@ -133,7 +133,7 @@ def check_footer(body: bytes, file: DataFile) -> None:
 
 
 def first_request(file: DataFile) -> Range:
-    """What is fetched to open a file: its footer, or all of a small file.
+    """The range to fetch to open a file: its footer, or all of a small file.
 
     One byte more is asked for than there should be, which costs nothing and shows a file of another length.
     """
@@ -141,14 +141,14 @@ def first_request(file: DataFile) -> Range:
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A file whose footer is known; ``body`` is all of its bytes, if they came along."""
+class FetchedFooter:
+    """The footer of a file; ``body`` is the whole file if it was fetched with the footer."""
 
     footer: Footer
     body: bytes | None = None
 
 
-def open_file(store: ObjectStore, cache: ObjectCache, file: DataFile, table: str) -> Opened:
+def open_file(store: ObjectStore, cache: ObjectCache, file: DataFile, table: str) -> FetchedFooter:
     """Gets a file's footer from the cache, or with one request.
 
     Args:
@@ -160,12 +160,12 @@ def open_file(store: ObjectStore, cache: ObjectCache, file: DataFile, table: str
     key = ("footer", file.path, 0)
     footer: Footer | None = cache.get(key)
     if footer is not None:
-        return Opened(footer)
+        return FetchedFooter(footer)
     kept = cache.peek(key, lambda body: check_footer(body, file))
     if kept is not None:
         footer = Footer.parse(kept, file)
         cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
-        return Opened(footer)
+        return FetchedFooter(footer)
     wanted = first_request(file)
     try:
         body = store.get(file.path, wanted).body
@@ -178,4 +178,4 @@ def open_file(store: ObjectStore, cache: ObjectCache, file: DataFile, table: str
     footer = Footer.parse(end, file)
     cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
     cache.keep(key, end)
-    return Opened(footer, body if wanted.start == 0 else None)
+    return FetchedFooter(footer, body if wanted.start == 0 else None)

@@ -54,9 +54,9 @@ def to_pandas(rows: pa.Table, **options: Any) -> pd.DataFrame:
 def _series(column: pa.ChunkedArray, pandas: Any) -> Any:
     t, arrow_type = pa.types, column.type
     if t.is_integer(arrow_type) and column.null_count:
-        return _masked(column, pandas)
+        return _nullable_series(column, pandas)
     if t.is_floating(arrow_type) and arrow_type != pa.float16() and pc.any(pc.is_nan(column)).as_py():
-        return _masked(column, pandas)
+        return _nullable_series(column, pandas)
     if t.is_nested(arrow_type) and any(map(_has_null_numbers, column.chunks)):
         return pandas.Series(column.to_pylist(), dtype=object)
     if t.is_timestamp(arrow_type) and pc.any(pc.equal(column.cast(pa.int64()), _NOT_A_TIME)).as_py():
@@ -64,7 +64,7 @@ def _series(column: pa.ChunkedArray, pandas: Any) -> Any:
     return column.to_pandas()
 
 
-def _masked(column: pa.ChunkedArray, pandas: Any) -> Any:
+def _nullable_series(column: pa.ChunkedArray, pandas: Any) -> Any:
     """A series of the nullable type of pandas that has the same name: Int8, UInt64, Float32."""
     kind = "Float" if pa.types.is_floating(column.type) else "UInt" if str(column.type)[0] == "u" else "Int"
     dtype = getattr(pandas, f"{kind}{column.type.bit_width}Dtype")()

@@ -24,7 +24,7 @@ in order."""
 
 
 @dataclass
-class _Gathered:
+class _KeysOfColumns:
     """The keys over one tuple of columns.
 
     Args:
@@ -47,7 +47,7 @@ class KeysGathering:
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self._by_columns: dict[tuple[int, ...], _Gathered] = {}
+        self._by_columns: dict[tuple[int, ...], _KeysOfColumns] = {}
 
     def add(self, tombstones: Sequence[KeysTombstone], keys: pa.Table, ts: Int64s | None = None) -> None:
         """Adds keys of tombstones over the same columns.
@@ -60,7 +60,7 @@ class KeysGathering:
         gathered = self._by_columns.get(columns)
         if gathered is None:
             types = [self._schema.by_id[id_].arrow_type for id_ in columns]
-            gathered = self._by_columns[columns] = _Gathered(types)
+            gathered = self._by_columns[columns] = _KeysOfColumns(types)
         if ts is None:
             ts = np.full(keys.num_rows, tombstones[0].ts, np.int64)
         names = [str(id_) for id_ in columns]
@@ -79,7 +79,7 @@ class KeysGathering:
         found: dict[tuple[int, ...], tuple[KeysLookup, ...]] = {}
         for columns, gathered in self._by_columns.items():
             if gathered.parts:
-                keys = HeldKeys.merged(gathered.parts)
+                keys = HeldKeys.merge(gathered.parts)
                 gathered.lookups.append(KeysLookup(columns, gathered.types, keys, gathered.tombstones))
             found[columns] = tuple(gathered.lookups)
         self._by_columns = {}
@@ -87,7 +87,7 @@ class KeysGathering:
 
     def _make_room(self) -> None:
         columns, most = max(self._by_columns.items(), key=lambda item: item[1].bytes)
-        keys = HeldKeys.merged(most.parts)
+        keys = HeldKeys.merge(most.parts)
         if keys.nbytes <= most.bytes // 2:  # the same keys again and again
             most.parts, most.bytes = [keys], keys.nbytes
             return
@@ -95,7 +95,7 @@ class KeysGathering:
         most.parts, most.bytes, most.tombstones = [], 0, most.tombstones[-1:]
 
 
-def by_types(tombstones: Sequence[KeysTombstone]) -> list[list[KeysTombstone]]:
+def group_by_types(tombstones: Sequence[KeysTombstone]) -> list[list[KeysTombstone]]:
     """Tombstones over the same columns of the same types together."""
     alike: dict[tuple[tuple[int, ...], tuple[str, ...]], list[KeysTombstone]] = defaultdict(list)
     for tombstone in tombstones:

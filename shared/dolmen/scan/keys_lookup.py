@@ -95,7 +95,7 @@ class KeysLookup:
 
     @property
     def count(self) -> int:
-        """How many keys."""
+        """Number of keys."""
         return self._keys.count
 
     def keys(self, applied_through: int) -> tuple[list[pa.Array], Int64s]:
@@ -112,12 +112,12 @@ class KeysLookup:
         return KeyRanges.each(self._tombstones)
 
     def judge(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> Verdict:
-        """What is hidden of rows with these bounds, in a file with this ``applied_through``."""
+        """Judges by bounds whether all, some or none of the rows of a file with this ``applied_through`` are hidden."""
         if self._greatest_ts <= applied_through:
             return Verdict.NEVER
         if rows and (values := one_tuple(known.get(id_) for id_ in self.columns)):
             arrays = [to_array([value], own) for value, own in zip(values, self.types, strict=True)]
-            return Verdict.ALWAYS if self.hidden(Tuples(arrays, self.types), applied_through)[0] else Verdict.NEVER
+            return Verdict.ALWAYS if self.hidden_mask(Tuples(arrays, self.types), applied_through)[0] else Verdict.NEVER
         return Verdict.MAYBE if self._may_match(known, rows, applied_through) else Verdict.NEVER
 
     def _may_match(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> bool:
@@ -131,14 +131,14 @@ class KeysLookup:
             return any(ranges.mask(known, rows, applied_through).any() for ranges in self._ranges)
         return rows > 0 and own.nulls != rows and self._keys.may_hold(own.min, own.max, applied_through)
 
-    def hidden(self, rows: Tuples, applied_through: int) -> Mask:
-        """Which rows are hidden in a file with this ``applied_through``."""
+    def hidden_mask(self, rows: Tuples, applied_through: int) -> Mask:
+        """A mask of the rows that are hidden in a file with this ``applied_through``."""
         keys, mask = self._keys, np.zeros(len(rows.arrays[0]), np.bool_)
         if self._greatest_ts <= applied_through or not len(mask):
             return mask
         if isinstance(keys, HeldKeys):
             if keys.count <= _FEW:
-                return self._hidden_by_few(keys, rows, applied_through)
+                return self._mask_of_few(keys, rows, applied_through)
             if keys.count <= _IN_SET and len(keys.arrays) == 1:
                 counting = keys.arrays[0].filter(pa.array(keys.ts > applied_through))
                 return _mask(pc.is_in(rows.arrays[0], value_set=counting))
@@ -147,7 +147,7 @@ class KeysLookup:
                 mask[self._matching(span, rows, rows.order[some], applied_through)] = True
             return mask
         if self._exact and not rows.nullable and rows.are_ascending:
-            return self._hidden_in_order(keys, rows.codes, applied_through)
+            return self._mask_in_order(keys, rows.codes, applied_through)
         if self._table is None:
             sifted = self._sieve[slots(rows.codes, self._bits)]
         else:
@@ -181,8 +181,8 @@ class KeysLookup:
         sieve[slots(self._keys.codes, self._bits)] = True
         return sieve
 
-    def _hidden_by_few(self, held: HeldKeys, rows: Tuples, applied_through: int) -> Mask:
-        """The same for few keys: each of them is compared with all rows."""
+    def _mask_of_few(self, held: HeldKeys, rows: Tuples, applied_through: int) -> Mask:
+        """The mask for few keys: it compares each key with all rows."""
         mask = np.zeros(len(rows.arrays[0]), np.bool_)
         for place in np.flatnonzero(held.ts > applied_through).tolist():
             if self._exact:
@@ -193,8 +193,8 @@ class KeysLookup:
                 mask |= _mask(same.fill_null(False))
         return _not_null(mask, rows) if self._exact else mask
 
-    def _hidden_in_order(self, held: HeldKeys, ascending: Int64s, applied_through: int) -> Mask:
-        """The same for ascending values of one column: here each key is looked up among the rows."""
+    def _mask_in_order(self, held: HeldKeys, ascending: Int64s, applied_through: int) -> Mask:
+        """The mask for ascending values of one column: it looks each key up among the rows."""
         mask = np.zeros(len(ascending), np.bool_)
         start, end = np.searchsorted(held.codes, ascending[[0, -1]])
         keys = held.codes[start : end + 1][held.ts[start : end + 1] > applied_through]
@@ -210,7 +210,7 @@ class KeysLookup:
         return np.cumsum(steps[:-1], dtype=np.int8).view(np.bool_)
 
     def _matching(self, span: Span, rows: Tuples, at: Int64s, applied_through: int) -> Int64s:
-        """Those of the rows ``at`` whose tuple is a younger key of the span.
+        """Finds those of the rows ``at`` whose tuple is a younger key of the span.
 
         Args:
             at: in the order of their codes where the span is of a file.

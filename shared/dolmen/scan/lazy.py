@@ -37,7 +37,7 @@ _INTEGERS = {
 }
 
 
-class _NotUnderstoodError(Exception):
+class _UnsupportedError(Exception):
     """There is no predicate that surely says the same."""
 
 
@@ -81,7 +81,7 @@ def predicate_of(condition: pl.Expr, stored: Schema) -> Predicate | None:
     for part in _conjuncts(tree):
         try:
             understood.append(_predicate(part, stored))
-        except (_NotUnderstoodError, PredicateError, SchemaError, KeyError, TypeError, ValueError, pa.ArrowException):
+        except (_UnsupportedError, PredicateError, SchemaError, KeyError, TypeError, ValueError, pa.ArrowException):
             continue  # of another shape than known
     return bind.conjunction(understood) if understood else None
 
@@ -106,14 +106,14 @@ def _predicate(node: Any, stored: Schema) -> Predicate:
         if op == "Or":
             return bind.disjunction([_predicate(left, stored), _predicate(right, stored)])
         if op not in _COMPARISONS:
-            raise _NotUnderstoodError
+            raise _UnsupportedError
         if "Column" in left:
             field = _field(left, stored)
             return bind.compare(_COMPARISONS[op], field, _value(right, field))
         field = _field(right, stored)
         return bind.compare(_COMPARISONS[op], _value(left, field), field)
     if kind != "Function" or inner["function"].keys() != {"Boolean"}:
-        raise _NotUnderstoodError
+        raise _UnsupportedError
     return _function(inner["function"]["Boolean"], inner["input"], stored)
 
 
@@ -135,13 +135,13 @@ def _function(name: Any, inputs: list[Any], stored: Schema) -> Predicate:
             return bind.conjunction([bind.compare(least, field, low), bind.compare(greatest, field, high)])
         case {"IsIn": {"nulls_equal": False}}:
             return bind.one_of(field, _members(inputs[1], field))
-    raise _NotUnderstoodError
+    raise _UnsupportedError
 
 
 def _field(node: Any, stored: Schema) -> Field:
     field = stored.field(node["Column"])
     if is_nested(field.arrow_type):
-        raise _NotUnderstoodError
+        raise _UnsupportedError
     return field
 
 
@@ -153,7 +153,7 @@ def _members(node: Any, field: Field) -> list[Value]:
     column = column.cast(pa.string()) if texts else column
     exact = pa.types.is_integer(column.type) or pa.types.is_string(column.type)
     if column.type != field.arrow_type or not exact or column.null_count:
-        raise _NotUnderstoodError
+        raise _UnsupportedError
     domain = domain_of(column.type)
     assert domain is not None
     return [Value(domain, value) for value in column.to_pylist()]
@@ -187,4 +187,4 @@ def _value(node: Any, field: Field) -> Value:
             return Value(domain, value[0])
         case ("Datetime", Domain.ZONED) if value[1] == "Microseconds" and value[2] is not None:
             return Value(domain, value[0])
-    raise _NotUnderstoodError
+    raise _UnsupportedError

@@ -45,13 +45,13 @@ class FilePlan:
 
     @property
     def exact_rows(self) -> int | None:
-        """How many rows the scan gets from it, where metadata knows."""
+        """Number of rows that the scan gets from it; None where metadata does not tell."""
         return None if self.filter or self.tombstones else self.file.live_rows
 
 
 @dataclass(frozen=True)
 class SegmentUse:
-    """What became of the table's segments of data files, and what was fetched of all its segments to plan the scan.
+    """Use of the table's segments: how many segments of data files were read or pruned, and what planning fetched.
 
     Args:
         kept: segments that were looked into.
@@ -66,8 +66,8 @@ class SegmentUse:
 
 
 @dataclass(frozen=True, repr=False)
-class Plan:
-    """What a scan reads.
+class ScanPlan:
+    """The files and columns that a scan reads, and the deletes that it applies.
 
     Args:
         table: its name.
@@ -108,7 +108,7 @@ class Plan:
         return frozenset(field.id for field in self.output)
 
     def facts(self) -> list[tuple[str, str]]:
-        """What ``repr`` shows, line by line: all of it known from the manifest and its segments alone."""
+        """The lines of ``repr``, all of them known from the manifest and its segments alone."""
         reasons = ", ".join(f"{count:,} by {_WORDS[reason]}" for reason, count in sorted(self.pruned.items()))
         files = len(self.files) + self.counted_files + sum(self.pruned.values())
         use = self.segments
@@ -160,7 +160,7 @@ def plan(
     limit: int | None = None,
     with_commit_ts: bool = False,
     counting: bool = False,
-) -> Plan:
+) -> ScanPlan:
     """Plans a scan of one table in one version. Reads at most segments.
 
     Args:
@@ -179,9 +179,9 @@ def plan(
     reader = view.context.segments.tallied()
     entry = reader.whole(view.manifest.table(view.table))
     check_limit(limit)
-    planner = _Planner(LiveFiles.of(entry, reader), tombstones_of(entry, reader), where, limit, counting)
+    planner = _ScanPlanner(LiveFiles.of(entry, reader), tombstones_of(entry, reader), where, limit, counting)
     planner.run()
-    return Plan(
+    return ScanPlan(
         table=view.table,
         version=view.manifest.version,
         entry=entry,
@@ -221,7 +221,7 @@ def output_fields(entry: TableEntry, names: Sequence[str] | None, with_commit_ts
     return (*fields, COMMIT_TS_FIELD) if with_commit_ts else fields
 
 
-class _Planner:
+class _ScanPlanner:
     """Goes through a table's files, oldest first, a segment at a time where they have left the manifest."""
 
     def __init__(

@@ -1,7 +1,13 @@
-"""Finding rows for a delete by position."""
+"""Rows by their position in a data file: those that a delete removes, and those of a scan with their places."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.format.vectors import from_mask
@@ -9,12 +15,16 @@ from dolmen.predicate import Predicate
 from dolmen.scan.plan import plan
 from dolmen.scan.read import RowGroupColumns, TableReader
 from dolmen.scan.row_groups import RowGroup
-from dolmen.scan.surviving import surviving
+from dolmen.scan.row_masks import column_of, row_mask, to_arrow
+from dolmen.scan.scan import Scan
 from dolmen.scan.view import View
+
+PositionedRows: TypeAlias = tuple[pa.RecordBatch, str, npt.NDArray[np.int64]]
+"""Rows of one file, its path, and their positions in it: deleted rows count."""
 
 
 def matching_positions(view: View, where: Predicate) -> dict[str, BitMap]:
-    """The live rows for which a predicate is TRUE, as positions by the path of their file.
+    """Finds the live rows for which a predicate is TRUE; returns their positions by the path of their file.
 
     Rows that a vector or a tombstone hides already are not among them, so the counts are exact. Reads only the columns
     of the predicate and of tombstones, and nothing of row groups that statistics prove whole.
@@ -31,6 +41,28 @@ def _positions(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
     path = group.file.file.path
     everything = BitMap(range(group.first, group.first + group.rows))
     if group.tests:
-        keep = surviving(group, columns.read(group.tests))
+        keep = row_mask(group, columns.read(group.tests))
         return path, everything if keep is None else from_mask(keep, group.first)
     return path, everything - group.file.vector if group.file.vector else everything
+
+
+def rows_with_positions(scan: Scan) -> Iterator[PositionedRows]:
+    """Reads a scan without order and limit, in batches of one file each."""
+    scan_plan, reader = scan.plan, scan.reader()
+
+    def work(group: RowGroup, columns: RowGroupColumns) -> PositionedRows | None:
+        keep = row_mask(group, columns.read(group.tests))
+        positions = np.arange(group.first, group.first + group.rows)
+        arrays = columns.read(scan_plan.output_ids)
+        output = [column_of(group, field, arrays) for field in scan_plan.output]
+        if keep is not None:
+            positions = positions[keep]
+            output = [array.filter(to_arrow(keep)) for array in output]
+        if len(positions) == 0:
+            return None
+        return pa.record_batch(output, scan_plan.schema), group.file.file.path, positions
+
+    with scan.reading():
+        for found in reader.read(work, reader.groups(), scan_plan.output_ids):
+            if found is not None:
+                yield found

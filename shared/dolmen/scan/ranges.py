@@ -25,7 +25,7 @@ class Range(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many bytes."""
+        """Number of bytes."""
         return self.end - self.start
 
 
@@ -107,7 +107,7 @@ class CheckedFile:
         return False
 
     def close(self) -> None:
-        """What is open is closed with the last reference to it."""
+        """Does nothing: the file is closed with the last reference to it."""
 
     def open(self) -> Any:
         """This file as pyarrow takes it."""

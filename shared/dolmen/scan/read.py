@@ -21,11 +21,11 @@ from dolmen.format import vectors
 from dolmen.format.entries import DataFile, Vector
 from dolmen.scan.blobs import BlobReader, Pending, cache_key, place
 from dolmen.scan.deletes import Deletes, load_deletes
-from dolmen.scan.footers import Opened, open_file
-from dolmen.scan.plan import FilePlan, Plan
+from dolmen.scan.file_bytes import FileBytes
+from dolmen.scan.footers import FetchedFooter, open_file
+from dolmen.scan.plan import FilePlan, ScanPlan
 from dolmen.scan.ranges import MERGED_BYTES, Range, coalesce
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
-from dolmen.scan.sources import Source
 
 R = TypeVar("R")
 
@@ -42,7 +42,7 @@ class RowGroupColumns:
         table: for messages.
     """
 
-    def __init__(self, group: RowGroup, source: Source, table: str) -> None:
+    def __init__(self, group: RowGroup, source: FileBytes, table: str) -> None:
         self._group, self._source, self._table = group, source, table
         self._read: dict[int, pa.Array] = {}
 
@@ -58,7 +58,7 @@ class RowGroupColumns:
             try:
                 table = self._source.read(self._group.index, leaves)
             except FileNotFoundError as error:
-                raise missing(self._group.file.file, self._table) from error
+                raise missing_file_error(self._group.file.file, self._table) from error
             except (OSError, pa.ArrowException) as error:
                 raise CorruptionError(
                     self._group.file.file.path, f"row group {self._group.index}, table {self._table!r}: {error}"
@@ -82,11 +82,11 @@ class TableReader:
     """
 
     context: Context
-    plan: Plan
+    plan: ScanPlan
     pending: Pending | None = None
     cautious: bool = False
     row_groups_seen: int = field(default=0, init=False)
-    """Row groups in all files opened so far."""
+    """Row groups in all files open_one so far."""
 
     def __post_init__(self) -> None:
         self._blobs = BlobReader(self.context.store, self.context.runtime, self.pending, self.context.cache)
@@ -96,11 +96,11 @@ class TableReader:
         for some in _by_vector_bytes(files, 0 if self.cautious else VECTOR_BYTES):
             bitmaps = self.vectors(some)
 
-            def opened(plan: FilePlan, bitmaps: dict[str, BitMap] = bitmaps) -> OpenFile:
+            def open_one(plan: FilePlan, bitmaps: dict[str, BitMap] = bitmaps) -> OpenFile:
                 found = open_file(self.context.store, self.context.cache, plan.file, self.plan.table)
                 return OpenFile(plan, found.footer, bitmaps.get(plan.file.path), self._source(plan.file, found))
 
-            yield from self.context.runtime.map(opened, some, ahead=1 if self.cautious else None)
+            yield from self.context.runtime.map(open_one, some, ahead=1 if self.cautious else None)
 
     def deletes(self) -> Deletes:
         """Fetches the tombstones that some file has to be checked against."""
@@ -122,18 +122,18 @@ class TableReader:
             ids: columns that ``work`` may read beside those that ``RowGroup.tests`` names.
         """
 
-        def run(item: tuple[RowGroup, Source]) -> R:
+        def run(item: tuple[RowGroup, FileBytes]) -> R:
             group, source = item
             return work(group, RowGroupColumns(group, source, self.plan.table))
 
         yield from self.context.runtime.compute(run, self._sources(groups, ids))
 
-    def _source(self, file: DataFile, found: Opened) -> Source | None:
+    def _source(self, file: DataFile, found: FetchedFooter) -> FileBytes | None:
         """Where the file's bytes are if no more have to be fetched."""
         if found.body is not None:
-            return Source.fetched([(0, found.body)], file.size, found.footer)
+            return FileBytes.from_ranges([(0, found.body)], file.size, found.footer)
         path = self.context.store.local_path(file.path)
-        return None if path is None else Source.local(path, found.footer)
+        return None if path is None else FileBytes.from_path(path, found.footer)
 
     def vectors(self, files: Sequence[FilePlan]) -> dict[str, BitMap]:
         """Deletion vectors by the path of their file."""
@@ -154,16 +154,16 @@ class TableReader:
             found[file.path] = bitmap
         return found
 
-    def _sources(self, groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[tuple[RowGroup, Source]]:
+    def _sources(self, groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[tuple[RowGroup, FileBytes]]:
         """Each row group with the bytes it needs, or the file they are in."""
         for asks, some in groupby(batches(groups, ids), lambda batch: bool(batch.requests)):
-            for batch, parts in self._fetched(some) if asks else ((batch, []) for batch in some):
+            for batch, parts in self._fetch_batches(some) if asks else ((batch, []) for batch in some):
                 file = batch.groups[0].file
-                source = file.source or Source.fetched(parts, file.file.size, file.footer)
+                source = file.source or FileBytes.from_ranges(parts, file.file.size, file.footer)
                 for group in batch.groups:
                     yield group, source
 
-    def _fetched(self, some: Iterable[Batch]) -> Iterator[tuple[Batch, list[tuple[int, bytes]]]]:
+    def _fetch_batches(self, some: Iterable[Batch]) -> Iterator[tuple[Batch, list[tuple[int, bytes]]]]:
         """Batches with the (offset, bytes) that were asked for; requests of several batches are under way at once."""
         parts: list[tuple[int, bytes]] = []
         requests = ((batch, wanted) for batch in some for wanted in batch.requests)
@@ -179,7 +179,7 @@ class TableReader:
         try:
             body = self.context.store.get(file.path, wanted).body
         except ObjectNotFoundError as error:
-            raise missing(file, self.plan.table) from error
+            raise missing_file_error(file, self.plan.table) from error
         if len(body) != wanted.length:
             raise CorruptionError(file.path, f"{len(body)} bytes at {wanted.start}, not {wanted.length}")
         return batch, (wanted.start, body)
@@ -203,29 +203,29 @@ def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
     ranges: list[Range] = []
     size = 0
 
-    def done() -> Batch:
+    def batch() -> Batch:
         return Batch(tuple(held), tuple(coalesce(ranges)))
 
     for group in groups:
         if group.file.source is not None:
             if held:
-                yield done()
+                yield batch()
                 held, ranges, size = [], [], 0
             yield Batch((group,), ())
             continue
         own = group.file.footer.ranges(group.index, ids | group.tests)
         length = sum(found.length for found in own)
         if held and (held[0].file is not group.file or size + length > MERGED_BYTES):
-            yield done()
+            yield batch()
             held, ranges, size = [], [], 0
         held.append(group)
         ranges += own
         size += length
     if held:
-        yield done()
+        yield batch()
 
 
-def missing(file: DataFile, table: str) -> CorruptionError:
+def missing_file_error(file: DataFile, table: str) -> CorruptionError:
     """The error for a data file that is not there."""
     return CorruptionError(file.path, f"it is missing, and is a data file of table {table!r}")
 

@@ -12,10 +12,10 @@ from dolmen.format.entries import DataFile
 from dolmen.format.statistics import Bounds
 from dolmen.predicate import Predicate, Verdict, columns, judge
 from dolmen.scan.deletes import Deletes
+from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.footers import Footer
 from dolmen.scan.keys_lookup import KeysLookup
 from dolmen.scan.plan import FilePlan
-from dolmen.scan.sources import Source
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class OpenFile:
     plan: FilePlan
     footer: Footer
     vector: BitMap | None
-    source: Source | None
+    source: FileBytes | None
 
     @property
     def file(self) -> DataFile:
@@ -66,7 +66,7 @@ class RowGroup:
 
     @property
     def exact_rows(self) -> int | None:
-        """How many rows it has for the scan, where that is known without reading it."""
+        """Number of rows that it has for the scan; None where only reading it would tell."""
         return self.rows - self.gone if not self.tests else None
 
     @cached_property

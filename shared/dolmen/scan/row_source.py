@@ -1,4 +1,4 @@
-"""What other engines need of a scan to read it: narrower scans, their rows, and an explanation."""
+"""The part of a scan that other engines use: narrower scans, their rows, and an explanation."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ class RowSource(Protocol):
         """The rows, read anew."""
 
     def explain(self) -> Explanation:
-        """What is read and what is skipped."""
+        """Explains what is read and what is skipped."""

@@ -18,10 +18,10 @@ from dolmen.scan.count import count_rows
 from dolmen.scan.explain import Explanation, explain
 from dolmen.scan.frames import to_pandas, to_polars
 from dolmen.scan.optional import optional
-from dolmen.scan.plan import Plan
+from dolmen.scan.plan import ScanPlan
 from dolmen.scan.read import RowGroupColumns, TableReader
 from dolmen.scan.row_groups import RowGroup
-from dolmen.scan.surviving import column_of, surviving, to_arrow
+from dolmen.scan.row_masks import column_of, row_mask, to_arrow
 from dolmen.scan.view import View
 
 if TYPE_CHECKING:
@@ -72,16 +72,16 @@ class Scan:
         ids = {field.id for field in output}
         self._extra = tuple(field for field in order if field.id not in ids)
         self._stored_schema = entry.schema
-        self._planned: Plan | None = None
+        self._planned: ScanPlan | None = None
         self._paths: frozenset[str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What other processes need to do the same scan: they open its store by its URL, and plan it themselves."""
+        """The state for another process, which opens the store by its URL and plans the scan itself."""
         return {**self.__dict__, "_planned": None}
 
     @property
-    def plan(self) -> Plan:
-        """What the scan reads, made when it is first asked for; fetches segments, and nothing else."""
+    def plan(self) -> ScanPlan:
+        """The plan of what to read. The first access makes it, and fetches only segments."""
         if self._planned is None:  # not a cached_property: up to Python 3.11 all of a class wait for one that fetches
             with self._view.reading():
                 found = self._plan()
@@ -90,7 +90,7 @@ class Scan:
             self._planned = replace(found, output=(*found.output, *self._extra)) if self._extra else found
         return self._planned
 
-    def _plan(self, *, counting: bool = False) -> Plan:
+    def _plan(self, *, counting: bool = False) -> ScanPlan:
         return planning.plan(
             self._view,
             columns=self._columns,
@@ -154,18 +154,18 @@ class Scan:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def count(self) -> int:
-        """How many rows ``to_arrow`` would have, from metadata alone where that is exact."""
+        """Counts the rows that ``to_arrow`` would give, from metadata alone where that is exact."""
         with self._view.reading():
             rows = count_rows(self._reader(self.plan if self._paths is not None else self._plan(counting=True)))
         return rows if self._limit is None else min(rows, self._limit)
 
     def explain(self) -> Explanation:
-        """What the scan reads and what it can skip. Fetches footers and tombstones to tell it to the byte."""
+        """Explains what the scan reads and what it skips, to the byte. Fetches footers and tombstones for that."""
         with self._view.reading():
             return explain(self._reader(self.plan))
 
     def of_files(self, paths: Collection[str]) -> Scan:
-        """The same scan over some of its files alone: what one task of several reads."""
+        """The same scan over some of its files: the part that one of several tasks reads."""
         part = self._like()
         part._paths = frozenset(paths)
         part._planned = replace(self.plan, files=tuple(f for f in self.plan.files if f.file.path in part._paths))
@@ -173,7 +173,7 @@ class Scan:
 
     @property
     def is_limited(self) -> bool:
-        """Whether it takes some of its rows: which ones is not known before it has run, so none can be left out."""
+        """Whether it has a limit. Which rows it takes is not known in advance, so no condition may be added to it."""
         return self._limit is not None
 
     def only(self, columns: Sequence[str], where: Predicate | None, limit: int | None = None) -> Scan:
@@ -206,22 +206,22 @@ class Scan:
         }
         return Scan(self._view, **{**arguments, **changes})
 
-    def guarded(self) -> AbstractContextManager[None]:
-        """To be around what reads with ``reader``: tells what has expired from what is damaged."""
+    def reading(self) -> AbstractContextManager[None]:
+        """Surrounds work with ``reader``, and tells objects that have expired from damage. See ``Context.reading``."""
         return self._view.reading()
 
     def reader(self) -> TableReader:
-        """What reads the plan's files, vectors and tombstones."""
+        """A new reader of the plan's files, vectors and tombstones."""
         return self._reader(self.plan)
 
-    def _reader(self, plan: Plan) -> TableReader:
+    def _reader(self, plan: ScanPlan) -> TableReader:
         return TableReader(self._view.context, plan, self._view.pending, cautious=plan.limit is not None)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         with self._view.reading():
-            yield from self._unguarded()
+            yield from self._read()
 
-    def _unguarded(self) -> Iterator[pa.RecordBatch]:
+    def _read(self) -> Iterator[pa.RecordBatch]:
         plan, reader = self.plan, self._reader(self.plan)
         if plan.limit is None:
             for batch in reader.read(self._decode, reader.groups(), plan.output_ids):
@@ -240,7 +240,7 @@ class Scan:
 
     def _decode(self, group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
         """The scan's rows of one row group; None if there are none."""
-        keep = surviving(group, columns.read(group.tests))
+        keep = row_mask(group, columns.read(group.tests))
         if keep is not None:
             kept = int(np.count_nonzero(keep))
             if kept == 0:

@@ -65,7 +65,7 @@ class HeldKeys:
         return cls(codes(arrays), ts, () if is_exact([array.type for array in arrays]) else tuple(arrays))
 
     @classmethod
-    def merged(cls, parts: Sequence[HeldKeys]) -> HeldKeys:
+    def merge(cls, parts: Sequence[HeldKeys]) -> HeldKeys:
         """The keys of one or more parts in the order of their codes, each of them once."""
         found = np.concatenate([part.codes for part in parts])
         # Lists are in order, and so are codes that are the values themselves: a stable sort merges what is.
@@ -84,12 +84,12 @@ class HeldKeys:
 
     @property
     def count(self) -> int:
-        """How many keys."""
+        """Number of keys."""
         return len(self.codes)
 
     @property
     def nbytes(self) -> int:
-        """What they take of memory."""
+        """Bytes of memory that they take."""
         values: int = sum(array.nbytes for array in self.arrays)
         return self.codes.nbytes + self.ts.nbytes + values
 

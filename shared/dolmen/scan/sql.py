@@ -150,7 +150,7 @@ def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: 
     kind, kinds = None, duckdb.StatementType
     try:
         statements = connection.extract_statements(query)
-        explained = _explained(query, duckdb) if statements and statements[0].type == kinds.EXPLAIN else None
+        explained = _query_to_explain(query, duckdb) if statements and statements[0].type == kinds.EXPLAIN else None
         if len(statements) == 1:
             kind = statements[0].type if explained is None else connection.extract_statements(explained)[0].type
     except duckdb.Error as error:
@@ -167,8 +167,8 @@ def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: 
     )
 
 
-def _explained(query: str, duckdb: Any) -> str:
-    """What stands behind EXPLAIN, ANALYZE and their options in brackets."""
+def _query_to_explain(query: str, duckdb: Any) -> str:
+    """The text after EXPLAIN, ANALYZE and their options in brackets."""
     starts = [start for start, kind in duckdb.tokenize(query) if kind != duckdb.token_type.comment]
     ends = [*starts[1:], len(query)]
     tokens = [query[start:end].strip().lower() for start, end in zip(starts, ends, strict=True)]
@@ -210,7 +210,7 @@ class _Query:
             raise self._reason(error) from error
 
     def _reason(self, error: Exception) -> Error:
-        """Not kept anywhere: it refers to frames that refer to the connection."""
+        """The reason for an error. Nothing keeps it, as it refers to frames that refer to the connection."""
         for dataset in self.datasets:
             found, dataset.error = dataset.error, None
             if found:
@@ -284,7 +284,7 @@ class SqlResult:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def explain(self) -> str:
-        """What each scan reads and can skip, and DuckDB's plan above them.
+        """Explains what each scan reads and skips, and shows DuckDB's plan above them.
 
         DuckDB says what it asks of the scans only while it runs: the query runs once over tables without rows, which
         reads no data. A scan that it would only begin when another one has found rows is not shown.
@@ -306,7 +306,7 @@ class SqlResult:
             return use(self._explanation() if self._explained is not None else self._query.relation(self._query.text))
 
     def _explanation(self) -> duckdb.DuckDBPyRelation:
-        """What an EXPLAIN gives: DuckDB's rows, after one for each scan."""
+        """The rows of an EXPLAIN: one for each scan, then DuckDB's."""
         assert self._explained is not None
         rows = [("dolmen_scan", str(scan.explain())) for scan in self._query.rehearse(self._explained)]
         rows += self._query.relation(self._query.text).fetchall()

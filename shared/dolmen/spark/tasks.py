@@ -18,7 +18,7 @@ from dolmen.format.layout import POINTER
 from dolmen.format.manifest import TableEntry
 from dolmen.predicate import Predicate
 from dolmen.runtime import Runtime, shared_runtime
-from dolmen.scan.located import located
+from dolmen.scan.positions import rows_with_positions
 from dolmen.scan.scan import Scan
 from dolmen.spark.failures import telling
 from dolmen.spark.types import carried_schema
@@ -67,7 +67,9 @@ def read_files(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
             scan = task.scan(paths)
             schema = carried_schema(scan.schema)
             if task.with_positions:
-                yield from (_with_positions(batch.cast(schema), path, rows) for batch, path, rows in located(scan))
+                yield from (
+                    _with_positions(batch.cast(schema), path, rows) for batch, path, rows in rows_with_positions(scan)
+                )
             else:
                 yield from (batch.cast(schema) for batch in scan.to_batches())
 

@@ -20,7 +20,7 @@ from dolmen.scan.plan import FilePlan
 from dolmen.scan.ranges import GAP_BYTES
 from dolmen.scan.read import RowGroupColumns, TableReader
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
-from dolmen.scan.surviving import column_of, live, to_arrow
+from dolmen.scan.row_masks import column_of, live_mask, to_arrow
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class LiveRows:
 
     def _decode(self, group: RowGroup, columns: RowGroupColumns) -> tuple[pa.RecordBatch, int]:
         """The live rows of a row group, and how many it has in all."""
-        keep = live(group, columns.read(group.tests))
+        keep = live_mask(group, columns.read(group.tests))
         arrays = columns.read(self._ids)
         output = [column_of(group, field, arrays) for field in self._fields]
         if keep is not None and np.count_nonzero(keep) < len(keep):

@@ -27,7 +27,7 @@ from dolmen.scan.display import html, text
 from dolmen.scan.plan import FilePlan
 from dolmen.scan.read import RowGroupColumns
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
-from dolmen.scan.surviving import live
+from dolmen.scan.row_masks import live_mask
 from dolmen.segments.live import LiveFiles, tombstones_of
 
 BUDGET_BYTES = 64 << 30
@@ -268,7 +268,7 @@ def _hidden(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
     path = group.file.file.path
     if not group.tests:
         return path, BitMap()
-    keep = live(group, columns.read(group.tests))
+    keep = live_mask(group, columns.read(group.tests))
     return path, BitMap() if keep is None else from_mask(~keep, group.first)
 
 

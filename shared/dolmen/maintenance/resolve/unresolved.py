@@ -12,7 +12,7 @@ from dolmen.format.statistics import Bounds, bounds
 from dolmen.predicate import Verdict, judge
 from dolmen.scan.blobs import BlobReader
 from dolmen.scan.deletes import load_deletes
-from dolmen.scan.plan import FilePlan, Plan
+from dolmen.scan.plan import FilePlan, ScanPlan
 from dolmen.scan.read import TableReader
 
 
@@ -78,5 +78,5 @@ def table_reader(
     context: Context, name: str, manifest: Manifest, entry: TableEntry, output: tuple[Field, ...] = ()
 ) -> TableReader:
     """Reads files of a table: which ones, and what of them, its user says step by step."""
-    plan = Plan(name, manifest.version, entry, output, None, None, (), {})
+    plan = ScanPlan(name, manifest.version, entry, output, None, None, (), {})
     return TableReader(context, plan)

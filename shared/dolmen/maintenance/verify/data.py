@@ -21,9 +21,9 @@ from dolmen.format.schema import COMMIT_TS_ID, is_nested
 from dolmen.format.statistics import Bounds, bounds
 from dolmen.format.values import Plain, to_plain
 from dolmen.maintenance.verify.report import Ledger
+from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.footers import Footer, first_request
 from dolmen.scan.ranges import coalesce
-from dolmen.scan.sources import Source
 from dolmen.write.validity import first_invalid
 
 
@@ -185,19 +185,19 @@ class DataCheck:
             if not states.fit(body):
                 yield "index-damaged", f"bytes {start:,} to {end:,}: checksum differs"
 
-    def _source(self, opened: Opened, group: int, ids: frozenset[int]) -> Source:
+    def _source(self, opened: Opened, group: int, ids: frozenset[int]) -> FileBytes:
         file, footer, store = opened.file, opened.footer, self._context.store
         if opened.body is not None:
-            return Source.fetched([(0, opened.body)], file.size, footer)
+            return FileBytes.from_ranges([(0, opened.body)], file.size, footer)
         if path := store.local_path(file.path):
-            return Source.local(path, footer)
+            return FileBytes.from_path(path, footer)
         parts = []
         for wanted in coalesce(footer.ranges(group, ids)):
             body = store.get(file.path, wanted).body
             if len(body) != wanted.length:
                 raise OSError(f"{len(body)} bytes at {wanted.start}, not {wanted.length}")
             parts.append((wanted.start, body))
-        return Source.fetched(parts, file.size, footer)
+        return FileBytes.from_ranges(parts, file.size, footer)
 
     def _judge(self, file: DataFile, facts: Facts) -> None:
         """All values of a file against its entry."""

@@ -1,4 +1,4 @@
-"""Sources: where the bytes of row groups are read from, and the Parquet readers over them."""
+"""The bytes of a data file, and the Parquet readers over them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dolmen.scan.footers import Footer
 from dolmen.scan.ranges import CheckedFile, FetchedFile, LocalFile
 
 
-class Source:
+class FileBytes:
     """Bytes of one data file, on this machine or fetched, that several threads decode row groups from at once.
 
     Args:
@@ -24,13 +24,13 @@ class Source:
         self._idle: list[tuple[CheckedFile, pq.ParquetFile]] = []
 
     @classmethod
-    def local(cls, path: str, footer: Footer) -> Source:
-        """A file of this machine."""
+    def from_path(cls, path: str, footer: Footer) -> FileBytes:
+        """Opens a file of this machine."""
         return cls(lambda: LocalFile(path), footer)
 
     @classmethod
-    def fetched(cls, parts: Sequence[tuple[int, bytes]], size: int, footer: Footer) -> Source:
-        """Fetched ranges of a file of ``size`` bytes."""
+    def from_ranges(cls, parts: Sequence[tuple[int, bytes]], size: int, footer: Footer) -> FileBytes:
+        """Takes ranges of a file of ``size`` bytes that were fetched."""
         return cls(lambda: FetchedFile(parts, size), footer)
 
     def read(self, row_group: int, leaves: list[int]) -> pa.Table:

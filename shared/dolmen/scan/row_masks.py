@@ -1,4 +1,4 @@
-"""Which rows of a row group are there: vectors by position first, then tombstones, then the scan's predicate."""
+"""Masks of a row group's rows: without those that vectors and tombstones hide, and those that a predicate matches."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dolmen.scan.row_groups import RowGroup
 Mask = npt.NDArray[np.bool_]
 
 
-def live(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
-    """Which rows are not deleted; None = all of them.
+def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
+    """A mask of the rows that are not deleted: vectors by position first, then tombstones; None for all rows.
 
     Positions are counted over all physical rows of the file, so this must see whole row groups.
 
@@ -30,20 +30,20 @@ def live(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
     for lookup in group.lookups:
         if lookup.columns not in rows:
             rows[lookup.columns] = Tuples([columns[id_] for id_ in lookup.columns], lookup.types)
-        keep = _without(keep, lookup.hidden(rows[lookup.columns], group.file.file.applied_through))
+        keep = _without(keep, lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through))
     for predicate in group.predicates:
         keep = _without(keep, to_mask(matches(predicate, columns, group.rows)))
     return keep
 
 
-def matching(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
-    """Which rows the scan's predicate wants, deleted or not; None = all of them."""
+def filter_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
+    """A mask of the rows that match the scan's predicate, deleted or not; None for all rows."""
     return None if group.filter is None else to_mask(matches(group.filter, columns, group.rows))
 
 
-def surviving(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
-    """Which rows are the scan's; None = all of them."""
-    keep, wanted = live(group, columns), matching(group, columns)
+def row_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
+    """A mask of the rows that match and are not deleted; None for all rows."""
+    keep, wanted = live_mask(group, columns), filter_mask(group, columns)
     if keep is None or wanted is None:
         return wanted if keep is None else keep
     return keep & wanted
