@@ -53,7 +53,7 @@ def inject(world: World, function: str, countdown: Countdown) -> None:
             landing._stores[url] = crashing
         return database, landing
 
-    world.functions[function]._opened = opened  # type: ignore[attr-defined]
+    world.functions[function]._open = opened  # type: ignore[attr-defined]
 
 
 def test_ingest_survives_a_crash_at_every_step(world: World) -> None:
