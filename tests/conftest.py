@@ -32,6 +32,9 @@ SEED = os.environ.setdefault("DOLMEN_TEST_SEED", str(random.SystemRandom().randr
 for _options in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(_options, SHORT_LIVED_JVM)
 
+# Tests that look at tables in a terminal say how wide it is. A process that shares out tests has the width of another.
+os.environ.pop("COLUMNS", None)
+
 
 @pytest.fixture(scope="session")
 def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
