@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dolmen import transaction as transactions
+from dolmen import unit_of_work
 from dolmen.commit.versions import SETTLED_AFTER_US
 from dolmen.database import Database
 from dolmen.errors import InputError, StoreUnavailableError
@@ -229,7 +229,7 @@ def test_who_ingests_sees_a_report_of_when_its_table_was_called_otherwise_for_a_
         deliver(world, record)
         world.database.rename_table("attic", "events")
 
-    with pytest.MonkeyPatch.context() as patch, before(transactions, "commit_change", away_rejected_and_back):
+    with pytest.MonkeyPatch.context() as patch, before(unit_of_work, "commit_change", away_rejected_and_back):
         patch.setattr(refuted, "SETTLED_AFTER_US", 0)  # so it was there for long
         assert world.ingest(record) == []
     assert world.ids() == [1]
