@@ -30,6 +30,7 @@ from dolmen.predicate import (
     to_json,
     to_sql,
 )
+from support.oracle import connect_oracle
 from support.random_predicates import random_predicate
 from support.random_tables import FLAT, random_table
 
@@ -53,9 +54,7 @@ _WIDER = {
 
 @pytest.fixture
 def oracle() -> duckdb.DuckDBPyConnection:
-    connection = duckdb.connect(config={"threads": 1})
-    connection.execute("SET TimeZone = 'UTC'")
-    return connection
+    return connect_oracle()
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))

@@ -14,6 +14,7 @@ import dolmen
 from dolmen.database import Database
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
+from support.oracle import connect_oracle
 from support.random_predicates import random_predicate
 from support.random_tables import random_table
 
@@ -35,8 +36,7 @@ class History:
         schema = self.pool.schema.insert(0, pa.field("rid", pa.int64(), nullable=False))
         self.db = Database(MemoryStore(MemoryBucket(), Runtime()), Runtime(random=random.Random(seed), threads=1))
         self.table = self.db.create_table("t", schema, primary_key="rid", sort_key=self.rng.choice([None, "rid"]))
-        self.oracle = duckdb.connect(config={"threads": 1})
-        self.oracle.execute("SET TimeZone = 'UTC'")
+        self.oracle = connect_oracle()
         self.content: dict[int, int] = {}  # rid -> row of the pool, for all that ever were
         self.versions: dict[int, list[int]] = {}
         self.next_rid = 0

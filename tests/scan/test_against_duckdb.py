@@ -12,6 +12,7 @@ import pytest
 
 from dolmen.format.values import to_plain
 from dolmen.runtime import Runtime
+from support.oracle import connect_oracle
 from support.random_predicates import random_predicate
 from support.random_tables import random_table
 from support.tables import World
@@ -53,8 +54,7 @@ def test_scans_of_random_histories_show_the_rows_that_duckdb_would(shard: int) -
     print(f"DOLMEN_TEST_SEED={SEED}, shard {shard}")
     rng = random.Random(FIXED_SEED if shard == 0 else SEED + shard)
     seen: Counter[str] = Counter()
-    oracle = duckdb.connect(config={"threads": 1})
-    oracle.execute("SET TimeZone = 'UTC'")
+    oracle = connect_oracle()
     while seen["cases"] < CASES // SHARDS:
         _history(rng, seen, oracle)
     print(dict(seen))

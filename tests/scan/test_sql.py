@@ -423,3 +423,12 @@ def test_what_is_refused_is_told_with_what_to_do_instead(world: World) -> None:
     ):
         with pytest.raises(InputError, match=words):
             run(world, query).fetchall()
+
+
+def test_where_duckdb_fails_inside_its_message_is_told_without_its_stack(world: World) -> None:
+    rows = pa.table({"u": pa.array([1, None], pa.uint64())})
+    world.create(rows, "wide")
+    with pytest.raises(InputError) as failed:
+        run(world, "SELECT count(*) FROM wide WHERE u + 1 = 18446744073709551615").fetchall()
+    assert "INTERNAL Error" in str(failed.value)
+    assert "Stack Trace" not in str(failed.value)

@@ -215,7 +215,7 @@ class _Query:
             found, dataset.error = dataset.error, None
             if found:
                 return found
-        text = str(error)
+        text = str(error).partition("\n\nStack Trace")[0]  # where DuckDB fails inside
         if match := _NO_SUCH_TABLE.search(text):
             name = match[1].lower()
             try:
