@@ -29,10 +29,10 @@ _SLOTS_PER_KEY = 16
 _MAX_SLOT_BITS = 24
 
 _FEW = 8
-"""So many keys are compared with every row, which costs less than one look into a sieve."""
+"""Up to this many keys are compared with every row, which costs less than a look into the sieve."""
 
 _IN_SET = 1024
-"""So many keys over one column of texts are made a hash table for each row group: less than the codes of its rows."""
+"""Up to this many text keys become a hash table for each row group, which costs less than the codes of its rows."""
 
 
 class Tuples:

@@ -75,7 +75,7 @@ def _parsed(metadata: Iterable[dict[str, Any]]) -> Iterator[Origin]:
 
 @dataclass(frozen=True)
 class Reliance:
-    """What a write by keys relies on: that nobody has changed the table since its frame was read of it.
+    """A write by keys relies on this: nobody has changed the table since its frame was read from it.
 
     Rows that are replaced or removed by their keys are lost if others have changed them after the version that the
     frame shows. Which rows the frame has looked at is not known, so any change counts. A frame that reads nothing of

@@ -1,4 +1,4 @@
-"""The session of a job, or an error within a minute where there is no Spark to run it.
+"""Starts the session of a job, or raises an error within a minute where no Spark runs it.
 
 A driver of a standalone cluster waits for its master: 20 seconds three times over, beside what the names of machines
 take to look up, and what then fails says something else. So the master is called on first.
@@ -25,7 +25,7 @@ _PORT = 7077
 
 
 def job_session(name: str) -> SparkSession:
-    """The session of a job that ``spark-submit`` runs, by its settings.
+    """Starts the session of a job that ``spark-submit`` runs, by its settings.
 
     Args:
         name: of the application.

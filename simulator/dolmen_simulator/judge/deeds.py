@@ -1,5 +1,4 @@
-"""What a version says that it did, held against what it was to do and what came of it: no deed too many, none too few,
-and none that holds a value of a row."""
+"""Judges the deeds that a version tells: no deed too many, none too few, and none that holds a value of a row."""
 
 from __future__ import annotations
 

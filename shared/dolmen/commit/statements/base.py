@@ -1,4 +1,4 @@
-"""What every statement can do: be applied to a draft of the next version."""
+"""The Protocols of statements: each can be applied to a draft of the next version."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Create:
 
     @property
     def uuid(self) -> str:
-        """Of the new table."""
+        """The uuid of the new table."""
         return self.entry.uuid
 
     def apply(self, draft: Draft, ts: int) -> None:

@@ -37,7 +37,7 @@ class _State(Enum):
 
 
 class UploadTarget(ObjectStore, Protocol):
-    """What an upload asks of the store that it belongs to."""
+    """A store as its uploads use it."""
 
     bucket: str
     runtime: Runtime
