@@ -21,7 +21,7 @@ from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.store.s3.store import S3Store
-from dolmen_simulator.interleavings.checks import SCHEMA, Pair, Part, calm, rows_of
+from dolmen_simulator.interleavings.checks import SCHEMA, Pair, PairedCall, rows_of, undisturbed_database
 from dolmen_simulator.interleavings.enumeration import Enumeration
 from dolmen_simulator.interleavings.execution import Execution, Peer
 from dolmen_simulator.interleavings.search import Search
@@ -66,8 +66,8 @@ PAIR = Pair(
     "delivery/delivery",
     another_table,
     (
-        Part("create the table, ingest", create_and_ingest, lambda truth: None),
-        Part("ingest", ingest, lambda truth: None),
+        PairedCall("create the table, ingest", create_and_ingest, lambda model: None),
+        PairedCall("ingest", ingest, lambda model: None),
     ),
 )
 
@@ -87,7 +87,7 @@ def check(execution: Execution) -> tuple[str, ...]:
         assert outcome.kind in ("done", "crashed"), outcome
         done = outcome.value.outcomes[0] if outcome.kind == "done" else None
         told.append(done.status if done and done.status != "failed" else f"again: {deliver_again(bucket)}")
-    db = calm(bucket)
+    db = undisturbed_database(bucket)
     try:
         rows = rows_of(db.table("t").to_arrow())
     except TableNotFoundError:

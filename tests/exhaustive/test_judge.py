@@ -1,4 +1,4 @@
-"""What the enumeration finds in calls that are wrong, and how it tells of it."""
+"""Violations that the enumeration finds in wrong calls, and their reports."""
 
 from __future__ import annotations
 
@@ -100,6 +100,6 @@ def first_wrong(pair: Pair, place: int, task: Callable[[Peer], Any]) -> Executio
 
 
 def replaced(pair: Pair, place: int, task: Callable[[Peer], Any]) -> Pair:
-    parts = list(pair.parts)
-    parts[place] = replace(parts[place], task=task)
-    return replace(pair, parts=(parts[0], parts[1]))
+    calls = list(pair.calls)
+    calls[place] = replace(calls[place], task=task)
+    return replace(pair, calls=(calls[0], calls[1]))

@@ -99,7 +99,9 @@ def test_each_of_the_two_does_something() -> None:
         if name in ("create/create", "create/drop", "first create/first create", "transaction/reader"):
             continue  # the second is refused, or only reads
         execution = Enumeration(pair).replay((), None)
-        swung = [step.who for step in execution.steps if step.came == "ok" and "put _latest" in step.waiting.told]
+        swung = [
+            step.who for step in execution.steps if step.result == "ok" and "put _latest" in step.waiting.description
+        ]
         assert set(swung) >= _ONE_SWINGS.get(name, {0, 1}), name
 
 

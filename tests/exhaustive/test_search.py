@@ -19,7 +19,7 @@ from dolmen_simulator.world.fates import Fate
 
 
 def ends_of(name: str, fault: Fault | None, *, reduced: bool) -> tuple[set[bytes], int]:
-    """What the executions of a pair come to, and how many there are."""
+    """The ends of a pair's executions, and the number of executions."""
     enumeration, ends = Enumeration(PAIRS[name]), set[bytes]()
     search = Search(lambda: enumeration.start(fault), reduced)
     for execution in search:
@@ -48,10 +48,10 @@ Call = tuple[str, str, str]
 
 
 def program(calls: Sequence[Call]) -> Task:
-    """A task that asks the store some things, and tells what it was told."""
+    """A task that sends requests to the store, and returns the answers."""
 
     def task(peer: Peer) -> list[str]:
-        told, etags = [], dict[str, str]()
+        answers, etags = [], dict[str, str]()
         for verb, key, body in calls:
             try:
                 if verb == "get":
@@ -70,8 +70,8 @@ def program(calls: Sequence[Call]) -> Task:
                     answer = str(peer.store.delete([key]))
             except ObjectNotFoundError:
                 answer = "nothing"
-            told.append(answer)
-        return told
+            answers.append(answer)
+        return answers
 
     return task
 

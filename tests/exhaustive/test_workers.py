@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from dolmen_simulator.interleavings.enumeration import Count, Enumeration, ExecutionError
+from dolmen_simulator.interleavings.enumeration import Enumeration, ExecutionError, PairCount
 from dolmen_simulator.interleavings.registry import PAIRS
 from dolmen_simulator.interleavings.steps import Fault
 from dolmen_simulator.interleavings.workers import Journal, run_pairs
@@ -19,7 +19,7 @@ NAMES = ("create/create", "changes/changes of equal sequences")
 """One with faults, and one without any in quick mode."""
 
 
-def untimed(count: Count) -> Count:
+def untimed(count: PairCount) -> PairCount:
     return replace(count, seconds=0.0)
 
 
@@ -33,11 +33,13 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     (first,) = run_pairs(NAMES[:1], quick=True, jobs=2, journal=journal)
     lines = journal.read_bytes().splitlines()
     journal.write_bytes(b"\n".join([*lines[:-3], lines[-3][:40]]))
-    told = list[tuple[int, int]]()
-    (again,) = run_pairs(NAMES[:1], quick=True, jobs=2, journal=journal, told=lambda done, of: told.append((done, of)))
+    progress = list[tuple[int, int]]()
+    (again,) = run_pairs(
+        NAMES[:1], quick=True, jobs=2, journal=journal, progress=lambda done, total: progress.append((done, total))
+    )
     faults = first.faults + 1
     assert untimed(again) == untimed(first)
-    assert told == [(1, 1), (faults - 3, faults), (faults - 2, faults), (faults - 1, faults), (faults, faults)]
+    assert progress == [(1, 1), (faults - 3, faults), (faults - 2, faults), (faults - 1, faults), (faults, faults)]
     assert Journal(journal, quick=True).done.keys() == {
         (NAMES[0], None),
         *((NAMES[0], fault) for fault in Enumeration(PAIRS[NAMES[0]], quick=True).tally(None).faults),

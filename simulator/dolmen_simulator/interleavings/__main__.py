@@ -26,7 +26,7 @@ from dolmen_simulator.interleavings.workers import run_pairs
 
 
 def main() -> int:
-    """Runs what is asked for; the exit status is 1 if anything happened that must never happen."""
+    """Runs the pairs that the arguments name. The exit status is 1 if something happened that must never happen."""
     parser = argparse.ArgumentParser(
         prog="python -m dolmen_simulator.interleavings",
         description="Runs every interleaving of two calls on one database, with one fault at every point.",
@@ -37,16 +37,16 @@ def main() -> int:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="leave out faults that come to no other end, and those of a second call of the same kind; beside "
-        "collections and merges strike only puts of the pointer, or none (what is left out is told)",
+        help="leave out faults that cannot lead to a new end, and the faults of a second call of the same kind; "
+        "for most collections and merges, try only faults of pointer puts, or none (the output says what is left out)",
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many processes run them")
     parser.add_argument(
-        "--journal", type=Path, metavar="FILE", help="write down what is done, and leave out what was done before"
+        "--journal", type=Path, metavar="FILE", help="record finished work in this file, and skip work recorded in it"
     )
-    parser.add_argument("--choices", help="run one execution: who goes on at each step")
+    parser.add_argument("--choices", help="run one execution: the number that goes on at each step")
     parser.add_argument(
-        "--fault", type=Fault.parse, help="what goes wrong in it: TASK:REQUEST:FATE[+REQUESTS THAT GET 503]"
+        "--fault", type=Fault.parse, help="the fault of that execution: TASK:REQUEST:FATE[+REQUESTS THAT GET 503]"
     )
     arguments = parser.parse_args()
     if arguments.list:
@@ -67,7 +67,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        kept = f": {arguments.journal} has what is done" if arguments.journal else ""
+        kept = f": {arguments.journal} records the finished work" if arguments.journal else ""
         print(f"stopped{kept}", file=sys.stderr)
         return 130
     return 0
@@ -83,7 +83,7 @@ def _run(names: list[str], quick: bool, jobs: int, journal: Path | None) -> None
             quick=quick,
             jobs=jobs,
             journal=journal,
-            told=lambda done, of: bar.update(task, completed=done, total=of),
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
         for count in counts:
             print(count, flush=True)

@@ -1,4 +1,4 @@
-"""Pairs of files of changes that say different things of one row with the same sequence."""
+"""Pairs of change files with different changes of one row under the same sequence number."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dolmen.ingest.cdc.apply import ingest_changes
 from dolmen.ingest.formats.formats import detect
 from dolmen_simulator.interleavings.checks import Pair
 from dolmen_simulator.interleavings.pairs import one_table
-from dolmen_simulator.interleavings.upkeep import changing
+from dolmen_simulator.interleavings.upkeep import change_file
 
 
-def with_changes(db: Database) -> None:
-    """A table that changes were applied to before: the memory of what they delete is there."""
+def table_with_changes(db: Database) -> None:
+    """Makes a table to which changes were applied before, so that its memory of deleted keys exists."""
     one_table(db)
     with db.transaction() as transaction:
         ingest_changes(
@@ -32,8 +32,8 @@ def with_changes(db: Database) -> None:
 CHANGES: tuple[Pair, ...] = (
     Pair(
         "changes/changes of equal sequences",
-        with_changes,
-        (changing("a", ("U", (1, 100, None))), changing("b", ("D", (1, 100, None)))),
+        table_with_changes,
+        (change_file("a", ("U", (1, 100, None))), change_file("b", ("D", (1, 100, None)))),
         events=True,
         quick_fates=(),
     ),

@@ -1,4 +1,4 @@
-"""What must hold after an execution, judged by plain Python rows and a reader whom nothing disturbs."""
+"""Checks an execution against plain Python rows, with a reader that runs alone and without faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dolmen.maintenance.verify.verification import verify
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from dolmen_simulator.interleavings.execution import Execution, Task
-from dolmen_simulator.interleavings.steps import Outcome
+from dolmen_simulator.interleavings.steps import TaskOutcome
 from dolmen_simulator.judge.never import Never, ViolationError, readable, unexpected
 from dolmen_simulator.world.fates import Fate, Verb
 
@@ -33,33 +33,34 @@ Rows: TypeAlias = dict[str, list[Row]]
 """Sorted rows by table."""
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("t", pa.timestamp("us"))])
-"""Of every table: ``k`` is the primary key, and rows may expire by ``t``."""
+"""The columns of every table: ``k`` is the primary key, and rows may expire by ``t``."""
 
 
 _MEMORY = memory_name("")
 
 _Order: TypeAlias = tuple[tuple[int, ...], list[Rows]]
-"""Which of the two, in which order, and the rows before, between and after."""
+"""The numbers of the calls that had an effect, in order, and the rows before, between and after them."""
 
 
 def arrow(rows: Sequence[Row]) -> pa.Table:
-    """Rows as production code takes them."""
+    """Converts rows to an Arrow table, as production code takes them."""
     return pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=SCHEMA.names).cast(SCHEMA)
 
 
 def rows_of(data: pa.Table) -> list[Row]:
-    """Rows as production code gives them, sorted; times in microseconds."""
+    """Converts a table that production code returned to sorted rows, with times in microseconds."""
     columns = [data["k"], data["v"], data["t"].cast(pa.int64())]
     return sorted(zip(*(column.to_pylist() for column in columns), strict=True), key=repr)
 
 
 @dataclass
-class Truth:
-    """What tables hold, in plain Python.
+class ExpectedTables:
+    """The expected content of all tables, in plain Python.
 
     Args:
-        applied: ids of requests.
-        memory: what else tasks must know of each other.
+        tables: rows by table.
+        applied: applied ids.
+        memory: deleted keys and their sequences.
     """
 
     tables: Rows
@@ -68,28 +69,28 @@ class Truth:
 
     @property
     def rows(self) -> Rows:
-        """As a reader sees them."""
+        """Sorted rows by table, as a reader returns them."""
         return {name: sorted(rows, key=repr) for name, rows in self.tables.items()}
 
 
 @dataclass(frozen=True)
-class Part:
-    """One of the two.
+class PairedCall:
+    """One call of a pair.
 
     Args:
-        name: what it does, for people.
-        task: production code.
-        effect: what it does to the rows, if nobody disturbs it; what it returns is what the caller must be told, and
-            what it raises (an Error) he must be told as well. None as a result: anything.
-        shown: what of the task's result is compared.
-        may: errors that it may be refused with, and whether this execution is a reason.
+        name: description for people.
+        task: the call, by production code.
+        effect: applies the call to the expected tables. The caller must get its result, or the Error that it raises;
+            None accepts any result.
+        compared: extracts the call of the task's result that is compared.
+        allowed_errors: errors that may refuse the call, each with a predicate that finds the reason in the execution.
     """
 
     name: str
     task: Task
-    effect: Callable[[Truth], Any]
-    shown: Callable[[Any], Any] = lambda value: value
-    may: dict[type[Error], Callable[[Execution, Outcome], bool]] = field(default_factory=dict)
+    effect: Callable[[ExpectedTables], Any]
+    compared: Callable[[Any], Any] = lambda value: value
+    allowed_errors: dict[type[Error], Callable[[Execution, TaskOutcome], bool]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,22 +98,22 @@ class Pair:
     """Two calls on one database.
 
     Args:
-        name: of the pair.
-        prepare: makes the database they begin with.
-        parts: what the two do.
-        hours: how long after that they begin.
-        events: both apply requests with ids.
-        stalls: those of the two that may also stand still for hours at each of their requests.
-        quick: those of the two whose requests faults strike in quick mode: of two calls that only differ in their rows
-            one, and one where there are very many interleavings.
-        quick_fates: what becomes of puts of the pointer in quick mode, where interleavings are so many that no other
-            faults are tried there, or none at all; None: all faults.
-        outages: if given, what goes wrong are outages of the store that refuse so many requests of one of the two.
+        name: name of the pair.
+        prepare: makes the database in which both calls begin.
+        calls: the two calls.
+        hours: hours between the preparation and the calls.
+        events: whether both calls apply requests with ids.
+        stalls: numbers of the calls that may also stall for hours before each of their requests.
+        quick: numbers of the calls whose requests faults strike in quick mode: one of two calls that differ only in
+            their rows, and one where there are very many interleavings.
+        quick_fates: the only fates, of pointer puts, that quick mode tries for a pair with too many interleavings to
+            try more; may be empty. None tries all faults.
+        outages: if given, each fault is an outage of the store that refuses this many requests of one call.
     """
 
     name: str
     prepare: Callable[[Database], None]
-    parts: tuple[Part, Part]
+    calls: tuple[PairedCall, PairedCall]
     hours: float = 0.0
     events: bool = False
     stalls: tuple[int, ...] = ()
@@ -122,13 +123,13 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """The database that all executions of a pair begin with.
+class PreparedDatabase:
+    """The database in which all executions of a pair begin.
 
     Args:
-        objects: the bucket.
-        versions: rows of every version there is.
-        now_us: when the two begin.
+        objects: content of the bucket.
+        versions: rows of every version.
+        now_us: the time at which both calls begin.
     """
 
     objects: dict[str, MemoryObject]
@@ -136,32 +137,32 @@ class Prepared:
     now_us: int
 
 
-def calm(bucket: MemoryBucket, seed: str = "reader") -> Database:
-    """A process that nothing disturbs."""
+def undisturbed_database(bucket: MemoryBucket, seed: str = "reader") -> Database:
+    """Opens the database in a process that runs alone and without faults."""
     rng = random.Random(seed)
     clock_us = bucket.clock_us
     runtime = Runtime(clock_us, lambda: clock_us() / 1e6, lambda seconds: None, rng, threads=1)
     return Database(MemoryStore(bucket, runtime), runtime)
 
 
-def prepare(pair: Pair, now_us: int) -> Prepared:
+def prepare(pair: Pair, now_us: int) -> PreparedDatabase:
     """Makes the database of a pair."""
     bucket = MemoryBucket(lambda: now_us, "simulation")
-    pair.prepare(calm(bucket, pair.name))
-    versions = _versions(calm(bucket)) if bucket.objects else {}
-    return Prepared(dict(bucket.objects), versions, now_us + round(pair.hours * 3_600_000_000))
+    pair.prepare(undisturbed_database(bucket, pair.name))
+    versions = _versions(undisturbed_database(bucket)) if bucket.objects else {}
+    return PreparedDatabase(dict(bucket.objects), versions, now_us + round(pair.hours * 3_600_000_000))
 
 
 class Judge:
-    """Judges executions of one pair. Those that ended alike are judged once."""
+    """Judges the executions of one pair. Executions with the same end are judged once."""
 
-    def __init__(self, pair: Pair, prepared: Prepared) -> None:
+    def __init__(self, pair: Pair, prepared: PreparedDatabase) -> None:
         self.pair, self._prepared = pair, prepared
-        self._right: set[tuple[bytes, str, str]] = set()
+        self._judged: set[tuple[bytes, str, str]] = set()
 
     @staticmethod
     def end(execution: Execution) -> bytes:
-        """What an execution came to: the bucket, and what the two were told."""
+        """A digest of the final bucket and of both outcomes."""
         digest = hashlib.blake2b(digest_size=16)
         for key, there in sorted(execution.bucket.objects.items()):
             digest.update(f"{key} {there.etag} {there.last_modified_us}\n".encode())
@@ -170,22 +171,22 @@ class Judge:
         return digest.digest()
 
     def judge(self, execution: Execution) -> bytes:
-        """Returns its ``end``. Raises ViolationError."""
+        """Checks an execution and returns its ``end``. Raises ViolationError."""
         excused = [
-            (self._may_be_left_out(execution, number), self._may_be_in_doubt(execution, number))
+            (self._may_have_no_effect(execution, number), self._may_be_unknown(execution, number))
             for number in range(len(execution.outcomes))
         ]
         end = self.end(execution)
-        judged = end, str(excused), str(self._done_first(execution))
-        if judged not in self._right:
+        key = end, str(excused), str(self._may_have_finished_first(execution))
+        if key not in self._judged:
             self._check(execution)
-            self._right.add(judged)
+            self._judged.add(key)
         return end
 
     def _check(self, execution: Execution) -> None:
         self._check_errors(execution)
-        with _readable(execution, "after it the database"):
-            db = calm(execution.bucket)
+        with _readable(execution, "the database after the execution"):
+            db = undisturbed_database(execution.bucket)
             horizon = max(db.context.head.refresh().manifest.horizon, 1)
             versions = self._read(db, execution)
         before = self._prepared.versions
@@ -197,126 +198,126 @@ class Judge:
         if not base:
             chain.insert(0, {})
         self._check_serial(execution, chain, whole=horizon <= base or not base)
-        self._check_whole(db.context, execution)
-        self._check_later(execution, versions.get(db.version, {}))
+        self._check_verification(db.context, execution)
+        self._check_maintenance(execution, versions.get(db.version, {}))
 
     def _read(self, db: Database, execution: Execution) -> dict[int, Rows]:
-        """The rows of every kept version. Old ones are read anew only if any of their objects is not what it was."""
+        """The rows of every kept version. Versions of the base are read again only if an object of the base changed."""
         if not db.version:
             return {}
         before, there = self._prepared, execution.bucket.objects
-        touched = any(there.get(key) is not was for key, was in before.objects.items() if key != POINTER)
+        base_changed = any(there.get(key) is not was for key, was in before.objects.items() if key != POINTER)
         newest = max(before.versions, default=0)
-        return {**({} if touched else before.versions), **_versions(db, since=0 if touched else newest)}
+        return {**({} if base_changed else before.versions), **_versions(db, since=0 if base_changed else newest)}
 
     def _check_errors(self, execution: Execution) -> None:
-        """Nobody is left in doubt, or without an answer, for nothing."""
-        for number, (part, outcome) in enumerate(zip(self.pair.parts, execution.outcomes, strict=True)):
+        """Every unknown outcome and every error needs a reason."""
+        for number, (call, outcome) in enumerate(zip(self.pair.calls, execution.outcomes, strict=True)):
             error = outcome.error
-            if outcome.kind == "unknown" and not self._may_be_in_doubt(execution, number):
-                raise ViolationError(Never.MISREPORTED, f"{part.name} is told {error}, though nothing went wrong")
+            if outcome.kind == "unknown" and not self._may_be_unknown(execution, number):
+                raise ViolationError(Never.MISREPORTED, f"{call.name} got {error}, though nothing went wrong")
             if outcome.kind == "failed" and not isinstance(error, Error):
                 assert error is not None
                 if isinstance(error, Exception):
-                    raise unexpected(part.name, error) from error
+                    raise unexpected(call.name, error) from error
                 raise error
 
     def _check_serial(self, execution: Execution, chain: list[Rows], *, whole: bool) -> None:
-        """The rows of the versions are those of some order of what was done."""
+        """The rows of the versions must be those of some serial order of the calls."""
         seen = [rows for rows, _ in groupby(chain)]
-        orders = list(self._orders(execution, honest=True))
+        orders = list(self._orders(execution, as_answered=True))
         for _, order in orders:
             expected = [rows for rows, _ in groupby(order)]
             if seen == expected or (not whole and seen == expected[-len(seen) :]):
                 return
-        raise self._named(execution, seen, orders)
+        raise self._violation(execution, seen, orders)
 
-    def _orders(self, execution: Execution, *, honest: bool) -> Iterator[_Order]:
-        """Rows after each step, for each order of the two that fits what they were told.
+    def _orders(self, execution: Execution, *, as_answered: bool) -> Iterator[_Order]:
+        """Yields each order of the calls that fits their outcomes, with the rows after each call.
 
         Args:
-            honest: otherwise whatever they were told may be wrong.
+            as_answered: False ignores the outcomes, and yields all orders.
         """
-        done_first = self._done_first(execution)
+        done_first = self._may_have_finished_first(execution)
         for order in ((), (0,), (1,), *permutations((0, 1))):
-            if len(order) == 2 and honest and order[1] in done_first:
+            if len(order) == 2 and as_answered and order[1] in done_first:
                 continue
             left = [number for number in (0, 1) if number not in order]
-            if honest and not all(self._may_be_left_out(execution, number) for number in left):
+            if as_answered and not all(self._may_have_no_effect(execution, number) for number in left):
                 continue
             versions = self._prepared.versions
-            truth = Truth(deepcopy(versions[max(versions)]) if versions else {})
-            chain = [truth.rows]
+            model = ExpectedTables(deepcopy(versions[max(versions)]) if versions else {})
+            chain = [model.rows]
             for number in order:
-                if not self._follows(execution, number, truth, honest=honest):
+                if not self._matches_answer(execution, number, model, as_answered=as_answered):
                     break
-                chain.append(truth.rows)
+                chain.append(model.rows)
             else:
                 yield order, chain
 
-    def _follows(self, execution: Execution, number: int, truth: Truth, *, honest: bool) -> bool:
-        """Whether what one was told is what it is to be told here."""
-        part, outcome = self.pair.parts[number], execution.outcomes[number]
+    def _matches_answer(self, execution: Execution, number: int, model: ExpectedTables, *, as_answered: bool) -> bool:
+        """Applies a call to the model; whether the call's outcome is the expected one there."""
+        call, outcome = self.pair.calls[number], execution.outcomes[number]
         try:
-            expected = part.effect(truth)
+            expected = call.effect(model)
         except Error as error:
-            return not honest or (outcome.kind == "failed" and type(outcome.error) is type(error))
-        if not honest or outcome.kind in ("unknown", "crashed"):
+            return not as_answered or (outcome.kind == "failed" and type(outcome.error) is type(error))
+        if not as_answered or outcome.kind in ("unknown", "crashed"):
             return True
         if outcome.kind == "failed":
             return False
-        return expected is None or part.shown(outcome.value) == expected
+        return expected is None or call.compared(outcome.value) == expected
 
-    def _may_be_left_out(self, execution: Execution, number: int) -> bool:
-        outcome, part = execution.outcomes[number], self.pair.parts[number]
+    def _may_have_no_effect(self, execution: Execution, number: int) -> bool:
+        outcome, call = execution.outcomes[number], self.pair.calls[number]
         if outcome.kind in ("unknown", "crashed"):
             return True
         if outcome.kind == "done":
             return False
         if isinstance(outcome.error, StoreUnavailableError):
-            return _was_hit(execution, number)
-        return _has_reason(execution, outcome, part)
+            return _fault_struck(execution, number)
+        return _has_reason(execution, outcome, call)
 
-    def _may_be_in_doubt(self, execution: Execution, number: int) -> bool:
+    def _may_be_unknown(self, execution: Execution, number: int) -> bool:
         outcome = execution.outcomes[number]
         if outcome.kind != "unknown":
             return False
-        return _was_hit(execution, number) or _has_reason(execution, outcome, self.pair.parts[number])
+        return _fault_struck(execution, number) or _has_reason(execution, outcome, self.pair.calls[number])
 
     @staticmethod
-    def _done_first(execution: Execution) -> list[int]:
-        """Who may have had an answer before the other began, so that the other must have seen what he did."""
+    def _may_have_finished_first(execution: Execution) -> list[int]:
+        """The calls that may have returned before the other began, so that the other must have seen their effect."""
         return [
             number
             for number, outcome in enumerate(execution.outcomes)
-            if outcome.kind == "done" and execution.could_be_first(number, 1 - number)
+            if outcome.kind == "done" and execution.may_come_first(number, 1 - number)
         ]
 
-    def _named(self, execution: Execution, seen: list[Rows], orders: list[_Order]) -> ViolationError:
-        """Which of the eight it is that no order fits."""
-        told = "; ".join(
-            f"{part.name} {outcome}" for part, outcome in zip(self.pair.parts, execution.outcomes, strict=True)
+    def _violation(self, execution: Execution, seen: list[Rows], orders: list[_Order]) -> ViolationError:
+        """The violation that explains why no order fits."""
+        answers = "; ".join(
+            f"{call.name} {outcome}" for call, outcome in zip(self.pair.calls, execution.outcomes, strict=True)
         )
-        what = f"{told}; the versions hold {seen}, which is no order of that"
-        final = _flat(seen[-1]) if seen else Counter()
-        ends = [_flat(chain[-1]) for _, chain in orders]
+        what = f"{answers}; the versions hold {seen}, which no serial order explains"
+        final = _count_rows(seen[-1]) if seen else Counter()
+        ends = [_count_rows(chain[-1]) for _, chain in orders]
         if any(count > max((end[row] for end in ends), default=1) > 0 for row, count in final.items()):
             return ViolationError(Never.TWICE if self.pair.events else Never.LOST, what)
         kinds = [outcome.kind for outcome in execution.outcomes]
         fitting = [
             order
-            for order, chain in self._orders(execution, honest=False)
+            for order, chain in self._orders(execution, as_answered=False)
             if seen == [rows for rows, _ in groupby(chain)]
         ]
-        as_told = [order for order in fitting if all((kinds[at] != "failed") == (at in order) for at in (0, 1))]
-        if fitting and not as_told:
+        consistent = [order for order in fitting if all((kinds[at] != "failed") == (at in order) for at in (0, 1))]
+        if fitting and not consistent:
             return ViolationError(Never.MISREPORTED, what)
         for outcome in execution.outcomes:
             if isinstance(outcome.error, Exception) and outcome.kind == "failed" and not orders:
-                return unexpected(told, outcome.error)
-        if as_told:  # what was written is right, so what was read is not
+                return unexpected(answers, outcome.error)
+        if consistent:  # the writes are right, so a read is wrong
             return ViolationError(Never.HALF, what)
-        before = sum((_flat(rows) for rows in (*self._prepared.versions.values(), *seen[:-1])), Counter())
+        before = sum((_count_rows(rows) for rows in (*self._prepared.versions.values(), *seen[:-1])), Counter())
         if ends and any(not any(end[row] for end in ends) and before[row] for row in final):
             return ViolationError(Never.REVIVED, what)
         if ends and any(all(end[row] for end in ends) and before[row] and not final[row] for row in ends[0]):
@@ -324,7 +325,7 @@ class Judge:
         return ViolationError(Never.HALF, what)
 
     @staticmethod
-    def _check_whole(context: Context, execution: Execution) -> None:
+    def _check_verification(context: Context, execution: Execution) -> None:
         if not execution.bucket.objects:
             return
         with readable("verify"):
@@ -335,12 +336,12 @@ class Judge:
             raise ViolationError(never, f"verify: {'; '.join(map(str, report.errors[:3]))}")
 
     @staticmethod
-    def _check_later(execution: Execution, rows: Rows) -> None:
-        """Whatever resolution and compaction do later, the rows stay what they are."""
+    def _check_maintenance(execution: Execution, rows: Rows) -> None:
+        """A later resolution and compaction must leave the rows as they are."""
         bucket = MemoryBucket(execution.bucket.clock_us, "simulation")
         bucket.objects.update(execution.bucket.objects)
-        with _readable(execution, "resolved and compacted later, the database"):
-            db = calm(bucket, "later")
+        with _readable(execution, "the database after a later resolution and compaction"):
+            db = undisturbed_database(bucket, "later")
             for name in rows:
                 resolve(db.context, name)
                 compact(db.context, name)
@@ -348,15 +349,15 @@ class Judge:
             later = _versions(db, newest).get(newest, {})
         if later == rows:
             return
-        more = _flat(later) - _flat(rows)
+        more = _count_rows(later) - _count_rows(rows)
         raise ViolationError(
-            Never.REVIVED if more else Never.LOST, f"resolved and compacted later, {rows} became {later}"
+            Never.REVIVED if more else Never.LOST, f"a later resolution and compaction turned {rows} into {later}"
         )
 
 
 @contextmanager
 def _readable(execution: Execution, what: str) -> Iterator[None]:
-    """See ``readable``; what is missing because somebody has deleted it is told apart."""
+    """Like ``readable``, but raises COLLECTED where a missing object was deleted by one of the calls."""
     try:
         with readable(what):
             yield
@@ -368,17 +369,17 @@ def _readable(execution: Execution, what: str) -> Iterator[None]:
         raise
 
 
-def _has_reason(execution: Execution, outcome: Outcome, part: Part) -> bool:
-    reasons = [reason for kind, reason in part.may.items() if isinstance(outcome.error, kind)]
+def _has_reason(execution: Execution, outcome: TaskOutcome, call: PairedCall) -> bool:
+    reasons = [reason for kind, reason in call.allowed_errors.items() if isinstance(outcome.error, kind)]
     return any(reason(execution, outcome) for reason in reasons)
 
 
-def _was_hit(execution: Execution, number: int) -> bool:
+def _fault_struck(execution: Execution, number: int) -> bool:
     return execution.struck and execution.fault is not None and execution.fault.task == number
 
 
 def _versions(db: Database, since: int = 0) -> dict[int, Rows]:
-    """The rows of all kept versions from ``since`` on."""
+    """Reads the rows of all kept versions from ``since`` on."""
     manifest = db.context.head.refresh().manifest
     found: dict[int, Rows] = {}
     for version in range(max(manifest.horizon, since, 1), manifest.version + 1):
@@ -388,5 +389,5 @@ def _versions(db: Database, since: int = 0) -> dict[int, Rows]:
     return found
 
 
-def _flat(rows: Rows) -> Counter[Any]:
+def _count_rows(rows: Rows) -> Counter[Any]:
     return Counter((name, row) for name, there in rows.items() for row in there)

@@ -1,4 +1,4 @@
-"""Pairs in which a process is behind: the store is out, it is frozen, others go on, or what it knows is old."""
+"""Pairs with a process that falls behind: in an outage, frozen, beside many other commits, or with an old handle."""
 
 from __future__ import annotations
 
@@ -9,45 +9,54 @@ from dolmen.database import Database
 from dolmen.errors import UnknownOutcomeError, UnsettledTimestampError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.store.memory import MemoryBucket
-from dolmen_simulator.interleavings.checks import SCHEMA, Pair, Part, Row, Truth, calm, rows_of
+from dolmen_simulator.interleavings.checks import (
+    SCHEMA,
+    ExpectedTables,
+    Pair,
+    PairedCall,
+    Row,
+    rows_of,
+    undisturbed_database,
+)
 from dolmen_simulator.interleavings.execution import MEANWHILE, Execution, Peer
 from dolmen_simulator.interleavings.pairs import append, drop, one_table
-from dolmen_simulator.interleavings.steps import Outcome
+from dolmen_simulator.interleavings.steps import TaskOutcome
 from dolmen_simulator.interleavings.upkeep import upkeep
 
 _MOMENT = 5
-"""An outage of so many requests is over when an object's creation has just been given up."""
+"""Requests of an outage that ends just when the creation of an object has been given up."""
 
 _FOR_GOOD = 1_000_000
+"""Requests of an outage that does not end."""
 
 _MANY = 66
-"""So many versions later none tells of one in its list of the newest commits."""
+"""Commits after which a version is no longer in the list of the newest commits."""
 
 
-def frozen(part: Part, hours: float) -> Part:
-    """The same by a process that is frozen whenever it waits, as functions are between two events."""
+def freeze(call: PairedCall, hours: float) -> PairedCall:
+    """The same call in a process that is frozen whenever it waits, as functions are between two events."""
 
     def task(peer: Peer) -> Any:
         peer.back_off_hours = hours
-        return part.task(peer)
+        return call.task(peer)
 
-    return replace(part, name=f"{part.name}, frozen", task=task)
-
-
-def left_behind(part: Part) -> Part:
-    """The same, which may be told that it can't be known any more what became of it."""
-    return replace(part, may={UnknownOutcomeError: others_went_on})
+    return replace(call, name=f"{call.name}, frozen", task=task)
 
 
-def asking_twice() -> Part:
-    """Asks for the rows at the time when it began, and again; says whether answers that were settled are the same."""
+def allow_unknown_outcome(call: PairedCall) -> PairedCall:
+    """The same call, which may get UnknownOutcomeError after many other commits."""
+    return replace(call, allowed_errors={UnknownOutcomeError: others_committed_before})
+
+
+def read_one_time_twice() -> PairedCall:
+    """Reads the rows at the time of its beginning twice; returns whether both settled answers are equal."""
 
     def task(peer: Peer) -> bool:
         began_us = peer.runtime.clock_us()
         answers = [_rows_at(peer.db, began_us) for _ in range(2)]
         return None in answers or answers[0] == answers[1]
 
-    return Part("ask for the rows at a time, twice", task, lambda truth: True)
+    return PairedCall("ask for the rows at a time, twice", task, lambda model: True)
 
 
 def _rows_at(db: Database, timestamp_us: int) -> list[Row] | None:
@@ -57,13 +66,13 @@ def _rows_at(db: Database, timestamp_us: int) -> list[Row] | None:
         return None
 
 
-def create_when_told() -> Part:
-    """Creates a table by a handle that knew it, as soon as another one sees none; says what it did."""
+def create_after_drop() -> PairedCall:
+    """Creates a table through a handle that knew it, once another handle sees no such table; returns what it did."""
 
-    def effect(truth: Truth) -> str:
-        if "new" in truth.tables:
+    def effect(model: ExpectedTables) -> str:
+        if "new" in model.tables:
             return "it is there"
-        truth.tables["new"] = []
+        model.tables["new"] = []
         return "created"
 
     def task(peer: Peer) -> str:
@@ -73,11 +82,11 @@ def create_when_told() -> Part:
         behind.create_table("new", SCHEMA, primary_key="k")
         return "created"
 
-    return Part("create a table once it is gone", task, effect)
+    return PairedCall("create a table once it is gone", task, effect)
 
 
-def going_on() -> Part:
-    """Others commit until nobody is told of the versions before, and collect those."""
+def many_commits() -> PairedCall:
+    """Commits until the list of the newest commits has forgotten the versions before, and collects those."""
 
     def task(peer: Peer) -> None:
         peer.meanwhile(f"others commit {_MANY} times and collect", 0.1, _commit_often, _collect)
@@ -86,28 +95,28 @@ def going_on() -> Part:
 
 
 def _commit_often(bucket: MemoryBucket) -> None:
-    db = calm(bucket, "others")
+    db = undisturbed_database(bucket, "others")
     for number in range(_MANY):
         db.table("t").set(target_file_bytes=1_000_000 + number)
 
 
 def _collect(bucket: MemoryBucket) -> None:
-    collect(calm(bucket, "collector").context)
+    collect(undisturbed_database(bucket, "collector").context)
 
 
-def others_went_on(execution: Execution, outcome: Outcome) -> bool:
-    """Whether others did a lot before the last that this one did."""
-    return any(step.at < outcome.last for step in execution.steps if step.waiting.told.startswith(MEANWHILE))
+def others_committed_before(execution: Execution, outcome: TaskOutcome) -> bool:
+    """Whether others committed many times before this call's last step."""
+    return any(step.at < outcome.last for step in execution.steps if step.waiting.description.startswith(MEANWHILE))
 
 
-def with_short_memory(db: Database) -> None:
-    """Versions expire at once."""
+def table_with_short_retention(db: Database) -> None:
+    """Makes a table in a database whose versions expire at once."""
     one_table(db)
     db.set(retention="1m", keep_versions=1)
 
 
-def with_new(db: Database) -> None:
-    """Two tables."""
+def table_and_new(db: Database) -> None:
+    """Makes two tables, ``t`` and ``new``."""
     one_table(db)
     db.create_table("new", SCHEMA, primary_key="k")
 
@@ -123,16 +132,16 @@ DOUBT: tuple[Pair, ...] = (
     Pair(
         "frozen append/rows at a time",
         one_table,
-        (frozen(append((4, 40, None)), 0.5), asking_twice()),
+        (freeze(append((4, 40, None)), 0.5), read_one_time_twice()),
         hours=5,
         quick=(0,),
     ),
     Pair(
         "append/many commits",
-        with_short_memory,
-        (left_behind(append((4, 40, None))), going_on()),
+        table_with_short_retention,
+        (allow_unknown_outcome(append((4, 40, None))), many_commits()),
         hours=5,
         quick=(0,),
     ),
-    Pair("create when told/drop", with_new, (create_when_told(), drop())),
+    Pair("create when told/drop", table_and_new, (create_after_drop(), drop())),
 )

@@ -8,23 +8,23 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dolmen_simulator.interleavings.checks import Judge, Pair, Prepared, prepare
+from dolmen_simulator.interleavings.checks import Judge, Pair, PreparedDatabase, prepare
 from dolmen_simulator.interleavings.execution import Execution
 from dolmen_simulator.interleavings.search import Search
-from dolmen_simulator.interleavings.steps import Fault, fates, fates_in_outages, fates_that_differ
+from dolmen_simulator.interleavings.steps import Fault, distinct_fates, fates, fates_in_outages
 from dolmen_simulator.judge.never import ViolationError
 from dolmen_simulator.world.fates import Fate, Request, Verb
 from dolmen_simulator.world.scheduler import START_US
 
 
 class ExecutionError(AssertionError):
-    """An execution that must never be.
+    """An execution in which something happened that must never happen.
 
     Args:
-        pair: its name.
-        choices, fault: what to replay.
-        violation: what was wrong.
-        story: all of its steps, in words.
+        pair: name of the pair.
+        choices, fault: arguments that replay the execution.
+        violation: the violation.
+        story: all steps, in words.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ExecutionError(AssertionError):
 
     @property
     def command(self) -> str:
-        """Runs exactly this again."""
+        """The command that replays this execution."""
         fault = f" --fault {self.fault}" if self.fault else ""
         choices = ",".join(map(str, self.choices))
         return f'python -m dolmen_simulator.interleavings "{self.pair}" --choices {choices}{fault}'
@@ -44,18 +44,18 @@ class ExecutionError(AssertionError):
         return "\n".join([f"violation: {self.violation}", f"pair: {self.pair}", *self.story, f"replay: {self.command}"])
 
 
-class Tally(msgspec.Struct, frozen=True):
-    """What came of every interleaving of a pair with one single fault, or without any.
+class FaultTally(msgspec.Struct, frozen=True):
+    """The result of every interleaving of a pair with one fault, or without any.
 
     Args:
-        pair: its name.
-        fault: which; None: without any.
-        executions: that differ, in which the fault struck, each run to its end and judged.
-        cut: runs that turned out to be equivalent to others before their end.
-        same: runs in which the fault had nothing to strike, which are those without it.
-        ends: what the executions came to, see ``Judge.end``.
-        faults: that may strike requests of these executions, for the tally without any.
-        seconds: it took.
+        pair: name of the pair.
+        fault: the fault; None for none.
+        executions: distinct executions in which the fault struck, each run to its end and judged.
+        cut: runs that were found equivalent to others before their end.
+        same: runs in which the fault struck nothing, which equal runs without it.
+        ends: ends of the executions, see ``Judge.end``.
+        faults: faults that may strike requests of these executions; only in the tally without any fault.
+        seconds: run time.
     """
 
     pair: str
@@ -69,16 +69,16 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Count:
-    """What the enumeration of a pair came to.
+class PairCount:
+    """The result of the enumeration of a pair.
 
     Args:
-        executions: that differ, each run to its end and judged.
-        cut: runs that turned out to be equivalent to others, before their end or because their fault struck nothing.
-        alike: of the executions, those that ended exactly like another.
-        faults: single faults, each with all its interleavings.
-        seconds: it took, of all processes together.
-        bounds: which faults were left out though they might come to something new; "" if none.
+        executions: distinct executions, each run to its end and judged.
+        cut: runs that were equivalent to others: found before their end, or because their fault struck nothing.
+        alike: executions with the same end as another.
+        faults: faults, each with all its interleavings.
+        seconds: run time of all processes together.
+        bounds: faults that were left out although they might lead to a new end; "" for none.
     """
 
     pair: str
@@ -90,7 +90,7 @@ class Count:
     bounds: str = ""
 
     @classmethod
-    def of(cls, pair: Pair, tallies: Iterable[Tally], *, quick: bool) -> Count:
+    def of(cls, pair: Pair, tallies: Iterable[FaultTally], *, quick: bool) -> PairCount:
         """Sums up all tallies of a pair."""
         every = list(tallies)
         executions = sum(tally.executions for tally in every)
@@ -101,7 +101,7 @@ class Count:
             executions - len(frozenset[bytes]().union(*(tally.ends for tally in every))),
             sum(tally.fault is not None for tally in every),
             sum(tally.seconds for tally in every),
-            _left_out(pair) if quick else "",
+            _describe_bounds(pair) if quick else "",
         )
 
     def __str__(self) -> str:
@@ -117,27 +117,27 @@ class Enumeration:
 
     Args:
         pair: which.
-        quick: leave out faults without which nothing would end otherwise, and those that ``Pair.quick`` leaves out.
+        quick: leave out faults that cannot lead to a new end, and those that ``Pair.quick`` leaves out.
     """
 
     def __init__(self, pair: Pair, *, quick: bool = False) -> None:
         self.pair, self._quick = pair, quick
         self.struck_tasks = pair.quick if quick else (0, 1)
-        self.prepared: Prepared = prepare(pair, START_US)
+        self.prepared: PreparedDatabase = prepare(pair, START_US)
         self.judge = Judge(pair, self.prepared)
 
     def start(self, fault: Fault | None = None) -> Execution:
         """Begins an execution."""
-        tasks = tuple(part.task for part in self.pair.parts)
+        tasks = tuple(call.task for call in self.pair.calls)
         return Execution(self.prepared.objects, tasks, self.prepared.now_us, fault)
 
-    def run(self) -> Count:
-        """Runs and judges all. Raises ExecutionError at the first that must never be."""
+    def run(self) -> PairCount:
+        """Runs and judges all executions. Raises ExecutionError at the first violation."""
         undisturbed = self.tally(None)
-        return Count.of(self.pair, [undisturbed, *map(self.tally, undisturbed.faults)], quick=self._quick)
+        return PairCount.of(self.pair, [undisturbed, *map(self.tally, undisturbed.faults)], quick=self._quick)
 
-    def tally(self, fault: Fault | None) -> Tally:
-        """Runs and judges all with one fault, or without any. Raises ExecutionError at the first that must never be."""
+    def tally(self, fault: Fault | None) -> FaultTally:
+        """Runs and judges all executions with one fault, or with none. Raises ExecutionError at the first violation."""
         began, executions, same = time.perf_counter(), 0, 0
         ends: set[bytes] = set()
         faults: dict[Fault, None] = {}
@@ -151,10 +151,10 @@ class Enumeration:
             if fault is None:
                 faults.update(dict.fromkeys(self._faults(execution)))
         seconds = time.perf_counter() - began
-        return Tally(self.pair.name, fault, executions, search.cut, same, frozenset(ends), tuple(faults), seconds)
+        return FaultTally(self.pair.name, fault, executions, search.cut, same, frozenset(ends), tuple(faults), seconds)
 
     def replay(self, choices: tuple[int, ...], fault: Fault | None) -> Execution:
-        """One execution; what the choices leave open, the first who can go on does. Judges it."""
+        """Runs and judges one execution. After the given choices, the lowest number that waits goes on."""
         execution = self.start(fault)
         try:
             for choice in choices:
@@ -167,7 +167,7 @@ class Enumeration:
         return execution
 
     def _faults(self, execution: Execution) -> Iterator[Fault]:
-        """All that may go wrong with the requests of an execution."""
+        """All faults that may strike the requests of an execution."""
         for task in self.struck_tasks:
             for at, request in enumerate(execution.requests[task]):
                 if self.pair.outages:
@@ -183,7 +183,7 @@ class Enumeration:
         if not self._quick:
             return fates(request)
         if self.pair.quick_fates is None:
-            return fates_that_differ(request, at)
+            return distinct_fates(request, at)
         return self.pair.quick_fates if request.if_match and request.verb is Verb.PUT else ()
 
     def _judge(self, execution: Execution) -> bytes:
@@ -195,8 +195,8 @@ class Enumeration:
             ) from error
 
 
-def _left_out(pair: Pair) -> str:
-    """Of which faults alone the quick mode makes a pair's executions; "" if nothing else would come of the others."""
+def _describe_bounds(pair: Pair) -> str:
+    """The faults to which quick mode limits a pair; "" if the others cannot lead to a new end."""
     struck = "of the first of the two" if pair.quick == (0,) else ""
     if pair.quick_fates is None:
         return struck
@@ -207,11 +207,11 @@ def _left_out(pair: Pair) -> str:
 
 def story(pair: Pair, execution: Execution) -> list[str]:
     """An execution in words, step by step."""
-    lines = [f"{number}: {part.name}" for number, part in enumerate(pair.parts)]
+    lines = [f"{number}: {call.name}" for number, call in enumerate(pair.calls)]
     for step in execution.steps:
-        came = f" -> {step.came}" if step.came else ""
+        result = f" -> {step.result}" if step.result else ""
         indent = "    " * step.who
-        lines.append(f"{step.at:4}  {indent}{step.who}: {step.waiting.told}{came}")
+        lines.append(f"{step.at:4}  {indent}{step.who}: {step.waiting.description}{result}")
         for number, outcome in enumerate(execution.outcomes):
             if outcome.last == step.at:
                 lines.append(f"      {indent}{number}: {outcome}")

@@ -1,8 +1,8 @@
-"""One execution of two tasks against one bucket, in which every request waits until it is chosen.
+"""Runs two tasks against one bucket, where every request waits until it is chosen.
 
-A choice is the number of who goes on: 0 and 1 are the tasks, greater numbers are requests that are still on their
-way, in the order in which they were sent. Time stands still but for the waiting that a task does itself; randomness is
-each task's own. So what happens follows from the choices and from what was made to go wrong, and from nothing else.
+A choice is a number: 0 and 1 are the tasks, greater numbers are requests that are still on their way, in the order in
+which they were sent. Time advances only when a task waits, and each task has its own randomness. So an execution
+follows from the choices and the fault, and from nothing else.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from dolmen.store.base import ServerClock
 from dolmen.store.memory import MemoryBucket, MemoryObject
 from dolmen.store.s3.client import Connection
 from dolmen_simulator.interleavings.steps import (
-    MUCH,
+    EVERYTHING,
     NOTHING,
     TIME,
     Fault,
-    Outcome,
+    PendingStep,
     Step,
-    Waiting,
+    TaskOutcome,
     fates,
     fates_in_outages,
     footprint,
@@ -38,48 +38,48 @@ from dolmen_simulator.world.wire import SimulatedStore
 
 HOUR_US = 3_600_000_000
 SIGNED_US = 15 * 60_000_000
-"""So long S3 takes a signature: what arrives later is refused."""
+"""S3 refuses requests that arrive later than this after they were signed."""
 
-_MOST = 2_000
-"""Steps of one execution: more mean that it never ends."""
+_MAX_STEPS = 2_000
+"""Steps of one execution. An execution with more steps is taken to be endless."""
 
 WAITING = "waits"
 MEANWHILE = "meanwhile"
 
 
 def _baton() -> threading.Lock:
-    """Whoever takes it waits until it is handed to him."""
+    """Makes a lock that is taken: its next taker waits until it is released."""
     baton = threading.Lock()
     baton.acquire()
     return baton
 
 
 class _Stopped(BaseException):
-    """This execution is over: unwinds a task's thread."""
+    """Unwinds a task's thread when its execution is over."""
 
 
-class _Steady(random.Random):
-    """Nobody waits any longer for having been unlucky, so that retries draw nothing."""
+class _ConstantRandom(random.Random):
+    """A random source with constant waiting times, so that retries draw nothing."""
 
     def uniform(self, a: float, b: float) -> float:
         return a
 
 
-class _Watched(ServerClock):
-    """A clock of a client that knows whether it is looked at.
+class _WatchedClock(ServerClock):
+    """A client's clock that reports when it is read.
 
     Args:
-        inner: the clock that answers feed.
-        seen: called whenever somebody looks.
+        inner: the clock that answers set.
+        on_read: called at each reading.
     """
 
-    def __init__(self, inner: ServerClock, seen: Callable[[], object]) -> None:
+    def __init__(self, inner: ServerClock, on_read: Callable[[], object]) -> None:
         super().__init__(inner.runtime)
-        self._inner, self._seen = inner, seen
+        self._inner, self._on_read = inner, on_read
 
     def reading(self) -> tuple[int, float]:
         """See ServerClock."""
-        self._seen()
+        self._on_read()
         return self._inner.reading()
 
     @property
@@ -94,10 +94,10 @@ class _Watched(ServerClock):
 
 
 class Peer:
-    """A process that takes part: its own client, and what it opens with it.
+    """The process of one task, with its own client and database.
 
     Args:
-        back_off_hours: how long it sleeps between two attempts: no time at all, unless it is one that gets frozen.
+        back_off_hours: hours of sleep between two attempts: none, unless the process is one that gets frozen.
     """
 
     def __init__(self, execution: Execution, number: int) -> None:
@@ -107,36 +107,37 @@ class Peer:
             clock_us=lambda: execution.time_us(),
             monotonic=lambda: execution.time_us() / 1e6,
             sleep=lambda seconds: self._back_off(),
-            random=_Steady(f"task {number}"),
+            random=_ConstantRandom(f"task {number}"),
             threads=1,
         )
         self.store = SimulatedStore(execution.server, str(number), self.runtime)
         client, clock = self.store.connection.client, self.store.connection.clock
-        self.store.connection = Connection(client, _Watched(clock, execution.time_us))
+        self.store.connection = Connection(client, _WatchedClock(clock, execution.time_us))
         self._database: Database | None = None
 
     @property
     def db(self) -> Database:
-        """Opened when first asked for: a request or two."""
+        """The database, opened at first use, which takes one or two requests."""
         if self._database is None:
             self._database = Database(self.store, self.runtime)
         return self._database
 
     @property
     def context(self) -> Context:
-        """What background work takes."""
+        """The context that background work takes."""
         return self.db.context
 
     def wait(self, hours: float) -> None:
-        """Lets time go by for everybody; a step like any other."""
+        """Advances the time for everybody, as a step of its own."""
         self._execution.wait(self._number, round(hours * HOUR_US))
 
     def meanwhile(self, what: str, hours: float, *calls: Callable[[MemoryBucket], object]) -> None:
-        """Others do a lot, one after the other, in which nobody comes in between: one step.
+        """Runs calls of others one after the other, as one step.
 
         Args:
-            what: in words.
-            hours: that go by after each call.
+            what: description of the calls.
+            hours: hours that pass after each call.
+            calls: the calls.
         """
         self._execution.meanwhile(self._number, what, round(hours * HOUR_US), calls)
 
@@ -152,11 +153,11 @@ class Execution(Wire):
     """Runs two tasks one request at a time.
 
     Args:
-        objects: the bucket's content; it is not changed.
-        tasks: what each does.
-        now_us: the time.
-        fault: what goes wrong.
-        stall_us: how long a task that stands still does so.
+        objects: the bucket's content, which is not changed.
+        tasks: the tasks.
+        now_us: the time of the beginning.
+        fault: the fault; None for none.
+        stall_us: length of a stall.
     """
 
     def __init__(
@@ -171,8 +172,8 @@ class Execution(Wire):
         self.bucket = MemoryBucket(self._server_time_us, "simulation")
         self.bucket.objects.update(objects)
         self.server = Server(self.bucket, self)
-        self.outcomes = [Outcome() for _ in tasks]
-        self.waiting: dict[int, Waiting] = {}
+        self.outcomes = [TaskOutcome() for _ in tasks]
+        self.waiting: dict[int, PendingStep] = {}
         self.steps: list[Step] = []
         self.requests: list[list[Request]] = [[] for _ in tasks]
         self.struck = False
@@ -192,15 +193,15 @@ class Execution(Wire):
             thread.start()
             self._main.acquire()
 
-    # ---- for who chooses ---------------------------------------------------------------------------------------------
+    # ---- choices -----------------------------------------------------------------------------------------------------
 
     def advance(self, who: int) -> Step:
-        """Lets one of those waiting do what it waits for, up to its next request."""
+        """Runs the pending step of one task or request, up to the task's next request."""
         waiting = self.waiting.pop(who)
-        step = Step(who, waiting, len(self.steps), waiting.does)
+        step = Step(who, waiting, len(self.steps), waiting.footprint)
         self.steps.append(step)
-        if len(self.steps) > _MOST:
-            raise AssertionError(f"after {_MOST} steps it is not over")
+        if len(self.steps) > _MAX_STEPS:
+            raise AssertionError(f"the execution is not over after {_MAX_STEPS} steps")
         if who < len(self._threads):
             self.outcomes[who].last = step.at
         if waiting.arrive is not None:
@@ -208,14 +209,14 @@ class Execution(Wire):
         else:
             self._current = who
             self._answering = False
-            if not (step.did.writes or step.did.passes):
-                step.did = step.did._replace(timely=False)
+            if not (step.footprint.writes or step.footprint.passes_time):
+                step.footprint = step.footprint._replace(depends_on_time=False)
             self._batons[who].release()
             self._main.acquire()
         return step
 
     def stop(self) -> None:
-        """Ends the tasks that are not at their end."""
+        """Ends the tasks that still run."""
         self._stopping = True
         for number, thread in enumerate(self._threads):
             if thread.is_alive():
@@ -224,11 +225,11 @@ class Execution(Wire):
 
     @property
     def choices(self) -> tuple[int, ...]:
-        """Who went on at each step."""
+        """The number that went on at each step."""
         return tuple(step.who for step in self.steps)
 
-    def could_be_first(self, task: int, other: int) -> bool:
-        """Whether all of one task could have been before all of another, and nobody would have noticed."""
+    def may_come_first(self, task: int, other: int) -> bool:
+        """Whether all steps of one task could have come before all of the other's, with the same result."""
         before: list[int] = []
         for step in self.steps:
             mask = 0
@@ -237,7 +238,7 @@ class Execution(Wire):
                     continue
                 earlier = self.steps[index]
                 caused = earlier.who == step.who or step.waiting.sent_by == index
-                if caused or earlier.did.conflicts(step.did):
+                if caused or earlier.footprint.conflicts(step.footprint):
                     mask |= before[index] | 1 << index
             before.append(mask)
         others = sum(1 << step.at for step in self.steps if step.who == other)
@@ -260,8 +261,8 @@ class Execution(Wire):
             outcome.kind, outcome.error = "failed", error
         self._main.release()
 
-    def _await(self, number: int, waiting: Waiting) -> None:
-        """Called by a task: hands the baton back until it is chosen."""
+    def _await(self, number: int, waiting: PendingStep) -> None:
+        """Hands the baton back until the calling task is chosen."""
         self.waiting[number] = waiting
         self._main.release()
         self._batons[number].acquire()
@@ -270,30 +271,30 @@ class Execution(Wire):
 
     def wait(self, number: int, duration_us: int) -> None:
         """See Peer.wait."""
-        self._await(number, Waiting(TIME, f"{WAITING} {duration_us / HOUR_US:g} h"))
+        self._await(number, PendingStep(TIME, f"{WAITING} {duration_us / HOUR_US:g} h"))
         self.now_us += duration_us
 
     def meanwhile(self, number: int, what: str, after_us: int, calls: Sequence[Callable[[MemoryBucket], Any]]) -> None:
         """See Peer.meanwhile."""
-        self._await(number, Waiting(MUCH, f"{MEANWHILE} {what}"))
+        self._await(number, PendingStep(EVERYTHING, f"{MEANWHILE} {what}"))
         for call in calls:
             call(self.bucket)
             self.now_us += after_us
         self._answering = False
 
     def time_us(self) -> int:
-        """The time, for a task. A client notes when each answer came; that alone makes no difference to anybody."""
+        """The time, for a task. A client notes the time of each answer, which alone does not affect anything."""
         own = [step for step in (self._answered.get(self._current), *self.steps[-1:]) if step is not None]
         if self._answering:
             self._answering = False
             self._answered[self._current] = own[-1]
         else:
             for step in own:
-                step.did = step.did._replace(timely=True)
+                step.footprint = step.footprint._replace(depends_on_time=True)
         return self.now_us
 
     def _server_time_us(self) -> int:
-        """The time, for the server, which last puts it into its answer."""
+        """The time, for the server, which puts it into each answer last."""
         self._answering = True
         return self.now_us
 
@@ -315,11 +316,11 @@ class Execution(Wire):
                 self.struck, fate = True, fault.fate
         elif self.struck and fault is not None and fault.task == number and fault.at < at <= fault.at + fault.lasts:
             fate = Fate.THROTTLED
-        self._await(number, Waiting(footprint(request, fate), f"{request.verb} {request.told}", request, fate))
+        self._await(number, PendingStep(footprint(request, fate), f"{request.verb} {request.told}", request, fate))
         if fate in (Fate.CRASH_BEFORE, Fate.CRASH_AFTER):
             self._dead.add(number)
         if footprint(request, fate) is NOTHING:
-            self.steps[-1].came = fate.value
+            self.steps[-1].result = fate.value
         return fate
 
     def later(self, request: Request, arrive: Callable[[], object]) -> None:
@@ -327,18 +328,18 @@ class Execution(Wire):
 
         def land() -> None:
             if self.now_us - sent_us > SIGNED_US:
-                self.steps[-1].came = "refused: it was signed too long ago"
+                self.steps[-1].result = "refused: signed too long ago"
             else:
                 arrive()
 
-        told = f"what {request.who} has sent arrives: {request.verb} {request.told}"
-        does = footprint(request, Fate.OK)
-        self.waiting[self._processes] = Waiting(does, told, request, None, self.steps[-1].at, land)
+        description = f"a request of {request.who} arrives: {request.verb} {request.told}"
+        effect = footprint(request, Fate.OK)
+        self.waiting[self._processes] = PendingStep(effect, description, request, None, self.steps[-1].at, land)
         self._processes += 1
 
     def arrived(self, request: Request, answer: Answer) -> None:
         step = self.steps[-1]
-        came = str(answer) if isinstance(answer, Refusal) else "ok"
+        result = str(answer) if isinstance(answer, Refusal) else "ok"
         if step.waiting.fate not in (Fate.OK, None):
-            came = f"{came}; {step.waiting.fate.value}"
-        step.came, step.landed = came, step.landed or not isinstance(answer, Refusal)
+            result = f"{result}; {step.waiting.fate.value}"
+        step.result, step.landed = result, step.landed or not isinstance(answer, Refusal)

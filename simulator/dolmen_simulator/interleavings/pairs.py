@@ -1,4 +1,4 @@
-"""Pairs of calls that write: what each does in production code, and in plain Python."""
+"""Pairs of calls that write, each as production code and as plain Python."""
 
 from __future__ import annotations
 
@@ -10,123 +10,123 @@ from dolmen.database import Database
 from dolmen.errors import ConflictError, Error, TableExistsError, TableNotFoundError
 from dolmen.ingest.batch import BatchRequest, apply_together
 from dolmen.transaction import Transaction
-from dolmen_simulator.interleavings.checks import SCHEMA, Pair, Part, Row, Truth, arrow, rows_of
+from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow, rows_of
 from dolmen_simulator.interleavings.execution import Execution, Peer
-from dolmen_simulator.interleavings.steps import Outcome
+from dolmen_simulator.interleavings.steps import TaskOutcome
 
 FIRST: tuple[Row, ...] = ((1, 10, None), (2, 20, None), (3, 30, None))
 
 
-def _says_the_new_name(execution: Execution, outcome: Outcome) -> bool:
+def _names_the_new_name(execution: Execution, outcome: TaskOutcome) -> bool:
     return "is called" in str(outcome.error)
 
 
-RENAMED: dict[type[Error], Callable[[Execution, Outcome], bool]] = {ConflictError: _says_the_new_name}
-"""Who is refused because the table has another name by now is told that."""
+RENAMED: dict[type[Error], Callable[[Execution, TaskOutcome], bool]] = {ConflictError: _names_the_new_name}
+"""A call that is refused because its table was renamed gets an error with the new name."""
 
 
 def one_table(db: Database) -> None:
-    """A table with three rows in one file."""
+    """Makes a table with three rows in one file."""
     db.create_table("t", SCHEMA, primary_key="k").append(arrow(FIRST))
 
 
 def two_tables(db: Database) -> None:
-    """Two of them."""
+    """Makes two tables with three rows each."""
     one_table(db)
     db.create_table("u", SCHEMA, primary_key="k").append(arrow(FIRST))
 
 
 def two_files(db: Database) -> None:
-    """The same rows and as many more, in two files."""
+    """Makes a table with six rows in two files."""
     one_table(db)
     db.table("t").append(arrow([(4, 40, None), (5, 50, None), (6, 60, None)]))
 
 
-def append(*rows: Row) -> Part:
-    """Adds rows."""
+def append(*rows: Row) -> PairedCall:
+    """Appends rows."""
 
-    def effect(truth: Truth) -> None:
-        _table(truth).extend(rows)
+    def effect(model: ExpectedTables) -> None:
+        _table(model).extend(rows)
 
-    return Part(f"append {list(rows)}", lambda peer: peer.db.table("t").append(arrow(rows)), effect, _nothing)
+    return PairedCall(f"append {list(rows)}", lambda peer: peer.db.table("t").append(arrow(rows)), effect, _no_result)
 
 
-def upsert(*rows: Row) -> Part:
+def upsert(*rows: Row) -> PairedCall:
     """Replaces rows by their keys."""
 
-    def effect(truth: Truth) -> None:
-        replace(truth, "t", rows)
+    def effect(model: ExpectedTables) -> None:
+        replace(model, "t", rows)
 
-    return Part(f"upsert {list(rows)}", lambda peer: peer.db.table("t").upsert(arrow(rows)), effect, _nothing)
+    return PairedCall(f"upsert {list(rows)}", lambda peer: peer.db.table("t").upsert(arrow(rows)), effect, _no_result)
 
 
-def delete(where: str, gone: Callable[[Row], bool]) -> Part:
-    """Deletes rows, those that are there by then."""
+def delete(where: str, gone: Callable[[Row], bool]) -> PairedCall:
+    """Deletes the rows that match at the commit."""
 
-    def effect(truth: Truth) -> None:
-        truth.tables["t"] = [row for row in _table(truth) if not gone(row)]
+    def effect(model: ExpectedTables) -> None:
+        model.tables["t"] = [row for row in _table(model) if not gone(row)]
 
     def task(peer: Peer) -> Any:
         return peer.db.table("t").delete(where)
 
-    return Part(f"delete {where}", task, effect, _nothing)
+    return PairedCall(f"delete {where}", task, effect, _no_result)
 
 
-def positions(where: str, gone: Callable[[Row], bool]) -> Part:
-    """Deletes rows by position, and says how many."""
+def positions(where: str, gone: Callable[[Row], bool]) -> PairedCall:
+    """Deletes rows by position, and returns their number."""
 
-    def effect(truth: Truth) -> int:
-        rows = _table(truth)
-        truth.tables["t"] = [row for row in rows if not gone(row)]
-        return len(rows) - len(truth.tables["t"])
+    def effect(model: ExpectedTables) -> int:
+        rows = _table(model)
+        model.tables["t"] = [row for row in rows if not gone(row)]
+        return len(rows) - len(model.tables["t"])
 
     def task(peer: Peer) -> Any:
         return peer.db.table("t").delete(where, mode="positions")
 
-    return Part(f"delete positions of {where}", task, effect, lambda commit: commit.rows or 0)
+    return PairedCall(f"delete positions of {where}", task, effect, lambda commit: commit.rows or 0)
 
 
-def create() -> Part:
-    """Creates a table."""
+def create() -> PairedCall:
+    """Creates the table ``new``."""
 
-    def effect(truth: Truth) -> None:
-        if "new" in truth.tables:
+    def effect(model: ExpectedTables) -> None:
+        if "new" in model.tables:
             raise TableExistsError("new")
-        truth.tables["new"] = []
+        model.tables["new"] = []
 
-    return Part("create", lambda peer: peer.db.create_table("new", SCHEMA, primary_key="k"), effect, _nothing)
+    return PairedCall("create", lambda peer: peer.db.create_table("new", SCHEMA, primary_key="k"), effect, _no_result)
 
 
-def drop() -> Part:
-    """Drops the same table."""
+def drop() -> PairedCall:
+    """Drops the table ``new``."""
 
-    def effect(truth: Truth) -> None:
-        if "new" not in truth.tables:
+    def effect(model: ExpectedTables) -> None:
+        if "new" not in model.tables:
             raise TableNotFoundError("new")
-        del truth.tables["new"]
+        del model.tables["new"]
 
-    return Part("drop", lambda peer: peer.db.drop_table("new"), effect, _nothing)
+    return PairedCall("drop", lambda peer: peer.db.drop_table("new"), effect, _no_result)
 
 
-def rename(to: str) -> Part:
-    """Gives the table another name."""
+def rename(to: str) -> PairedCall:
+    """Renames the table."""
 
-    def effect(truth: Truth) -> None:
-        rows = _table(truth)
-        if to in truth.tables:
+    def effect(model: ExpectedTables) -> None:
+        rows = _table(model)
+        if to in model.tables:
             raise TableExistsError(to)
-        truth.tables[to] = rows
-        del truth.tables["t"]
+        model.tables[to] = rows
+        del model.tables["t"]
 
-    return Part(f"rename t to {to}", lambda peer: peer.db.rename_table("t", to), effect, _nothing, RENAMED)
+    return PairedCall(f"rename t to {to}", lambda peer: peer.db.rename_table("t", to), effect, _no_result, RENAMED)
 
 
-def increment(amount: int) -> Part:
-    """Reads a row and writes it back with more; says what it was."""
+def increment(amount: int) -> PairedCall:
+    """Adds to the value of a row by a read and an upsert; returns the old value."""
 
-    def effect(truth: Truth) -> Any:
-        old = next(v for k, v, _ in _table(truth) if k == 1)
-        replace(truth, "t", [(1, old + amount, None)])
+    def effect(model: ExpectedTables) -> Any:
+        old = next(v for k, v, _ in _table(model) if k == 1)
+        replace(model, "t", [(1, old + amount, None)])
         return old
 
     def task(peer: Peer) -> Any:
@@ -138,31 +138,33 @@ def increment(amount: int) -> Part:
 
         return peer.db.run(run)
 
-    return Part(f"add {amount} to the row with key 1", task, effect)
+    return PairedCall(f"add {amount} to the row with key 1", task, effect)
 
 
-def batch(*ids: str) -> Part:
-    """Applies requests, each of which appends a row; says which had been applied before."""
+def batch(*ids: str) -> PairedCall:
+    """Applies requests, each of which appends a row; returns which were applied before."""
 
-    def effect(truth: Truth) -> dict[str, str]:
-        told = {id_: "duplicate" if id_ in truth.applied else "applied" for id_ in ids}
-        new = [id_ for id_ in ids if id_ not in truth.applied]
-        truth.applied.update(new)
-        _table(truth).extend(_request_row(id_) for id_ in new)
-        return told
+    def effect(model: ExpectedTables) -> dict[str, str]:
+        statuses = {id_: "duplicate" if id_ in model.applied else "applied" for id_ in ids}
+        new = [id_ for id_ in ids if id_ not in model.applied]
+        model.applied.update(new)
+        _table(model).extend(_request_row(id_) for id_ in new)
+        return statuses
 
     def request(id_: str) -> BatchRequest:
-        def state(transaction: Transaction) -> bool:
+        def add_to(transaction: Transaction) -> bool:
             transaction.table("t").append(arrow([_request_row(id_)]), request=id_)
             return True
 
-        return BatchRequest(id_, f"digest of {id_}", state)
+        return BatchRequest(id_, f"digest of {id_}", add_to)
 
-    return Part(f"apply {' '.join(ids)}", lambda peer: applied(peer, [request(id_) for id_ in ids]), effect)
+    return PairedCall(
+        f"apply {' '.join(ids)}", lambda peer: apply_requests(peer, [request(id_) for id_ in ids]), effect
+    )
 
 
-def applied(peer: Peer, requests: Sequence[BatchRequest]) -> dict[str, str]:
-    """Applies requests as functions do; by id what became of them. Raises what the first that failed failed by."""
+def apply_requests(peer: Peer, requests: Sequence[BatchRequest]) -> dict[str, str]:
+    """Applies requests as functions do, and returns their statuses by id. Raises the first request's error, if any."""
     outcomes = apply_together(peer.db, "events", requests).outcomes
     for outcome in outcomes:
         if outcome.error is not None:
@@ -170,12 +172,12 @@ def applied(peer: Peer, requests: Sequence[BatchRequest]) -> dict[str, str]:
     return {request.id: outcome.status for request, outcome in zip(requests, outcomes, strict=True)}
 
 
-def transfer() -> Part:
-    """Moves what a row of one table holds into another table."""
+def transfer() -> PairedCall:
+    """Moves a row from one table to the other."""
 
-    def effect(truth: Truth) -> None:
-        truth.tables["t"] = [row for row in _table(truth) if row[0] != 1]
-        _table(truth, "u").append((7, 10, None))
+    def effect(model: ExpectedTables) -> None:
+        model.tables["t"] = [row for row in _table(model) if row[0] != 1]
+        _table(model, "u").append((7, 10, None))
 
     def task(peer: Peer) -> Any:
         with peer.db.transaction() as transaction:
@@ -183,40 +185,40 @@ def transfer() -> Part:
             transaction.table("u").append(arrow([(7, 10, None)]))
             return transaction.commit()
 
-    return Part("move a row from t to u", task, effect, _nothing)
+    return PairedCall("move a row from t to u", task, effect, _no_result)
 
 
-def read_both() -> Part:
+def read_both() -> PairedCall:
     """Reads both tables in one transaction."""
 
     def task(peer: Peer) -> Any:
         with peer.db.transaction() as transaction:
             return {name: rows_of(transaction.table(name).to_arrow()) for name in ("t", "u")}
 
-    return Part("read t and u", task, lambda truth: truth.rows)
+    return PairedCall("read t and u", task, lambda model: model.rows)
 
 
-def replace(truth: Truth, table: str, rows: Sequence[Row]) -> None:
-    """Rows take the place of those with their keys."""
+def replace(model: ExpectedTables, table: str, rows: Sequence[Row]) -> None:
+    """Replaces the rows that have the keys of these rows."""
     keys = {row[0] for row in rows}
-    truth.tables[table] = [*(row for row in _table(truth, table) if row[0] not in keys), *rows]
+    model.tables[table] = [*(row for row in _table(model, table) if row[0] not in keys), *rows]
 
 
 def _request_row(id_: str) -> Row:
     return (100 + ord(id_), 0, None)
 
 
-def _table(truth: Truth, name: str = "t") -> list[Row]:
-    if name not in truth.tables:
+def _table(model: ExpectedTables, name: str = "t") -> list[Row]:
+    if name not in model.tables:
         raise TableNotFoundError(name)
-    return truth.tables[name]
+    return model.tables[name]
 
 
-def _nothing(value: Any) -> None:
-    """Of its answer nothing is compared."""
+def _no_result(value: Any) -> None:
+    """Ignores the result."""
 
 
-def _with_new(db: Database) -> None:
+def _table_and_new(db: Database) -> None:
     one_table(db)
     db.create_table("new", SCHEMA, primary_key="k")
 
@@ -237,8 +239,8 @@ WRITERS: tuple[Pair, ...] = (
         quick=(0,),
     ),
     Pair("create/create", one_table, (create(), create()), quick=(0,)),
-    Pair("create/drop", _with_new, (create(), drop())),
-    Pair("append/rename", one_table, (altered(append((4, 40, None)), may=RENAMED), rename("u"))),
+    Pair("create/drop", _table_and_new, (create(), drop())),
+    Pair("append/rename", one_table, (altered(append((4, 40, None)), allowed_errors=RENAMED), rename("u"))),
     Pair("rename/rename", one_table, (rename("u"), rename("w")), quick=(0,)),
     Pair("first create/first create", lambda db: None, (create(), create()), quick=(0,)),
     Pair("read-modify-write/read-modify-write", one_table, (increment(1), increment(2)), quick=(0,)),

@@ -1,4 +1,4 @@
-"""Every pair of calls that the exhaustive mode runs."""
+"""Lists every pair of calls that the exhaustive mode runs."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ from dolmen_simulator.interleavings.segments import SEGMENTS
 from dolmen_simulator.interleavings.upkeep import UPKEEP
 
 PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*WRITERS, *UPKEEP, *DOUBT, *FENCES, *SEGMENTS, *CHANGES)}
-"""Each by its name."""
+"""All pairs, by name."""

@@ -1,28 +1,28 @@
-"""Pairs beside which segments are merged: of what others change meanwhile nothing is lost, and nothing comes twice."""
+"""Pairs with a merge of segments, which must neither lose nor repeat a concurrent change."""
 
 from __future__ import annotations
 
 from dolmen.database import Database
 from dolmen.maintenance.merge import merge_segments
 from dolmen.transaction import Transaction
-from dolmen_simulator.interleavings.checks import SCHEMA, Pair, Part, Row, Truth, arrow
+from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow
 from dolmen_simulator.interleavings.execution import Peer
 from dolmen_simulator.interleavings.pairs import append, one_table, positions
-from dolmen_simulator.interleavings.upkeep import compacting, upkeep
+from dolmen_simulator.interleavings.upkeep import compaction, upkeep
 from dolmen_simulator.world.fates import Fate
 
 _LOST = (Fate.RESPONSE_LOST,)
 _VALUE = 999
 _ROWS = 3
-"""Of each file: the one with the number n has the keys and values from 10 n on."""
+"""Rows of each file. File n has the keys and values from 10 n on."""
 
 _DELETED = (120, 130, 140, 150)
 _DELETED_NEXT = (20, 121, 131, 141, 151)
-"""Rows of files of which rows are gone already, and of one file in a segment that is not worth a merge."""
+"""Rows of files that have deleted rows already, and of one file in a segment that is not worth a merge."""
 
 
 def files(db: Database, *numbers: int) -> None:
-    """One commit of small files."""
+    """Commits small files in one transaction."""
     with db.transaction() as transaction:
         for number in numbers:
             transaction.table("t").append(arrow(rows_of_file(number)))
@@ -30,42 +30,42 @@ def files(db: Database, *numbers: int) -> None:
 
 
 def rows_of_file(number: int) -> list[Row]:
-    """What is in the file of this number."""
+    """The rows of the file with this number."""
     return [(key, key, None) for key in range(10 * number, 10 * number + _ROWS)]
 
 
-def merging() -> Part:
+def segment_merge() -> PairedCall:
     """Merges segments."""
     return upkeep("merge segments", lambda peer: merge_segments(peer.context))
 
 
-def deleting_again() -> Part:
-    """Deletes by position in files in which that was done before."""
-    told = ", ".join(map(str, _DELETED_NEXT))
-    return positions(f"v IN ({told})", lambda row: row[1] in _DELETED_NEXT)
+def repeated_position_delete() -> PairedCall:
+    """Deletes by position in files in which rows were deleted by position before."""
+    values = ", ".join(map(str, _DELETED_NEXT))
+    return positions(f"v IN ({values})", lambda row: row[1] in _DELETED_NEXT)
 
 
-def adding_before_merging(number: int) -> Part:
-    """Adds a file, by which others leave the root, and merges segments."""
+def add_file_and_merge(number: int) -> PairedCall:
+    """Adds a file, which pushes others out of the root, and merges segments."""
 
-    def effect(truth: Truth) -> None:
-        truth.tables["t"].extend(rows_of_file(number))
+    def effect(model: ExpectedTables) -> None:
+        model.tables["t"].extend(rows_of_file(number))
 
     def task(peer: Peer) -> None:
         files(peer.db, number)
         merge_segments(peer.context)
 
-    return Part(f"add file {number}, merge segments", task, effect, lambda value: None)
+    return PairedCall(f"add file {number}, merge segments", task, effect, lambda value: None)
 
 
-def inserting(key: int) -> Part:
-    """Inserts a row unless one with its value is there, in one transaction, and commits once more; says what it did.
+def insert_if_absent(key: int) -> PairedCall:
+    """Inserts a row in one transaction unless its value is there, then commits once more; returns whether it did.
 
-    By the second commit, which changes no row, what was inserted leaves the root.
+    The second commit changes no row, and pushes the inserted file out of the root.
     """
 
-    def effect(truth: Truth) -> bool:
-        rows = truth.tables["t"]
+    def effect(model: ExpectedTables) -> bool:
+        rows = model.tables["t"]
         is_new = all(v != _VALUE for _, v, _ in rows)
         rows.extend([(key, _VALUE, None)] * is_new)
         return is_new
@@ -82,50 +82,56 @@ def inserting(key: int) -> Part:
         peer.db.table("t").set(target_file_bytes=1_000_000 + key)
         return is_new
 
-    return Part(f"insert {key} unless it is there, set something", task, effect)
+    return PairedCall(f"insert {key} if absent, set a property", task, effect)
 
 
-def with_segments(db: Database) -> None:
-    """So many commits that entries have left the root for several segments."""
+def table_with_segments(db: Database) -> None:
+    """Makes a database with so many commits that entries have left the root for several segments."""
     one_table(db)
     db.set(root_bytes=4096)
     for number in range(24):
         db.table("t").append(arrow([(100 + number, number, None)]))
 
 
-def with_overlays(db: Database) -> None:
-    """Files in a segment that is worth a merge and in one that is not; in another segment what was deleted of them."""
+def table_with_overlays(db: Database) -> None:
+    """Makes files in a segment that is worth a merge and in one that is not, and their overlays in another segment."""
     db.set(root_bytes=4096)
     db.create_table("t", SCHEMA, primary_key="k")
     files(db, *range(12))
     for number in range(12, 20, 2):
         files(db, number, number + 1)
-    told = ", ".join(map(str, _DELETED))
-    db.table("t").delete(f"v IN ({told})", mode="positions")
+    values = ", ".join(map(str, _DELETED))
+    db.table("t").delete(f"v IN ({values})", mode="positions")
     files(db, 20)
 
 
-def with_many_segments(db: Database) -> None:
-    """The same, and so many more segments of files that with the next one they are worth a merge, too."""
-    with_overlays(db)
+def table_with_many_segments(db: Database) -> None:
+    """Makes the same, and so many more segments of files that with one more they are worth a merge, too."""
+    table_with_overlays(db)
     for number in range(21, 26):
         files(db, number)
 
 
 SEGMENTS: tuple[Pair, ...] = (
-    Pair("merge segments/append", with_segments, (merging(), append((7, 70, None))), quick=(0,)),
-    Pair("positions/merge segments", with_overlays, (deleting_again(), merging()), quick=(0,), quick_fates=_LOST),
-    Pair("merge segments/compact", with_overlays, (merging(), compacting()), quick=(0,), quick_fates=_LOST),
+    Pair("merge segments/append", table_with_segments, (segment_merge(), append((7, 70, None))), quick=(0,)),
+    Pair(
+        "positions/merge segments",
+        table_with_overlays,
+        (repeated_position_delete(), segment_merge()),
+        quick=(0,),
+        quick_fates=_LOST,
+    ),
+    Pair("merge segments/compact", table_with_overlays, (segment_merge(), compaction()), quick=(0,), quick_fates=_LOST),
     Pair(
         "merge segments/add and merge segments",
-        with_many_segments,
-        (merging(), adding_before_merging(30)),
+        table_with_many_segments,
+        (segment_merge(), add_file_and_merge(30)),
         quick_fates=(),
     ),
     Pair(
         "read-modify-write/read-modify-write, and segments",
-        with_segments,
-        (inserting(1), inserting(2)),
+        table_with_segments,
+        (insert_if_absent(1), insert_if_absent(2)),
         quick_fates=(),
     ),
 )

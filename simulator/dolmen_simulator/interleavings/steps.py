@@ -1,4 +1,4 @@
-"""What may be chosen in an execution, what goes wrong there, and which steps commute."""
+"""The steps of an execution, the faults that may strike them, and the rule by which steps commute."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dolmen_simulator.world.fates import Fate, Request, Verb
 
 
 class Fault(NamedTuple):
-    """What goes wrong in an execution.
+    """The fault of an execution.
 
     Args:
-        task: 0 or 1.
-        at: which of its requests, from 0.
-        fate: what becomes of that; None: before it, the task stands still for hours.
-        lasts: so many of the task's requests that follow are refused with 503.
+        task: number of the task, 0 or 1.
+        at: index of the request that it strikes, from 0.
+        fate: fate of that request; None: the task stalls for hours before it.
+        lasts: number of the task's following requests that are refused with 503.
     """
 
     task: int
@@ -30,34 +30,34 @@ class Fault(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        """Reads what ``str`` says."""
+        """Parses the form that ``str`` returns."""
         task, at, what = text.split(":")
         name, _, lasts = what.partition("+")
         return cls(int(task), int(at), None if name == "stall" else Fate[name.upper()], int(lasts or 0))
 
 
 class Footprint(NamedTuple):
-    """What a step looks at or changes.
+    """The objects that a step reads or changes.
 
     Args:
-        keys: objects.
-        prefix: of a listing.
-        after: it tells of greater keys only.
-        writes: whether it changes them.
-        timely: whether it makes a difference when it happens.
-        passes: it lets time go by.
+        keys: keys of the objects.
+        prefix: prefix of a listing.
+        after: a listing returns only greater keys.
+        writes: whether the step changes the objects.
+        depends_on_time: whether the step's time affects its result.
+        passes_time: whether the step advances the time.
     """
 
     keys: frozenset[str] = frozenset()
     prefix: str | None = None
     after: str = ""
     writes: bool = False
-    timely: bool = True
-    passes: bool = False
+    depends_on_time: bool = True
+    passes_time: bool = False
 
     def conflicts(self, other: Footprint) -> bool:
-        """Whether it makes a difference which of two comes first."""
-        if (self.passes and other.timely) or (other.passes and self.timely):
+        """Whether the order of the two steps affects the result."""
+        if (self.passes_time and other.depends_on_time) or (other.passes_time and self.depends_on_time):
             return True
         if not (self.writes or other.writes):
             return False
@@ -67,14 +67,14 @@ class Footprint(NamedTuple):
         return self.prefix is not None and any(key.startswith(self.prefix) and key > self.after for key in other.keys)
 
 
-NOTHING = Footprint(timely=False)
-TIME = Footprint(passes=True)
-MUCH = Footprint(prefix="", writes=True, passes=True)
+NOTHING = Footprint(depends_on_time=False)
+TIME = Footprint(passes_time=True)
+EVERYTHING = Footprint(prefix="", writes=True, passes_time=True)
 _NEVER_ARRIVES = (Fate.CRASH_BEFORE, Fate.REQUEST_LOST, Fate.LATE, Fate.THROTTLED, Fate.UNREACHABLE)
 
 
 def footprint(request: Request, fate: Fate) -> Footprint:
-    """What a request that this becomes of does to the bucket at once."""
+    """The immediate effect of a request with this fate on the bucket."""
     if fate in _NEVER_ARRIVES or (fate is Fate.CONFLICT and not request.upload):
         return NOTHING
     if request.verb is Verb.LIST:
@@ -83,19 +83,20 @@ def footprint(request: Request, fate: Fate) -> Footprint:
 
 
 @dataclass
-class Waiting:
-    """What somebody does when he is chosen.
+class PendingStep:
+    """A step that happens once it is chosen.
 
     Args:
-        does: what it looks at and changes.
-        told: in words.
-        request: of the store, if it is one.
-        sent_by: the step that sent it on its way; None for a task's own.
-        arrive: makes it happen; None: its task goes on.
+        footprint: the objects that it reads and changes.
+        description: the step in words.
+        request: the request to the store, if it is one.
+        fate: fate of the request.
+        sent_by: index of the step that sent the request on its way; None for a step of a task.
+        arrive: lets the request arrive; None: the task goes on.
     """
 
-    does: Footprint
-    told: str
+    footprint: Footprint
+    description: str
     request: Request | None = None
     fate: Fate | None = None
     sent_by: int | None = None
@@ -104,30 +105,34 @@ class Waiting:
 
 @dataclass
 class Step:
-    """What was chosen, and what came of it.
+    """A step that was chosen, and its result.
 
     Args:
-        landed: whether the store did what was asked, once at least.
-        did: what it looked at and changed; less than it might have, if nobody asked for the time that its answer told.
+        who: number that was chosen.
+        waiting: the pending step that ran.
+        at: index of the step.
+        footprint: the objects that it read and changed; without the dependence on time if nobody read the clock.
+        result: the answer, in words.
+        landed: whether the store carried out the request at least once.
     """
 
     who: int
-    waiting: Waiting
+    waiting: PendingStep
     at: int
-    did: Footprint
-    came: str = ""
+    footprint: Footprint
+    result: str = ""
     landed: bool = False
 
 
 @dataclass
-class Outcome:
-    """What a task was told.
+class TaskOutcome:
+    """The outcome of a task.
 
     Args:
         kind: ``done``, ``failed``, ``unknown`` or ``crashed``.
-        value: what its call returned.
-        error: what it raised.
-        last: its last step.
+        value: result of its call.
+        error: error that it raised.
+        last: index of its last step.
     """
 
     kind: str = ""
@@ -141,39 +146,39 @@ class Outcome:
         return self.kind if self.error is None else f"{self.kind}: {type(self.error).__name__}: {self.error}"
 
 
-_OF_WRITES = (Fate.CRASH_BEFORE, Fate.CRASH_AFTER, Fate.REQUEST_LOST, Fate.RESPONSE_LOST)
-_OF_CONDITIONAL = (Fate.CONFLICT, Fate.THROTTLED_AFTER, Fate.DOUBLED)
+_WRITE_FATES = (Fate.CRASH_BEFORE, Fate.CRASH_AFTER, Fate.REQUEST_LOST, Fate.RESPONSE_LOST)
+_CONDITIONAL_FATES = (Fate.CONFLICT, Fate.THROTTLED_AFTER, Fate.DOUBLED)
 
 
 def fates(request: Request) -> tuple[Fate, ...]:
-    """What may go wrong with a request.
+    """The fates, other than OK, that are tried for a request.
 
-    What makes no difference is left out: whether a read that nobody hears of took place, and whether nothing landed
-    because the request was lost, refused with 503 or found no connection, all of which are tried again.
+    Fates with the same effect are left out: whether a read without an answer took place, and whether nothing landed
+    because the request was lost, refused with 503 or found no connection, all of which are retried.
     """
     if request.verb.reads:
         return (Fate.CRASH_BEFORE, Fate.REQUEST_LOST)
     if not request.verb.conditional:
-        return _OF_WRITES
-    return (*_OF_WRITES, *_OF_CONDITIONAL, *((Fate.LATE,) if request.if_match else ()))
+        return _WRITE_FATES
+    return (*_WRITE_FATES, *_CONDITIONAL_FATES, *((Fate.LATE,) if request.if_match else ()))
 
 
 def fates_in_outages(request: Request) -> tuple[Fate, ...]:
-    """What may become of the first request of many that get no other answer than an error of the server."""
+    """The fates of the first request in an outage, in which the server only answers with errors."""
     if request.verb.reads:
         return (Fate.THROTTLED,)
     return (Fate.THROTTLED, Fate.THROTTLED_AFTER)
 
 
-def fates_that_differ(request: Request, at: int) -> tuple[Fate, ...]:
-    """Those without which nothing would end otherwise.
+def distinct_fates(request: Request, at: int) -> tuple[Fate, ...]:
+    """The fates of a request that may lead to a new end.
 
-    A crash comes to the same as one right after the last write before it. A read, or the put of an object of which only
-    its writer knows the name, that has not happened and is tried again, might as well have come later. Of the ways in
-    which such a put may land unheard of, one will do.
+    A crash has the same effect as one right after the last write before it. A read that failed and is retried might as
+    well have come later; so might the put of an object whose name only its writer knows. Of the ways in which such a
+    put lands without an answer, one is enough.
 
     Args:
-        at: which of its task's requests it is.
+        at: index of the request among those of its task.
     """
     first = () if at else (Fate.CRASH_BEFORE,)
     if request.verb.reads:

@@ -1,4 +1,4 @@
-"""Pairs in which one of the two keeps the database small and fast, or applies what comes in files."""
+"""Pairs with background work, or with files of changes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.transaction import Transaction
 from dolmen.write.data_file import write_data_files
 from dolmen.write.options import WriteOptions
-from dolmen_simulator.interleavings.checks import SCHEMA, Pair, Part, Row, Truth, arrow, rows_of
+from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow, rows_of
 from dolmen_simulator.interleavings.execution import HOUR_US, WAITING, Execution, Peer
 from dolmen_simulator.interleavings.pairs import (
     FIRST,
     append,
-    applied,
+    apply_requests,
     delete,
     one_table,
     positions,
@@ -39,7 +39,7 @@ from dolmen_simulator.interleavings.pairs import (
     two_files,
     upsert,
 )
-from dolmen_simulator.interleavings.steps import Outcome
+from dolmen_simulator.interleavings.steps import TaskOutcome
 from dolmen_simulator.world.fates import Fate, Verb
 from dolmen_simulator.world.scheduler import START_US
 
@@ -48,27 +48,27 @@ _OPTIONS = CompactionOptions(growth=1)
 _CDC = IngestSettings(mode="cdc", cdc=CdcSettings("flat", "v", (), "Op", 10**15))
 
 
-def upkeep(name: str, task: Callable[[Peer], Any]) -> Part:
-    """Background work, which changes no row."""
-    return Part(name, task, lambda truth: None, lambda value: None)
+def upkeep(name: str, task: Callable[[Peer], Any]) -> PairedCall:
+    """A call that changes no row."""
+    return PairedCall(name, task, lambda model: None, lambda value: None)
 
 
-def compacting() -> Part:
-    """Rewrites the files of a table."""
+def compaction() -> PairedCall:
+    """Compacts a table."""
     return upkeep("compact", lambda peer: compact(peer.context, "t", options=_OPTIONS))
 
 
-def _the_other_was_done(execution: Execution, outcome: Outcome) -> bool:
+def _other_call_finished(execution: Execution, outcome: TaskOutcome) -> bool:
     return any(other.kind != "failed" for other in execution.outcomes if other is not outcome)
 
 
-def resolving() -> Part:
-    """Turns tombstones into vectors."""
+def resolution() -> PairedCall:
+    """Resolves the tombstones of a table."""
     return upkeep("resolve", lambda peer: resolve(peer.context, "t"))
 
 
-def collecting() -> Part:
-    """Collects, and once more when readers had their time."""
+def two_collections() -> PairedCall:
+    """Collects, and collects again after the grace of readers."""
 
     def task(peer: Peer) -> None:
         collect(peer.context)
@@ -78,16 +78,16 @@ def collecting() -> Part:
     return upkeep("collect, wait, collect", task)
 
 
-def collecting_once() -> Part:
-    """One collection."""
+def one_collection() -> PairedCall:
+    """Collects once."""
     return upkeep("collect", lambda peer: collect(peer.context))
 
 
-def slow_append(*rows: Row) -> Part:
-    """Adds rows that were uploaded hours before the commit."""
+def slow_append(*rows: Row) -> PairedCall:
+    """Appends rows that were uploaded hours before the commit."""
 
-    def effect(truth: Truth) -> None:
-        truth.tables["t"].extend(rows)
+    def effect(model: ExpectedTables) -> None:
+        model.tables["t"].extend(rows)
 
     def task(peer: Peer) -> Any:
         with peer.db.transaction() as transaction:
@@ -95,14 +95,16 @@ def slow_append(*rows: Row) -> Part:
             peer.wait(3)
             return transaction.commit()
 
-    return Part(f"append {list(rows)} with a pause", task, effect, lambda value: None, {StaleWriterError: _collected})
+    return PairedCall(
+        f"append {list(rows)} with a pause", task, effect, lambda value: None, {StaleWriterError: _fence_moved}
+    )
 
 
-def paused_job(*rows: Row) -> Part:
-    """Adds rows under an intent, each in a file of its own, and stands still before it has the last one."""
+def paused_load(*rows: Row) -> PairedCall:
+    """Loads rows under an intent, each in a file of its own, and stalls before the last one."""
 
-    def effect(truth: Truth) -> None:
-        truth.tables["t"].extend(rows)
+    def effect(model: ExpectedTables) -> None:
+        model.tables["t"].extend(rows)
 
     def task(peer: Peer) -> Any:
         context = peer.context
@@ -130,47 +132,54 @@ def paused_job(*rows: Row) -> Part:
             transaction.add(Write("t", entry.uuid, tuple(files)))
             return transaction.commit()
 
-    return Part(f"load {list(rows)} with a pause", task, effect, lambda value: None, {StaleWriterError: _collected})
+    return PairedCall(
+        f"load {list(rows)} with a pause", task, effect, lambda value: None, {StaleWriterError: _fence_moved}
+    )
 
 
-def reading(version: int, rows: list[Row]) -> Part:
-    """Opens an old version, and reads it."""
+def read_version(version: int, rows: list[Row]) -> PairedCall:
+    """Opens and reads an old version."""
 
     def task(peer: Peer) -> Any:
         return rows_of(peer.db.at(version=version).table("t").to_arrow())
 
-    return Part(f"read version {version}", task, lambda truth: rows, may={VersionExpiredError: _grace_is_over})
+    return PairedCall(
+        f"read version {version}",
+        task,
+        lambda model: rows,
+        allowed_errors={VersionExpiredError: _version_expired_or_grace_over},
+    )
 
 
-def expiring() -> Part:
-    """Deletes rows that have outlived their hour."""
+def row_expiry() -> PairedCall:
+    """Expires the rows that are older than an hour."""
 
-    def effect(truth: Truth) -> None:
+    def effect(model: ExpectedTables) -> None:
         before = START_US - HOUR_US
-        truth.tables["t"] = [row for row in truth.tables["t"] if row[2] is None or row[2] >= before]
+        model.tables["t"] = [row for row in model.tables["t"] if row[2] is None or row[2] >= before]
 
-    return Part("expire", lambda peer: expire_rows(peer.context), effect, lambda value: None)
+    return PairedCall("expire", lambda peer: expire_rows(peer.context), effect, lambda value: None)
 
 
-def changing(name: str, *changes: tuple[str, Row]) -> Part:
-    """Applies a file of changes: of each key the one with the greatest ``v`` holds."""
+def change_file(name: str, *changes: tuple[str, Row]) -> PairedCall:
+    """Applies a file of changes. For each key, the change with the greatest ``v`` wins."""
 
-    def effect(truth: Truth) -> dict[str, str]:
+    def effect(model: ExpectedTables) -> dict[str, str]:
         for kind, row in changes:
-            known = [each[1] for each in truth.tables["t"] if each[0] == row[0]]
-            known += [truth.memory[row[0]]] if row[0] in truth.memory else []
+            known = [each[1] for each in model.tables["t"] if each[0] == row[0]]
+            known += [model.memory[row[0]]] if row[0] in model.memory else []
             if known and max(known) >= row[1]:
                 continue
             if kind == "D":
-                truth.tables["t"] = [each for each in truth.tables["t"] if each[0] != row[0]]
-                truth.memory[row[0]] = row[1]
+                model.tables["t"] = [each for each in model.tables["t"] if each[0] != row[0]]
+                model.memory[row[0]] = row[1]
             else:
-                replace(truth, "t", [row])
+                replace(model, "t", [row])
         return {name: "applied"}
 
     body = "".join(json.dumps({"Op": kind, "k": row[0], "v": row[1]}) + "\n" for kind, row in changes).encode()
 
-    def state(transaction: Transaction) -> bool:
+    def add_to(transaction: Transaction) -> bool:
         ingest_changes(
             transaction,
             "t",
@@ -184,28 +193,30 @@ def changing(name: str, *changes: tuple[str, Row]) -> Part:
         return True
 
     def task(peer: Peer) -> Any:
-        return applied(peer, [BatchRequest(name, name, state)])
+        return apply_requests(peer, [BatchRequest(name, name, add_to)])
 
-    return Part(f"apply changes {list(changes)}", task, effect)
-
-
-def _collected(execution: Execution, outcome: Outcome) -> bool:
-    """Whether a collection has moved the fence: the other has committed something."""
-    return bool(swings(execution, by=1))
+    return PairedCall(f"apply changes {list(changes)}", task, effect)
 
 
-def _grace_is_over(execution: Execution, outcome: Outcome) -> bool:
-    """Whether the version had expired before the reader opened it, or his grace was over."""
+def _fence_moved(execution: Execution, outcome: TaskOutcome) -> bool:
+    """Whether the collection moved the fence, that is, committed anything."""
+    return bool(pointer_commits(execution, by=1))
+
+
+def _version_expired_or_grace_over(execution: Execution, outcome: TaskOutcome) -> bool:
+    """Whether the version had expired before the reader opened it, or the reader's grace was over."""
     looks = [
-        step.at for step in execution.steps if step.who == 0 and step.landed and step.waiting.told.endswith(POINTER)
+        step.at
+        for step in execution.steps
+        if step.who == 0 and step.landed and step.waiting.description.endswith(POINTER)
     ]
     opened = looks[1] if len(looks) > 1 else outcome.last  # the first look opens the database
-    waited = [step.at for step in execution.steps if step.waiting.told.startswith(WAITING)]
-    return any(at < opened for at in swings(execution, by=1)) or any(at < outcome.last for at in waited)
+    waited = [step.at for step in execution.steps if step.waiting.description.startswith(WAITING)]
+    return any(at < opened for at in pointer_commits(execution, by=1)) or any(at < outcome.last for at in waited)
 
 
-def swings(execution: Execution, by: int) -> list[int]:
-    """The steps at which commits of one of the two landed."""
+def pointer_commits(execution: Execution, by: int) -> list[int]:
+    """The steps at which commits of one call landed."""
     found = []
     for step in execution.steps:
         request = step.waiting.request
@@ -214,59 +225,59 @@ def swings(execution: Execution, by: int) -> list[int]:
     return found
 
 
-def with_deletes(db: Database) -> None:
-    """Two files, some rows of which a tombstone hides."""
+def table_with_tombstone(db: Database) -> None:
+    """Makes a table of two files, with a tombstone that hides some rows."""
     two_files(db)
     db.table("t").delete("v IN (20, 50)")
 
 
-def with_old_versions(db: Database) -> None:
-    """Versions that will expire, and files that only they have."""
+def table_with_old_versions(db: Database) -> None:
+    """Makes versions that will expire, with files that no later version has."""
     two_files(db)
     compact(db.context, "t", options=_OPTIONS)
     db.set(**_SHORT)
 
 
-def with_short_orphans(db: Database) -> None:
-    """Objects that no version names are soon removed, all else is kept for long."""
+def table_with_short_orphan_age(db: Database) -> None:
+    """Makes a database with a short orphan age and long retention."""
     one_table(db)
     db.set(orphan_age="20m")
 
 
-def with_intents(db: Database) -> None:
-    """Jobs are soon taken for dead, all else is kept for long."""
+def table_with_short_intents(db: Database) -> None:
+    """Makes a database with a short timeout of intents and long retention."""
     one_table(db)
     db.set(intent_timeout="1h")
 
 
-def with_times(db: Database) -> None:
-    """Rows of which some have lived for too long."""
+def table_with_expired_rows(db: Database) -> None:
+    """Makes a table in which one row has outlived its time to live."""
     old, young = START_US - 2 * HOUR_US, START_US
     db.create_table("t", SCHEMA, primary_key="k").append(arrow([(1, 10, old), (2, 20, young)]))
     db.table("t").set(ttl="t 1h")
 
 
 OLD: list[Row] = [*FIRST, (4, 40, None), (5, 50, None), (6, 60, None)]
-"""Rows of version 3 of a database with old versions."""
+"""Rows of version 3 in ``table_with_old_versions``."""
 
 UPKEEP: tuple[Pair, ...] = (
     Pair(
         "positions/compact",
         two_files,
-        (positions("v BETWEEN 20 AND 50", lambda row: 20 <= row[1] <= 50), compacting()),
+        (positions("v BETWEEN 20 AND 50", lambda row: 20 <= row[1] <= 50), compaction()),
     ),
-    Pair("resolve/compact", with_deletes, (resolving(), compacting())),
-    Pair("compact/delete", with_deletes, (compacting(), delete("v >= 30", lambda row: row[1] >= 30))),
+    Pair("resolve/compact", table_with_tombstone, (resolution(), compaction())),
+    Pair("compact/delete", table_with_tombstone, (compaction(), delete("v >= 30", lambda row: row[1] >= 30))),
     Pair(
         "compact/rename",
-        with_deletes,
-        (altered(compacting(), may={TableNotFoundError: _the_other_was_done}), rename("u")),
+        table_with_tombstone,
+        (altered(compaction(), allowed_errors={TableNotFoundError: _other_call_finished}), rename("u")),
     ),
-    Pair("compact/upsert", with_deletes, (compacting(), upsert((2, 21, None), (4, 41, None)))),
+    Pair("compact/upsert", table_with_tombstone, (compaction(), upsert((2, 21, None), (4, 41, None)))),
     Pair(
         "commit/GC",
-        with_short_orphans,
-        (slow_append((7, 70, None)), collecting_once()),
+        table_with_short_orphan_age,
+        (slow_append((7, 70, None)), one_collection()),
         hours=5,
         stalls=(0,),
         quick=(0,),
@@ -274,21 +285,23 @@ UPKEEP: tuple[Pair, ...] = (
     ),
     Pair(
         "paused job/GC",
-        with_intents,
-        (paused_job((7, 70, None), (8, 80, None), (9, 90, None)), collecting_once()),
+        table_with_short_intents,
+        (paused_load((7, 70, None), (8, 80, None), (9, 90, None)), one_collection()),
         hours=5,
         stalls=(0,),
         quick=(0,),
         quick_fates=(Fate.LATE,),
     ),
-    Pair("snapshot reader/GC", with_old_versions, (reading(3, OLD), collecting()), hours=5, stalls=(0,)),
-    Pair("expire/append", with_times, (expiring(), append((3, 30, START_US - 3 * HOUR_US)))),
+    Pair(
+        "snapshot reader/GC", table_with_old_versions, (read_version(3, OLD), two_collections()), hours=5, stalls=(0,)
+    ),
+    Pair("expire/append", table_with_expired_rows, (row_expiry(), append((3, 30, START_US - 3 * HOUR_US)))),
     Pair(
         "changes/changes",
         one_table,
         (
-            changing("a", ("U", (1, 100, None)), ("D", (2, 100, None)), ("U", (3, 50, None))),
-            changing("b", ("U", (1, 90, None)), ("U", (2, 90, None)), ("D", (3, 60, None))),
+            change_file("a", ("U", (1, 100, None)), ("D", (2, 100, None)), ("U", (3, 50, None))),
+            change_file("b", ("U", (1, 90, None)), ("U", (2, 90, None)), ("D", (3, 60, None))),
         ),
         quick=(0,),
         events=True,

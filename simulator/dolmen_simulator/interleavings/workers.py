@@ -1,4 +1,4 @@
-"""Shares the faults of pairs out over processes, and writes down what is done, so that a stopped run can go on."""
+"""Runs pairs in several processes, and records finished work, so that a stopped run can go on."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from typing import TypeAlias
 import msgspec
 
 import dolmen
-from dolmen_simulator.interleavings.enumeration import Count, Enumeration, Tally
+from dolmen_simulator.interleavings.enumeration import Enumeration, FaultTally, PairCount
 from dolmen_simulator.interleavings.registry import PAIRS
 from dolmen_simulator.interleavings.steps import Fault
 
 Share: TypeAlias = tuple[str, Fault | None]
-"""What one process runs at a time: a pair with one fault, or without any."""
+"""The unit of work of a process: a pair with one fault, or without any."""
 
-Told: TypeAlias = Callable[[int, int], object]
-"""Called with how many shares are done, of how many."""
+ProgressCallback: TypeAlias = Callable[[int, int], object]
+"""Called with the number of finished shares and the number of all shares."""
 
 
 class Journal:
-    """Tallies in a file, a line of JSON each; those that other code has written, or that were cut off, don't count.
+    """Tallies in a file, one line of JSON each. Lines of other code, and incomplete lines, are ignored.
 
     Args:
-        path: the file; None: nothing is kept.
-        quick: which faults the tallies are of.
+        path: the file; None keeps nothing.
+        quick: whether the tallies are of quick mode.
     """
 
     def __init__(self, path: Path | None, *, quick: bool) -> None:
-        self._path, self._code = path, _code(quick)
-        self.done: dict[Share, Tally] = {}
+        self._path, self._code = path, _code_digest(quick)
+        self.done: dict[Share, FaultTally] = {}
         for line in path.read_bytes().splitlines() if path is not None and path.exists() else ():
             try:
                 entry = msgspec.json.decode(line, type=_Entry)
@@ -43,11 +43,11 @@ class Journal:
             if entry.code == self._code:
                 self.done[entry.tally.pair, entry.tally.fault] = entry.tally
 
-    def add(self, tally: Tally) -> None:
-        """Writes one down."""
+    def add(self, tally: FaultTally) -> None:
+        """Appends a tally."""
         self.done[tally.pair, tally.fault] = tally
         if self._path is not None:
-            with self._path.open("ab") as file:  # a line that was cut off ends before the next
+            with self._path.open("ab") as file:  # the newline ends an incomplete line
                 file.write(b"\n" + msgspec.json.encode(_Entry(self._code, tally)))
 
 
@@ -55,11 +55,11 @@ class _Entry(msgspec.Struct, frozen=True):
     """A line of the journal.
 
     Args:
-        code: a digest of the code that has run, and of its mode.
+        code: digest of the code that ran, and of its mode.
     """
 
     code: str
-    tally: Tally
+    tally: FaultTally
 
 
 def run_pairs(
@@ -68,41 +68,41 @@ def run_pairs(
     quick: bool,
     jobs: int,
     journal: Path | None = None,
-    told: Told = lambda done, of: None,
-) -> Iterator[Count]:
+    progress: ProgressCallback = lambda done, total: None,
+) -> Iterator[PairCount]:
     """Runs and judges all executions of pairs.
 
     Args:
-        names: of the pairs; those that take longest are best first.
+        names: names of the pairs, best with the slowest first.
         quick: see Enumeration.
-        jobs: processes.
-        journal: a file; what it has tallies of, by this very code, is not run again.
-        told: of progress.
+        jobs: number of processes.
+        journal: a file; shares with a tally there, by the same code, are not run again.
+        progress: called after each share.
 
     Yields:
         Each pair's count once its last fault is done.
 
     Raises:
-        ExecutionError: the first that must never be.
+        ExecutionError: the first violation.
     """
     kept = Journal(journal, quick=quick)
     pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
     try:
         undisturbed: list[Share] = [(name, None) for name in names]
         for done in _run(pool, undisturbed, kept, quick):
-            told(done, len(undisturbed))
+            progress(done, len(undisturbed))
         left = {name: [(name, None), *((name, fault) for fault in kept.done[name, None].faults)] for name in names}
         every = [share for shares in left.values() for share in shares]
         for done in _run(pool, every, kept, quick):
-            told(done, len(every))
+            progress(done, len(every))
             for name in [name for name, shares in left.items() if all(share in kept.done for share in shares)]:
-                yield Count.of(PAIRS[name], [kept.done[share] for share in left.pop(name)], quick=quick)
+                yield PairCount.of(PAIRS[name], [kept.done[share] for share in left.pop(name)], quick=quick)
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # who is told of an error need not wait for what still runs
+        pool.shutdown(wait=False, cancel_futures=True)  # an error is reported without waiting for the rest
 
 
 def _run(pool: ProcessPoolExecutor, shares: Sequence[Share], kept: Journal, quick: bool) -> Iterator[int]:
-    """Runs those that the journal has no tally of. Yields how many are done, at first and after each."""
+    """Runs the shares without a tally in the journal. Yields the number of finished shares, at first and after each."""
     missing = [share for share in shares if share not in kept.done]
     yield len(shares) - len(missing)
     running = [pool.submit(_tally, *share, quick) for share in missing]
@@ -111,18 +111,18 @@ def _run(pool: ProcessPoolExecutor, shares: Sequence[Share], kept: Journal, quic
         yield done
 
 
-def _tally(name: str, fault: Fault | None, quick: bool) -> Tally:
+def _tally(name: str, fault: Fault | None, quick: bool) -> FaultTally:
     return _enumeration(name, quick).tally(fault)
 
 
 @cache
 def _enumeration(name: str, quick: bool) -> Enumeration:
-    """A process keeps what it has found right, so that what ends alike is judged once in each."""
+    """Keeps one enumeration of each pair, so that a process judges equal ends once."""
     return Enumeration(PAIRS[name], quick=quick)
 
 
-def _code(quick: bool) -> str:
-    """A digest of all code there is, and of the mode."""
+def _code_digest(quick: bool) -> str:
+    """A digest of all code, and of the mode."""
     digest = hashlib.blake2b(str(quick).encode(), digest_size=16)
     for package in Path(dolmen.__file__).parent, Path(__file__).parents[1]:
         for file in sorted(package.rglob("*.py")):
