@@ -25,8 +25,8 @@ from dolmen.errors import InputError
 from dolmen.runtime import shared_runtime
 
 if TYPE_CHECKING:
-    from dolmen_simulator.simulation import Summary
-    from dolmen_simulator.world.replay import Failure, Replay
+    from dolmen_simulator.simulation import HistorySummary
+    from dolmen_simulator.world.replay import HistoryFailure, Replay
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, pretty_exceptions_enable=False)
 
@@ -48,16 +48,16 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Run databases in a simulated world of faults, and check what must never happen. Exit code 1 if it does."""
-    from dolmen_simulator.world.replay import Failure, Replay
+    from dolmen_simulator.world.replay import HistoryFailure, Replay
 
     keep = _events(trace)
     first = shared_runtime().random.randrange(10**9) if seed is None else seed
     whole = Replay(first, steps, _names(only) or None, _names(without))
     counts, weather = Counter[str](), Counter[str]()
-    failure: Failure | None = None
+    failure: HistoryFailure | None = None
     with _bar(histories, as_json) as advance:
         for found in _all([replace(whole, seed=first + number) for number in range(histories)], jobs, keep):
-            if isinstance(found, Failure):
+            if isinstance(found, HistoryFailure):
                 failure = found
                 break
             counts += found.counts + Counter(steps=found.steps)
@@ -75,7 +75,7 @@ def simulate(
     raise typer.Exit(1)
 
 
-def _all(replays: list[Replay], jobs: int, keep: int | None) -> Iterator[Summary | Failure]:
+def _all(replays: list[Replay], jobs: int, keep: int | None) -> Iterator[HistorySummary | HistoryFailure]:
     from dolmen_simulator.shrinking import run
 
     if jobs == 1:
@@ -89,14 +89,14 @@ def _all(replays: list[Replay], jobs: int, keep: int | None) -> Iterator[Summary
             pool.shutdown(cancel_futures=True)
 
 
-def _shrunk(failure: Failure, keep: int | None, seconds: float, quiet: bool) -> Failure:
+def _shrunk(failure: HistoryFailure, keep: int | None, seconds: float, quiet: bool) -> HistoryFailure:
     from dolmen_simulator.shrinking import shrink
 
     if quiet or not errors.is_terminal:
         return shrink(failure, keep=keep, seconds=seconds).failure
     with errors.status("making it small ...") as status:
 
-        def tell(smallest: Failure, tried: int) -> None:
+        def tell(smallest: HistoryFailure, tried: int) -> None:
             replay = smallest.replay
             without = f", without {','.join(replay.without)}" if replay.without else ""
             status.update(
@@ -109,7 +109,7 @@ def _shrunk(failure: Failure, keep: int | None, seconds: float, quiet: bool) -> 
     return done.failure
 
 
-def _print_summary(summary: Summary, as_json: bool, *, one: bool) -> None:
+def _print_summary(summary: HistorySummary, as_json: bool, *, one: bool) -> None:
     facts = {"seed": summary.seed, "steps": summary.steps, "weather": summary.weather, "digest": summary.digest}
     if as_json:
         print_json(facts | {"counts": dict(sorted(summary.counts.items()))})
@@ -130,7 +130,7 @@ def _print_counts(counts: Counter[str], weather: Counter[str]) -> None:
     )
 
 
-def _print_failure(failure: Failure, actors: tuple[str, ...], as_json: bool) -> None:
+def _print_failure(failure: HistoryFailure, actors: tuple[str, ...], as_json: bool) -> None:
     from dolmen_simulator.world.trace import document, lines
 
     if as_json:
@@ -153,7 +153,7 @@ def _print_failure(failure: Failure, actors: tuple[str, ...], as_json: bool) -> 
     console.print(f"replay: [bold]{failure.replay.command}[/]", highlight=False, soft_wrap=True)
 
 
-def _title(failure: Failure) -> str:
+def _title(failure: HistoryFailure) -> str:
     what = f"{failure.never.name}: {failure.never.value}" if failure.never else "an unexpected error"
     return f"seed {failure.replay.seed}, step {failure.step:,}: {what}"
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from dolmen.runtime import Runtime, shared_runtime
-from dolmen_simulator.simulation import KINDS, Summary, simulate
-from dolmen_simulator.world.replay import ALL, Failure, HistoryError, Replay
+from dolmen_simulator.simulation import KINDS, HistorySummary, simulate
+from dolmen_simulator.world.replay import ALL, HistoryError, HistoryFailure, Replay
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Shrunk:
         finished: whether nothing more can be left out; else time ran out.
     """
 
-    failure: Failure
+    failure: HistoryFailure
     histories: int
     finished: bool
 
@@ -28,11 +28,11 @@ class Shrunk:
 _PATIENCE = 4
 _LEAST_STEPS = 200
 
-Progress = Callable[[Failure, int], None]
+Progress = Callable[[HistoryFailure, int], None]
 """Is told of the smallest failure so far, and how many histories were tried."""
 
 
-def run(replay: Replay, *, keep: int | None = 60) -> Summary | Failure:
+def run(replay: Replay, *, keep: int | None = 60) -> HistorySummary | HistoryFailure:
     """A history as it is written down. Returns what happened in it, or what must never happen."""
     try:
         return simulate(
@@ -47,7 +47,7 @@ def run(replay: Replay, *, keep: int | None = 60) -> Summary | Failure:
 
 
 def shrink(
-    failure: Failure,
+    failure: HistoryFailure,
     *,
     keep: int | None = None,
     seconds: float = 60.0,
@@ -74,7 +74,7 @@ def shrink(
     soon = replace(smallest.replay, steps=min(smallest.step + 1, smallest.replay.steps))
     for replay in (soon, smallest.replay):  # the first, too, if there was no time to try it
         final = run(replay, keep=keep)
-        if isinstance(final, Failure) and final.kind == smallest.kind:
+        if isinstance(final, HistoryFailure) and final.kind == smallest.kind:
             return Shrunk(final, shrinker.tried, finished)
     raise AssertionError("the same history, and it did not fail")
 
@@ -84,7 +84,7 @@ class _OutOfTimeError(Exception):
 
 
 class _Shrinker:
-    def __init__(self, failure: Failure, runtime: Runtime, seconds: float, progress: Progress) -> None:
+    def __init__(self, failure: HistoryFailure, runtime: Runtime, seconds: float, progress: Progress) -> None:
         self.smallest, self.tried = failure, 0
         self._runtime, self._until, self._progress = runtime, runtime.monotonic() + seconds, progress
         self._known: set[Replay] = {failure.replay}
@@ -139,8 +139,8 @@ class _Shrinker:
         self._known.add(replay)
         self.tried += 1
         found = run(replay, keep=0)
-        same = isinstance(found, Failure) and found.kind == self.smallest.kind
-        if isinstance(found, Failure) and same:
+        same = isinstance(found, HistoryFailure) and found.kind == self.smallest.kind
+        if isinstance(found, HistoryFailure) and same:
             self.smallest = found
         self._progress(self.smallest, self.tried)
         return same

@@ -14,15 +14,15 @@ from dolmen.format.layout import memory_name
 from dolmen.maintenance.gc.mark import needed
 from dolmen.store.memory import MemoryStore
 from dolmen_simulator.actors.aftermath import runtime_without_faults, tidy
-from dolmen_simulator.actors.cast import ACTORS, SETTINGS, crowd
+from dolmen_simulator.actors.cast import ACTORS, SETTINGS, choose_kinds
 from dolmen_simulator.actors.writers import Actor
-from dolmen_simulator.judge.model import users_own
-from dolmen_simulator.judge.never import Never, ViolationError, named, readable
+from dolmen_simulator.judge.model import user_tables
+from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable, violated_promise
 from dolmen_simulator.judge.seen import check_all, check_memory
 from dolmen_simulator.world.fates import Crash
 from dolmen_simulator.world.network import MINUTE_US, SECOND_US, Faults, Network
 from dolmen_simulator.world.process import Process
-from dolmen_simulator.world.replay import ALL, STEADY, Failure, HistoryError, Replay, chosen
+from dolmen_simulator.world.replay import ALL, STEADY, HistoryError, HistoryFailure, Replay, check_names
 from dolmen_simulator.world.scheduler import Scheduler
 from dolmen_simulator.world.trace import Trace
 
@@ -75,15 +75,15 @@ KINDS = (*(field.name for field in fields(Faults)), STEADY)
 """What may be left out of a history."""
 
 
-def members(cast: Sequence[tuple[type[Actor], int]]) -> Iterator[tuple[str, type[Actor]]]:
+def named_actors(cast: Sequence[tuple[type[Actor], int]]) -> Iterator[tuple[str, type[Actor]]]:
     """Who takes part, by name."""
     for kind, number in cast:
         for index in range(number):
-            yield f"{kind.__name__.lower()}-{index + 1}", kind
+            yield f"{kind.label or kind.__name__.lower()}-{index + 1}", kind
 
 
 @dataclass(frozen=True)
-class Summary:
+class HistorySummary:
     """What happened in a history."""
 
     seed: int
@@ -102,7 +102,7 @@ def simulate(
     only: Collection[str] | None = None,
     without: Collection[str] = (),
     faults: Faults | None = None,
-) -> Summary:
+) -> HistorySummary:
     """Runs one history to its end and checks all of it.
 
     Args:
@@ -124,7 +124,7 @@ def simulate(
         history.run()
     except Exception as error:
         raise HistoryError(history.failure(error)) from error
-    return Summary(seed, network.steps, history.weather, history.trace.digest, network.counts)
+    return HistorySummary(seed, network.steps, history.weather, history.trace.digest, network.counts)
 
 
 class _History:
@@ -141,10 +141,12 @@ class _History:
         faults: Faults | None,
     ) -> None:
         self.seed, self.steps, self.cast = seed, steps, cast
-        kinds = crowd(self._rng("crowd")) if cast is ACTORS else {kind for kind, _ in cast}
-        self.actors = {name: kind for name, kind in members(cast) if (kind in kinds if only is None else name in only)}
-        chosen(only, [name for name, _ in members(cast)], "actors")
-        chosen(without, (*KINDS, ALL), "kinds of faults")
+        kinds = choose_kinds(self._rng("crowd")) if cast is ACTORS else {kind for kind, _ in cast}
+        self.actors = {
+            name: kind for name, kind in named_actors(cast) if (kind in kinds if only is None else name in only)
+        }
+        check_names(only, [name for name, _ in named_actors(cast)], "actors")
+        check_names(without, (*KINDS, ALL), "kinds of faults")
         self.only, self.without = only, frozenset(KINDS if ALL in without else without)
         rng = self._rng("network")
         self.weather = rng.choice(sorted(WEATHER))
@@ -205,17 +207,17 @@ class _History:
                 self._audit(version)
             tidy(self.network, self._rng("aftermath"))
             self._audit(ledger.version)
-        self.network.counts["spills orphaned"] += len(ledger.spilled - ledger.named)
+        self.network.counts["spills orphaned"] += len(ledger.spilled_segments - ledger.named_segments)
 
-    def failure(self, error: Exception) -> Failure:
+    def failure(self, error: Exception) -> HistoryFailure:
         """What an error that ended the history means."""
-        never = named(error)
+        never = violated_promise(error)
         reason = str(error) if isinstance(error, ViolationError) else f"{type(error).__name__}: {error}"
         self.trace.violation(self.now_us, reason)
         only = None if self.only is None else tuple(self.actors)
         without = (ALL,) if self.without == {*KINDS} else tuple(sorted(self.without))
         replay = Replay(self.seed, self.steps, only, without)
-        return Failure(
+        return HistoryFailure(
             replay, never, reason, self.network.steps, self.trace.digest, self.trace.events, tuple(self.actors)
         )
 
@@ -274,7 +276,7 @@ class _History:
         if self._auditor is None:
             runtime = runtime_without_faults(self.network, self._rng("auditor"))
             self._auditor = Database(MemoryStore(self.network.bucket, runtime), runtime)
-        with readable(f"version {version}"):
+        with raising_unreadable(f"version {version}"):
             self._read_all(self._auditor, version)
         self.network.counts["versions audited"] += 1
 
@@ -283,7 +285,7 @@ class _History:
         if version == self.network.ledger.version:
             self._compare_references(auditor)
         there = snapshot.tables()
-        if users_own(there) != sorted(state):
+        if user_tables(there) != sorted(state):
             raise ViolationError(Never.LOST, f"version {version} shows tables {there}, not {sorted(state)}")
         for name, rows in state.items():
             data = snapshot.table(name).scan(with_commit_ts=True).to_arrow()

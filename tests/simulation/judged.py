@@ -18,8 +18,8 @@ from dolmen.store.base import Buffer, Deleted, PutOutcome, Stored
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen_simulator.actors.writers import arrow
 from dolmen_simulator.judge import model
-from dolmen_simulator.judge.ledger import Ledger
-from dolmen_simulator.judge.model import SCHEMA, Effect, Operation, Row, Run
+from dolmen_simulator.judge.ledger import CommitLedger
+from dolmen_simulator.judge.model import SCHEMA, Effect, Operation, OperationRun, Row
 from dolmen_simulator.judge.never import Never, ViolationError
 from dolmen_simulator.world.scheduler import START_US
 
@@ -31,9 +31,9 @@ Forgery = Callable[[Document], None]
 class Judged(MemoryStore):
     """A store all of whose puts and deletes are judged, and in which the next manifest can be forged."""
 
-    def __init__(self, bucket: MemoryBucket, runtime: Runtime, ledger: Ledger) -> None:
+    def __init__(self, bucket: MemoryBucket, runtime: Runtime, ledger: CommitLedger) -> None:
         super().__init__(bucket, runtime)
-        self.ledger, self.run = ledger, Run(Operation("nothing", "nobody", 0, 0))
+        self.ledger, self.run = ledger, OperationRun(Operation("nothing", "nobody", 0, 0))
         self.forgery: Forgery | None = None
 
     def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
@@ -46,15 +46,15 @@ class Judged(MemoryStore):
             self.forgery(document)
             content = msgspec.json.encode(document)
         if key == POINTER:
-            self.ledger.sent(content, self.run)
+            self.ledger.record_sent(content, self.run)
         outcome = super().put(key, content, if_match=if_match)
         if key == POINTER and isinstance(outcome, Stored):
-            self.ledger.landed(content, self.bucket.clock_us())
+            self.ledger.record_version(content, self.bucket.clock_us())
         return outcome
 
     def delete(self, keys: Sequence[str]) -> Sequence[Deleted]:
         for key in keys:
-            self.ledger.retention.deleting(key, self.bucket.clock_us())
+            self.ledger.retention.check_delete(key, self.bucket.clock_us())
         return super().delete(keys)
 
 
@@ -64,7 +64,7 @@ class World:
     def __init__(self) -> None:
         self.now_us = START_US
         self.bucket = MemoryBucket(lambda: self.now_us, "checked")
-        self.ledger = Ledger(self.bucket, Counter())
+        self.ledger = CommitLedger(self.bucket, Counter())
         runtime = Runtime(
             clock_us=lambda: self.now_us,
             monotonic=lambda: self.now_us / 1e6,
@@ -82,35 +82,35 @@ class World:
         self._given_out += len(keys)
         return tuple(Row(k, k * 10, self._given_out - len(keys) + n, None) for n, k in enumerate(keys, 1))
 
-    def begin(self, kind: str, *effects: Effect, **said: Any) -> Run:
+    def begin(self, kind: str, *effects: Effect, **said: Any) -> OperationRun:
         """What the next commit will be."""
         self.now_us += 1_000_000
         version = self.ledger.version
         self.operation = Operation(kind, "tester", version, version, began_us=self.now_us, **said)
-        self.store.run = Run(self.operation, list(effects))
+        self.store.run = OperationRun(self.operation, list(effects))
         return self.store.run
 
     def do(self, kind: str, effects: Sequence[Effect], call: Callable[[], Any], **said: Any) -> Any:
         """One call, judged."""
         run = self.begin(kind, *effects, **said)
         done = call()
-        self.ledger.acknowledged(self.operation, run, done if isinstance(done, Commit) else None)
+        self.ledger.check_acknowledged(self.operation, run, done if isinstance(done, Commit) else None)
         return done
 
     def create(self) -> None:
-        self.do("create", [model.Create("left")], lambda: self.db.create_table("left", SCHEMA, primary_key="k"))
+        self.do("create", [model.CreateEffect("left")], lambda: self.db.create_table("left", SCHEMA, primary_key="k"))
 
     def append(self, *keys: int, table: str = "left", **said: Any) -> tuple[Row, ...]:
         rows = self.rows(*keys)
-        self.do("append", [model.Append(table, rows)], lambda: self.db.table(table).append(arrow(rows)), **said)
+        self.do("append", [model.AppendEffect(table, rows)], lambda: self.db.table(table).append(arrow(rows)), **said)
         return rows
 
     def delete(self, k: int) -> None:
-        effect = model.Delete("left", lambda row: row.k == k)
+        effect = model.DeleteEffect("left", lambda row: row.k == k)
         self.do("delete", [effect], lambda: self.db.table("left").delete({"k": k}))
 
     def delete_positions(self, k: int) -> None:
-        effect = model.DeletePositions("left", lambda row: row.k == k)
+        effect = model.DeletePositionsEffect("left", lambda row: row.k == k)
         self.do("delete", [effect], lambda: self.db.table("left").delete({"k": k}, mode="positions"))
 
     def apply(self, id_: str, *keys: int) -> tuple[Row, ...]:
@@ -123,14 +123,14 @@ class World:
                 transaction.table("left").append(arrow(rows), request=id_)
                 return transaction.commit()
 
-        self.do("batch", [model.Append("left", rows, id_)], block, digests={id_: f"digest of {id_}"})
+        self.do("batch", [model.AppendEffect("left", rows, id_)], block, digests={id_: f"digest of {id_}"})
         return rows
 
     def upkeep(self, kind: str, call: Callable[[], Any]) -> None:
         self.do(kind, [], call, upkeep=True)
 
     def set(self, **settings: Any) -> None:
-        self.do("set", [model.Settings("", settings)], lambda: self.db.set(**settings))
+        self.do("set", [model.SettingsEffect("", settings)], lambda: self.db.set(**settings))
 
     @property
     def table(self) -> Document:

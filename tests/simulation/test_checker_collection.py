@@ -30,7 +30,7 @@ def test_what_a_version_needs_may_not_be_deleted(expiring: World) -> None:
 def test_what_an_expired_version_needs_may_not_be_deleted_before_its_readers_are_gone(expiring: World) -> None:
     old = [file["path"] for file in expiring.table["files"]]
     rows = expiring.rows(1)
-    overwrite = model.Overwrite("left", rows, force=True)
+    overwrite = model.OverwriteEffect("left", rows, force=True)
     expiring.do("overwrite", [overwrite], lambda: expiring.db.table("left").overwrite(arrow(rows), force=True))
     expiring.append(2)
     expiring.now_us += 2 * DAY_US
@@ -68,7 +68,7 @@ def test_a_fence_or_a_horizon_that_moves_too_far_or_back_is_found(expiring: Worl
 
 def test_what_a_version_lets_go_of_without_saying_so_is_found(expiring: World) -> None:
     rows = expiring.rows(1)
-    overwrite = model.Overwrite("left", rows, force=True)
+    overwrite = model.OverwriteEffect("left", rows, force=True)
     expiring.store.forgery = lambda manifest: manifest.pop("released")
     table = expiring.db.table("left")
     collected(

@@ -11,8 +11,8 @@ from dolmen.errors import ConflictError, TableNotFoundError, UnknownOutcomeError
 from dolmen.results import Commit
 from dolmen_simulator.actors.writers import arrow
 from dolmen_simulator.judge import model
-from dolmen_simulator.judge.model import Row, Run
-from dolmen_simulator.judge.never import Never, ViolationError, named, readable, unexpected
+from dolmen_simulator.judge.model import OperationRun, Row
+from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable, unexpected_error, violated_promise
 from dolmen_simulator.judge.seen import check_one_of, check_rows
 from simulation.judged import Document, World, forged
 
@@ -47,13 +47,13 @@ def test_a_batch_of_which_an_id_is_missing_is_applied_by_half(world: World) -> N
             return transaction.commit()
 
     with pytest.raises(ViolationError, match=r"applied ids \[\], not \['a'\]") as caught:
-        world.do("batch", [model.Append("left", rows, "a")], block, digests={"a": "d"})
+        world.do("batch", [model.AppendEffect("left", rows, "a")], block, digests={"a": "d"})
     assert caught.value.never is Never.TWICE
 
 
 def test_an_event_that_is_applied_again_under_no_id_is_there_twice(world: World) -> None:
     rows = world.apply("a", 9)
-    again = [model.Append("left", rows, "a")]
+    again = [model.AppendEffect("left", rows, "a")]
     with pytest.raises(ViolationError) as caught:
         world.do("batch", again, lambda: world.db.table("left").append(arrow(rows)), digests={"a": "digest of a"})
     assert caught.value.never in (Never.TWICE, Never.LOST)
@@ -61,9 +61,9 @@ def test_an_event_that_is_applied_again_under_no_id_is_there_twice(world: World)
 
 def test_an_operation_that_lands_twice_is_found(world: World) -> None:
     rows = world.rows(8)
-    world.begin("append", model.Append("left", rows))
+    world.begin("append", model.AppendEffect("left", rows))
     world.db.table("left").append(arrow(rows))
-    world.store.run = Run(world.operation, [model.Append("left", rows)], first_put=world.ledger.version)
+    world.store.run = OperationRun(world.operation, [model.AppendEffect("left", rows)], first_put=world.ledger.version)
     with pytest.raises(ViolationError, match="committed twice") as caught:
         world.db.table("left").append(arrow(rows))
     assert caught.value.never is Never.TWICE
@@ -71,9 +71,9 @@ def test_an_operation_that_lands_twice_is_found(world: World) -> None:
 
 def test_a_commit_id_of_two_runs_is_found(world: World) -> None:
     body = msgspec.json.encode({"version": 6, "manifest": "manifest/v6", "commit_id": "same"})
-    world.ledger.sent(body, world.begin("append"))
+    world.ledger.record_sent(body, world.begin("append"))
     with pytest.raises(ViolationError, match="two runs") as caught:
-        world.ledger.sent(body, world.begin("append"))
+        world.ledger.record_sent(body, world.begin("append"))
     assert caught.value.never is Never.TWICE
 
 
@@ -88,66 +88,68 @@ def misreported(call: Callable[[], object], told: str) -> None:
 
 def test_success_for_what_did_not_land_is_misreported(world: World) -> None:
     rows = world.rows(8)
-    world.begin("append", model.Append("left", rows))
+    world.begin("append", model.AppendEffect("left", rows))
     commit = world.db.table("left").append(arrow(rows))
-    other = world.begin("append", model.Append("left", rows))
-    misreported(lambda: world.ledger.acknowledged(world.operation, other, commit), "landed as None")
+    other = world.begin("append", model.AppendEffect("left", rows))
+    misreported(lambda: world.ledger.check_acknowledged(world.operation, other, commit), "landed as None")
 
 
 def test_nothing_to_do_for_what_had_something_to_do_is_misreported(world: World) -> None:
-    run = world.begin("append", model.Append("left", world.rows(8)))
+    run = world.begin("append", model.AppendEffect("left", world.rows(8)))
     run.base = world.ledger.version
-    misreported(lambda: world.ledger.acknowledged(world.operation, run, None), "though it had something to do")
+    misreported(lambda: world.ledger.check_acknowledged(world.operation, run, None), "though it had something to do")
 
 
 def test_nothing_to_do_without_a_look_at_any_version_is_misreported(world: World) -> None:
-    run = world.begin("append", model.Append("left", world.rows(8)))
-    misreported(lambda: world.ledger.acknowledged(world.operation, run, None), "had looked at no version")
+    run = world.begin("append", model.AppendEffect("left", world.rows(8)))
+    misreported(lambda: world.ledger.check_acknowledged(world.operation, run, None), "had looked at no version")
 
 
 def test_an_error_that_hides_a_commit_is_misreported(world: World) -> None:
     rows = world.rows(8)
-    run = world.begin("append", model.Append("left", rows))
+    run = world.begin("append", model.AppendEffect("left", rows))
     world.db.table("left").append(arrow(rows))
     error = ConflictError("another commit")
-    misreported(lambda: world.ledger.refused(world.operation, run, error), "was reported as failed")
+    misreported(lambda: world.ledger.check_refused(world.operation, run, error), "was reported as failed")
 
 
 def test_a_commit_that_lands_after_its_error_is_misreported(world: World) -> None:
     rows = world.rows(8)
-    run = world.begin("append", model.Append("right", rows), reads=True)
-    world.ledger.refused(world.operation, run, TableNotFoundError("right"))
-    run.effects[:] = [model.Append("left", rows)]
+    run = world.begin("append", model.AppendEffect("right", rows), reads=True)
+    world.ledger.check_refused(world.operation, run, TableNotFoundError("right"))
+    run.effects[:] = [model.AppendEffect("left", rows)]
     misreported(lambda: world.db.table("left").append(arrow(rows)), "reported as failed")
 
 
 def test_an_error_without_a_reason_is_misreported(world: World) -> None:
-    run = world.begin("append", model.Append("left", world.rows(8)))
-    misreported(lambda: world.ledger.refused(world.operation, run, TableNotFoundError("left")), "without a reason")
-    run = world.begin("append", model.Append("left", world.rows(8)))
-    misreported(lambda: world.ledger.refused(world.operation, run, ConflictError("x")), "without a reason")
+    run = world.begin("append", model.AppendEffect("left", world.rows(8)))
+    misreported(
+        lambda: world.ledger.check_refused(world.operation, run, TableNotFoundError("left")), "without a reason"
+    )
+    run = world.begin("append", model.AppendEffect("left", world.rows(8)))
+    misreported(lambda: world.ledger.check_refused(world.operation, run, ConflictError("x")), "without a reason")
 
 
 def test_an_outcome_that_is_unknown_though_nothing_was_lost_is_misreported() -> None:
-    assert unexpected("a commit", UnknownOutcomeError("c", "no answer")).never is Never.MISREPORTED
-    assert unexpected("a read", KeyError("k")).never is Never.UNREADABLE
+    assert unexpected_error("a commit", UnknownOutcomeError("c", "no answer")).never is Never.MISREPORTED
+    assert unexpected_error("a read", KeyError("k")).never is Never.UNREADABLE
 
 
 def test_a_caller_that_is_told_to_look_for_another_commit_than_its_own_is_misled(world: World) -> None:
     rows = world.rows(8)
-    world.begin("append", model.Append("left", rows))
+    world.begin("append", model.AppendEffect("left", rows))
     commit = world.db.table("left").append(arrow(rows))
-    world.ledger.unknown(world.operation, commit.commit_id)
+    world.ledger.record_unknown(world.operation, commit.commit_id)
     world.ledger.check_unknown()
-    world.ledger.unknown(world.operation, "another")
+    world.ledger.record_unknown(world.operation, "another")
     misreported(world.ledger.check_unknown, "commit another may have landed")
 
 
 def test_a_reader_that_crashes_is_told_as_a_version_that_cannot_be_read() -> None:
-    with pytest.raises(ViolationError, match="version 3: KeyError") as caught, readable("version 3"):
+    with pytest.raises(ViolationError, match="version 3: KeyError") as caught, raising_unreadable("version 3"):
         raise KeyError("x")
-    assert caught.value.never is named(caught.value) is Never.UNREADABLE
-    assert named(ValueError()) is None
+    assert caught.value.never is violated_promise(caught.value) is Never.UNREADABLE
+    assert violated_promise(ValueError()) is None
 
 
 # ---- what readers see ------------------------------------------------------------------------------------------------
@@ -181,9 +183,9 @@ def test_what_readers_see_is_named_by_what_is_wrong_with_it(world: World) -> Non
 
 def test_an_answer_to_a_time_that_changes_later_is_found(world: World) -> None:
     ledger = world.ledger
-    ledger.dated.append((ledger.chain[2].created_at, 2))
+    ledger.timestamp_answers.append((ledger.chain[2].created_at, 2))
     ledger.check_dates()
-    ledger.dated.append((ledger.chain[3].created_at, 2))
+    ledger.timestamp_answers.append((ledger.chain[3].created_at, 2))
     with pytest.raises(ViolationError, match="now it is 3") as caught:
         ledger.check_dates()
     assert caught.value.never is Never.HALF

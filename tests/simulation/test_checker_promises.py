@@ -51,7 +51,9 @@ def test_a_new_tombstone_with_a_time_of_before_is_found(world: World) -> None:
 
     world.store.forgery = forgery
     with pytest.raises(ViolationError, match="new tombstone") as caught:
-        world.do("delete", [model.Delete("left", lambda row: False)], lambda: world.db.table("left").delete("k > 99"))
+        world.do(
+            "delete", [model.DeleteEffect("left", lambda row: False)], lambda: world.db.table("left").delete("k > 99")
+        )
     assert caught.value.never is Never.REVIVED
 
 

@@ -15,17 +15,17 @@ from simulation.judged import Document, World, forged
 
 
 def rename(world: World, name: str, to: str) -> None:
-    world.do("rename", [model.Rename(name, to)], lambda: world.db.rename_table(name, to))
+    world.do("rename", [model.RenameEffect(name, to)], lambda: world.db.rename_table(name, to))
 
 
 def new(world: World, name: str) -> None:
-    world.do("create", [model.Create(name)], lambda: world.db.create_table(name, SCHEMA, primary_key="k"))
+    world.do("create", [model.CreateEffect(name)], lambda: world.db.create_table(name, SCHEMA, primary_key="k"))
 
 
 def late_append(world: World, meanwhile: Callable[[], None]) -> None:
     """An append that was made before something happened, and lands after it."""
     rows = world.rows(8)
-    run = world.begin("append", model.Append("left", rows))
+    run = world.begin("append", model.AppendEffect("left", rows))
     run.first_put = world.ledger.version
     meanwhile()
     world.operation, world.store.run = run.operation, run
@@ -70,7 +70,7 @@ def test_a_rename_that_makes_another_table_is_found(world: World) -> None:
 
 def test_a_rename_that_takes_the_name_of_another_table_loses_that(world: World) -> None:
     new(world, "right")
-    run = world.begin("rename", model.Rename("left", "right"))
+    run = world.begin("rename", model.RenameEffect("left", "right"))
     run.first_put = world.ledger.version
     with pytest.raises(ViolationError, match="the name of 'right'") as caught:
         model.fold(world.ledger.states, run, {}, world.ledger.version + 1)
@@ -117,8 +117,10 @@ def test_a_rename_that_is_not_told_of_is_found(world: World) -> None:
 
 def test_an_applied_id_that_is_acknowledged_for_other_content_is_found(world: World) -> None:
     world.apply("a", 9)
-    run = world.begin("say again", model.Append("left", world.rows(3), "a"), digests={"a": "digest of other rows"})
+    run = world.begin(
+        "say again", model.AppendEffect("left", world.rows(3), "a"), digests={"a": "digest of other rows"}
+    )
     run.base = world.ledger.version
     with pytest.raises(ViolationError, match=r"\['a'\] were not applied") as caught:
-        world.ledger.acknowledged(world.operation, run, None)
+        world.ledger.check_acknowledged(world.operation, run, None)
     assert caught.value.never is Never.TWICE

@@ -78,7 +78,7 @@ def test_a_file_whose_values_are_others_is_a_lost_row(world: World) -> None:
     world.bucket.objects[path], kept = world.bucket.objects[other], world.bucket.objects[path]
     assert kept.body != world.bucket.objects[path].body
     world.ledger.content._data.clear()
-    world.ledger.content._shown.clear()
+    world.ledger.content._rows_shown.clear()
     with pytest.raises(ViolationError, match="k=7") as caught:
         world.append(8)
     assert caught.value.never is Never.LOST
@@ -127,9 +127,9 @@ def test_a_history_that_leaves_commits_out_is_found(world: World) -> None:
 def test_a_manifest_that_is_not_there_makes_its_version_unreadable(world: World) -> None:
     pointer = msgspec.json.encode({"version": 5, "manifest": "manifest/v5", "commit_id": "x"})
     world.begin("append")
-    world.ledger.sent(pointer, world.store.run)
+    world.ledger.record_sent(pointer, world.store.run)
     with pytest.raises(ViolationError, match="not there") as caught:
-        world.ledger.landed(pointer, world.now_us)
+        world.ledger.record_version(pointer, world.now_us)
     assert caught.value.never is Never.UNREADABLE
 
 

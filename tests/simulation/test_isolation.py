@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dolmen_simulator.judge.isolation import Anomaly, History, Life, Read, Transaction, check, find
+from dolmen_simulator.judge.isolation import Anomaly, History, Read, RecordedTransaction, RowLifetime, check, find
 from dolmen_simulator.judge.never import Never, ViolationError
 
 
-def made(lives: dict[int, Life], *transactions: Transaction, versions: int = 0) -> History:
+def made(lives: dict[int, RowLifetime], *transactions: RecordedTransaction, versions: int = 0) -> History:
     """A history in which version n lands at 10 n."""
     return moved({row: [life] for row, life in lives.items()}, *transactions, versions=versions)
 
 
-def moved(lives: dict[int, list[Life]], *transactions: Transaction, versions: int = 0) -> History:
+def moved(lives: dict[int, list[RowLifetime]], *transactions: RecordedTransaction, versions: int = 0) -> History:
     """The same, in which tables are renamed."""
-    last = max(versions, *(life.died or life.born for each in lives.values() for life in each), 0)
+    last = max(versions, *(life.removed_in or life.added_in for each in lives.values() for life in each), 0)
     return History([(10 * n, f"commit {n}") for n in range(1, last + 1)], lives, transactions)
 
 
-def seen(what: str, *reads: Read, begins: int = 0, ends: int = 10**6, **said: object) -> Transaction:
+def seen(what: str, *reads: Read, begins: int = 0, ends: int = 10**6, **said: object) -> RecordedTransaction:
     """A transaction with these reads."""
-    return Transaction(what, str(said.pop("session", what)), begins, ends, list(reads), **said)  # type: ignore[arg-type]
+    return RecordedTransaction(what, str(said.pop("session", what)), begins, ends, list(reads), **said)  # type: ignore[arg-type]
 
 
 def of(table: str, *rows: int, key: int | None = None) -> Read:
@@ -35,9 +35,19 @@ def of(table: str, *rows: int, key: int | None = None) -> Read:
 
 
 #: Version 1 writes row 1 of a and row 2 of b, version 2 replaces both.
-BOTH = {1: Life("a", 1, 1, 2), 2: Life("b", 1, 1, 2), 3: Life("a", 1, 2), 4: Life("b", 1, 2)}
+BOTH = {
+    1: RowLifetime("a", 1, 1, 2),
+    2: RowLifetime("b", 1, 1, 2),
+    3: RowLifetime("a", 1, 2),
+    4: RowLifetime("b", 1, 2),
+}
 #: Versions 1 and 2 write a and b anew, each one of them.
-APART = {1: Life("a", 1, 1, 3), 2: Life("b", 1, 2, 4), 3: Life("a", 1, 3), 4: Life("b", 1, 4)}
+APART = {
+    1: RowLifetime("a", 1, 1, 3),
+    2: RowLifetime("b", 1, 2, 4),
+    3: RowLifetime("a", 1, 3),
+    4: RowLifetime("b", 1, 4),
+}
 
 
 def named(history: History) -> Anomaly | None:
@@ -63,18 +73,18 @@ def test_a_row_of_no_commit_is_an_aborted_read() -> None:
 
 
 def test_a_row_that_its_transaction_replaced_is_an_intermediate_read() -> None:
-    writer = seen("writer", writes={1: 1, 9: 1}, landed=1)
+    writer = seen("writer", writes={1: 1, 9: 1}, landed_version=1)
     assert named(made(BOTH, writer, seen("reader", of("a", 9)))) is Anomaly.INTERMEDIATE_READ
 
 
 def test_writes_of_one_transaction_in_two_commits_are_a_dirty_write() -> None:
-    assert named(made(APART, seen("writer", writes={1: 1, 2: 1}, landed=1))) is Anomaly.DIRTY_WRITE
+    assert named(made(APART, seen("writer", writes={1: 1, 2: 1}, landed_version=1))) is Anomaly.DIRTY_WRITE
     assert named(made(APART, seen("lost", writes={1: None}))) is Anomaly.DIRTY_WRITE
 
 
 def test_a_transaction_that_saw_its_own_commit_or_a_later_one_is_in_a_circle() -> None:
-    one = seen("one", of("b", 2), writes={1: 1}, landed=1)
-    other = seen("other", of("a", 1), writes={2: 2}, landed=2)
+    one = seen("one", of("b", 2), writes={1: 1}, landed_version=1)
+    other = seen("other", of("a", 1), writes={2: 2}, landed_version=2)
     assert named(made(APART, one, other)) is Anomaly.CIRCULAR
     assert named(made(APART, other)) is None
 
@@ -90,7 +100,7 @@ def test_half_of_a_commit_is_read_skew_and_the_story_tells_both_halves() -> None
 
 
 def test_half_of_a_commit_within_one_table_is_read_skew() -> None:
-    lives = {1: Life("a", 1, 1), 2: Life("a", 2, 1), 3: Life("a", 3, 2)}
+    lives = {1: RowLifetime("a", 1, 1), 2: RowLifetime("a", 2, 1), 3: RowLifetime("a", 3, 2)}
     assert named(made(lives, seen("reader", of("a", 1)))) is Anomaly.READ_SKEW
     assert named(made(lives, seen("reader", of("a", 1, 2, key=None)))) is None
     assert named(made(lives, seen("reader", of("a", 1, key=1), of("a", key=2)))) is Anomaly.READ_SKEW
@@ -105,54 +115,59 @@ def test_a_later_commit_without_an_earlier_one_is_no_snapshot() -> None:
 
 def test_two_readers_that_disagree_on_the_order_of_two_commits_are_no_snapshot() -> None:
     """The long fork: one of the two contradicts the order of the commits."""
-    lives = {1: Life("a", 1, 1), 2: Life("b", 1, 2)}
+    lives = {1: RowLifetime("a", 1, 1), 2: RowLifetime("b", 1, 2)}
     fork = made(lives, seen("one", of("a", 1), of("b")), seen("other", of("a"), of("b", 2)))
     assert named(fork) is Anomaly.NO_SNAPSHOT
 
 
 def test_two_increments_of_one_value_are_a_lost_update() -> None:
-    lives = {1: Life("a", 1, 1, 2), 2: Life("a", 1, 2, 3), 3: Life("a", 1, 3)}
-    one = seen("one", of("a", 1, key=1), writes={2: 2}, landed=2)
-    other = seen("other", of("a", 1, key=1), writes={3: 3}, landed=3)
+    lives = {1: RowLifetime("a", 1, 1, 2), 2: RowLifetime("a", 1, 2, 3), 3: RowLifetime("a", 1, 3)}
+    one = seen("one", of("a", 1, key=1), writes={2: 2}, landed_version=2)
+    other = seen("other", of("a", 1, key=1), writes={3: 3}, landed_version=3)
     assert named(made(lives, one)) is None
     assert named(made(lives, one, other)) is Anomaly.LOST_UPDATE
-    assert named(made(lives, one, seen("other", of("a", 2, key=1), writes={3: 3}, landed=3))) is None
+    assert named(made(lives, one, seen("other", of("a", 2, key=1), writes={3: 3}, landed_version=3))) is None
 
 
 def test_two_inserts_of_a_key_that_neither_saw_are_a_lost_update() -> None:
-    lives = {1: Life("a", 5, 1), 2: Life("a", 5, 2)}
-    one = seen("one", of("a", key=5), writes={1: 1}, landed=1)
-    other = seen("other", of("a", key=5), writes={2: 2}, landed=2)
+    lives = {1: RowLifetime("a", 5, 1), 2: RowLifetime("a", 5, 2)}
+    one = seen("one", of("a", key=5), writes={1: 1}, landed_version=1)
+    other = seen("other", of("a", key=5), writes={2: 2}, landed_version=2)
     assert named(made(lives, one, other)) is Anomaly.LOST_UPDATE
 
 
 def test_a_rename_that_is_seen_by_half_is_read_skew_and_one_there_and_back_is_none() -> None:
     """Version 2 swaps two tables, and version 3 swaps them back."""
     lives = {
-        1: [Life("a", 1, 1, 2), Life("b", 1, 2, 3), Life("a", 1, 3)],
-        2: [Life("b", 2, 1, 2), Life("a", 2, 2, 3), Life("b", 2, 3)],
+        1: [RowLifetime("a", 1, 1, 2), RowLifetime("b", 1, 2, 3), RowLifetime("a", 1, 3)],
+        2: [RowLifetime("b", 2, 1, 2), RowLifetime("a", 2, 2, 3), RowLifetime("b", 2, 3)],
     }
     assert named(moved(lives, seen("both", of("a", 2), of("b", 1)))) is None
     assert named(moved(lives, seen("one, twice", of("a", 1), of("b", 1)))) is Anomaly.READ_SKEW
     assert named(moved(lives, seen("both in one", of("a", 1, 2)))) is Anomaly.READ_SKEW
-    back = seen("back", of("a", 1), of("b", 2), writes={3: 4}, landed=4)
-    assert named(moved({**lives, 3: [Life("a", 1, 4)]}, back)) is None
+    back = seen("back", of("a", 1), of("b", 2), writes={3: 4}, landed_version=4)
+    assert named(moved({**lives, 3: [RowLifetime("a", 1, 4)]}, back)) is None
 
 
 def test_write_skew_is_allowed() -> None:
-    lives = {1: Life("a", 1, 1, 2), 2: Life("b", 1, 1, 3), 3: Life("a", 1, 2), 4: Life("b", 1, 3)}
-    one = seen("one", of("a", 1), of("b", 2), writes={3: 2}, landed=2)
-    other = seen("other", of("a", 1), of("b", 2), writes={4: 3}, landed=3)
+    lives = {
+        1: RowLifetime("a", 1, 1, 2),
+        2: RowLifetime("b", 1, 1, 3),
+        3: RowLifetime("a", 1, 2),
+        4: RowLifetime("b", 1, 3),
+    }
+    one = seen("one", of("a", 1), of("b", 2), writes={3: 2}, landed_version=2)
+    other = seen("other", of("a", 1), of("b", 2), writes={4: 3}, landed_version=3)
     assert find(made(lives, one, other)) is None
 
 
 def test_blind_writes_of_one_key_are_allowed() -> None:
-    lives = {1: Life("a", 1, 1, 2), 2: Life("a", 1, 2, 3), 3: Life("a", 1, 3)}
-    assert find(made(lives, *(seen(f"{n}", writes={n: n}, landed=n) for n in (1, 2, 3)))) is None
+    lives = {1: RowLifetime("a", 1, 1, 2), 2: RowLifetime("a", 1, 2, 3), 3: RowLifetime("a", 1, 3)}
+    assert find(made(lives, *(seen(f"{n}", writes={n: n}, landed_version=n) for n in (1, 2, 3)))) is None
 
 
 def test_a_process_sees_what_it_was_told_is_committed() -> None:
-    writer = seen("writer", writes={3: 3}, landed=3, acknowledged=True, session="p", begins=25, ends=35)
+    writer = seen("writer", writes={3: 3}, landed_version=3, acknowledged=True, session="p", begins=25, ends=35)
     after = seen("after", of("a", 1), session="p", begins=40)
     assert named(made(APART, writer, after)) is Anomaly.OWN_WRITES
     other = seen("other", of("a", 1), session="q", begins=40)
@@ -188,10 +203,10 @@ def test_an_anomaly_is_a_violation_that_tells_what_happened() -> None:
 
 
 def test_one_read_that_is_wrong_is_found_among_hundreds() -> None:
-    lives = {n: Life(f"t{n % 4}", n % 12, 1 + n // 8, None if n % 3 else 3 + n // 8) for n in range(2_000)}
+    lives = {n: RowLifetime(f"t{n % 4}", n % 12, 1 + n // 8, None if n % 3 else 3 + n // 8) for n in range(2_000)}
     reads = []
     for number in range(300):
-        rows = {u for u, life in lives.items() if life.born <= number % 200 < (life.died or 10**9)}
+        rows = {u for u, life in lives.items() if life.added_in <= number % 200 < (life.removed_in or 10**9)}
         each = (of(table, *(u for u in rows if lives[u].table == table)) for table in ("t0", "t1"))
         reads.append(seen(f"reader {number}", *each, session=str(number)))
     assert find(made(lives, *reads)) is None
@@ -208,28 +223,28 @@ TABLES, KEYS, VERSIONS = ("a", "b"), (1, 2), 4
 
 
 @st.composite
-def lives_of(draw: st.DrawFn) -> dict[int, list[Life]]:
+def lives_of(draw: st.DrawFn) -> dict[int, list[RowLifetime]]:
     """Some rows go to another table when they leave one, and perhaps back again."""
-    lives: dict[int, list[Life]] = {}
+    lives: dict[int, list[RowLifetime]] = {}
     for row in range(draw(st.integers(1, 6))):
         table, key, born = draw(st.sampled_from(TABLES)), draw(st.sampled_from(KEYS)), draw(st.integers(1, VERSIONS))
-        each = lives[row] = list[Life]()
+        each = lives[row] = list[RowLifetime]()
         while True:
             died = draw(st.one_of(st.none(), st.integers(born + 1, VERSIONS + 1)))
             died = died if died is None or died <= VERSIONS else None
-            each.append(Life(table, key, born, died))
+            each.append(RowLifetime(table, key, born, died))
             if died is None or draw(st.integers(0, 2)):
                 break
             table, born = next(other for other in TABLES if other != table), died
     return lives
 
 
-def held(lives: Mapping[int, Sequence[Life]], version: int, table: str, key: int | None) -> frozenset[int]:
+def held(lives: Mapping[int, Sequence[RowLifetime]], version: int, table: str, key: int | None) -> frozenset[int]:
     return frozenset(
         row
         for row, each in lives.items()
         for life in each
-        if life.table == table and key in (None, life.key) and life.born <= version < (life.died or 99)
+        if life.table == table and key in (None, life.key) and life.added_in <= version < (life.removed_in or 99)
     )
 
 
@@ -259,7 +274,7 @@ def histories(draw: st.DrawFn) -> History:
                 session=draw(st.sampled_from("pq")),
                 begins=begins,
                 ends=draw(st.integers(begins, 60)),
-                landed=landed,
+                landed_version=landed,
                 acknowledged=draw(st.booleans()),
                 at=draw(st.integers(1, VERSIONS)) if draw(st.integers(0, 5)) == 0 else None,
                 fresh=draw(st.booleans()),
@@ -268,19 +283,19 @@ def histories(draw: st.DrawFn) -> History:
     return moved(lives, *transactions, versions=VERSIONS)
 
 
-def snapshots(history: History, each: Transaction) -> Iterator[int]:
+def snapshots(history: History, each: RecordedTransaction) -> Iterator[int]:
     """Every version that could be the one that a transaction saw, apart from its session."""
     lives = [life for each in history.lives.values() for life in each]
     for version in range(VERSIONS + 1):
         fits = all(held(history.lives, version, read.table, read.key) == read.rows for read in each.reads)
         fits = fits and (each.at is None or version == each.at)
-        fits = fits and (each.landed is None or version < each.landed)
+        fits = fits and (each.landed_version is None or version < each.landed_version)
         fits = fits and all(us <= each.ended_us for us, _ in history.landings[:version])
         if each.at is None:
             missed = history.landings[version:]
             fits = fits and not (each.fresh and any(us < each.began_us for us, _ in missed))
-            for read, other in itertools.product(each.reads, range(version + 1, each.landed or 0)):
-                mine = {life.key for life in lives if life.table == read.table and each.landed in life[2:]}
+            for read, other in itertools.product(each.reads, range(version + 1, each.landed_version or 0)):
+                mine = {life.key for life in lives if life.table == read.table and each.landed_version in life[2:]}
                 theirs = {life.key for life in lives if life.table == read.table and other in life[2:]}
                 fits = fits and not (mine & theirs if read.key is None else mine & theirs & {read.key})
         if fits:
@@ -297,7 +312,7 @@ def possible(history: History) -> bool:
                 continue
             if version < seen_by.get(each.session, 0):
                 break
-            told = each.landed if each.landed and each.acknowledged else 0
+            told = each.landed_version if each.landed_version and each.acknowledged else 0
             seen_by[each.session] = max(version, told, seen_by.get(each.session, 0))
         else:
             return True

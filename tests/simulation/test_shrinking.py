@@ -18,15 +18,15 @@ from dolmen.runtime import Runtime
 from dolmen_simulator import shrinking
 from dolmen_simulator.judge.never import Never
 from dolmen_simulator.simulation import KINDS, simulate
-from dolmen_simulator.world.replay import Failure, Replay
-from dolmen_simulator.world.trace import Event, Trace, lines, shortened
+from dolmen_simulator.world.replay import HistoryFailure, Replay
+from dolmen_simulator.world.trace import Event, Trace, lines, shorten
 
 UUID = "0123456789abcdef" * 2
 
 
-def failing(replay: Replay) -> Failure:
+def failing(replay: Replay) -> HistoryFailure:
     found = shrinking.run(replay)
-    assert isinstance(found, Failure), "nothing went wrong"
+    assert isinstance(found, HistoryFailure), "nothing went wrong"
     return found
 
 
@@ -66,7 +66,7 @@ def test_rows_that_compaction_loses_are_found_and_the_history_is_made_small(monk
     before = next(
         found
         for seed in range(100)
-        if isinstance(found := shrinking.run(Replay(seed, 1_000)), Failure) and found.never is Never.LOST
+        if isinstance(found := shrinking.run(Replay(seed, 1_000)), HistoryFailure) and found.never is Never.LOST
     )
     after = shrinking.shrink(before, runtime=tries(40)).failure
     assert after.never is Never.LOST
@@ -112,10 +112,10 @@ def test_a_name_that_is_not_there_is_refused_with_those_that_are(part: dict[str,
 
 def test_names_are_shortened_the_same_everywhere() -> None:
     data = f"data/left/2026/01/01/07/{UUID}.parquet"
-    assert shortened(data) == "data/left/01234567.parquet"
-    assert shortened(f"{UUID}-{UUID}") == "01234567-01234567"
-    assert shortened("manifest/v00000000000000000124-abcdef12.json") == "manifest/v124-abcdef12.json"
-    assert shortened("_latest_manifest") == "_latest_manifest"
+    assert shorten(data) == "data/left/01234567.parquet"
+    assert shorten(f"{UUID}-{UUID}") == "01234567-01234567"
+    assert shorten("manifest/v00000000000000000124-abcdef12.json") == "manifest/v124-abcdef12.json"
+    assert shorten("_latest_manifest") == "_latest_manifest"
 
 
 def test_a_trace_stands_in_columns_and_keeps_as_much_as_it_is_asked_to() -> None:

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pyarrow as pa
 import pytest
 
-from dolmen_simulator.simulation import WEATHER, Summary, simulate
+from dolmen_simulator.simulation import WEATHER, HistorySummary, simulate
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 STEPS = 4_000
@@ -113,7 +113,7 @@ def _begin_worker() -> None:
     pa.set_cpu_count(1)
 
 
-def _history(seed: int) -> Summary:
+def _history(seed: int) -> HistorySummary:
     try:
         return simulate(seed, STEPS)
     finally:
@@ -121,7 +121,7 @@ def _history(seed: int) -> Summary:
         gc.freeze()  # what modules keep is not gone through again
 
 
-def _summaries(seeds: Sequence[int]) -> Iterator[Summary]:
+def _summaries(seeds: Sequence[int]) -> Iterator[HistorySummary]:
     """Runs the histories on all cores, in processes that end before what they can't give back adds up."""
     spawn = multiprocessing.get_context("spawn")
     for first in range(0, len(seeds), PER_POOL):

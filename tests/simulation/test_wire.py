@@ -15,8 +15,8 @@ from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailable
 from dolmen.runtime import Runtime
 from dolmen.store.base import Deleted, PreconditionFailed, Stored, Unknown
 from dolmen.store.memory import MemoryBucket
-from dolmen_simulator.world.fates import Answer, Crash, Fate, Refusal, Request, Verb, Wire, fates_of
-from dolmen_simulator.world.server import Repeated, Server
+from dolmen_simulator.world.fates import Answer, Crash, Fate, Refusal, StoreRequest, Verb, Wire, fates_of
+from dolmen_simulator.world.server import RepeatedCompletion, Server
 from dolmen_simulator.world.wire import SimulatedStore
 
 NOW_US = 1_767_225_600_000_000
@@ -31,31 +31,31 @@ class Script(Wire):
 
     def __init__(self) -> None:
         self.fates: dict[Verb, list[Fate]] = {}
-        self.sent: list[Request] = []
+        self.sent: list[StoreRequest] = []
         self.truth: list[tuple[Verb, Answer]] = []
         self.under_way: list[Callable[[], object]] = []
         self.failing: tuple[str, ...] = ()
         self.removed: list[str] = []
         self.silences = 0
 
-    def step(self, request: Request) -> Fate:
+    def step(self, request: StoreRequest) -> Fate:
         self.sent.append(request)
         fates = self.fates.get(request.verb)
         return fates.pop(0) if fates else Fate.OK
 
-    def silence(self, request: Request) -> None:
+    def wait_for_timeout(self, request: StoreRequest) -> None:
         self.silences += 1
 
-    def later(self, request: Request, arrive: Callable[[], object]) -> None:
+    def deliver_later(self, request: StoreRequest, arrive: Callable[[], object]) -> None:
         self.under_way.append(arrive)
 
-    def spared(self, request: Request) -> Collection[str]:
+    def keys_not_removed(self, request: StoreRequest) -> Collection[str]:
         return self.failing
 
-    def removing(self, key: str) -> None:
+    def before_removal(self, key: str) -> None:
         self.removed.append(key)
 
-    def arrived(self, request: Request, answer: Answer) -> None:
+    def on_arrival(self, request: StoreRequest, answer: Answer) -> None:
         self.truth.append((request.verb, answer))
 
     def arrive(self) -> None:
@@ -71,7 +71,7 @@ class Script(Wire):
 class World:
     """A store over a wire, and what that store truly holds."""
 
-    def __init__(self, repeated: Repeated = Repeated.ANSWERED, page: int = 1_000) -> None:
+    def __init__(self, repeated: RepeatedCompletion = RepeatedCompletion.ANSWERED, page: int = 1_000) -> None:
         self.wire = Script()
         self.bucket = MemoryBucket(lambda: NOW_US)
         self.server = Server(self.bucket, self.wire, page=page, repeated=repeated)
@@ -189,11 +189,11 @@ def test_no_commit_lands_long_after_it_was_dated_though_its_process_was_frozen(f
     db.create_table("t", pa.schema([("k", pa.int64())]))
     landed: list[int] = []
 
-    def arrived(request: Request, answer: Answer) -> None:
+    def on_arrival(request: StoreRequest, answer: Answer) -> None:
         if request.key == "_latest_manifest" and request.verb is Verb.PUT and not isinstance(answer, Refusal):
             landed.append(world.now_us)
 
-    world.wire.arrived = arrived  # type: ignore[method-assign]
+    world.wire.on_arrival = on_arrival  # type: ignore[method-assign]
     world.given(Verb.PUT, Fate.OK, fate)  # manifest, pointer
     world.frozen_us = 30 * 60 * 1_000_000
     with suppress(StoreUnavailableError, UnknownOutcomeError):
@@ -287,9 +287,9 @@ STEPS = (Verb.CREATE_UPLOAD, Verb.UPLOAD_PART, Verb.COMPLETE_UPLOAD)
 UPLOADS = [(verb, fate) for verb in STEPS for fate in fates_of(verb)]
 
 
-@pytest.mark.parametrize("repeated", Repeated, ids=lambda repeated: repeated.name)
+@pytest.mark.parametrize("repeated", RepeatedCompletion, ids=lambda repeated: repeated.name)
 @pytest.mark.parametrize(("verb", "fate"), UPLOADS)
-def test_an_upload_in_parts_is_whole_or_not_there(verb: Verb, fate: Fate, repeated: Repeated) -> None:
+def test_an_upload_in_parts_is_whole_or_not_there(verb: Verb, fate: Fate, repeated: RepeatedCompletion) -> None:
     """Whatever becomes of one of its requests. Only a conflict at the completion makes it fail: S3 has then given the
     upload up, and its parts with it."""
     world = World(repeated)
@@ -309,10 +309,10 @@ def test_an_upload_in_parts_is_whole_or_not_there(verb: Verb, fate: Fate, repeat
         assert there == {"key": BODY}
 
 
-@pytest.mark.parametrize("repeated", Repeated, ids=lambda repeated: repeated.name)
+@pytest.mark.parametrize("repeated", RepeatedCompletion, ids=lambda repeated: repeated.name)
 @pytest.mark.parametrize("second", [Fate.OK, Fate.CONFLICT, Fate.REQUEST_LOST, Fate.THROTTLED])
 def test_a_completion_that_is_repeated_after_it_landed_is_found_to_have_landed(
-    second: Fate, repeated: Repeated
+    second: Fate, repeated: RepeatedCompletion
 ) -> None:
     """S3 answers a repeated completion like the first, MinIO knows the upload no more; both are success."""
     world = World(repeated)

@@ -15,10 +15,10 @@ from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.verify.verification import verify
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryStore
-from dolmen_simulator.judge.model import Operation, Run
-from dolmen_simulator.judge.never import Never, ViolationError, readable
+from dolmen_simulator.judge.model import Operation, OperationRun
+from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable
 from dolmen_simulator.judge.retention import setting
-from dolmen_simulator.world.fates import Answer, Fate, Request, Verb, Wire
+from dolmen_simulator.world.fates import Answer, Fate, StoreRequest, Verb, Wire
 from dolmen_simulator.world.network import MINUTE_US, Network
 from dolmen_simulator.world.server import Server
 from dolmen_simulator.world.wire import SimulatedStore
@@ -31,7 +31,7 @@ _FAILING = 0.3
 _LATER_US = 4 * 24 * 60 * MINUTE_US
 
 
-class Fair(Wire):
+class FaultlessWire(Wire):
     """A wire on which all requests are answered; what goes over it is judged like all else.
 
     Args:
@@ -43,29 +43,29 @@ class Fair(Wire):
         self.failing = 0.0
         self.failed = 0
         version = network.ledger.version
-        self.run = Run(Operation("gc", _WHO, version, version, upkeep=True))
+        self.run = OperationRun(Operation("gc", _WHO, version, version, upkeep=True))
 
-    def step(self, request: Request) -> Fate:
+    def step(self, request: StoreRequest) -> Fate:
         """Nothing happens to it."""
         if request.verb is Verb.PUT:
             self.run.puts(request.key)
             if request.key == POINTER:
-                self._network.ledger.sent(request.body, self.run)
+                self._network.ledger.record_sent(request.body, self.run)
         return Fate.OK
 
-    def spared(self, request: Request) -> Collection[str]:
+    def keys_not_removed(self, request: StoreRequest) -> Collection[str]:
         """Each key fails by itself."""
         spared = tuple(key for key in request.keys if self._random.random() < self.failing)
         self.failed += len(spared)
         return spared
 
-    def removing(self, key: str) -> None:
+    def before_removal(self, key: str) -> None:
         """Judges it."""
-        self._network.removing(key)
+        self._network.before_removal(key)
 
-    def arrived(self, request: Request, answer: Answer) -> None:
+    def on_arrival(self, request: StoreRequest, answer: Answer) -> None:
         """A pointer that has landed is a version."""
-        self._network.arrived(request, answer)
+        self._network.on_arrival(request, answer)
 
 
 def runtime_without_faults(network: Network, rng: random.Random) -> Runtime:
@@ -84,7 +84,7 @@ def tidy(network: Network, rng: random.Random) -> None:
     """Verifies, collects until there is nothing left to do, and looks at what is left. Raises ViolationError."""
     ledger, retention = network.ledger, network.ledger.retention
     runtime = runtime_without_faults(network, rng)
-    wire = Fair(network, rng)
+    wire = FaultlessWire(network, rng)
     context = Database(SimulatedStore(Server(network.bucket, wire), _WHO, runtime), runtime)._context
     _verify(network, deep=rng.random() < 0.5)
     properties = ledger.settings[-1]
@@ -96,7 +96,7 @@ def tidy(network: Network, rng: random.Random) -> None:
         network.scheduler.now_us += step_us
         version, objects, failed = ledger.version, len(network.bucket.objects), wire.failed
         wire.failing = _FAILING if number < _FAILING_ROUNDS else 0.0
-        with readable("collection, which nobody disturbs"):
+        with raising_unreadable("collection, which nobody disturbs"):
             collect(context)
         if (ledger.version, len(network.bucket.objects), wire.failed) == (version, objects, failed):
             break
@@ -116,7 +116,7 @@ def tidy(network: Network, rng: random.Random) -> None:
 def _verify(network: Network, *, deep: bool) -> None:
     rng = random.Random(0)
     runtime = runtime_without_faults(network, rng)
-    with readable("verify"):
+    with raising_unreadable("verify"):
         report = verify(Database(MemoryStore(network.bucket, runtime), runtime)._context, deep=deep, all_versions=True)
     if report.errors:
         raise ViolationError(Never.UNREADABLE, f"verify: {'; '.join(map(str, report.errors[:3]))}")

@@ -11,7 +11,7 @@ from dolmen_simulator.actors.aftermath import runtime_without_faults
 from dolmen_simulator.actors.readers import Reader
 from dolmen_simulator.judge.effects import SHAPES
 from dolmen_simulator.judge.model import Matches, Row
-from dolmen_simulator.judge.never import Never, ViolationError, readable
+from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable
 from dolmen_simulator.world.process import Process
 
 _SQL = 0.04
@@ -87,7 +87,7 @@ class Asker(Reader):
         runtime = runtime_without_faults(network, self.random)
         other, low = self.random.choice(sorted(state)), self.random.randrange(100)
         query = 'SELECT a.k, count(*) FROM "{}" a JOIN "{}" b ON a.k = b.k WHERE a.v >= {} GROUP BY a.k'
-        with readable(f"SQL over {name!r} and {other!r} in version {version}"):
+        with raising_unreadable(f"SQL over {name!r} and {other!r} in version {version}"):
             snapshot = Database(MemoryStore(network.bucket, runtime), runtime).at(version=version)
             found = dict(snapshot.sql(query.format(name, other, low)).fetchall())
         keys, expected = Counter(row.k for row in state[other].rows), Counter[int]()

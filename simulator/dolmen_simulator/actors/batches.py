@@ -14,9 +14,9 @@ from dolmen.errors import UnknownOutcomeError
 from dolmen.results import Commit
 from dolmen.table import Table
 from dolmen.transaction import Transaction
-from dolmen_simulator.judge.effects import Found
-from dolmen_simulator.judge.model import Effect, Run
-from dolmen_simulator.judge.never import Never, ViolationError, unexpected
+from dolmen_simulator.judge import model
+from dolmen_simulator.judge.model import Effect, OperationRun
+from dolmen_simulator.judge.never import Never, ViolationError, unexpected_error
 from dolmen_simulator.world.process import EXPECTED, Process
 
 Effects: TypeAlias = Callable[[str], Iterable[Effect]]
@@ -62,7 +62,7 @@ def serve(
     done: set[str] = set()
 
     def judged() -> Commit | None:
-        database = _Witness(process, effects, tuple(tables))
+        database = _RecordingDatabase(process, effects, tuple(tables))
         answers, commit = call(database)
         run = database.last
         failed = next((answer.error for answer in answers if answer.error and answer.id in run.operation.digests), None)
@@ -78,7 +78,7 @@ def serve(
     return done
 
 
-def _check(process: Process, run: Run, answer: Answer) -> None:
+def _check(process: Process, run: OperationRun, answer: Answer) -> None:
     ledger, counts = process.ledger, process.network.counts
     applied = ledger.applied.get(answer.id)
     if answer.error is None:
@@ -89,22 +89,22 @@ def _check(process: Process, run: Run, answer: Answer) -> None:
             )
         return
     counts["requests failed alone"] += 1
-    if applied is not None and applied == run.operation.landed and ledger.digests[answer.id] == answer.digest:
+    if applied is not None and applied == run.operation.landed_version and ledger.digests[answer.id] == answer.digest:
         raise ViolationError(Never.MISREPORTED, f"{run.operation} applied {answer.id} and failed it: {answer.error!r}")
     if isinstance(answer.error, UnknownOutcomeError) and run.operation.faults:
         return  # of the commit that was to create its table
-    if not isinstance(answer.error, EXPECTED) or not _justified(process, run, answer):
-        raise unexpected(f"{run.operation} failed {answer.id} without a reason", answer.error)
+    if not isinstance(answer.error, EXPECTED) or not _has_reason(process, run, answer):
+        raise unexpected_error(f"{run.operation} failed {answer.id} without a reason", answer.error)
 
 
-def _justified(process: Process, run: Run, answer: Answer) -> bool:
+def _has_reason(process: Process, run: OperationRun, answer: Answer) -> bool:
     assert answer.error is not None
     if process.ledger.digests.get(answer.id, answer.digest) != answer.digest:
         return True  # it was forged, and this is how it is found out
-    return process.ledger.justified(run.operation, run, answer.error)
+    return process.ledger.has_reason(run.operation, run, answer.error)
 
 
-class _Witness(Database):
+class _RecordingDatabase(Database):
     """A process's database of which each transaction is a run that tells which requests it holds.
 
     Production code makes a batch anew when its base has changed: each time is a run of its own, on a version of its
@@ -114,10 +114,10 @@ class _Witness(Database):
     def __init__(self, process: Process, effects: Effects, tables: tuple[str, ...]) -> None:
         self._context = process.context
         self._process, self._effects, self._tables = process, effects, tables
-        self._run: Run | None = None
+        self._run: OperationRun | None = None
 
     @property
-    def last(self) -> Run:
+    def last(self) -> OperationRun:
         """Its last run."""
         assert self._run is not None
         return self._run
@@ -128,7 +128,7 @@ class _Witness(Database):
         run = self._run = self._process.begin_run()
         run.operation.about, run.operation.digests = self._tables, {}
         run.base = run.operation.known
-        transaction = _Told(self._context, operation, run, self._effects)
+        transaction = _RecordingTransaction(self._context, operation, run, self._effects)
         transaction.refresh()
         run.base = transaction.base.version
         return transaction
@@ -146,7 +146,7 @@ class _Witness(Database):
     ) -> Table:
         """A commit of its own, which the ledger judges by itself."""
         process, made, errors = self._process, list[Table](), list[Exception]()
-        line, saw = process.line, process.saw
+        line, evidence = process.line, process.evidence
         operation, run = line.operation, line.run
 
         def call() -> None:
@@ -157,22 +157,22 @@ class _Witness(Database):
                 errors.append(error)
                 raise
 
-        process.write("create for a file", [Found(name)], call)
+        process.write("create for a file", [model.CreateEffect(name)], call)
         assert operation is not None
         assert line.operation is not None
         operation.faults += line.operation.faults
-        process.saw.session += ", creating tables"  # it begins and ends within another call
-        line.operation, line.run, process.saw = operation, run, saw
+        process.evidence.session += ", creating tables"  # it begins and ends within another call
+        line.operation, line.run, process.evidence = operation, run, evidence
         if errors:
             raise errors[0]
         process.network.counts["tables created for files"] += 1
         return made[0]
 
 
-class _Told(Transaction):
+class _RecordingTransaction(Transaction):
     """Tells its run what it does, and on which version."""
 
-    def __init__(self, context: Context, operation: str, run: Run, effects: Effects) -> None:
+    def __init__(self, context: Context, operation: str, run: OperationRun, effects: Effects) -> None:
         super().__init__(context, operation)
         self._run, self._effects = run, effects
 

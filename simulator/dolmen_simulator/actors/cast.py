@@ -11,11 +11,11 @@ from dolmen_simulator.actors.asking import Asker
 from dolmen_simulator.actors.dawdling import Dawdler
 from dolmen_simulator.actors.declaring import Declarer, Founder
 from dolmen_simulator.actors.dropping import Ingester
-from dolmen_simulator.actors.erasing import Eraser
+from dolmen_simulator.actors.erasing import DeleteRequester
 from dolmen_simulator.actors.feeding import Feeder
 from dolmen_simulator.actors.hoarding import Hoarder
 from dolmen_simulator.actors.insisting import Insister
-from dolmen_simulator.actors.juggling import Juggler, Rewriter
+from dolmen_simulator.actors.juggling import Juggler, TableRewriter
 from dolmen_simulator.actors.readers import Dater, Reader
 from dolmen_simulator.actors.renaming import Renamer
 from dolmen_simulator.actors.rounds import Inspector, Maintainer
@@ -26,7 +26,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (Declarer, 1),
     (Renamer, 2),
     (Juggler, 1),
-    (Rewriter, 1),
+    (TableRewriter, 1),
     (actors.Appender, 2),
     (actors.Upserter, 1),
     (actors.Deleter, 1),
@@ -38,7 +38,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (actors.Worker, 2),
     (Insister, 1),
     (Feeder, 1),
-    (Eraser, 2),
+    (DeleteRequester, 2),
     (Ingester, 2),
     (upkeep.Settler, 1),
     (upkeep.Overwriter, 1),
@@ -67,7 +67,7 @@ all others."""
 _HOARDING = 0.12
 
 
-def crowd(rng: random.Random) -> frozenset[type[Actor]]:
+def choose_kinds(rng: random.Random) -> frozenset[type[Actor]]:
     """Which kinds of actors meet in a history."""
     return HOARDERS if rng.random() < _HOARDING else frozenset(kind for kind, _ in ACTORS) - {Hoarder}
 

@@ -25,4 +25,4 @@ class Dawdler(Actor):
                 process.network.scheduler.pause(self.random.randint(longest_us // 2, longest_us))
                 return transaction.commit()
 
-        process.write("append slowly", [model.Append(name, rows)], call)
+        process.write("append slowly", [model.AppendEffect(name, rows)], call)

@@ -13,7 +13,7 @@ from dolmen.transaction import Transaction
 from dolmen.transaction_table import TransactionTable
 from dolmen_simulator.actors.writers import PLAIN, TABLES, Actor
 from dolmen_simulator.judge import model
-from dolmen_simulator.judge.effects import SHAPES, Found
+from dolmen_simulator.judge.effects import SHAPES
 from dolmen_simulator.judge.model import Effect
 from dolmen_simulator.judge.never import Never, ViolationError
 from dolmen_simulator.world.process import Process
@@ -31,12 +31,12 @@ class Founder(Actor):
         crowded = [name for name, rows in state.items() if rows.writes > _CROWDED]
         name, shape = self.random.choice(absent or crowded or TABLES), self.random.randrange(len(SHAPES))
         if absent:
-            process.write("create", [Found(name, shape=shape)], lambda: self._create(process, name, shape))
+            process.write("create", [model.CreateEffect(name, shape=shape)], lambda: self._create(process, name, shape))
         elif crowded or self.random.random() < 0.02:
             if self.random.random() < 0.3:
-                process.write("drop", [model.Drop(name)], lambda: process.db.drop_table(name))
+                process.write("drop", [model.DropEffect(name)], lambda: process.db.drop_table(name))
                 return
-            effects: list[Effect] = [model.Drop(name), Found(name, shape=shape)]
+            effects: list[Effect] = [model.DropEffect(name), model.CreateEffect(name, shape=shape)]
             process.write("drop and create", effects, lambda: self._renew(process, name, shape))
 
     @staticmethod
@@ -47,7 +47,7 @@ class Founder(Actor):
     def _renew(process: Process, name: str, shape: int) -> Commit:
         with process.db.transaction() as transaction:
             transaction.drop_table(name)
-            found(transaction, name, shape)
+            create_table_in(transaction, name, shape)
             return transaction.commit()
 
 
@@ -121,7 +121,7 @@ class Declarer(Actor):
         process.network.counts["declarations refused"] += 1
 
 
-def found(transaction: Transaction, name: str, shape: int) -> TransactionTable:
+def create_table_in(transaction: Transaction, name: str, shape: int) -> TransactionTable:
     """Creates a table in a transaction."""
     return transaction.create_table(name, SHAPES[shape].schema, primary_key="k", sort_key=SHAPES[shape].sort_key)
 
@@ -134,7 +134,7 @@ def _effects(changes: Sequence[Change], shapes: dict[str, int]) -> list[Effect]:
         own = [change for change in changes if change.table == table]
         said = {change.name: change.after for change in own if change.what == "property"}
         if table is not None and any(change.what == "table" for change in own):
-            effects.append(Found(table, shape=shapes[table], settings=said))
+            effects.append(model.CreateEffect(table, shape=shapes[table], settings=said))
         else:
-            effects.append(model.Settings(table or "", said))
+            effects.append(model.SettingsEffect(table or "", said))
     return effects

@@ -20,10 +20,10 @@ from dolmen.ingest.rejects.report import ERROR_SUFFIX, WITHDRAWN, reject_key
 from dolmen.results import Commit
 from dolmen_simulator.actors.batches import Answer, serve
 from dolmen_simulator.actors.writers import PLAIN, Actor, arrow
-from dolmen_simulator.judge.effects import Ingest
+from dolmen_simulator.judge.effects import IngestEffect
 from dolmen_simulator.judge.model import Row
 from dolmen_simulator.judge.never import Never, ViolationError
-from dolmen_simulator.world.landing import BUCKET, Dropped, Drops
+from dolmen_simulator.world.landing import BUCKET, DroppedFile, DropQueue
 from dolmen_simulator.world.process import Process
 
 _UNFOUNDED = "unfounded"
@@ -39,22 +39,22 @@ class Ingester(Actor):
         """One invocation, now and then."""
         if self.random.random() < 0.3:
             return
-        drops = self.world.shared(Drops)
+        drops = self.world.shared(DropQueue)
         if drops.wants_more and self.random.random() < 0.7:
             for _ in range(self.random.randint(1, 3)):
                 self._drop(process, drops)
         batch = drops.receive(self.random)
         by_id = {dropped.id: dropped for dropped in batch}
-        messages = [Message(dropped.id, dropped.message, drops.tries(dropped)) for dropped in batch]
+        messages = [Message(dropped.id, dropped.message, drops.deliveries(dropped)) for dropped in batch]
         for group in isolate(messages):
             for unfounded in (False, True):  # the others find no table, or one with a key
                 here = [by_id[str(message.id)] for message in group]
                 here = [dropped for dropped in here if (dropped.table == _UNFOUNDED) is unfounded]
                 done = self._handle(process, drops, here, create=unfounded) if here else set()
-                drops.answered([dropped for dropped in here if dropped.id in done], acknowledged=True)
-                drops.answered([dropped for dropped in here if dropped.id not in done], acknowledged=False)
+                drops.settle([dropped for dropped in here if dropped.id in done], acknowledged=True)
+                drops.settle([dropped for dropped in here if dropped.id not in done], acknowledged=False)
 
-    def _handle(self, process: Process, drops: Drops, batch: Sequence[Dropped], *, create: bool) -> set[str]:
+    def _handle(self, process: Process, drops: DropQueue, batch: Sequence[DroppedFile], *, create: bool) -> set[str]:
         messages = [Message(dropped.id, dropped.message) for dropped in batch]
         announced = [drop for message in messages for drop in read_drops(message)[0]]
         by_id = {dropped.id: dropped for dropped in batch}
@@ -87,13 +87,13 @@ class Ingester(Actor):
             self._check_report(process, drops, by_id[id_].drop)
         return ended
 
-    def _check(self, process: Process, drops: Drops, dropped: Dropped, outcome: DropOutcome) -> None:
+    def _check(self, process: Process, drops: DropQueue, dropped: DroppedFile, outcome: DropOutcome) -> None:
         """Holds what is said of a file against what is in it, and what was in the way."""
         ledger, drop = process.ledger, dropped.drop
         match outcome.status:
             case "ingested":
                 [effect] = dropped.effects
-                assert isinstance(effect, Ingest)
+                assert isinstance(effect, IngestEffect)
                 if outcome.counts.ingested != len(effect.rows) or outcome.counts.quarantined != dropped.bad:
                     raise ViolationError(Never.MISREPORTED, f"{drop.source} is told to be {outcome.counts}")
             case "rejected":
@@ -111,7 +111,7 @@ class Ingester(Actor):
             case "ignored":
                 raise ViolationError(Never.LOST, f"{drop.source} was ignored")
 
-    def _check_report(self, process: Process, drops: Drops, drop: Drop) -> None:
+    def _check_report(self, process: Process, drops: DropQueue, drop: Drop) -> None:
         """No file is both ingested and rejected, once all that was done about its event has ended."""
         place = drops.landing(process).place(drop)
         if place is None or drop.sequencer is None or not drops.is_settled(drop.id):
@@ -123,7 +123,7 @@ class Ingester(Actor):
             raise ViolationError(Never.MISREPORTED, f"{drop.source} is ingested, and a report says it was rejected")
         process.network.counts["reports withdrawn"] += 1
 
-    def _drop(self, process: Process, drops: Drops) -> None:
+    def _drop(self, process: Process, drops: DropQueue) -> None:
         """A file is dropped, and its event is on its way. Now and then it is overwritten before anybody looks."""
         table = self.target(process, PLAIN) or PLAIN[0]
         number, rows = self.world.unique(), self.rows()
@@ -145,13 +145,15 @@ class Ingester(Actor):
             rows = self.rows()
             self._send(process, drops, key, _lines(rows), rows, bad=False)
 
-    def _send(self, process: Process, drops: Drops, key: str, body: bytes, rows: tuple[Row, ...], bad: bool) -> None:
+    def _send(
+        self, process: Process, drops: DropQueue, key: str, body: bytes, rows: tuple[Row, ...], bad: bool
+    ) -> None:
         etag = drops.put(process.network, key, body)
         sequencer = f"{self.world.unique():016X}" if self.random.random() < 0.8 else None
         drop = Drop(BUCKET, key, len(body), etag, None, sequencer)
-        effects = (Ingest(key.split("/")[1], rows, drop.id),) if rows else ()
+        effects = (IngestEffect(key.split("/")[1], rows, drop.id),) if rows else ()
         now_us = None if self.random.random() < 0.1 else process.network.server_clock_us()
-        drops.send(Dropped(drop, body, effects, bad, process.ledger.version, now_us))
+        drops.send(DroppedFile(drop, body, effects, bad, process.ledger.version, now_us))
 
 
 def _time(us: int | None) -> str | None:

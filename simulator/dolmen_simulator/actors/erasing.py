@@ -18,11 +18,11 @@ from dolmen_simulator.actors.writers import KEYS, PLAIN, Actor
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.model import Effect, Matches
 from dolmen_simulator.world.process import Process
-from dolmen_simulator.world.requests import Queue
+from dolmen_simulator.world.requests import SimulatedQueue
 
 
 @dataclass(frozen=True)
-class Demand:
+class DeleteMessage:
     """A message of the delete queue.
 
     Args:
@@ -33,38 +33,40 @@ class Demand:
     body: str
     effects: tuple[Effect, ...]
 
-    def altered(self) -> Demand | None:
+    def forge(self) -> DeleteMessage | None:
         """Another delete under the same id."""
         other = json.dumps({"table": PLAIN[0], "where": "k = 1", "request_id": self.id})
-        effect = model.Delete(PLAIN[0], lambda row: row.k == 1, self.id)  # it may be the first to be applied
+        effect = model.DeleteEffect(PLAIN[0], lambda row: row.k == 1, self.id)  # it may be the first to be applied
         return replace(self, body=other, effects=(effect,)) if self.effects else None
 
 
-class Demands(Queue[Demand]):
+class DeleteQueue(SimulatedQueue[DeleteMessage]):
     """The delete queue."""
 
 
-class Eraser(Actor):
+class DeleteRequester(Actor):
     """Sends delete requests, and handles batches of them as the delete function does."""
+
+    label = "eraser"
 
     def turn(self, process: Process) -> None:
         """One invocation, now and then."""
         if self.random.random() < 0.4:
             return
-        queue = self.world.shared(Demands)
+        queue = self.world.shared(DeleteQueue)
         if queue.wants_more and self.random.random() < 0.8:
             for _ in range(self.random.randint(1, 3)):
                 queue.send(self._demand(process))
         batch = queue.receive(self.random)
         by_id = {demand.id: demand for demand in batch}
-        messages = [Message(demand.id, demand.body, queue.tries(demand)) for demand in batch]
+        messages = [Message(demand.id, demand.body, queue.deliveries(demand)) for demand in batch]
         for group in isolate(messages):
             demands = [by_id[message.id] for message in group if message.id is not None]
             done = self._handle(process, group, demands)
-            queue.answered([demand for demand in demands if demand.id in done], acknowledged=True)
-            queue.answered([demand for demand in demands if demand.id not in done], acknowledged=False)
+            queue.settle([demand for demand in demands if demand.id in done], acknowledged=True)
+            queue.settle([demand for demand in demands if demand.id not in done], acknowledged=False)
 
-    def _handle(self, process: Process, group: Sequence[Message], demands: Sequence[Demand]) -> set[str]:
+    def _handle(self, process: Process, group: Sequence[Message], demands: Sequence[DeleteMessage]) -> set[str]:
         requests: list[DeleteRequest] = []
         for message in group:
             try:
@@ -87,10 +89,12 @@ class Eraser(Actor):
         tables = {delete.table for request in requests for delete in request.deletes}
         return serve(process, kind, lambda id_: by_id[id_].effects, tables, call)
 
-    def _demand(self, process: Process) -> Demand:
+    def _demand(self, process: Process) -> DeleteMessage:
         id_ = f"d{self.world.unique()}"
         if self.random.random() < 0.04:
-            return Demand(id_, self.random.choice(('{"table": "left"', '{"table": "left", "where": ""}', "[]")), ())
+            return DeleteMessage(
+                id_, self.random.choice(('{"table": "left"', '{"table": "left", "where": ""}', "[]")), ()
+            )
         tables = list(PLAIN) if self.random.random() < 0.4 else [self.target(process) or PLAIN[0]]
         if self.random.random() < 0.25 and len(tables) > 1:  # something else from each
             parts = [self._delete() for _ in tables]
@@ -104,10 +108,10 @@ class Eraser(Actor):
         modes = [part.get("mode") for part in body.get("tables", ()) if isinstance(part, dict)] or [body.get("mode")]
         modes *= len(tables) // len(modes)
         effects = tuple(
-            model.DeletePositions(table, each, id_) if mode else model.Delete(table, each, id_)
+            model.DeletePositionsEffect(table, each, id_) if mode else model.DeleteEffect(table, each, id_)
             for table, each, mode in zip(tables, matching, modes, strict=True)
         )
-        return Demand(id_, json.dumps(body | {"request_id": id_}), effects)
+        return DeleteMessage(id_, json.dumps(body | {"request_id": id_}), effects)
 
     def _delete(self) -> tuple[dict[str, Any], Matches]:
         """What to delete, as a message says it and as Python tells it."""

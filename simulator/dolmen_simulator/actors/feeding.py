@@ -19,7 +19,7 @@ from dolmen_simulator.actors.writers import KEYS, Worker, World
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.model import Row
 from dolmen_simulator.world.process import Process
-from dolmen_simulator.world.requests import Request
+from dolmen_simulator.world.requests import QueuedRequest
 
 _SETTINGS = IngestSettings(mode="cdc", cdc=CdcSettings("flat", "v", (), "Op", 10**15))
 """Nothing is forgotten within a history."""
@@ -34,7 +34,7 @@ _TIES = 0.15
 _NAME = "changes.jsonl"
 
 
-class Sent:
+class NewestChanges:
     """Key and sequence of the newest changes that were sent."""
 
     def __init__(self) -> None:
@@ -53,19 +53,21 @@ class Feeder(Worker):
         self._counts = process.network.counts
         super().turn(process)
 
-    def _request(self, name: str) -> Request:
+    def _request(self, name: str) -> QueuedRequest:
         """A file of changes, new ones or late ones."""
         id_ = f"r{self.world.unique()}"
         late = 0 if self.random.random() < 0.5 else _LATE
         changes = tuple(self._change(self.random.randint(0, late)) for _ in range(self.random.randint(1, 6)))
-        sent = self.world.shared(Sent)
+        sent = self.world.shared(NewestChanges)
         sent.newest = [*sent.newest, *((row.k, row.v or 0) for row, _ in changes)][-8:]
         body = "".join(json.dumps(_line(row, gone)) + "\n" for row, gone in changes).encode()
-        return Request(model.Changes(name, changes, id_), lambda table: self._ingest(table, id_, body), repr(changes))
+        return QueuedRequest(
+            model.ChangesEffect(name, changes, id_), lambda table: self._ingest(table, id_, body), repr(changes)
+        )
 
     def _change(self, late: int) -> tuple[Row, bool]:
         k, v = self.random.randrange(KEYS), max(0, self.world.unique() - late) // _TICK
-        newest = self.world.shared(Sent).newest
+        newest = self.world.shared(NewestChanges).newest
         if newest and self.random.random() < _TIES:
             k, v = self.random.choice(newest)
         time = None if self.random.random() < 0.5 else self.world.now_us

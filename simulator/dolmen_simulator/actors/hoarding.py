@@ -14,7 +14,7 @@ from dolmen.transaction import Transaction
 from dolmen_simulator.actors.upkeep import Upkeep
 from dolmen_simulator.actors.writers import KEYS, arrow
 from dolmen_simulator.judge import model
-from dolmen_simulator.judge.model import SCHEMA, Effect, Row, Run
+from dolmen_simulator.judge.model import SCHEMA, Effect, OperationRun, Row
 from dolmen_simulator.world.process import Process
 
 HOME = "hoard"
@@ -34,7 +34,7 @@ class Hoarder(Upkeep):
         chance, state = self.random.random(), process.ledger.states[-1]
         name = next((name for name in (HOME, ELSEWHERE) if name in state), None)
         if name is None:
-            process.write("create", [model.Create(HOME)], lambda: self._create(process))
+            process.write("create", [model.CreateEffect(HOME)], lambda: self._create(process))
         elif chance < 0.45:
             self._add(process, name, len(state[name].rows))
         elif chance < 0.65:
@@ -54,8 +54,8 @@ class Hoarder(Upkeep):
         k = self.random.randrange(KEYS)
         crowded = there > _PLENTY
         batches = [self.rows(2) for _ in range(self.random.randint(3, 8))]
-        effects: list[Effect] = [model.Delete(name, lambda row: row.k >= k)] if crowded else []
-        effects += [model.Append(name, rows) for rows in batches]
+        effects: list[Effect] = [model.DeleteEffect(name, lambda row: row.k >= k)] if crowded else []
+        effects += [model.AppendEffect(name, rows) for rows in batches]
 
         def block() -> Commit:
             with process.db.transaction() as transaction:
@@ -74,22 +74,22 @@ class Hoarder(Upkeep):
             self._delete_positions(process, name, v)
         elif self.random.random() < 0.5:
             keys = [k, (k + 5) % KEYS]
-            effect = model.Delete(name, lambda row: row.k in keys and row.v is not None and row.v < v)
+            effect = model.DeleteEffect(name, lambda row: row.k in keys and row.v is not None and row.v < v)
             where = f"k IN ({keys[0]}, {keys[1]}) AND v < {v}"
             process.write(f"delete {where}", [effect], lambda: process.db.table(name).delete(where))
         else:
-            effect = model.Delete(name, lambda row: _between(row, v))
+            effect = model.DeleteEffect(name, lambda row: _between(row, v))
             where = f"v BETWEEN {v} AND {v + _WIDTH}"
             process.write(f"delete {where}", [effect], lambda: process.db.table(name).delete(where))
 
     def _delete_positions(self, process: Process, name: str, v: int) -> None:
         where = f"v BETWEEN {v} AND {v + _WIDTH}"
 
-        def by_position(transaction: Transaction, run: Run) -> None:
-            run.effects.append(model.DeletePositions(name, lambda row: _between(row, v)))
+        def by_position(transaction: Transaction, run: OperationRun) -> None:
+            run.effects.append(model.DeletePositionsEffect(name, lambda row: _between(row, v)))
             transaction.table(name).delete(where, mode="positions")
 
-        process.replayed(f"delete positions {where}", by_position)
+        process.run_transaction(f"delete positions {where}", by_position)
 
     def _resolve(self, process: Process, name: str) -> None:
         """A few files with each commit, and often in part: segments come to know of different deletes."""

@@ -19,7 +19,7 @@ _OTHERWISE = 0.3
 
 
 @dataclass(frozen=True)
-class _Said:
+class _RepeatedWrite:
     """Rows for a table, under an id."""
 
     id: str
@@ -41,7 +41,7 @@ class Insister(Actor):
 
     def __init__(self, world: World, rng: random.Random) -> None:
         super().__init__(world, rng)
-        self._said: _Said | None = None
+        self._said: _RepeatedWrite | None = None
 
     def turn(self, process: Process) -> None:
         """Says something, or says it again."""
@@ -50,13 +50,13 @@ class Insister(Actor):
             name = self.target(process)
             if name is None:
                 return
-            said = self._said = _Said(f"i{self.world.unique()}", name, self.rows(), self.random.random() < 0.5)
+            said = self._said = _RepeatedWrite(f"i{self.world.unique()}", name, self.rows(), self.random.random() < 0.5)
         elif self.random.random() < _OTHERWISE:
             said = self._otherwise(said)
             process.network.counts["said otherwise"] += 1
         self._say(process, said)
 
-    def _otherwise(self, said: _Said) -> _Said:
+    def _otherwise(self, said: _RepeatedWrite) -> _RepeatedWrite:
         """The table may have another name by now: of that, or of any other table, it is another request."""
         other = self.random.choice([name for name in (*PLAIN, SPARE) if name != said.table])
         return self.random.choice(
@@ -64,8 +64,8 @@ class Insister(Actor):
         )
 
     @staticmethod
-    def _say(process: Process, said: _Said) -> None:
-        kind = model.Upsert if said.upserts else model.Append
+    def _say(process: Process, said: _RepeatedWrite) -> None:
+        kind = model.UpsertEffect if said.upserts else model.AppendEffect
         data = arrow(said.rows)
 
         def call() -> Commit:

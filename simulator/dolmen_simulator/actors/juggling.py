@@ -9,11 +9,11 @@ from dolmen.commit.statements.rows import Overwrite
 from dolmen.errors import ConflictError, TableNotFoundError
 from dolmen.results import Commit
 from dolmen.transaction import Transaction
-from dolmen_simulator.actors.declaring import found
+from dolmen_simulator.actors.declaring import create_table_in
 from dolmen_simulator.actors.writers import PLAIN, TABLES, Actor, add, arrow
 from dolmen_simulator.judge import model
-from dolmen_simulator.judge.effects import SHAPES, Found, Rewrite, UpsertOn
-from dolmen_simulator.judge.model import Effect, Row, Run
+from dolmen_simulator.judge.effects import SHAPES, RewriteEffect, UpsertOnEffect
+from dolmen_simulator.judge.model import Effect, OperationRun, Row
 from dolmen_simulator.judge.seen import rows_from
 from dolmen_simulator.world.process import Process
 
@@ -46,29 +46,29 @@ class Juggler(Actor):
         upserted, appended, amount, k = self.rows(), self.rows(), self.random.randint(1, 9), self.random.randrange(3)
         before = self.random.random() < 0.5
 
-        def juggle(transaction: Transaction, run: Run) -> None:
+        def juggle(transaction: Transaction, run: OperationRun) -> None:
             steps = ["upsert", "positions"] if before else ["positions", "upsert"]
             for step in steps:
                 if step == "upsert":
-                    run.effects.append(model.Upsert(first, upserted))
+                    run.effects.append(model.UpsertEffect(first, upserted))
                     transaction.table(first).upsert(arrow(upserted))
                 else:
-                    run.effects.append(model.DeletePositions(first, matches))
+                    run.effects.append(model.DeletePositionsEffect(first, matches))
                     transaction.table(first).delete(where, mode="positions")
-            run.effects.append(model.Append(second, appended))
+            run.effects.append(model.AppendEffect(second, appended))
             transaction.table(second).append(arrow(appended))
             u = self.world.unique()
-            run.effects.append(model.Add(TABLES[2], k, amount, u))
+            run.effects.append(model.AddEffect(TABLES[2], k, amount, u))
             add(process, transaction, TABLES[2], k, amount, u)
 
-        process.replayed("transaction over three tables", juggle)
+        process.run_transaction("transaction over three tables", juggle)
 
     def _on_other_columns(self, process: Process) -> None:
         """An upsert that goes by a column that is no key."""
         name, on = self.random.choice(PLAIN), self.random.choice((("v",), ("k", "v"), ("u",)))
         rows = tuple(row for row in self.rows() if row.v is not None)
         if rows:
-            effect = UpsertOn(name, rows, on)
+            effect = UpsertOnEffect(name, rows, on)
             process.write(f"upsert on {on}", [effect], lambda: process.db.table(name).upsert(arrow(rows), on=on))
 
     def _through_another(self, process: Process) -> None:
@@ -78,10 +78,10 @@ class Juggler(Actor):
         left = tuple(row for row in rows if not matches(row))
 
         def call() -> Commit:
-            run = process.begin_run(*([model.Append(name, left)] if left else []))  # nothing is no statement
+            run = process.begin_run(*([model.AppendEffect(name, left)] if left else []))  # nothing is no statement
             run.operation.about = (name,)
             with process.db.transaction() as transaction:
-                table = found(transaction, _PASSING, self.random.randrange(len(SHAPES)))
+                table = create_table_in(transaction, _PASSING, self.random.randrange(len(SHAPES)))
                 table.append(arrow(rows))
                 table.delete(where, mode=self.random.choice(("positions", "tombstone")))
                 transaction.table(name).append(table.to_arrow())
@@ -95,16 +95,16 @@ class Juggler(Actor):
         name, other = self.random.sample(PLAIN, 2)
         shape, rows, others = self.random.randrange(len(SHAPES)), self.rows(), self.rows()
         effects: list[Effect] = [
-            model.Drop(name),
-            Found(name, shape=shape),
-            model.Append(name, rows),
-            model.Upsert(other, others),
+            model.DropEffect(name),
+            model.CreateEffect(name, shape=shape),
+            model.AppendEffect(name, rows),
+            model.UpsertEffect(other, others),
         ]
 
         def call() -> Commit:
             with process.db.transaction() as transaction:
                 transaction.drop_table(name)
-                found(transaction, name, shape).append(arrow(rows))
+                create_table_in(transaction, name, shape).append(arrow(rows))
                 transaction.table(other).upsert(arrow(others))
                 return transaction.commit()
 
@@ -112,8 +112,10 @@ class Juggler(Actor):
             process.write("drop and create with rows", effects, call)
 
 
-class Rewriter(Actor):
+class TableRewriter(Actor):
     """Reads whole tables and puts others in their place: what others have done meanwhile must not be lost."""
+
+    label = "rewriter"
 
     def turn(self, process: Process) -> None:
         """One rewrite, seldom."""
@@ -121,16 +123,18 @@ class Rewriter(Actor):
         if name is None or self.random.random() < 0.7:
             return
         if self.random.random() < 0.5:
-            process.replayed(f"rewrite {name}", lambda transaction, run: self._rewrite(process, transaction, run, name))
+            process.run_transaction(
+                f"rewrite {name}", lambda transaction, run: self._rewrite(process, transaction, run, name)
+            )
         else:
             process.write(f"overwrite {name} since", [], lambda: self._since(process, name), reads=True)
 
-    def _rewrite(self, process: Process, transaction: Transaction, run: Run, name: str) -> None:
+    def _rewrite(self, process: Process, transaction: Transaction, run: OperationRun, name: str) -> None:
         run.operation.about = (name,)
         read = rows_from(transaction.table(name).scan().to_arrow())
-        process.saw.rows(name, [row.u for row in read])
+        process.evidence.add_read(name, [row.u for row in read])
         rows = self._changed(read)
-        run.effects.append(Rewrite(name, rows, force=False, read=tuple(read)))
+        run.effects.append(RewriteEffect(name, rows, force=False, read=tuple(read)))
         transaction.table(name).overwrite(arrow(rows))
 
     def _since(self, process: Process, name: str) -> Commit:
@@ -144,7 +148,7 @@ class Rewriter(Actor):
         seen = process.db.at(version=version)
         read = rows_from(seen.table(name).scan().to_arrow())
         rows = self._changed(read)
-        run.effects.append(Rewrite(name, rows, force=False, read=tuple(read)))
+        run.effects.append(RewriteEffect(name, rows, force=False, read=tuple(read)))
         run.base = seen.version
         process.network.scheduler.pause(self.random.choice((0, 0, 2_000_000)))
         with process.db.transaction("overwrite") as transaction:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dolmen.errors import TableNotFoundError, VersionExpiredError, VersionNotFoundError
 from dolmen_simulator.actors.writers import NAMES, Actor
 from dolmen_simulator.judge.deeds import requests_of
-from dolmen_simulator.judge.model import Row, users_own
+from dolmen_simulator.judge.model import Row, user_tables
 from dolmen_simulator.judge.never import Never, ViolationError
 from dolmen_simulator.judge.seen import check_all, check_one_of, check_rows, rows_from
-from dolmen_simulator.judge.stored import Told
+from dolmen_simulator.judge.stored import StoredCommit
 from dolmen_simulator.world.network import MINUTE_US
 from dolmen_simulator.world.process import Process
 
@@ -54,19 +54,19 @@ class Reader(Actor):
             if all(name in state for state in ledger.states[began:]):
                 raise
             return
-        process.saw.rows(name, (row.u for row in found), fresh=True)
+        process.evidence.add_read(name, (row.u for row in found), fresh=True)
         during = range(began, ledger.version + 1)
         check_one_of(ledger, found, during, name, f"a scan between versions {began} and {ledger.version}")
 
     def _by_number(self, process: Process, version: int) -> None:
         state = process.ledger.states[version]
         snapshot = process.db.at(version=version)
-        if users_own(snapshot.tables()) != sorted(state):
+        if user_tables(snapshot.tables()) != sorted(state):
             raise ViolationError(Never.LOST, f"version {version} shows tables {snapshot.tables()}, not {sorted(state)}")
         for name in self.random.sample(sorted(state), min(2, len(state))):
             table = snapshot.table(name)
             data = table.scan(with_commit_ts=True).to_arrow()
-            process.saw.rows(name, data["u"].to_pylist())
+            process.evidence.add_read(name, data["u"].to_pylist())
             check_all(process.ledger, data, version, name, f"version {version}")
             if table.count() != len(state[name].rows):
                 raise ViolationError(Never.LOST, f"version {version} counts {table.count()} rows of {name!r}")
@@ -85,7 +85,7 @@ class Reader(Actor):
             version = process.db.at(timestamp=timestamp, settled=True).version
         except VersionNotFoundError:
             version = 0
-        process.ledger.dated.append((timestamp, version))
+        process.ledger.timestamp_answers.append((timestamp, version))
         process.network.counts["reads by time"] += 1
 
     def _slowly(self, process: Process, version: int) -> None:
@@ -100,7 +100,7 @@ class Reader(Actor):
                 for batch in snapshot.table(name).scan().to_reader():
                     found += rows_from(batch)
                     scheduler.pause(self.random.randint(0, pace_us))
-                process.saw.rows(name, (row.u for row in found))
+                process.evidence.add_read(name, (row.u for row in found))
                 check_rows(ledger, found, version, name, f"version {version}, read slowly,")
         except VersionExpiredError:
             free_us = ledger.retention.expired_since(version)
@@ -118,7 +118,7 @@ class Reader(Actor):
             state = process.ledger.states[version]
             for name in self.random.sample(sorted(state), min(2, len(state))):
                 found = rows_from(transaction.table(name).scan().to_arrow())
-                process.saw.rows(name, (row.u for row in found))
+                process.evidence.add_read(name, (row.u for row in found))
                 check_rows(process.ledger, found, version, name, f"a transaction on version {version}")
 
     def _history(self, process: Process) -> None:
@@ -126,8 +126,8 @@ class Reader(Actor):
         commits = process.db.history()
         newest = commits[0].version
         oldest = max(process.ledger.horizons[newest], 1)
-        if newest < began or [Told.of(commit) for commit in commits] != [
-            chain[index].told for index in range(newest, oldest - 1, -1)
+        if newest < began or [StoredCommit.of(commit) for commit in commits] != [
+            chain[index].commit for index in range(newest, oldest - 1, -1)
         ]:
             raise ViolationError(Never.MISREPORTED, f"history() of version {newest} is not the chain of commits")
         for commit in commits:

@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from dolmen.results import Commit
 from dolmen.transaction import Transaction
-from dolmen_simulator.actors.declaring import found
+from dolmen_simulator.actors.declaring import create_table_in
 from dolmen_simulator.actors.hoarding import ELSEWHERE, HOME
 from dolmen_simulator.actors.writers import NAMES, PLAIN, SPARE, TABLES, Blind, add, arrow
 from dolmen_simulator.judge import model
-from dolmen_simulator.judge.effects import SHAPES, Found
-from dolmen_simulator.judge.model import Effect, Run
+from dolmen_simulator.judge.effects import SHAPES
+from dolmen_simulator.judge.model import Effect, OperationRun
 from dolmen_simulator.world.process import Process
 
 _BETWEEN = "between"
@@ -55,19 +55,21 @@ class Renamer(Blind):
     def _move(self, process: Process, name: str, to: str) -> None:
         """One rename; or away, and back at once: nothing that others see."""
         if self.random.random() < 0.8:
-            process.write(f"rename {name} to {to}", [model.Rename(name, to)], lambda: process.db.rename_table(name, to))
+            process.write(
+                f"rename {name} to {to}", [model.RenameEffect(name, to)], lambda: process.db.rename_table(name, to)
+            )
         elif to not in process.ledger.states[-1]:
-            steps = [_renamed(name, to), *self._statements(to), _renamed(to, name)]
+            steps = [_rename_step(name, to), *self._statements(to), _rename_step(to, name)]
             self._make(process, f"rename {name} to {to} and back", steps)
 
     def _swap(self, process: Process, one: str, other: str) -> None:
         """Two tables swap names. What comes before it and what comes after it under one name is about two tables."""
         steps = [
             *self._statements(one),
-            _renamed(one, _BETWEEN),
-            _renamed(other, one),
+            _rename_step(one, _BETWEEN),
+            _rename_step(other, one),
             *self._statements(one),
-            _renamed(_BETWEEN, other),
+            _rename_step(_BETWEEN, other),
             *self._statements(other),
         ]
         self._make(process, f"swap {one} and {other}", steps)
@@ -78,9 +80,9 @@ class Renamer(Blind):
         if name not in state or SPARE in state:
             return
         steps = [
-            _renamed(name, SPARE),
+            _rename_step(name, SPARE),
             *self._statements(SPARE),
-            (Found(name, shape=shape), lambda transaction: found(transaction, name, shape)),
+            (model.CreateEffect(name, shape=shape), lambda transaction: create_table_in(transaction, name, shape)),
             *self._statements(name),
         ]
         self._make(process, f"rotate {name}", steps)
@@ -91,8 +93,8 @@ class Renamer(Blind):
         if name not in state or SPARE not in state:
             return
         steps: list[Step] = [
-            (model.Drop(name), lambda transaction: transaction.drop_table(name)),
-            _renamed(SPARE, name),
+            (model.DropEffect(name), lambda transaction: transaction.drop_table(name)),
+            _rename_step(SPARE, name),
             *self._statements(name),
         ]
         self._make(process, f"promote {SPARE} to {name}", steps)
@@ -104,17 +106,17 @@ class Renamer(Blind):
             return
         k, amount, back = self.random.randrange(3), self.random.randint(1, 9), self.random.random() < 0.5
 
-        def rename_and_add(transaction: Transaction, run: Run) -> None:
-            run.effects.append(model.Rename(PLAIN[0], SPARE))
+        def rename_and_add(transaction: Transaction, run: OperationRun) -> None:
+            run.effects.append(model.RenameEffect(PLAIN[0], SPARE))
             transaction.rename_table(PLAIN[0], SPARE)
             u = self.world.unique()
-            run.effects.append(model.Add(SPARE, k, amount, u))
+            run.effects.append(model.AddEffect(SPARE, k, amount, u))
             add(process, transaction, SPARE, k, amount, u, before=PLAIN[0])
             if back:
-                run.effects.append(model.Rename(SPARE, PLAIN[0]))
+                run.effects.append(model.RenameEffect(SPARE, PLAIN[0]))
                 transaction.rename_table(SPARE, PLAIN[0])
 
-        process.replayed(f"rename {PLAIN[0]} and add", rename_and_add)
+        process.run_transaction(f"rename {PLAIN[0]} and add", rename_and_add)
 
     def _statements(self, name: str) -> list[Step]:
         """What is done to a table under that name: often nothing."""
@@ -124,7 +126,7 @@ class Renamer(Blind):
             where, matches = self.predicate()
             return [
                 (
-                    model.DeletePositions(name, matches),
+                    model.DeletePositionsEffect(name, matches),
                     lambda transaction: transaction.table(name).delete(where, mode="positions"),
                 )
             ]
@@ -132,7 +134,7 @@ class Renamer(Blind):
             rows = self.rows()
             return [
                 (
-                    model.Overwrite(name, rows, force=False),
+                    model.OverwriteEffect(name, rows, force=False),
                     lambda transaction: transaction.table(name).overwrite(arrow(rows)),
                 )
             ]
@@ -143,20 +145,20 @@ class Renamer(Blind):
     def _make(process: Process, kind: str, steps: Sequence[Step]) -> None:
         """All of it in one transaction."""
 
-        def make(transaction: Transaction, run: Run) -> None:
+        def make(transaction: Transaction, run: OperationRun) -> None:
             for effect, apply in steps:
                 run.effects.append(effect)
                 apply(transaction)
 
         def block() -> Commit:
             with process.db.transaction() as transaction:
-                process.making(transaction, process.begin_run(), make)
+                process.call_with_base(transaction, process.begin_run(), make)
                 return transaction.commit()
 
         process.network.counts["transactions with a rename"] += 1
-        looks = any(isinstance(effect, (model.DeletePositions, model.Overwrite)) for effect, _ in steps)
+        looks = any(isinstance(effect, (model.DeletePositionsEffect, model.OverwriteEffect)) for effect, _ in steps)
         process.write(kind, [], block, reads=looks)
 
 
-def _renamed(name: str, to: str) -> Step:
-    return model.Rename(name, to), lambda transaction: transaction.rename_table(name, to)
+def _rename_step(name: str, to: str) -> Step:
+    return model.RenameEffect(name, to), lambda transaction: transaction.rename_table(name, to)

@@ -24,7 +24,7 @@ from dolmen.write.data_file import write_data_files
 from dolmen.write.options import WriteOptions
 from dolmen_simulator.actors.writers import NAMES, TABLES, Actor, arrow
 from dolmen_simulator.judge import model
-from dolmen_simulator.judge.model import Row, Run
+from dolmen_simulator.judge.model import OperationRun, Row
 from dolmen_simulator.world.network import MINUTE_US
 from dolmen_simulator.world.process import Process
 
@@ -143,7 +143,7 @@ class Settler(Actor):
     @staticmethod
     def _set(process: Process, table: str, changes: dict[str, Any]) -> None:
         call = process.db.set if not table else lambda **said: process.db.table(table).set(**said)
-        process.write(f"set {table} {changes}", [model.Settings(table, changes)], lambda: call(**changes))
+        process.write(f"set {table} {changes}", [model.SettingsEffect(table, changes)], lambda: call(**changes))
 
 
 class Overwriter(Actor):
@@ -156,13 +156,13 @@ class Overwriter(Actor):
             return
         rows, force = self.rows(), self.random.random() < 0.3
 
-        def overwrite(transaction: Transaction, run: Run) -> None:
-            run.effects.append(model.Overwrite(name, rows, force))
+        def overwrite(transaction: Transaction, run: OperationRun) -> None:
+            run.effects.append(model.OverwriteEffect(name, rows, force))
             transaction.table(name).overwrite(arrow(rows), force=force)
 
         def block() -> Commit:
             with process.db.transaction() as transaction:
-                process.making(transaction, process.begin_run(), overwrite)
+                process.call_with_base(transaction, process.begin_run(), overwrite)
                 return transaction.commit()
 
         process.write(f"overwrite {name}{' by force' if force else ''}", [], block, reads=True)
@@ -178,7 +178,7 @@ class Loader(Actor):
             return
         rows = tuple(row for _ in range(self.random.randint(8, 16)) for row in self.rows())
         longest_us = self.random.choice((0, 0, MINUTE_US, 40 * MINUTE_US, 150 * MINUTE_US, 300 * MINUTE_US))
-        process.write("load", [model.Append(name, rows)], lambda: self._load(process, name, rows, longest_us))
+        process.write("load", [model.AppendEffect(name, rows)], lambda: self._load(process, name, rows, longest_us))
 
     def _load(self, process: Process, name: str, rows: tuple[Row, ...], longest_us: int) -> Commit:
         context, data = process.context, arrow(rows)

@@ -17,9 +17,9 @@ from dolmen.transaction import Transaction
 from dolmen.transaction_table import TransactionTable
 from dolmen.write.row_digest import RowDigest, content_digest
 from dolmen_simulator.judge import model
-from dolmen_simulator.judge.model import SCHEMA, Effect, Matches, Row, Run
+from dolmen_simulator.judge.model import SCHEMA, Effect, Matches, OperationRun, Row
 from dolmen_simulator.world.process import Process
-from dolmen_simulator.world.requests import Queue, Request
+from dolmen_simulator.world.requests import QueuedRequest, SimulatedQueue
 
 TABLES = ("left", "right", "counters", "ledger")
 PLAIN = TABLES[:2]
@@ -60,6 +60,9 @@ class Actor:
     Args:
         rng: its own, for what it does.
     """
+
+    label = ""
+    """The kind's name in histories, from which its random numbers follow; empty: the class name in lower case."""
 
     restless = False
     """Whether it goes on now and then while the others rest."""
@@ -130,7 +133,7 @@ class Appender(Actor):
         name, rows = self.target(process), self.rows()
         if name is None:
             return
-        process.write("append", [model.Append(name, rows)], lambda: process.db.table(name).append(arrow(rows)))
+        process.write("append", [model.AppendEffect(name, rows)], lambda: process.db.table(name).append(arrow(rows)))
 
 
 class Upserter(Actor):
@@ -141,7 +144,7 @@ class Upserter(Actor):
         name, rows = self.target(process), self.rows()
         if name is None:
             return
-        process.write("upsert", [model.Upsert(name, rows)], lambda: process.db.table(name).upsert(arrow(rows)))
+        process.write("upsert", [model.UpsertEffect(name, rows)], lambda: process.db.table(name).upsert(arrow(rows)))
 
 
 class Deleter(Actor):
@@ -154,11 +157,11 @@ class Deleter(Actor):
             return
         if self.random.random() < 0.4:
             keys = [self.random.randrange(KEYS) for _ in range(self.random.randint(1, 4))]
-            effect: Effect = model.Delete(name, lambda row: row.k in keys)
+            effect: Effect = model.DeleteEffect(name, lambda row: row.k in keys)
             process.write(f"delete keys {keys}", [effect], lambda: process.db.table(name).delete(keys=keys))
             return
         where, matches = self.predicate()
-        effect = model.Delete(name, matches)
+        effect = model.DeleteEffect(name, matches)
         process.write(f"delete {where}", [effect], lambda: process.db.table(name).delete(where))
 
 
@@ -172,11 +175,13 @@ class PositionDeleter(Actor):
         low = self.random.randrange(100)
         where, high = f"v BETWEEN {low} AND {low + 15}", low + 15
 
-        def by_position(transaction: Transaction, run: Run) -> None:
-            run.effects.append(model.DeletePositions("left", lambda row: row.v is not None and low <= row.v <= high))
+        def by_position(transaction: Transaction, run: OperationRun) -> None:
+            run.effects.append(
+                model.DeletePositionsEffect("left", lambda row: row.v is not None and low <= row.v <= high)
+            )
             transaction.table("left").delete(where, mode="positions")
 
-        process.replayed(f"delete positions {where}", by_position)
+        process.run_transaction(f"delete positions {where}", by_position)
 
 
 class Blind(Actor):
@@ -201,12 +206,12 @@ class Blind(Actor):
         kind = self.random.random()
         if kind < 0.4:
             rows = self.rows()
-            return model.Append(name, rows), lambda table: table.append(arrow(rows))
+            return model.AppendEffect(name, rows), lambda table: table.append(arrow(rows))
         if kind < 0.6:
             rows = self.rows()
-            return model.Upsert(name, rows), lambda table: table.upsert(arrow(rows))
+            return model.UpsertEffect(name, rows), lambda table: table.upsert(arrow(rows))
         where, matches = self.predicate()
-        return model.Delete(name, matches), lambda table: table.delete(where)
+        return model.DeleteEffect(name, matches), lambda table: table.delete(where)
 
 
 class Counter(Actor):
@@ -218,22 +223,22 @@ class Counter(Actor):
             return
         k, amount = self.random.randrange(3), self.random.randint(1, 9)
         if self.random.random() < 0.1:  # nothing but a delete: whoever adds meanwhile starts anew
-            effect = model.Delete("counters", lambda row: row.k == k)
+            effect = model.DeleteEffect("counters", lambda row: row.k == k)
             process.write(f"counter {k} ends", [effect], lambda: process.db.table("counters").delete({"k": k}))
             return
 
-        def increment(transaction: Transaction, run: Run) -> None:
+        def increment(transaction: Transaction, run: OperationRun) -> None:
             u = self.world.unique()
-            run.effects.append(model.Add("counters", k, amount, u))
+            run.effects.append(model.AddEffect("counters", k, amount, u))
             add(process, transaction, "counters", k, amount, u)
 
         if self.random.random() < 0.8:
-            process.replayed(f"counter {k} += {amount}", increment)
+            process.run_transaction(f"counter {k} += {amount}", increment)
             return
 
         def block() -> Commit:
             with process.db.transaction() as transaction:
-                process.making(transaction, process.begin_run(), increment)
+                process.call_with_base(transaction, process.begin_run(), increment)
                 return transaction.commit()
 
         process.write(f"counter {k} += {amount} once", [], block, reads=True)
@@ -250,13 +255,13 @@ class Transferrer(Actor):
         parts = [("counters", -amount), ("ledger", amount)]
         self.random.shuffle(parts)
 
-        def transfer(transaction: Transaction, run: Run) -> None:
+        def transfer(transaction: Transaction, run: OperationRun) -> None:
             for name, change in parts:
                 u = self.world.unique()
-                run.effects.append(model.Add(name, k, change, u))
+                run.effects.append(model.AddEffect(name, k, change, u))
                 add(process, transaction, name, k, change, u)
 
-        process.replayed(f"transfer {amount} of {k}", transfer)
+        process.run_transaction(f"transfer {amount} of {k}", transfer)
 
 
 class Inserter(Actor):
@@ -268,14 +273,14 @@ class Inserter(Actor):
             return
         row = Row(self.random.randrange(KEYS), self.random.randrange(100), self.world.unique(), None)
 
-        def insert(transaction: Transaction, run: Run) -> None:
-            run.effects.append(model.AppendIfAbsent("right", row))
+        def insert(transaction: Transaction, run: OperationRun) -> None:
+            run.effects.append(model.AppendIfAbsentEffect("right", row))
             table = transaction.table("right")
             if not table.count({"k": row.k}):
-                process.saw.rows("right", (), row.k)
+                process.evidence.add_read("right", (), row.k)
                 table.append(arrow((row,)))
 
-        process.replayed(f"insert {row}", insert)
+        process.run_transaction(f"insert {row}", insert)
 
 
 def add(
@@ -288,11 +293,11 @@ def add(
     """
     table = transaction.table(name)
     old = table.scan(columns=["u", "v"], where={"k": k}).to_arrow()
-    process.saw.rows(before or name, old["u"].to_pylist(), k)
+    process.evidence.add_read(before or name, old["u"].to_pylist(), k)
     table.upsert(arrow((Row(k, sum(value or 0 for value in old["v"].to_pylist()) + amount, u),)))
 
 
-class Requests(Queue[Request]):
+class RequestQueue(SimulatedQueue[QueuedRequest]):
     """What workers take their batches from."""
 
 
@@ -301,7 +306,7 @@ class Worker(Actor):
 
     def turn(self, process: Process) -> None:
         """One batch."""
-        queue = self.world.shared(Requests)
+        queue = self.world.shared(RequestQueue)
         if queue.wants_more and self.random.random() < 0.8:
             for _ in range(self.random.randint(1, 3)):
                 queue.send(self._request(self.target(process) or PLAIN[0]))
@@ -311,52 +316,54 @@ class Worker(Actor):
         ids = {request.id: request.digest for request in requests}
         effects: list[Effect] = [request.effect for request in requests]
 
-        def apply(transaction: Transaction, run: Run) -> None:
+        def apply(transaction: Transaction, run: OperationRun) -> None:
             run.effects = effects
             for request in requests:
-                if not request.tells_itself:
+                if not request.finds_digest:
                     transaction.bind(request.id, request.digest)
                 request.apply(transaction.table(request.effect.table))
 
         def block() -> Commit:
             with process.db.transaction() as transaction:
-                process.making(transaction, process.begin_run(), apply)
+                process.call_with_base(transaction, process.begin_run(), apply)
                 return transaction.commit()
 
         kind = f"batch {' '.join(ids)}"
         if (
-            any(isinstance(effect, (model.DeletePositions, model.Changes)) for effect in effects)
+            any(isinstance(effect, (model.DeletePositionsEffect, model.ChangesEffect)) for effect in effects)
             or self.random.random() < 0.3
         ):
-            done = process.replayed(kind, apply, ids)
+            done = process.run_transaction(kind, apply, ids)
         else:
             done = process.write(kind, effects, block, digests=ids)
-        queue.answered(requests, done)
+        queue.settle(requests, done)
 
-    def _request(self, name: str) -> Request:
+    def _request(self, name: str) -> QueuedRequest:
         id_, kind = f"r{self.world.unique()}", self.random.random()
         if kind < 0.7:
             return self._rows_request(name, id_, upserts=kind >= 0.5)
         where, matches = self.predicate()
         if kind < 0.85:
-            return Request(model.Delete(name, matches, id_), lambda table: table.delete(where, request=id_), str(where))
-        return Request(
-            model.DeletePositions(name, matches, id_),
+            return QueuedRequest(
+                model.DeleteEffect(name, matches, id_), lambda table: table.delete(where, request=id_), str(where)
+            )
+        return QueuedRequest(
+            model.DeletePositionsEffect(name, matches, id_),
             lambda table: table.delete(where, mode="positions", request=id_),
             f"{where} by position",
         )
 
-    def _rows_request(self, name: str, id_: str, *, upserts: bool) -> Request:
+    def _rows_request(self, name: str, id_: str, *, upserts: bool) -> QueuedRequest:
         rows = self.rows()
 
-        def other() -> Request:
+        def other() -> QueuedRequest:
             """Other rows."""
             return self._rows_request(name, id_, upserts=upserts)
 
         if upserts:
             said = content_digest("upsert", name, ["k"], digest_of_rows(rows))
-            effect: Effect = model.Upsert(name, rows, id_)
-            return Request(effect, lambda table: table.upsert(arrow(rows), request=id_), said, True, other)
+            effect: Effect = model.UpsertEffect(name, rows, id_)
+            return QueuedRequest(effect, lambda table: table.upsert(arrow(rows), request=id_), said, True, other)
         said = content_digest("append", name, None, digest_of_rows(rows))
-        effect = model.Append(name, rows, id_)
-        return Request(effect, lambda table: table.append(arrow(rows), request=id_), said, True, other)
+        effect = model.AppendEffect(name, rows, id_)
+        return QueuedRequest(effect, lambda table: table.append(arrow(rows), request=id_), said, True, other)

@@ -25,7 +25,7 @@ from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from dolmen_simulator.interleavings.execution import Execution, Task
 from dolmen_simulator.interleavings.steps import TaskOutcome
-from dolmen_simulator.judge.never import Never, ViolationError, readable, unexpected
+from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable, unexpected_error
 from dolmen_simulator.world.fates import Fate, Verb
 
 Row: TypeAlias = tuple[Any, ...]
@@ -185,7 +185,7 @@ class Judge:
 
     def _check(self, execution: Execution) -> None:
         self._check_errors(execution)
-        with _readable(execution, "the database after the execution"):
+        with _raising_unreadable(execution, "the database after the execution"):
             db = undisturbed_database(execution.bucket)
             horizon = max(db.context.head.refresh().manifest.horizon, 1)
             versions = self._read(db, execution)
@@ -219,7 +219,7 @@ class Judge:
             if outcome.kind == "failed" and not isinstance(error, Error):
                 assert error is not None
                 if isinstance(error, Exception):
-                    raise unexpected(call.name, error) from error
+                    raise unexpected_error(call.name, error) from error
                 raise error
 
     def _check_serial(self, execution: Execution, chain: list[Rows], *, whole: bool) -> None:
@@ -314,7 +314,7 @@ class Judge:
             return ViolationError(Never.MISREPORTED, what)
         for outcome in execution.outcomes:
             if isinstance(outcome.error, Exception) and outcome.kind == "failed" and not orders:
-                return unexpected(answers, outcome.error)
+                return unexpected_error(answers, outcome.error)
         if consistent:  # the writes are right, so a read is wrong
             return ViolationError(Never.HALF, what)
         before = sum((_count_rows(rows) for rows in (*self._prepared.versions.values(), *seen[:-1])), Counter())
@@ -328,7 +328,7 @@ class Judge:
     def _check_verification(context: Context, execution: Execution) -> None:
         if not execution.bucket.objects:
             return
-        with readable("verify"):
+        with raising_unreadable("verify"):
             report = verify(context, deep=True, all_versions=True)
         if report.errors:
             gone = any("missing" in str(error) for error in report.errors)
@@ -340,7 +340,7 @@ class Judge:
         """A later resolution and compaction must leave the rows as they are."""
         bucket = MemoryBucket(execution.bucket.clock_us, "simulation")
         bucket.objects.update(execution.bucket.objects)
-        with _readable(execution, "the database after a later resolution and compaction"):
+        with _raising_unreadable(execution, "the database after a later resolution and compaction"):
             db = undisturbed_database(bucket, "later")
             for name in rows:
                 resolve(db.context, name)
@@ -356,10 +356,10 @@ class Judge:
 
 
 @contextmanager
-def _readable(execution: Execution, what: str) -> Iterator[None]:
+def _raising_unreadable(execution: Execution, what: str) -> Iterator[None]:
     """Like ``readable``, but raises COLLECTED where a missing object was deleted by one of the calls."""
     try:
-        with readable(what):
+        with raising_unreadable(what):
             yield
     except ViolationError as error:
         cause = error.__cause__

@@ -13,7 +13,7 @@ from dolmen_simulator.interleavings.execution import Execution
 from dolmen_simulator.interleavings.search import Search
 from dolmen_simulator.interleavings.steps import Fault, distinct_fates, fates, fates_in_outages
 from dolmen_simulator.judge.never import ViolationError
-from dolmen_simulator.world.fates import Fate, Request, Verb
+from dolmen_simulator.world.fates import Fate, StoreRequest, Verb
 from dolmen_simulator.world.scheduler import START_US
 
 
@@ -179,7 +179,7 @@ class Enumeration:
                 for fate in self._fates(request, at):
                     yield Fault(task, at, fate)
 
-    def _fates(self, request: Request, at: int) -> tuple[Fate, ...]:
+    def _fates(self, request: StoreRequest, at: int) -> tuple[Fate, ...]:
         if not self._quick:
             return fates(request)
         if self.pair.quick_fates is None:

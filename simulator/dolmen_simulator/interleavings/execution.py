@@ -31,7 +31,7 @@ from dolmen_simulator.interleavings.steps import (
     fates_in_outages,
     footprint,
 )
-from dolmen_simulator.world.fates import Answer, Crash, Fate, Refusal, Request, Wire
+from dolmen_simulator.world.fates import Answer, Crash, Fate, Refusal, StoreRequest, Wire
 from dolmen_simulator.world.scheduler import START_US
 from dolmen_simulator.world.server import Server
 from dolmen_simulator.world.wire import SimulatedStore
@@ -175,7 +175,7 @@ class Execution(Wire):
         self.outcomes = [TaskOutcome() for _ in tasks]
         self.waiting: dict[int, PendingStep] = {}
         self.steps: list[Step] = []
-        self.requests: list[list[Request]] = [[] for _ in tasks]
+        self.requests: list[list[StoreRequest]] = [[] for _ in tasks]
         self.struck = False
         self._processes = len(tasks)
         self._dead: set[int] = set()
@@ -300,7 +300,7 @@ class Execution(Wire):
 
     # ---- the wire ----------------------------------------------------------------------------------------------------
 
-    def step(self, request: Request) -> Fate:
+    def step(self, request: StoreRequest) -> Fate:
         if self._stopping:
             raise _Stopped
         number = int(request.who)
@@ -316,14 +316,14 @@ class Execution(Wire):
                 self.struck, fate = True, fault.fate
         elif self.struck and fault is not None and fault.task == number and fault.at < at <= fault.at + fault.lasts:
             fate = Fate.THROTTLED
-        self._await(number, PendingStep(footprint(request, fate), f"{request.verb} {request.told}", request, fate))
+        self._await(number, PendingStep(footprint(request, fate), f"{request.verb} {request.subject}", request, fate))
         if fate in (Fate.CRASH_BEFORE, Fate.CRASH_AFTER):
             self._dead.add(number)
         if footprint(request, fate) is NOTHING:
             self.steps[-1].result = fate.value
         return fate
 
-    def later(self, request: Request, arrive: Callable[[], object]) -> None:
+    def deliver_later(self, request: StoreRequest, arrive: Callable[[], object]) -> None:
         sent_us = self.now_us
 
         def land() -> None:
@@ -332,12 +332,12 @@ class Execution(Wire):
             else:
                 arrive()
 
-        description = f"a request of {request.who} arrives: {request.verb} {request.told}"
+        description = f"a request of {request.who} arrives: {request.verb} {request.subject}"
         effect = footprint(request, Fate.OK)
         self.waiting[self._processes] = PendingStep(effect, description, request, None, self.steps[-1].at, land)
         self._processes += 1
 
-    def arrived(self, request: Request, answer: Answer) -> None:
+    def on_arrival(self, request: StoreRequest, answer: Answer) -> None:
         step = self.steps[-1]
         result = str(answer) if isinstance(answer, Refusal) else "ok"
         if step.waiting.fate not in (Fate.OK, None):

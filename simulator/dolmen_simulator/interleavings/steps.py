@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dolmen_simulator.world.fates import Fate, Request, Verb
+from dolmen_simulator.world.fates import Fate, StoreRequest, Verb
 
 
 class Fault(NamedTuple):
@@ -73,7 +73,7 @@ EVERYTHING = Footprint(prefix="", writes=True, passes_time=True)
 _NEVER_ARRIVES = (Fate.CRASH_BEFORE, Fate.REQUEST_LOST, Fate.LATE, Fate.THROTTLED, Fate.UNREACHABLE)
 
 
-def footprint(request: Request, fate: Fate) -> Footprint:
+def footprint(request: StoreRequest, fate: Fate) -> Footprint:
     """The immediate effect of a request with this fate on the bucket."""
     if fate in _NEVER_ARRIVES or (fate is Fate.CONFLICT and not request.upload):
         return NOTHING
@@ -97,7 +97,7 @@ class PendingStep:
 
     footprint: Footprint
     description: str
-    request: Request | None = None
+    request: StoreRequest | None = None
     fate: Fate | None = None
     sent_by: int | None = None
     arrive: Callable[[], None] | None = None
@@ -150,7 +150,7 @@ _WRITE_FATES = (Fate.CRASH_BEFORE, Fate.CRASH_AFTER, Fate.REQUEST_LOST, Fate.RES
 _CONDITIONAL_FATES = (Fate.CONFLICT, Fate.THROTTLED_AFTER, Fate.DOUBLED)
 
 
-def fates(request: Request) -> tuple[Fate, ...]:
+def fates(request: StoreRequest) -> tuple[Fate, ...]:
     """The fates, other than OK, that are tried for a request.
 
     Fates with the same effect are left out: whether a read without an answer took place, and whether nothing landed
@@ -163,14 +163,14 @@ def fates(request: Request) -> tuple[Fate, ...]:
     return (*_WRITE_FATES, *_CONDITIONAL_FATES, *((Fate.LATE,) if request.if_match else ()))
 
 
-def fates_in_outages(request: Request) -> tuple[Fate, ...]:
+def fates_in_outages(request: StoreRequest) -> tuple[Fate, ...]:
     """The fates of the first request in an outage, in which the server only answers with errors."""
     if request.verb.reads:
         return (Fate.THROTTLED,)
     return (Fate.THROTTLED, Fate.THROTTLED_AFTER)
 
 
-def distinct_fates(request: Request, at: int) -> tuple[Fate, ...]:
+def distinct_fates(request: StoreRequest, at: int) -> tuple[Fate, ...]:
     """The fates of a request that may lead to a new end.
 
     A crash has the same effect as one right after the last write before it. A read that failed and is retried might as

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dolmen_simulator.judge.chronicle import Chronicle
-from dolmen_simulator.judge.model import DeletePositions, Run, users_own
+from dolmen_simulator.judge.model import DeletePositionsEffect, OperationRun, user_tables
 from dolmen_simulator.judge.never import Never, ViolationError
 from dolmen_simulator.judge.retention import setting
-from dolmen_simulator.judge.stored import View
+from dolmen_simulator.judge.stored import StoredVersion
 
 TIME_TO_SPILL = 4
 """What has stood in a root for so many versions had the time to leave it."""
 
 
-def check_size(chronicle: Chronicle, view: View) -> None:
+def check_size(chronicle: Chronicle, view: StoredVersion) -> None:
     """A root is within its budget, but for what is too young and for a few small tails: a commit spills one tail of
     its base, and may itself add to several."""
     before = chronicle.retention.newest
@@ -21,12 +21,12 @@ def check_size(chronicle: Chronicle, view: View) -> None:
     budget = setting(chronicle.settings[-2], "root_bytes")
     if view.size <= budget or any(setting(told, "root_bytes") != budget for told in chronicle.settings[-32:]):
         return  # a commit spills one tail: what a smaller budget asks for takes several
-    tails = chronicle.stored.tails(view.key)
+    tails = chronicle.reader.tails(view.key)
     for earlier in chronicle.chain[-1 - TIME_TO_SPILL : -1]:
-        tails &= chronicle.stored.tails(earlier.key)
+        tails &= chronicle.reader.tails(earlier.key)
     over = sum(len(entry) * times for entry, times in tails.items()) - budget
     chronicle.counts["roots over their budget"] += 1
-    memories = len(view.tables) - len(users_own(view.tables))
+    memories = len(view.tables) - len(user_tables(view.tables))
     if over > budget // 4 + memories * budget // 8:  # each has two more tails, of which a sixteenth may stay
         raise ViolationError(
             Never.UNREADABLE,
@@ -34,24 +34,24 @@ def check_size(chronicle: Chronicle, view: View) -> None:
         )
 
 
-def count_merges(chronicle: Chronicle, run: Run, version: int) -> None:
-    tables = {effect.table for effect in run.effects if isinstance(effect, DeletePositions)}
+def count_merges(chronicle: Chronicle, run: OperationRun, version: int) -> None:
+    tables = {effect.table for effect in run.effects if isinstance(effect, DeletePositionsEffect)}
     if not tables or run.base is None:
         return
     for index in range(run.base + 1, version):
         other = chronicle.chain[index].run
-        if other and any(isinstance(e, DeletePositions) and e.table in tables for e in other.effects):
+        if other and any(isinstance(e, DeletePositionsEffect) and e.table in tables for e in other.effects):
             chronicle.counts["positions rebased over positions"] += 1
             return
 
 
-def count_upkeep(chronicle: Chronicle, view: View, run: Run) -> None:
+def count_upkeep(chronicle: Chronicle, view: StoredVersion, run: OperationRun) -> None:
     counts, manifest = view.manifest.counts, view.manifest
     before = chronicle.retention.newest
     if run.operation.upkeep:
         chronicle.upkeep_version = manifest.version
         chronicle.counts[f"commits of {manifest.operation}"] += 1
-    chronicle.named |= view.segments
+    chronicle.named_segments |= view.segments
     chronicle.counts["files compacted"] += counts.files_removed if manifest.operation == "compact" else 0
     chronicle.counts["files resolved"] += counts.files_resolved
     chronicle.counts["tombstones dropped"] += counts.tombstones_removed

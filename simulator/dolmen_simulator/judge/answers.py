@@ -15,11 +15,11 @@ from dolmen.errors import (
 )
 from dolmen_simulator.judge.chronicle import Chronicle
 from dolmen_simulator.judge.following import names_asked
-from dolmen_simulator.judge.model import Changes, Operation, Run
+from dolmen_simulator.judge.model import ChangesEffect, Operation, OperationRun
 from dolmen_simulator.judge.retention import JITTER_US
 
 
-def justified(chronicle: Chronicle, operation: Operation, run: Run | None, error: BaseException) -> bool:
+def has_reason(chronicle: Chronicle, operation: Operation, run: OperationRun | None, error: BaseException) -> bool:
     """Whether something happened during an operation for which it may raise this, having committed nothing."""
     during = range(operation.began, chronicle.version + 1)
     # A call may be made on the version that its process knew: it is told to open the table anew.
@@ -31,12 +31,12 @@ def justified(chronicle: Chronicle, operation: Operation, run: Run | None, error
             return any(name not in chronicle.states[version] for version in during for name in names)
         case TableExistsError():
             taken = any(name in chronicle.states[version] for version in during for name in asked.free)
-            changes = any(isinstance(effect, Changes) for effect in run.effects) if run else False
+            changes = any(isinstance(effect, ChangesEffect) for effect in run.effects) if run else False
             # The first file of changes creates a memory: of which the name may be taken, though no user's table has it.
             return (
                 taken
-                or (changes and _called_otherwise(chronicle, known, names))
-                or _remembers(chronicle, during, names)
+                or (changes and _names_moved(chronicle, known, names))
+                or _changes_created_memory(chronicle, during, names)
             )
         case AppliedIdError():
             return any(chronicle.digests.get(id_, digest) != digest for id_, digest in operation.digests.items())
@@ -44,7 +44,7 @@ def justified(chronicle: Chronicle, operation: Operation, run: Run | None, error
             overtaken = (operation.reads or operation.upkeep) and chronicle.version > min(
                 operation.began, operation.known
             )
-            return not operation.replays and (overtaken or _called_otherwise(chronicle, known, names))
+            return not operation.replays and (overtaken or _names_moved(chronicle, known, names))
         case StaleWriterError():
             newest = chronicle.retention.newest
             assert newest is not None
@@ -57,7 +57,7 @@ def justified(chronicle: Chronicle, operation: Operation, run: Run | None, error
     return False
 
 
-def _called_otherwise(chronicle: Chronicle, versions: Iterable[int], names: Collection[str]) -> bool:
+def _names_moved(chronicle: Chronicle, versions: Iterable[int], names: Collection[str]) -> bool:
     """Whether one of the names was another table's meanwhile, or one of the tables was called otherwise."""
     states = [chronicle.states[version] for version in versions]
     tables = {state[name].identity for state in states for name in names if name in state}
@@ -70,7 +70,9 @@ def _called_otherwise(chronicle: Chronicle, versions: Iterable[int], names: Coll
     return len(called) > min(len(tables), len({name for name, _ in called}))
 
 
-def _remembers(chronicle: Chronicle, versions: Iterable[int], names: Collection[str]) -> bool:
+def _changes_created_memory(chronicle: Chronicle, versions: Iterable[int], names: Collection[str]) -> bool:
     """Whether another file of changes was applied to one of the tables: the first one creates the memory."""
     runs = (chronicle.chain[version].run for version in versions)
-    return any(isinstance(effect, Changes) and effect.table in names for run in runs if run for effect in run.effects)
+    return any(
+        isinstance(effect, ChangesEffect) and effect.table in names for run in runs if run for effect in run.effects
+    )

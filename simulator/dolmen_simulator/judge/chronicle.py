@@ -9,21 +9,21 @@ import msgspec
 
 from dolmen.store.memory import MemoryBucket
 from dolmen_simulator.judge.content import Content
-from dolmen_simulator.judge.model import Run, State
+from dolmen_simulator.judge.model import OperationRun, State
 from dolmen_simulator.judge.recording import Recording
 from dolmen_simulator.judge.retention import Retention
-from dolmen_simulator.judge.stored import Stored, Told
+from dolmen_simulator.judge.stored import BucketReader, StoredCommit
 
 
-class Landed(msgspec.Struct, frozen=True):
+class LandedVersion(msgspec.Struct, frozen=True):
     """A version as the store shows it."""
 
     key: str
     commit_id: str
     commit_ts: int
     created_at: int
-    run: Run | None
-    told: Told | None = None
+    run: OperationRun | None
+    commit: StoredCommit | None = None
     """As all later versions must tell of it."""
 
 
@@ -36,20 +36,20 @@ class Chronicle:
 
     def __init__(self, bucket: MemoryBucket, counts: Counter[str]) -> None:
         self.counts = counts
-        self.chain: list[Landed] = [Landed("", "", 0, 0, None)]
+        self.chain: list[LandedVersion] = [LandedVersion("", "", 0, 0, None)]
         self.states: list[State] = [{}]
         self.settings: list[dict[str, Any]] = [{}]
         self.horizons: list[int] = [0]
-        self.born: dict[int, int] = {}
+        self.written_in: dict[int, int] = {}
         self.applied: dict[str, int] = {}
         self.digests: dict[str, str] = {}
-        self.dated: list[tuple[int, int]] = []
-        self.stored, self.content = Stored(bucket), Content(bucket)
+        self.timestamp_answers: list[tuple[int, int]] = []
+        self.reader, self.content = BucketReader(bucket), Content(bucket)
         self.recording = Recording()
-        self.retention = Retention(bucket, self.stored, counts)
+        self.retention = Retention(bucket, self.reader, counts)
         self.upkeep_version = 0
-        self.spilled: set[str] = set()
-        self.named: set[str] = set()
+        self.spilled_segments: set[str] = set()
+        self.named_segments: set[str] = set()
 
     @property
     def version(self) -> int:

@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from dolmen.store.memory import MemoryBucket
-from dolmen_simulator.judge.stored import Blob, File, TableView, Tombstone, Vector
+from dolmen_simulator.judge.stored import StoredBlob, StoredFile, StoredTable, StoredTombstone, StoredVector
 
 COMMIT_TS = "_commit_ts"
 
 Values: TypeAlias = dict[int, Any]
 """A row: values by column id. Times are microseconds."""
 
-Truth: TypeAlias = bool | None
+Ternary: TypeAlias = bool | None
 
 
 class StoredRow(NamedTuple):
@@ -56,11 +56,11 @@ class Content:
     def __init__(self, bucket: MemoryBucket) -> None:
         self._bucket = bucket
         self._data: dict[str, _Data] = {}
-        self._matched: dict[tuple[Blob, str], frozenset[int]] = {}
-        self._tests: dict[Blob, Callable[[Values], bool]] = {}
-        self._shown: dict[str, tuple[Any, tuple[StoredRow, ...]]] = {}
+        self._matched: dict[tuple[StoredBlob, str], frozenset[int]] = {}
+        self._tests: dict[StoredBlob, Callable[[Values], bool]] = {}
+        self._rows_shown: dict[str, tuple[Any, tuple[StoredRow, ...]]] = {}
 
-    def rows(self, table: TableView) -> list[StoredRow]:
+    def rows(self, table: StoredTable) -> list[StoredRow]:
         """The table's rows, in no order. KeyError names an object that is missing."""
         times = [tombstone.ts for tombstone in table.tombstones]
         rows: list[StoredRow] = []
@@ -69,13 +69,13 @@ class Content:
             rows += self._of_file(file, newer)
         return rows
 
-    def positions(self, vector: Vector) -> set[int]:
+    def positions(self, vector: StoredVector) -> set[int]:
         """Deleted positions. KeyError names an object that is missing."""
         return set(BitMap.deserialize(self._bytes(vector)))
 
-    def _of_file(self, file: File, newer: tuple[Tombstone, ...]) -> tuple[StoredRow, ...]:
+    def _of_file(self, file: StoredFile, newer: tuple[StoredTombstone, ...]) -> tuple[StoredRow, ...]:
         key = file.row_ts, file.vector, tuple(tombstone.blob for tombstone in newer)
-        known = self._shown.get(file.path)
+        known = self._rows_shown.get(file.path)
         if known is not None and known[0] == key:
             return known[1]
         data = self._read(file.path)
@@ -83,10 +83,10 @@ class Content:
         gone = gone.union(*(self._matches(tombstone, file.path) for tombstone in newer))
         timestamps = data.timestamps or [file.row_ts or 0] * len(data.rows)
         shown = tuple(StoredRow(row, timestamps[index]) for index, row in enumerate(data.rows) if index not in gone)
-        self._shown[file.path] = key, shown
+        self._rows_shown[file.path] = key, shown
         return shown
 
-    def _matches(self, tombstone: Tombstone, path: str) -> frozenset[int]:
+    def _matches(self, tombstone: StoredTombstone, path: str) -> frozenset[int]:
         """Positions of a file's rows that a tombstone matches."""
         key = tombstone.blob, path
         if key not in self._matched:
@@ -96,9 +96,9 @@ class Content:
             self._matched[key] = frozenset(i for i, row in enumerate(self._read(path).values) if test(row))
         return self._matched[key]
 
-    def _test(self, tombstone: Tombstone) -> Callable[[Values], bool]:
+    def _test(self, tombstone: StoredTombstone) -> Callable[[Values], bool]:
         if tombstone.kind == "where":
-            truth = compiled(tombstone.predicate or msgspec.json.decode(self._bytes(tombstone.blob)))
+            truth = compile_predicate(tombstone.predicate or msgspec.json.decode(self._bytes(tombstone.blob)))
             return lambda row: truth(row) is True
         columns = tombstone.columns
         if tombstone.values is not None:
@@ -122,7 +122,7 @@ class Content:
             self._data[path] = _Data(rows, values, timestamps)
         return self._data[path]
 
-    def _bytes(self, place: Blob | Vector) -> bytes:
+    def _bytes(self, place: StoredBlob | StoredVector) -> bytes:
         return self._bucket.objects[place.object].body[place.offset : place.offset + place.length]
 
 
@@ -143,7 +143,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def compiled(node: dict[str, Any]) -> Callable[[Values], Truth]:
+def compile_predicate(node: dict[str, Any]) -> Callable[[Values], Ternary]:
     """A predicate's JSON as a function of a row: TRUE, FALSE or NULL. Integers and times only: all that histories
     have."""
     match node["kind"]:
@@ -159,26 +159,26 @@ def compiled(node: dict[str, Any]) -> Callable[[Values], Truth]:
             column = node["column"]["id"]
             return lambda row: row.get(column) is None
         case "not":
-            arg = compiled(node["arg"])
+            arg = compile_predicate(node["arg"])
             return lambda row: None if (truth := arg(row)) is None else not truth
         case "and" | "or":
-            args, decides = [compiled(arg) for arg in node["args"]], node["kind"] == "or"
-            return lambda row: _combined([arg(row) for arg in args], decides)
+            args, decides = [compile_predicate(arg) for arg in node["args"]], node["kind"] == "or"
+            return lambda row: _combine([arg(row) for arg in args], decides)
     raise NotImplementedError(f"predicates of kind {node['kind']!r} are not among those that histories have")
 
 
-def _compare(node: dict[str, Any]) -> Callable[[Values], Truth]:
+def _compare(node: dict[str, Any]) -> Callable[[Values], Ternary]:
     compare, left, right = _COMPARISONS[node["op"]], node["left"]["id"], node["right"]
     literal = right["kind"] == "literal"
 
-    def truth(row: Values) -> Truth:
+    def truth(row: Values) -> Ternary:
         a, b = row.get(left), right["value"] if literal else row.get(right["id"])
         return None if a is None or b is None else compare(a, b)
 
     return truth
 
 
-def _combined(truths: list[Truth], decides: bool) -> Truth:
+def _combine(truths: list[Ternary], decides: bool) -> Ternary:
     """AND and OR: one value decides, NULL keeps it open."""
     if decides in truths:
         return decides

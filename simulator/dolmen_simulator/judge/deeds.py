@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from dolmen.format.layout import memory_name
-from dolmen_simulator.judge.effects import Ingest, UpsertOn
+from dolmen_simulator.judge.effects import IngestEffect, UpsertOnEffect
 from dolmen_simulator.judge.following import tables_of
 from dolmen_simulator.judge.model import (
-    Add,
-    Append,
-    AppendIfAbsent,
-    Changes,
-    Create,
-    Delete,
-    DeletePositions,
-    Drop,
+    AddEffect,
+    AppendEffect,
+    AppendIfAbsentEffect,
+    ChangesEffect,
+    CreateEffect,
+    DeleteEffect,
+    DeletePositionsEffect,
+    DropEffect,
     Effect,
-    Expire,
-    Overwrite,
-    Rename,
+    ExpireEffect,
+    OperationRun,
+    OverwriteEffect,
+    RenameEffect,
     Row,
-    Run,
-    Settings,
+    SettingsEffect,
     State,
-    Upsert,
+    UpsertEffect,
 )
 from dolmen_simulator.judge.never import Never, ViolationError
-from dolmen_simulator.judge.stored import Did, View
+from dolmen_simulator.judge.stored import StoredDeed, StoredVersion
 
-_MOST = 4
+_MAX_DEEDS = 4
 """So many deeds a version tells of, and so many names a deed."""
 
 _UPKEEP = {"resolve": {"resolve"}, "compact": {"compact"}, "merge": {"merge"}, "expire": {"delete", "set"}}
@@ -39,7 +39,7 @@ _ROWS = {"append", "upsert", "delete", "overwrite"}
 """Deeds that change rows."""
 
 
-def check_deeds(view: View, run: Run, states: Sequence[State], applied: Collection[str]) -> None:
+def check_deeds(view: StoredVersion, run: OperationRun, states: Sequence[State], applied: Collection[str]) -> None:
     """Raises ViolationError unless a version tells truly, in words, what it did.
 
     Args:
@@ -50,7 +50,7 @@ def check_deeds(view: View, run: Run, states: Sequence[State], applied: Collecti
     where = f"version {manifest.version} by {run.operation}"
     if manifest.message != run.operation.message:
         raise ViolationError(Never.MISREPORTED, f"{where} has the message {manifest.message!r}")
-    if len(manifest.did) > _MOST or (manifest.did_more and len(manifest.did) < _MOST):
+    if len(manifest.did) > _MAX_DEEDS or (manifest.did_more and len(manifest.did) < _MAX_DEEDS):
         raise ViolationError(Never.MISREPORTED, f"{where} tells of {len(manifest.did)} deeds, and {manifest.did_more}")
     effects = [effect for effect in run.effects if effect.request is None or effect.request not in applied]
     due = [each for effect in effects for each in _deeds(effect)]
@@ -62,7 +62,7 @@ def check_deeds(view: View, run: Run, states: Sequence[State], applied: Collecti
         if strange := set(did.over) - _names(did, effects):
             raise ViolationError(Never.MISREPORTED, f"{where} tells of {did}, in which nobody knows {sorted(strange)}")
     if not manifest.did_more:
-        _check_told(where, manifest.did, effects, before, after)
+        _check_completeness(where, manifest.did, effects, before, after)
 
 
 def requests_of(applied: dict[str, int], version: int) -> set[str]:
@@ -70,10 +70,15 @@ def requests_of(applied: dict[str, int], version: int) -> set[str]:
     return {id_ for id_, by in applied.items() if by == version}
 
 
-def _check_told(where: str, told: Sequence[Did], effects: Sequence[Effect], before: State, after: State) -> None:
+def _check_completeness(
+    where: str, told: Sequence[StoredDeed], effects: Sequence[Effect], before: State, after: State
+) -> None:
     pairs = {(did.table, did.what) for did in told}
     for effect in effects:
-        if isinstance(effect, (Create, Drop, Rename, Settings)) and not set(_deeds(effect)) <= pairs:
+        if (
+            isinstance(effect, (CreateEffect, DropEffect, RenameEffect, SettingsEffect))
+            and not set(_deeds(effect)) <= pairs
+        ):
             raise ViolationError(Never.MISREPORTED, f"{where} does not tell of {effect}")
     was = {rows.identity: set(rows.rows) for rows in before.values()}
     changed = {rows.identity for rows in after.values() if was.get(rows.identity, set(rows.rows)) != set(rows.rows)}
@@ -87,25 +92,25 @@ def _deeds(effect: Effect) -> Iterator[tuple[str, str]]:
     """What a version may say of a statement: a table and a word."""
     memory = memory_name(effect.table)
     match effect:
-        case Rename():
+        case RenameEffect():
             words = ["rename"]
-        case Create():
+        case CreateEffect():
             words = ["create"]
-        case Drop():
+        case DropEffect():
             words = ["drop"]
-        case Settings():
+        case SettingsEffect():
             words = ["set"]
-        case Append() | AppendIfAbsent():
+        case AppendEffect() | AppendIfAbsentEffect():
             words = ["append"]
-        case Upsert() | Add() | UpsertOn():
+        case UpsertEffect() | AddEffect() | UpsertOnEffect():
             words = ["upsert"]
-        case Delete() | DeletePositions() | Expire():
+        case DeleteEffect() | DeletePositionsEffect() | ExpireEffect():
             words = ["delete"]
-        case Overwrite():
+        case OverwriteEffect():
             words = ["overwrite"]
-        case Ingest():
+        case IngestEffect():
             words = ["append", "upsert"]
-        case Changes():
+        case ChangesEffect():
             words = ["append", "upsert", "delete"]
             yield from ((memory, word) for word in ("create", *words))
         case _:
@@ -113,11 +118,13 @@ def _deeds(effect: Effect) -> Iterator[tuple[str, str]]:
     yield from ((effect.table, word) for word in words)
 
 
-def _names(did: Did, effects: Sequence[Effect]) -> set[str]:
+def _names(did: StoredDeed, effects: Sequence[Effect]) -> set[str]:
     """What may stand in a deed."""
     if did.what == "rename":
-        return {effect.to for effect in effects if isinstance(effect, Rename) and effect.table == did.table}
+        return {effect.to for effect in effects if isinstance(effect, RenameEffect) and effect.table == did.table}
     if did.what == "set":
-        said = (effect.changes for effect in effects if isinstance(effect, Settings) and effect.table == did.table)
+        said = (
+            effect.changes for effect in effects if isinstance(effect, SettingsEffect) and effect.table == did.table
+        )
         return {"ttl_expired"}.union(*said)
     return set(Row._fields) if did.what in _ROWS else set()

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from dolmen_simulator.judge.model import SCHEMA, Append, Create, Overwrite, Row, Rows, State, Upsert, rows_of
+from dolmen_simulator.judge.model import (
+    SCHEMA,
+    AppendEffect,
+    OverwriteEffect,
+    Row,
+    State,
+    UpsertEffect,
+    rows_of,
+)
 from dolmen_simulator.judge.never import Never, ViolationError
 
 
@@ -33,22 +40,7 @@ SHAPES = (
 
 
 @dataclass(frozen=True)
-class Found(Create):
-    """Creates the table, empty, in this shape and with these settings."""
-
-    shape: int = 0
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def apply(self, state: State, seen: State, version: int) -> None:
-        """See Effect."""
-        super().apply(state, seen, version)
-        state[self.table] = seen[self.table] = Rows(
-            version, (), 0, dict(self.settings), shape=self.shape, created_as=self.table
-        )
-
-
-@dataclass(frozen=True)
-class UpsertOn:
+class UpsertOnEffect:
     """An upsert that goes by other columns than the primary key."""
 
     table: str
@@ -70,7 +62,7 @@ class UpsertOn:
 
 
 @dataclass(frozen=True)
-class Rewrite(Overwrite):
+class RewriteEffect(OverwriteEffect):
     """Read-modify-write of a whole table: puts ``rows`` in the place of those that it ``read``."""
 
     read: tuple[Row, ...] = ()
@@ -83,7 +75,7 @@ class Rewrite(Overwrite):
 
 
 @dataclass(frozen=True)
-class Ingest:
+class IngestEffect:
     """The good rows of a dropped file, in the way that their table had when it was looked at."""
 
     table: str
@@ -93,5 +85,5 @@ class Ingest:
     def apply(self, state: State, seen: State, version: int) -> None:
         """See Effect."""
         upserts = rows_of(seen, self.table).settings.get("ingest_mode") == "upsert"
-        kind = Upsert if upserts else Append
+        kind = UpsertEffect if upserts else AppendEffect
         kind(self.table, self.rows).apply(state, seen, version)

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from dolmen_simulator.judge.model import Create, DeletePositions, Drop, Effect, Identity, Operation, Rename, Run, State
+from dolmen_simulator.judge.model import (
+    CreateEffect,
+    DeletePositionsEffect,
+    DropEffect,
+    Effect,
+    Identity,
+    Operation,
+    OperationRun,
+    RenameEffect,
+    State,
+)
 
 
 class Names(NamedTuple):
@@ -25,9 +35,9 @@ def names_asked(effects: Iterable[Effect]) -> Names:
     needed, free, decided = set[str](), set[str](), {""}
     for effect in effects:
         if effect.table not in decided:
-            (free if isinstance(effect, Create) else needed).add(effect.table)
+            (free if isinstance(effect, CreateEffect) else needed).add(effect.table)
         decided.add(effect.table)
-        if isinstance(effect, Rename):
+        if isinstance(effect, RenameEffect):
             if effect.to not in decided:
                 free.add(effect.to)
             decided.add(effect.to)
@@ -40,16 +50,18 @@ def tables_of(state: State, effects: Iterable[Effect]) -> list[Identity | None]:
     found = []
     for effect in effects:
         found.append(called.get(effect.table))
-        if isinstance(effect, Create):
+        if isinstance(effect, CreateEffect):
             called[effect.table] = None
-        elif isinstance(effect, Drop):
+        elif isinstance(effect, DropEffect):
             called.pop(effect.table, None)
-        elif isinstance(effect, Rename):
+        elif isinstance(effect, RenameEffect):
             called[effect.to] = called.pop(effect.table, None)
     return found
 
 
-def strayed(states: list[State], operation: Operation, run: Run, applied: Collection[str]) -> Effect | None:
+def find_strayed_effect(
+    states: list[State], operation: Operation, run: OperationRun, applied: Collection[str]
+) -> Effect | None:
     """The first statement that is about another table in the newest version than in any that it may have been made on.
 
     Args:
@@ -65,7 +77,7 @@ def strayed(states: list[State], operation: Operation, run: Run, applied: Collec
         differs = (
             effect
             for effect, here, there in zip(effects, now, then, strict=True)
-            if here is not None and here != there and not isinstance(effect, (Create, DeletePositions))
+            if here is not None and here != there and not isinstance(effect, (CreateEffect, DeletePositionsEffect))
         )  # positions may have found nothing to delete
         first = next(differs, None)
         if first is None:

@@ -45,14 +45,14 @@ class Anomaly(Enum):
     OTHER_VERSION = "a read of one version saw another"
 
 
-class Life(NamedTuple):
+class RowLifetime(NamedTuple):
     """A row under one name of its table: its key, the version that wrote or brought it there, and the one that removed
     it or took it away, if any did. A table that is renamed takes its rows from one name to another."""
 
     table: str
     key: int
-    born: int
-    died: int | None = None
+    added_in: int
+    removed_in: int | None = None
 
 
 class Read(NamedTuple):
@@ -64,7 +64,7 @@ class Read(NamedTuple):
 
 
 @dataclass
-class Transaction:
+class RecordedTransaction:
     """A transaction, or a call that only reads, as its process saw it.
 
     Args:
@@ -85,7 +85,7 @@ class Transaction:
     ended_us: int
     reads: list[Read] = field(default_factory=list)
     writes: Mapping[int, int | None] = field(default_factory=dict)
-    landed: int | None = None
+    landed_version: int | None = None
     acknowledged: bool = False
     at: int | None = None
     fresh: bool = False
@@ -101,11 +101,11 @@ class History:
     """
 
     landings: Sequence[tuple[int, str]]
-    lives: Mapping[int, Sequence[Life]]
-    transactions: Sequence[Transaction]
+    lives: Mapping[int, Sequence[RowLifetime]]
+    transactions: Sequence[RecordedTransaction]
 
 
-class Found(NamedTuple):
+class FoundAnomaly(NamedTuple):
     """An anomaly, and how it came about."""
 
     anomaly: Anomaly
@@ -129,7 +129,7 @@ def check(history: History) -> None:
         raise ViolationError(Never.HALF, f"{found.anomaly.value}\n{found.story}")
 
 
-def find(history: History) -> Found | None:
+def find(history: History) -> FoundAnomaly | None:
     """The first anomaly, in the order in which transactions began; None if there is none."""
     return next(_Search(history).anomalies(), None)
 
@@ -143,13 +143,13 @@ class _Search:
         self._numbers = {row: _hash(row) for row in history.lives}
         self._changes, self._spans = _spans(history.lives, self._numbers)
         self._seen: dict[str, _Bound] = {}
-        self._by_version: dict[int, list[Life]] = defaultdict(list)
+        self._by_version: dict[int, list[RowLifetime]] = defaultdict(list)
         for life in chain.from_iterable(history.lives.values()):
-            self._by_version[life.born].append(life)
-            if life.died is not None:
-                self._by_version[life.died].append(life)
+            self._by_version[life.added_in].append(life)
+            if life.removed_in is not None:
+                self._by_version[life.removed_in].append(life)
 
-    def anomalies(self) -> Iterator[Found]:
+    def anomalies(self) -> Iterator[FoundAnomaly]:
         written = {row: each for each in self._history.transactions for row in each.writes}
         for each in sorted(self._history.transactions, key=lambda each: (each.began_us, each.ended_us)):
             yield from self._writes(each)
@@ -158,22 +158,24 @@ class _Search:
 
     # ---- rows that should not be there at all ------------------------------------------------------------------------
 
-    def _writes(self, each: Transaction) -> Iterator[Found]:
+    def _writes(self, each: RecordedTransaction) -> Iterator[FoundAnomaly]:
         for row, version in each.writes.items():
             lives = self._history.lives.get(row)
-            if lives is not None and lives[0].born != version:
+            if lives is not None and lives[0].added_in != version:
                 told = f"version {version}" if version else "no commit"
-                yield Found(
+                yield FoundAnomaly(
                     Anomaly.DIRTY_WRITE,
-                    f"  {each.what} is {told}\n  row {row}, which it wrote, belongs to {self._name(lives[0].born)}",
+                    f"  {each.what} is {told}\n  row {row}, which it wrote, belongs to {self._name(lives[0].added_in)}",
                 )
 
-    def _strangers(self, each: Transaction, written: Mapping[int, Transaction]) -> Iterator[Found]:
+    def _strangers(
+        self, each: RecordedTransaction, written: Mapping[int, RecordedTransaction]
+    ) -> Iterator[FoundAnomaly]:
         for read in each.reads:
             for row in sorted(read.rows - self._history.lives.keys()):
                 writer = written.get(row)
                 landed = writer is not None and writer.writes[row] is not None
-                yield Found(
+                yield FoundAnomaly(
                     Anomaly.INTERMEDIATE_READ if landed else Anomaly.ABORTED_READ,
                     f"  {each.what} saw row {row} of {read.table!r}\n"
                     f"  it was written by {writer.what if writer else 'nobody'}, and stands in no version",
@@ -188,7 +190,7 @@ class _Search:
 
     # ---- what it saw, and what it did not ----------------------------------------------------------------------------
 
-    def _contradiction(self, each: Transaction) -> Iterator[Found]:
+    def _contradiction(self, each: RecordedTransaction) -> Iterator[FoundAnomaly]:
         least, most = list(self._after(each)), list(self._before(each))
         known = [self._spans.get(read[::2], {0: [(0, _FOREVER)]}).get(self._sum(read.rows)) for read in each.reads]
         low, high = max((b.version for b in least), default=0), min((b.version for b in most), default=_FOREVER)
@@ -211,14 +213,14 @@ class _Search:
         if after.version < before.version:
             for read, spans in zip(each.reads, known, strict=True):
                 if spans is None and read.rows <= self._history.lives.keys():  # they have been elsewhere in between
-                    yield Found(Anomaly.READ_SKEW, f"  {each.what} saw {_about(read)} as no version left it")
+                    yield FoundAnomaly(Anomaly.READ_SKEW, f"  {each.what} saw {_about(read)} as no version left it")
             return
         story = [f"  {each.what} {after.why}", f"  {each.what} {before.why}"]
         if after.version > before.version:
             story.append(f"  {self._name(before.version)} was before {self._name(after.version)}")
-        yield Found(_named(after, before), "\n".join(story))
+        yield FoundAnomaly(_anomaly(after, before), "\n".join(story))
 
-    def _after(self, each: Transaction) -> Iterator[_Bound]:
+    def _after(self, each: RecordedTransaction) -> Iterator[_Bound]:
         """What it must have seen, whatever its reads say."""
         if each.at is not None:
             yield _Bound(each.at, "at", f"asked for version {each.at}")
@@ -227,16 +229,16 @@ class _Search:
             yield seen
         if each.fresh and (version := bisect_left(self._landed_us, each.began_us)):
             yield _Bound(version, "fresh", f"began after {self._name(version)} had landed, and asked for the newest")
-        if each.landed is not None:
+        if each.landed_version is not None:
             for read in each.reads:
-                yield from self._replaced(each.landed, read)
+                yield from self._replaced(each.landed_version, read)
 
-    def _before(self, each: Transaction) -> Iterator[_Bound]:
+    def _before(self, each: RecordedTransaction) -> Iterator[_Bound]:
         """What it can't have seen, whatever its reads say."""
         if each.at is not None:
             yield _Bound(each.at + 1, "at", f"asked for version {each.at}")
-        if each.landed is not None:
-            yield _Bound(each.landed, "own", f"is itself {self._name(each.landed)}")
+        if each.landed_version is not None:
+            yield _Bound(each.landed_version, "own", f"is itself {self._name(each.landed_version)}")
         if (version := bisect_right(self._landed_us, each.ended_us) + 1) <= len(self._landed_us):
             yield _Bound(version, "future", f"had ended before {self._name(version)} landed")
 
@@ -256,37 +258,43 @@ class _Search:
         """Of a read that saw what no version ever was: what each row says of it."""
         lives, seen = self._history.lives, 0
         for row in sorted(read.rows & lives.keys()):
-            life = _told_of(lives[row], read.table)
+            life = _lifetime_in(lives[row], read.table)
             if life.table != read.table or read.key not in (None, life.key):
                 most.append(_Bound(0, "rw", f"saw row {row} in {_about(read)}, which is of {life.table!r} {life.key}"))
             least.append(
-                _Bound(life.born, "wr", f"saw row {row} of {read.table!r}, written by {self._name(life.born)}")
+                _Bound(life.added_in, "wr", f"saw row {row} of {read.table!r}, written by {self._name(life.added_in)}")
             )
-            if life.died is not None:
-                most.append(
-                    _Bound(life.died, "rw", f"saw row {row} of {read.table!r}, which {self._name(life.died)} removed")
-                )
-            seen = max(seen, life.born)
-        for row, all_lives in lives.items():
-            life = _told_of(all_lives, read.table)
-            inside = life.table == read.table and read.key in (None, life.key) and row not in read.rows
-            if inside and life.born <= seen and (life.died is None or life.died > seen):
+            if life.removed_in is not None:
                 most.append(
                     _Bound(
-                        life.born, "rw", f"did not see row {row} of {read.table!r}, written by {self._name(life.born)}"
+                        life.removed_in,
+                        "rw",
+                        f"saw row {row} of {read.table!r}, which {self._name(life.removed_in)} removed",
+                    )
+                )
+            seen = max(seen, life.added_in)
+        for row, all_lives in lives.items():
+            life = _lifetime_in(all_lives, read.table)
+            inside = life.table == read.table and read.key in (None, life.key) and row not in read.rows
+            if inside and life.added_in <= seen and (life.removed_in is None or life.removed_in > seen):
+                most.append(
+                    _Bound(
+                        life.added_in,
+                        "rw",
+                        f"did not see row {row} of {read.table!r}, written by {self._name(life.added_in)}",
                     )
                 )
 
-    def _remember(self, each: Transaction, version: int) -> None:
+    def _remember(self, each: RecordedTransaction, version: int) -> None:
         """What its process has seen, and must see from now on."""
         if each.at is not None:
             return
         bound = _Bound(
             version, "session", f"came after {each.what} in its process, which had seen {self._name(version)}"
         )
-        if each.landed is not None and each.acknowledged:
-            why = f"came after {each.what} in its process, which was told of {self._name(each.landed)}"
-            bound = _Bound(each.landed, "told", why)
+        if each.landed_version is not None and each.acknowledged:
+            why = f"came after {each.what} in its process, which was told of {self._name(each.landed_version)}"
+            bound = _Bound(each.landed_version, "told", why)
         if (known := self._seen.get(each.session)) is None or bound.version > known.version:
             self._seen[each.session] = bound
 
@@ -296,7 +304,7 @@ class _Search:
         return f"version {version} ({self._history.landings[version - 1][1]})"
 
 
-def _named(after: _Bound, before: _Bound) -> Anomaly:
+def _anomaly(after: _Bound, before: _Bound) -> Anomaly:
     if "at" in (after.kind, before.kind):
         return Anomaly.OTHER_VERSION
     if after.kind in (named := {"told": Anomaly.OWN_WRITES, "session": Anomaly.BACKWARDS, "fresh": Anomaly.STALE}):
@@ -310,10 +318,10 @@ def _named(after: _Bound, before: _Bound) -> Anomaly:
     return Anomaly.READ_SKEW if after.version == before.version else Anomaly.NO_SNAPSHOT
 
 
-def _told_of(lives: Sequence[Life], table: str) -> Life:
+def _lifetime_in(lives: Sequence[RowLifetime], table: str) -> RowLifetime:
     """A row's life under that name of its table; its first one if it has had none. What is between two is left out."""
     own = [life for life in lives if life.table == table]
-    return own[0]._replace(died=own[-1].died) if own else lives[0]
+    return own[0]._replace(removed_in=own[-1].removed_in) if own else lives[0]
 
 
 def _about(read: Read) -> str:
@@ -326,7 +334,7 @@ _Place = tuple[str, int | None]
 
 
 def _spans(
-    lives: Mapping[int, Sequence[Life]], numbers: Mapping[int, int]
+    lives: Mapping[int, Sequence[RowLifetime]], numbers: Mapping[int, int]
 ) -> tuple[dict[_Place, list[int]], dict[_Place, dict[int, list[_Span]]]]:
     """By table and key (None: the whole table) the versions that changed it, and by the sum of its rows when that held.
 

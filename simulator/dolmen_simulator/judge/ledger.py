@@ -11,35 +11,35 @@ from dolmen.format.layout import memory_name
 from dolmen.results import Commit
 from dolmen.store.memory import MemoryBucket
 from dolmen_simulator.judge.account import check_size, count_merges, count_upkeep
-from dolmen_simulator.judge.answers import justified
-from dolmen_simulator.judge.chronicle import Chronicle, Landed
+from dolmen_simulator.judge.answers import has_reason
+from dolmen_simulator.judge.chronicle import Chronicle, LandedVersion
 from dolmen_simulator.judge.deeds import check_deeds, requests_of
-from dolmen_simulator.judge.following import strayed, tables_of
+from dolmen_simulator.judge.following import find_strayed_effect, tables_of
 from dolmen_simulator.judge.isolation import check
 from dolmen_simulator.judge.model import (
     Effect,
-    Expire,
+    ExpireEffect,
     Identity,
     Operation,
-    Overwrite,
+    OperationRun,
+    OverwriteEffect,
     Row,
-    Run,
-    Settings,
+    SettingsEffect,
     fold,
-    users_own,
+    user_tables,
 )
-from dolmen_simulator.judge.never import Never, ViolationError, readable
+from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable
 from dolmen_simulator.judge.promises import check_promises
 from dolmen_simulator.judge.retention import JITTER_US, setting
 from dolmen_simulator.judge.seen import check_remembered, check_rows
-from dolmen_simulator.judge.stored import Pointer, Told, View
+from dolmen_simulator.judge.stored import StoredCommit, StoredPointer, StoredVersion
 
 SETTLED_US = 20 * 60 * 1_000_000
 EXPIRED = "ttl_expired"
 _HISTORY = 64
 
 
-class Ledger(Chronicle):
+class CommitLedger(Chronicle):
     """The chronicle of versions, and the judge of what lands and of what callers are told.
 
     Args:
@@ -48,24 +48,24 @@ class Ledger(Chronicle):
 
     def __init__(self, bucket: MemoryBucket, counts: Counter[str]) -> None:
         super().__init__(bucket, counts)
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, OperationRun] = {}
         self._timestamps: dict[int, int] = {}
         self._uuids: dict[Identity, str] = {}
         self._unknown: list[tuple[Operation, str]] = []
 
-    def sent(self, pointer: bytes, run: Run | None) -> None:
+    def record_sent(self, pointer: bytes, run: OperationRun | None) -> None:
         """Notes whose commit a pointer is that is on its way."""
-        commit_id = msgspec.json.decode(pointer, type=Pointer).commit_id
+        commit_id = msgspec.json.decode(pointer, type=StoredPointer).commit_id
         if run is None:
             raise ViolationError(Never.TWICE, f"commit {commit_id} by nobody")
         if self._runs.setdefault(commit_id, run) is not run:
             raise ViolationError(Never.TWICE, f"commit id {commit_id} was used for two runs of {run.operation}")
 
-    def landed(self, body: bytes, now_us: int) -> None:
+    def record_version(self, body: bytes, now_us: int) -> None:
         """Takes note of a pointer that has just landed: a version. Raises ViolationError."""
-        pointer = msgspec.json.decode(body, type=Pointer)
+        pointer = msgspec.json.decode(body, type=StoredPointer)
         try:
-            view = self.stored.version(pointer.manifest)
+            view = self.reader.version(pointer.manifest)
         except KeyError as error:
             raise ViolationError(
                 Never.UNREADABLE, f"the pointer names {pointer.manifest}, of which {error} is not there"
@@ -101,13 +101,13 @@ class Ledger(Chronicle):
         self._check_tables(run, version)
         applied = frozenset(self.applied)
         self._fold(view, run, version)
-        told = manifest.told
+        told = manifest.as_history
         self.chain.append(
-            Landed(pointer.manifest, manifest.commit_id, manifest.commit_ts, manifest.created_at, run, told)
+            LandedVersion(pointer.manifest, manifest.commit_id, manifest.commit_ts, manifest.created_at, run, told)
         )
         self.horizons.append(manifest.horizon)
         self.counts["commits"] += 1
-        self.recording.landed(now_us, str(run.operation))
+        self.recording.record_version(now_us, str(run.operation))
         count_merges(self, run, version)
         count_upkeep(self, view, run)
         check_size(self, view)
@@ -115,10 +115,10 @@ class Ledger(Chronicle):
         changed = self._check_rows(view, version)
         if self.retention.newest:
             check_promises(self.content, self.retention.newest, view, run, changed, self._overwritten(run, version))
-        self.retention.landed(view)
+        self.retention.record_version(view)
         check_deeds(view, run, self.states, applied)
 
-    def _fold(self, view: View, run: Run, version: int) -> None:
+    def _fold(self, view: StoredVersion, run: OperationRun, version: int) -> None:
         manifest, before = view.manifest, self.states[-1]
         if run.operation.upkeep:
             run.effects = self._expiries(view) if manifest.operation == "expire" else []
@@ -126,7 +126,9 @@ class Ledger(Chronicle):
         for id_ in view.applied:
             self.applied.setdefault(id_.id, id_.version)
             self.digests.setdefault(id_.id, id_.digest)
-        self.born.update((row.u, version) for rows in state.values() for row in rows.rows if row.u not in self.born)
+        self.written_in.update(
+            (row.u, version) for rows in state.values() for row in rows.rows if row.u not in self.written_in
+        )
         self.states.append(state)
         same = all(
             (state[name].rows if name in state else ()) == (before[name].rows if name in before else ())
@@ -138,7 +140,7 @@ class Ledger(Chronicle):
             )
         if run.operation.upkeep and not run.effects and manifest.data_change:
             raise ViolationError(Never.LOST, f"version {version} by {run.operation} says that it changed rows")
-        if set(users_own(view.tables)) != state.keys():
+        if set(user_tables(view.tables)) != state.keys():
             raise ViolationError(Never.LOST, f"version {version} has tables {sorted(view.tables)}, not {sorted(state)}")
         for name in state:
             table = view.tables[name]
@@ -151,13 +153,13 @@ class Ledger(Chronicle):
                 )
         settings = self.settings[-1]
         for effect in run.effects:
-            if isinstance(effect, Settings) and not effect.table:
+            if isinstance(effect, SettingsEffect) and not effect.table:
                 settings = effect.merged(settings)
         if manifest.properties != settings:
             raise ViolationError(Never.LOST, f"version {version} has settings {manifest.properties}, not {settings}")
         self.settings.append(settings)
 
-    def _check_rows(self, view: View, version: int) -> set[str]:
+    def _check_rows(self, view: StoredVersion, version: int) -> set[str]:
         """What has just landed holds the rows that it should, by its objects: whoever reads it later, and however.
 
         Returns the tables of which rows are gone.
@@ -170,11 +172,11 @@ class Ledger(Chronicle):
             if before and before.tables.get(name) is table and self.states[version - 1].get(name) is expected:
                 continue
             what = f"what version {version} holds"
-            with readable(what):
+            with raising_unreadable(what):
                 stored = self.content.rows(table)
                 remembered = self.content.rows(memory) if memory else ()
             rows = [Row(*row.values) for row in stored]
-            self.recording.holds(name, rows)
+            self.recording.record_rows(name, rows)
             if not {row.u for row in was.get(expected.identity, ())} <= {row.u for row in rows}:
                 changed.add(name)
             check_rows(self, rows, version, name, what)
@@ -182,18 +184,20 @@ class Ledger(Chronicle):
             check_remembered((row.values[:2] for row in remembered), expected, what)
             self.counts["tables decoded"] += 1
         for name in sorted(self.states[version - 1].keys() - state.keys()):
-            self.recording.holds(name, ())
+            self.recording.record_rows(name, ())
         return changed
 
-    def _overwritten(self, run: Run, version: int) -> set[str]:
+    def _overwritten(self, run: OperationRun, version: int) -> set[str]:
         """Tables that were there before, and that a run overwrites, by the names that they have after it."""
         tables = tables_of(self.states[version - 1], run.effects)
         own = {
-            table for effect, table in zip(run.effects, tables, strict=True) if isinstance(effect, Overwrite) and table
+            table
+            for effect, table in zip(run.effects, tables, strict=True)
+            if isinstance(effect, OverwriteEffect) and table
         }
         return {name for name, rows in self.states[version].items() if rows.identity in own}
 
-    def _expiries(self, view: View) -> list[Effect]:
+    def _expiries(self, view: StoredVersion) -> list[Effect]:
         """What a commit of expiry did, by what it remembers of itself; judged by the tables' time to live."""
         effects: list[Effect] = []
         for name, table in view.tables.items():
@@ -207,11 +211,11 @@ class Ledger(Chronicle):
                 raise ViolationError(
                     Never.LOST, f"rows of {name!r} expired before {said['before']}: they live for {ttl}"
                 )
-            effects.append(Expire(name, said["before"]))
+            effects.append(ExpireEffect(name, said["before"]))
         self.counts["tables expired"] += len(effects)
         return effects
 
-    def _check_history(self, view: View) -> None:
+    def _check_history(self, view: StoredVersion) -> None:
         manifest = view.manifest
         version, horizon = manifest.version, max(manifest.horizon, 1)
         recent = [(entry.version, entry.commit_id) for entry in manifest.history[-_HISTORY:]]
@@ -223,23 +227,23 @@ class Ledger(Chronicle):
                 Never.MISREPORTED, f"version {version} with horizon {horizon} tells of versions {told}"
             )
         for entry in view.history:
-            if entry != self.chain[entry.version].told:
+            if entry != self.chain[entry.version].commit:
                 raise ViolationError(
                     Never.MISREPORTED, f"the history of version {version} is not that of its chain: {entry}"
                 )
 
     def _check_operation(self, operation: Operation, version: int) -> None:
-        if operation.landed is not None and not operation.upkeep:
+        if operation.landed_version is not None and not operation.upkeep:
             raise ViolationError(
-                Never.TWICE, f"{operation} was committed twice: as versions {operation.landed} and {version}"
+                Never.TWICE, f"{operation} was committed twice: as versions {operation.landed_version} and {version}"
             )
         if operation.failed is not None:
             raise ViolationError(
                 Never.MISREPORTED, f"{operation} was reported as failed ({operation.failed!r}) and landed as {version}"
             )
-        operation.landed = version
+        operation.landed_version = version
 
-    def _check_applied(self, view: View, run: Run, version: int) -> None:
+    def _check_applied(self, view: StoredVersion, run: OperationRun, version: int) -> None:
         there = {id_.id: id_ for id_ in view.applied}
         if len(there) != len(view.applied):
             raise ViolationError(Never.TWICE, f"version {version} tells of an id twice")
@@ -258,10 +262,10 @@ class Ledger(Chronicle):
             raise ViolationError(Never.TWICE, f"version {version} applied ids {sorted(new)}, not {sorted(expected)}")
         self.counts["partial overlaps"] += 0 < len(new) < len(run.operation.digests)
 
-    def _check_tables(self, run: Run, version: int) -> None:
+    def _check_tables(self, run: OperationRun, version: int) -> None:
         if run.operation.upkeep:
             return
-        effect = strayed(self.states, run.operation, run, self.applied)
+        effect = find_strayed_effect(self.states, run.operation, run, self.applied)
         if effect is not None:
             raise ViolationError(
                 Never.STRAYED,
@@ -271,9 +275,9 @@ class Ledger(Chronicle):
 
     # ---- what callers are told ---------------------------------------------------------------------------------------
 
-    def acknowledged(self, operation: Operation, run: Run, commit: Commit | None) -> None:
+    def check_acknowledged(self, operation: Operation, run: OperationRun, commit: Commit | None) -> None:
         """The call returned. Raises ViolationError if that is not the truth."""
-        landed = operation.landed
+        landed = operation.landed_version
         if lost := [id_ for id_, digest in operation.digests.items() if self.digests.get(id_) != digest]:
             raise ViolationError(Never.TWICE, f"{operation} was acknowledged, and {lost} were not applied")
         if operation.upkeep or (commit is None and landed is not None):
@@ -289,9 +293,11 @@ class Ledger(Chronicle):
             raise ViolationError(
                 Never.MISREPORTED, f"{operation} was acknowledged as {commit!r} and landed as {landed}"
             )
-        if Told.of(commit) != self.chain[landed].told or set(commit.requests) != requests_of(self.applied, landed):
+        if StoredCommit.of(commit) != self.chain[landed].commit or set(commit.requests) != requests_of(
+            self.applied, landed
+        ):
             raise ViolationError(
-                Never.MISREPORTED, f"{operation} was acknowledged as {commit!r}; it is {self.chain[landed].told}"
+                Never.MISREPORTED, f"{operation} was acknowledged as {commit!r}; it is {self.chain[landed].commit}"
             )
         for id_, version in commit.already.items():
             if self.applied.get(id_) != version:
@@ -299,7 +305,7 @@ class Ledger(Chronicle):
                     Never.MISREPORTED, f"{operation}: id {id_} was applied by {self.applied.get(id_)}, not {version}"
                 )
 
-    def _check_nothing(self, operation: Operation, run: Run, commit: Commit | None) -> None:
+    def _check_nothing(self, operation: Operation, run: OperationRun, commit: Commit | None) -> None:
         if operation.digests:
             self.counts["applied twice prevented"] += 1
         if commit is not None and commit.already:
@@ -318,25 +324,26 @@ class Ledger(Chronicle):
             )
         self.counts["nothing to do"] += 1
 
-    def refused(self, operation: Operation, run: Run | None, error: BaseException) -> None:
+    def check_refused(self, operation: Operation, run: OperationRun | None, error: BaseException) -> None:
         """The call raised an error that says that nothing landed. Raises ViolationError if that is not the truth."""
-        if operation.landed is not None and not operation.upkeep:
+        if operation.landed_version is not None and not operation.upkeep:
             raise ViolationError(
-                Never.MISREPORTED, f"{operation} landed as {operation.landed} and was reported as failed: {error!r}"
+                Never.MISREPORTED,
+                f"{operation} landed as {operation.landed_version} and was reported as failed: {error!r}",
             )
         operation.failed = error
         self.counts[f"{type(error).__name__}"] += 1
-        if not self.justified(operation, run, error):
+        if not self.has_reason(operation, run, error):
             raise ViolationError(Never.MISREPORTED, f"{operation} failed without a reason: {error!r}") from error
 
-    def unknown(self, operation: Operation, commit_id: str) -> None:
+    def record_unknown(self, operation: Operation, commit_id: str) -> None:
         """The call told its caller that this commit may have landed, or may do so."""
         self._unknown.append((operation, commit_id))
 
     def check_unknown(self) -> None:
         """At the end: what callers were told to look for is what they find if it has landed. Raises ViolationError."""
         for operation, commit_id in self._unknown:
-            landed = operation.landed
+            landed = operation.landed_version
             if not operation.upkeep and landed is not None and self.chain[landed].commit_id != commit_id:
                 raise ViolationError(
                     Never.MISREPORTED,
@@ -344,21 +351,21 @@ class Ledger(Chronicle):
                     f"which is that call, is commit {self.chain[landed].commit_id}",
                 )
 
-    def may_be_unknown(self, run: Run) -> bool:
+    def may_be_unknown(self, run: OperationRun) -> bool:
         """Whether a run's attempt was for a version that no history tells of any more."""
         attempts = (int(key.removeprefix("manifest/v")[:20]) for key in run.manifests)
         return any(version < min(self.retention.horizon, self.version - _HISTORY + 1) for version in attempts)
 
-    def justified(self, operation: Operation, run: Run | None, error: BaseException) -> bool:
+    def has_reason(self, operation: Operation, run: OperationRun | None, error: BaseException) -> bool:
         """Whether something happened during an operation for which it may raise this, having committed nothing."""
-        return justified(self, operation, run, error)
+        return has_reason(self, operation, run, error)
 
     # ---- what is checked later ---------------------------------------------------------------------------------------
 
     def check_timestamps(self, table: str, timestamps: Mapping[int, int]) -> None:
         """Each row's commit timestamp is within its first commit's, and the same whenever it is read."""
         for u, ts in timestamps.items():
-            version = self.born[u]
+            version = self.written_in[u]
             if not self.chain[version - 1].commit_ts < ts <= self.chain[version].commit_ts:
                 raise ViolationError(
                     Never.HALF, f"row {u} of {table!r}, written by version {version}, has _commit_ts {ts}"
@@ -377,7 +384,7 @@ class Ledger(Chronicle):
 
     def check_dates(self) -> None:
         """At the end: every answer to ``at(timestamp)`` is still the right one."""
-        for timestamp, answered in self.dated:
+        for timestamp, answered in self.timestamp_answers:
             right = max(
                 (index for index in range(1, self.version + 1) if self.chain[index].created_at <= timestamp), default=0
             )

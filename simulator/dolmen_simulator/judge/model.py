@@ -36,7 +36,7 @@ Matches: TypeAlias = Callable[[Row], bool]
 Identity: TypeAlias = tuple[int, str]
 
 
-class Rows(NamedTuple):
+class TableRows(NamedTuple):
     """A table in one version: which version created it, its rows, how many commits it holds, its settings.
 
     ``deleted`` is what changes have deleted: by key the sequence. ``shape`` says how its columns are stored.
@@ -57,7 +57,7 @@ class Rows(NamedTuple):
         return self.epoch, self.created_as
 
 
-State: TypeAlias = dict[str, Rows]
+State: TypeAlias = dict[str, TableRows]
 
 
 class Effect(Protocol):
@@ -81,12 +81,12 @@ class Effect(Protocol):
         """
 
 
-def users_own(tables: Iterable[str]) -> list[str]:
+def user_tables(tables: Iterable[str]) -> list[str]:
     """Those tables that users have made: not the memories of deleted keys."""
     return [name for name in tables if not name.endswith(MEMORY)]
 
 
-def rows_of(state: State, table: str) -> Rows:
+def rows_of(state: State, table: str) -> TableRows:
     """The table's rows; a commit that writes to a table that is not there is a violation."""
     if table not in state:
         raise ViolationError(Never.REVIVED, f"a commit wrote to table {table!r}, which is not there")
@@ -94,7 +94,7 @@ def rows_of(state: State, table: str) -> Rows:
 
 
 @dataclass(frozen=True)
-class Append:
+class AppendEffect:
     """Adds rows."""
 
     table: str
@@ -108,7 +108,7 @@ class Append:
 
 
 @dataclass(frozen=True)
-class Upsert:
+class UpsertEffect:
     """Replaces all rows with the keys of these; of equal keys the last wins."""
 
     table: str
@@ -128,7 +128,7 @@ class Upsert:
 
 
 @dataclass(frozen=True)
-class Delete:
+class DeleteEffect:
     """Removes the rows that match, whoever added them meanwhile."""
 
     table: str
@@ -142,7 +142,7 @@ class Delete:
 
 
 @dataclass(frozen=True)
-class DeletePositions:
+class DeletePositionsEffect:
     """Removes the rows that matched when it looked, and no others."""
 
     table: str
@@ -159,7 +159,7 @@ class DeletePositions:
 
 
 @dataclass(frozen=True)
-class Add:
+class AddEffect:
     """Read-modify-write: adds ``amount`` to the row with key ``k``; to 0 if there is none."""
 
     table: str
@@ -171,11 +171,11 @@ class Add:
     def apply(self, state: State, seen: State, version: int) -> None:
         """See Effect. The value comes from what was committed, so an update that is lost shows."""
         old = sum(row.v or 0 for row in rows_of(state, self.table).rows if row.k == self.k)
-        Upsert(self.table, (Row(self.k, old + self.amount, self.u),)).apply(state, seen, version)
+        UpsertEffect(self.table, (Row(self.k, old + self.amount, self.u),)).apply(state, seen, version)
 
 
 @dataclass(frozen=True)
-class AppendIfAbsent:
+class AppendIfAbsentEffect:
     """Read-modify-write: adds the row unless there is one with its key."""
 
     table: str
@@ -185,11 +185,11 @@ class AppendIfAbsent:
     def apply(self, state: State, seen: State, version: int) -> None:
         """See Effect."""
         if all(row.k != self.row.k for row in rows_of(state, self.table).rows):
-            Append(self.table, (self.row,)).apply(state, seen, version)
+            AppendEffect(self.table, (self.row,)).apply(state, seen, version)
 
 
 @dataclass(frozen=True)
-class Overwrite:
+class OverwriteEffect:
     """Replaces all rows. Unless ``force`` it must have seen all of them."""
 
     table: str
@@ -209,7 +209,7 @@ class Overwrite:
 
 
 @dataclass(frozen=True)
-class Expire:
+class ExpireEffect:
     """Removes the rows whose time is before ``before``, which the commit itself says."""
 
     table: str
@@ -218,11 +218,11 @@ class Expire:
 
     def apply(self, state: State, seen: State, version: int) -> None:
         """See Effect."""
-        Delete(self.table, lambda row: row.t is not None and row.t < self.before).apply(state, seen, version)
+        DeleteEffect(self.table, lambda row: row.t is not None and row.t < self.before).apply(state, seen, version)
 
 
 @dataclass(frozen=True)
-class Changes:
+class ChangesEffect:
     """A file of changes: of each key the one with the greatest sequence holds, ``v``, what is there included.
 
     Args:
@@ -262,7 +262,7 @@ class Changes:
 
 
 @dataclass(frozen=True)
-class Settings:
+class SettingsEffect:
     """Changes settings of a table; with the name "" those of the database, which the ledger keeps."""
 
     table: str
@@ -281,21 +281,29 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Create:
-    """Creates the table, empty."""
+class CreateEffect:
+    """Creates the table, empty.
+
+    Args:
+        shape: index of its columns in ``effects.SHAPES``.
+        settings: its settings.
+    """
 
     table: str
     request: str | None = None
+    shape: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def apply(self, state: State, seen: State, version: int) -> None:
         """See Effect."""
         if self.table in state:
             raise ViolationError(Never.MISREPORTED, f"table {self.table!r} was created twice")
-        state[self.table] = seen[self.table] = Rows(version, (), 0, {}, created_as=self.table)
+        rows = TableRows(version, (), 0, dict(self.settings), shape=self.shape, created_as=self.table)
+        state[self.table] = seen[self.table] = rows
 
 
 @dataclass(frozen=True)
-class Drop:
+class DropEffect:
     """Drops the table."""
 
     table: str
@@ -309,7 +317,7 @@ class Drop:
 
 
 @dataclass(frozen=True)
-class Rename:
+class RenameEffect:
     """Gives the table another name: nothing else of it changes."""
 
     table: str
@@ -362,7 +370,7 @@ class Operation:
     about: tuple[str, ...] = ()
     reading: int = 0
     began_us: int = 0
-    landed: int | None = None
+    landed_version: int | None = None
     failed: BaseException | None = None
     faults: int = 0
     runs: int = 0
@@ -372,7 +380,7 @@ class Operation:
 
 
 @dataclass(eq=False)
-class Run:
+class OperationRun:
     """One run of an operation's statements: what one commit id stands for.
 
     Args:
@@ -397,7 +405,7 @@ class Run:
             self.spills.setdefault(key, len(self.manifests))
 
 
-def fold(states: Sequence[State], run: Run, applied: dict[str, int], version: int) -> State:
+def fold(states: Sequence[State], run: OperationRun, applied: dict[str, int], version: int) -> State:
     """The state after a run's commit as ``version``.
 
     Args:

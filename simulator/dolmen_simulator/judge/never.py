@@ -38,7 +38,7 @@ class ViolationError(AssertionError):
         return f"{self.never.name.lower()}: {self.what}"
 
 
-def named(error: BaseException) -> Never | None:
+def violated_promise(error: BaseException) -> Never | None:
     """Which of the eight an error is, or was raised from; None if it is something else that went wrong."""
     cause: BaseException | None = error
     while cause is not None:
@@ -49,7 +49,7 @@ def named(error: BaseException) -> Never | None:
 
 
 @contextmanager
-def readable(what: str) -> Iterator[None]:
+def raising_unreadable(what: str) -> Iterator[None]:
     """What is done in here reads what is kept, and nothing disturbs it: any error is one that users would see.
 
     Args:
@@ -66,7 +66,7 @@ def readable(what: str) -> Iterator[None]:
         raise ViolationError(Never.UNREADABLE, f"{what}: {type(error).__name__}: {error}") from error
 
 
-def unexpected(what: str, error: Exception) -> ViolationError:
+def unexpected_error(what: str, error: Exception) -> ViolationError:
     """What it means that a call raised an error that nothing explains.
 
     An outcome that is unknown though nothing went wrong hides one that could be known. Anything else keeps users from

@@ -4,13 +4,18 @@ judged. A wrong one shows in rows only when others come at the right moment; her
 from __future__ import annotations
 
 from dolmen_simulator.judge.content import Content
-from dolmen_simulator.judge.model import Run
+from dolmen_simulator.judge.model import OperationRun
 from dolmen_simulator.judge.never import Never, ViolationError
-from dolmen_simulator.judge.stored import File, TableView, View
+from dolmen_simulator.judge.stored import StoredFile, StoredTable, StoredVersion
 
 
 def check_promises(
-    content: Content, before: View, view: View, run: Run, changed: set[str], overwritten: set[str]
+    content: Content,
+    before: StoredVersion,
+    view: StoredVersion,
+    run: OperationRun,
+    changed: set[str],
+    overwritten: set[str],
 ) -> None:
     """Holds a version against the one before it. Raises ViolationError.
 
@@ -32,7 +37,14 @@ def check_promises(
         _check_marks(where, before, old, table, name in changed)
 
 
-def _check_timestamps(where: str, before: View, view: View, old: TableView | None, table: TableView, run: Run) -> None:
+def _check_timestamps(
+    where: str,
+    before: StoredVersion,
+    view: StoredVersion,
+    old: StoredTable | None,
+    table: StoredTable,
+    run: OperationRun,
+) -> None:
     """New deletes and files have a time of this very commit; what background work writes, one of before."""
     least, most = before.manifest.commit_ts, view.manifest.commit_ts
     known = {(tombstone.blob, tombstone.ts) for tombstone in old.tombstones} if old else set()
@@ -60,7 +72,9 @@ def _check_timestamps(where: str, before: View, view: View, old: TableView | Non
             )
 
 
-def _check_epoch(where: str, old: TableView, table: TableView, view: View, run: Run, overwritten: bool) -> None:
+def _check_epoch(
+    where: str, old: StoredTable, table: StoredTable, view: StoredVersion, run: OperationRun, overwritten: bool
+) -> None:
     """It says when all rows were last replaced: never in the background, always by an overwrite."""
     right = {view.manifest.version} if overwritten else {old.epoch}
     if not run.operation.upkeep:
@@ -69,7 +83,9 @@ def _check_epoch(where: str, old: TableView, table: TableView, view: View, run: 
         raise ViolationError(Never.REVIVED, f"{where} has epoch {table.epoch}; it was {old.epoch}")
 
 
-def _check_pairs(where: str, content: Content, before: View, old: TableView, table: TableView, merge: bool) -> None:
+def _check_pairs(
+    where: str, content: Content, before: StoredVersion, old: StoredTable, table: StoredTable, merge: bool
+) -> None:
     """A file's pair is only ever replaced by a greater one, and deleted positions stay deleted.
 
     Only a merge may say less of files whose segment was resolved while it was planned: where that found anything, the
@@ -92,7 +108,7 @@ def _check_pairs(where: str, content: Content, before: View, old: TableView, tab
                 raise ViolationError(Never.REVIVED, f"{where}: {file.path} forgets that rows {sorted(lost)} are gone")
 
 
-def _check_marks(where: str, before: View, old: TableView, table: TableView, deleted: bool) -> None:
+def _check_marks(where: str, before: StoredVersion, old: StoredTable, table: StoredTable, deleted: bool) -> None:
     """The times of the last deletes, by which later commits see what they have missed."""
     for what in ("last_delete_ts", "unseen_delete_ts"):
         if getattr(table, what) < getattr(old, what):
@@ -118,5 +134,5 @@ def _check_marks(where: str, before: View, old: TableView, table: TableView, del
         )
 
 
-def _pair(file: File) -> tuple[int, int]:
+def _pair(file: StoredFile) -> tuple[int, int]:
     return file.applied_through, file.vector.cardinality if file.vector else 0

@@ -6,24 +6,24 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dolmen_simulator.judge.effects import Ingest, Rewrite, UpsertOn
-from dolmen_simulator.judge.isolation import History, Life, Read, Transaction
+from dolmen_simulator.judge.effects import IngestEffect, RewriteEffect, UpsertOnEffect
+from dolmen_simulator.judge.isolation import History, Read, RecordedTransaction, RowLifetime
 from dolmen_simulator.judge.model import (
-    Add,
-    Append,
-    AppendIfAbsent,
-    Changes,
+    AddEffect,
+    AppendEffect,
+    AppendIfAbsentEffect,
+    ChangesEffect,
     Effect,
     Operation,
-    Overwrite,
+    OperationRun,
+    OverwriteEffect,
     Row,
-    Run,
-    Upsert,
+    UpsertEffect,
 )
 
 
 @dataclass
-class Witness:
+class CallEvidence:
     """What a process saw during one of its calls.
 
     Args:
@@ -40,13 +40,13 @@ class Witness:
     acknowledged: bool = False
     at: int | None = None
     fresh: bool = False
-    runs: list[tuple[Run | None, list[Read]]] = field(default_factory=list)
+    runs: list[tuple[OperationRun | None, list[Read]]] = field(default_factory=list)
 
-    def begins(self, run: Run | None) -> None:
+    def begin_run(self, run: OperationRun | None) -> None:
         """A run begins."""
         self.runs.append((run, []))
 
-    def rows(self, table: str, rows: Iterable[int], key: int | None = None, *, fresh: bool = False) -> None:
+    def add_read(self, table: str, rows: Iterable[int], key: int | None = None, *, fresh: bool = False) -> None:
         """A read returned all these rows of a table, or of one of its keys; before it writes to that table.
 
         Args:
@@ -61,9 +61,9 @@ class Recording:
 
     def __init__(self) -> None:
         self._landings: list[tuple[int, str]] = []
-        self._lives: dict[int, list[Life]] = {}
+        self._lives: dict[int, list[RowLifetime]] = {}
         self._there: dict[str, dict[int, int]] = {}
-        self._witnesses: list[Witness] = []
+        self._witnesses: list[CallEvidence] = []
         self._sessions = Counter[str]()
 
     def session(self, who: str) -> str:
@@ -71,11 +71,11 @@ class Recording:
         self._sessions[who] += 1
         return f"{who}, process {self._sessions[who]}"
 
-    def landed(self, now_us: int, what: str) -> None:
+    def record_version(self, now_us: int, what: str) -> None:
         """A version has landed."""
         self._landings.append((now_us, what))
 
-    def holds(self, table: str, rows: Sequence[Row]) -> None:
+    def record_rows(self, table: str, rows: Sequence[Row]) -> None:
         """The version that has landed last changed what stands under a name: these rows now; none once it is dropped,
         or has another name."""
         version, before = len(self._landings), self._there.get(table, {})
@@ -84,17 +84,17 @@ class Recording:
         for u in gone:
             lives = self._lives[u]  # another name of its table may have got it before
             last = max(index for index, life in enumerate(lives) if life.table == table)
-            lives[last] = lives[last]._replace(died=version)
+            lives[last] = lives[last]._replace(removed_in=version)
         for u in now.keys() - before.keys():
-            self._lives.setdefault(u, []).append(Life(table, now[u], version))
+            self._lives.setdefault(u, []).append(RowLifetime(table, now[u], version))
 
-    def begins(self, operation: Operation, session: str, now_us: int) -> Witness:
+    def begin_call(self, operation: Operation, session: str, now_us: int) -> CallEvidence:
         """A process begins a call."""
-        witness = Witness(operation, session, now_us)
+        witness = CallEvidence(operation, session, now_us)
         self._witnesses.append(witness)
         return witness
 
-    def history(self, runs: Mapping[int, Run | None], applied: Mapping[str, int]) -> History:
+    def history(self, runs: Mapping[int, OperationRun | None], applied: Mapping[str, int]) -> History:
         """All of it.
 
         Args:
@@ -111,36 +111,38 @@ class Recording:
 
 
 def _transactions(
-    witness: Witness, runs: Mapping[int, Run | None], applied: Mapping[str, int]
-) -> Iterable[Transaction]:
+    witness: CallEvidence, runs: Mapping[int, OperationRun | None], applied: Mapping[str, int]
+) -> Iterable[RecordedTransaction]:
     operation = witness.operation
     ended_us = witness.ended_us or 1 << 62
-    committed = None if operation.landed is None else runs[operation.landed]
+    committed = None if operation.landed_version is None else runs[operation.landed_version]
     for number, (run, reads) in enumerate(witness.runs):
         own = run is not None and run is committed
         last = number == len(witness.runs) - 1
         writes = own or (last and committed is None)
         if not reads and not writes:
             continue
-        yield Transaction(
+        yield RecordedTransaction(
             str(operation),
             witness.session,
             witness.began_us,
             ended_us,
             reads,
-            _written(run.effects if run and writes else (), operation.landed, applied),
-            operation.landed if own else None,
+            _written(run.effects if run and writes else (), operation.landed_version, applied),
+            operation.landed_version if own else None,
             witness.acknowledged,
             witness.at,
             witness.fresh,
         )
 
 
-def _written(effects: Iterable[Effect], landed: int | None, applied: Mapping[str, int]) -> dict[int, int | None]:
+def _written(
+    effects: Iterable[Effect], landed_version: int | None, applied: Mapping[str, int]
+) -> dict[int, int | None]:
     """By row, the version that it should be of: that of the commit, or of the one that applied its request."""
     written: dict[int, int | None] = {}
     for effect in effects:
-        version = landed if effect.request is None else applied.get(effect.request)
+        version = landed_version if effect.request is None else applied.get(effect.request)
         written.update(dict.fromkeys(_rows(effect), version))
     return written
 
@@ -148,12 +150,12 @@ def _written(effects: Iterable[Effect], landed: int | None, applied: Mapping[str
 def _rows(effect: Effect) -> list[int]:
     """The rows that a statement writes, if it writes what it says."""
     match effect:
-        case Append() | Upsert() | Overwrite() | Ingest() | UpsertOn() | Rewrite():
+        case AppendEffect() | UpsertEffect() | OverwriteEffect() | IngestEffect() | UpsertOnEffect() | RewriteEffect():
             return [row.u for row in effect.rows]
-        case AppendIfAbsent(row=row):
+        case AppendIfAbsentEffect(row=row):
             return [row.u]
-        case Add(u=u):
+        case AddEffect(u=u):
             return [u]
-        case Changes(changes=changes):
+        case ChangesEffect(changes=changes):
             return [row.u for row, _ in changes]
     return []

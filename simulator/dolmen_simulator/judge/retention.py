@@ -13,7 +13,7 @@ from typing import Any
 
 from dolmen.store.memory import MemoryBucket
 from dolmen_simulator.judge.never import Never, ViolationError
-from dolmen_simulator.judge.stored import Stored, View
+from dolmen_simulator.judge.stored import BucketReader, StoredVersion
 
 JITTER_US = 60_000_000
 """Servers' clocks differ, and an answer may be on its way for so long."""
@@ -42,26 +42,26 @@ class Retention:
         counts: what happened how often.
     """
 
-    def __init__(self, bucket: MemoryBucket, stored: Stored, counts: Counter[str]) -> None:
+    def __init__(self, bucket: MemoryBucket, reader: BucketReader, counts: Counter[str]) -> None:
         self.counts = counts
         self.horizon = 0
         self.last_needed: dict[str, int] = {}
         self.revoked: dict[str, int] = {}
-        self._bucket, self._stored = bucket, stored
+        self._bucket, self._reader = bucket, reader
         self._manifests: dict[str, int] = {}
         self._deleted: set[str] = set()
-        self._let: dict[int, frozenset[str]] = {}
+        self._released: dict[int, frozenset[str]] = {}
         self._moves: list[tuple[int, int, int]] = []  # (horizon, version that moved it, when)
         self._created: list[int] = [0]
         self._settings: list[tuple[int, dict[str, Any]]] = [(0, {})]
-        self._view: View | None = None
+        self._view: StoredVersion | None = None
 
     @property
-    def newest(self) -> View | None:
+    def newest(self) -> StoredVersion | None:
         """The newest version."""
         return self._view
 
-    def check_there(self, view: View) -> None:
+    def check_there(self, view: StoredVersion) -> None:
         """Raises ViolationError unless all that a version needs is there, and nobody was free to remove it."""
         before, manifest = self._view, view.manifest
         for key in sorted(view.needs - (before.needs if before else frozenset())):
@@ -80,7 +80,7 @@ class Retention:
             if key.rpartition("/")[2].partition("-")[0] in before.manifest.revoked_intents:
                 raise ViolationError(Never.COLLECTED, f"{told} is of a revoked job: any collection may remove it")
 
-    def landed(self, view: View) -> None:
+    def record_version(self, view: StoredVersion) -> None:
         """Takes note of a version that has just landed. Raises ViolationError."""
         before, manifest = self._view, view.manifest
         version = manifest.version
@@ -103,7 +103,7 @@ class Retention:
         self.revoked.update(dict.fromkeys(fresh, version))
         self._view = view
 
-    def deleting(self, key: str, now_us: int) -> None:
+    def check_delete(self, key: str, now_us: int) -> None:
         """Judges a delete just before it happens; ``now_us`` is by the server's clock. Raises ViolationError."""
         view, there = self._view, self._bucket.objects.get(key)
         if there is None or key.startswith("intent/"):
@@ -143,7 +143,7 @@ class Retention:
         segment that still names what another version replaced long before."""
         kept = {key for key, version in self.last_needed.items() if version >= self.horizon}
         kept |= {key for key, version in self._manifests.items() if version >= self.horizon}
-        kept = kept.union(*(keys for version, keys in self._let.items() if version > self.horizon))
+        kept = kept.union(*(keys for version, keys in self._released.items() if version > self.horizon))
         return {key for key in self._bucket.objects if "/" in key} - kept
 
     def _check_expired(self, key: str, version: int, now_us: int) -> None:
@@ -164,27 +164,27 @@ class Retention:
         later = [properties for version, properties in self._settings if version > since]
         return [*later, next(p for version, p in reversed(self._settings) if version <= max(since, 0))]
 
-    def _check_released(self, view: View, gone: frozenset[str]) -> None:
+    def _check_released(self, view: StoredVersion, gone: frozenset[str]) -> None:
         manifest = view.manifest
         lets = [let for let in view.released if let.version == manifest.version]
-        own = frozenset[str]().union(*map(self._stored.reached, lets))
+        own = frozenset[str]().union(*map(self._reader.reached, lets))
         if lost := gone - own:
             raise ViolationError(
                 Never.COLLECTED, f"version {manifest.version} let go of {sorted(lost)} and does not say so"
             )
         if own:
-            self._let[manifest.version] = own
+            self._released[manifest.version] = own
         for key in own:  # of a table that came and went in this commit, too: no version has ever shown it
             self.last_needed.setdefault(key, manifest.version - 1)
         told = [let.version for let in view.released]
-        due = [version for version in self._let if version > manifest.freed]
+        due = [version for version in self._released if version > manifest.freed]
         if any(a >= b for a, b in pairwise(told)) or not set(due) <= set(told):
             raise ViolationError(
                 Never.COLLECTED,
                 f"version {manifest.version} tells of what versions {told} released; it should be {due}",
             )
 
-    def _check_work(self, view: View, before: View) -> None:
+    def _check_work(self, view: StoredVersion, before: StoredVersion) -> None:
         new, old = view.manifest, before.manifest
         for name in ("horizon", "horizon_at", "orphan_cutoff", "freed", "swept"):
             if getattr(new, name) < getattr(old, name):
@@ -207,15 +207,15 @@ class Retention:
         if new.freed != old.freed:
             self._check_freed(view, max(old.horizon, 1))
 
-    def _check_freed(self, view: View, horizon: int) -> None:
+    def _check_freed(self, view: StoredVersion, horizon: int) -> None:
         """What is off the work list is deleted, unless it was released once more, or will be.
 
         Args:
             horizon: as it was while they were deleted.
         """
         new = view.manifest
-        done = [(version, self._let.pop(version)) for version in list(self._let) if version <= new.freed]
-        again = frozenset[str]().union(*self._let.values())
+        done = [(version, self._released.pop(version)) for version in list(self._released) if version <= new.freed]
+        again = frozenset[str]().union(*self._released.values())
         for version, keys in done:
             for key in sorted(keys - again):
                 there = self._bucket.objects.get(key)
@@ -225,7 +225,7 @@ class Retention:
                         Never.COLLECTED, f"{key}, released by version {version}, is there, though freed is {new.freed}"
                     )
 
-    def _check_horizon(self, view: View) -> None:
+    def _check_horizon(self, view: StoredVersion) -> None:
         new = view.manifest
         settings = self._in_force(new.version - 1)
         keep = min(setting(properties, "keep_versions") for properties in settings)

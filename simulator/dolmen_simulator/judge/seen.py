@@ -9,11 +9,11 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from dolmen_simulator.judge.model import Row, Rows, State
+from dolmen_simulator.judge.model import Row, State, TableRows
 from dolmen_simulator.judge.never import Never, ViolationError
 
 
-class Truth(Protocol):
+class VersionRecords(Protocol):
     """What is known of each version: see ``ledger``."""
 
     @property
@@ -21,7 +21,7 @@ class Truth(Protocol):
         """Tables by version."""
 
     @property
-    def born(self) -> Mapping[int, int]:
+    def written_in(self) -> Mapping[int, int]:
         """By row, the version that wrote it."""
 
     def check_timestamps(self, table: str, timestamps: Mapping[int, int]) -> None:
@@ -35,7 +35,7 @@ def rows_from(data: pa.Table | pa.RecordBatch) -> list[Row]:
     return [Row(*values) for values in zip(*(column.to_pylist() for column in columns), times, strict=True)]
 
 
-def check_rows(ledger: Truth, found: Sequence[Row], version: int, name: str, what: str) -> None:
+def check_rows(ledger: VersionRecords, found: Sequence[Row], version: int, name: str, what: str) -> None:
     """Raises ViolationError unless these are the table's rows in that version.
 
     Args:
@@ -44,7 +44,7 @@ def check_rows(ledger: Truth, found: Sequence[Row], version: int, name: str, wha
     check_one_of(ledger, found, [version], name, what)
 
 
-def check_one_of(ledger: Truth, found: Sequence[Row], versions: Sequence[int], name: str, what: str) -> None:
+def check_one_of(ledger: VersionRecords, found: Sequence[Row], versions: Sequence[int], name: str, what: str) -> None:
     """Raises ViolationError unless these are all rows that the table has in one of those versions.
 
     What is wrong is told by comparing with the last of them, and named by all: a row that each of them has is lost, one
@@ -63,26 +63,26 @@ def check_one_of(ledger: Truth, found: Sequence[Row], versions: Sequence[int], n
     oldest = min(versions)
     if everywhere - seen or twice:
         never = Never.LOST
-    elif extra and all(ledger.born.get(row.u, oldest + 1) <= oldest for row in extra):
+    elif extra and all(ledger.written_in.get(row.u, oldest + 1) <= oldest for row in extra):
         never = Never.REVIVED
     else:
         never = Never.HALF
     raise ViolationError(never, f"{what} of {name!r}: {told or 'rows of no version'}")
 
 
-def check_all(ledger: Truth, data: pa.Table, version: int, name: str, what: str) -> None:
+def check_all(ledger: VersionRecords, data: pa.Table, version: int, name: str, what: str) -> None:
     """Checks rows that come with their commit timestamps, and these too."""
     check_rows(ledger, rows_from(data), version, name, what)
     ledger.check_timestamps(name, dict(zip(data["u"].to_pylist(), data["_commit_ts"].to_pylist(), strict=True)))
 
 
-def check_memory(data: pa.Table | None, expected: Rows, what: str) -> None:
+def check_memory(data: pa.Table | None, expected: TableRows, what: str) -> None:
     """Raises ViolationError unless a memory tells of each key that changes have deleted the greatest sequence."""
     pairs = () if data is None else zip(data["k"].to_pylist(), data["v"].to_pylist(), strict=True)
     check_remembered(pairs, expected, what)
 
 
-def check_remembered(pairs: Iterable[tuple[int, int]], expected: Rows, what: str) -> None:
+def check_remembered(pairs: Iterable[tuple[int, int]], expected: TableRows, what: str) -> None:
     """The same for keys and sequences."""
     found: dict[int, int] = {}
     for k, v in pairs:

@@ -21,7 +21,7 @@ from dolmen.store.memory import MemoryBucket
 _HEAD = struct.Struct("<4sQQ")
 
 
-class Pointer(msgspec.Struct):
+class StoredPointer(msgspec.Struct):
     """The pointer's body."""
 
     version: int
@@ -29,7 +29,7 @@ class Pointer(msgspec.Struct):
     commit_id: str
 
 
-class Id(msgspec.Struct):
+class StoredAppliedId(msgspec.Struct):
     """An applied id."""
 
     id: str
@@ -37,7 +37,7 @@ class Id(msgspec.Struct):
     version: int
 
 
-class Did(msgspec.Struct, frozen=True):
+class StoredDeed(msgspec.Struct, frozen=True):
     """A deed: what a commit did to a table."""
 
     table: str
@@ -46,32 +46,32 @@ class Did(msgspec.Struct, frozen=True):
     more: int = 0
 
 
-class Told(msgspec.Struct, frozen=True):
+class StoredCommit(msgspec.Struct, frozen=True):
     """A commit as history tells of it."""
 
     version: int
     commit_id: str
     created_at: int
     operation: str
-    did: tuple[Did, ...] = ()
+    did: tuple[StoredDeed, ...] = ()
     did_more: int = 0
     message: str = ""
 
     @classmethod
-    def of(cls, commit: Commit) -> Told:
+    def of(cls, commit: Commit) -> StoredCommit:
         """As production code tells callers of it."""
         return cls(
             commit.version,
             commit.commit_id,
             round(commit.created_at.timestamp() * 1e6),
             commit.operation,
-            tuple(Did(deed.table, deed.what, deed.over, deed.more) for deed in commit.did),
+            tuple(StoredDeed(deed.table, deed.what, deed.over, deed.more) for deed in commit.did),
             commit.did_more,
             commit.message,
         )
 
 
-class Part(msgspec.Struct):
+class StoredSegment(msgspec.Struct):
     """A segment as the manifest names it."""
 
     kind: str
@@ -81,15 +81,15 @@ class Part(msgspec.Struct):
     resolved_through: int = 0
 
 
-class Let(msgspec.Struct):
+class StoredRelease(msgspec.Struct):
     """What one commit released."""
 
     version: int
     objects: tuple[str, ...] = ()
-    trees: tuple[Part, ...] = ()
+    trees: tuple[StoredSegment, ...] = ()
 
 
-class CommitCounts(msgspec.Struct):
+class StoredCounts(msgspec.Struct):
     """What a commit did to what is stored, in numbers."""
 
     files_removed: int = 0
@@ -98,7 +98,7 @@ class CommitCounts(msgspec.Struct):
     groups_dropped: int = 0
 
 
-class Manifest(msgspec.Struct):
+class StoredManifest(msgspec.Struct):
     """As much of a manifest as the checks need; tables are decoded once for all versions that have them so."""
 
     version: int
@@ -108,15 +108,15 @@ class Manifest(msgspec.Struct):
     operation: str
     previous: str | None = None
     data_change: bool = True
-    did: tuple[Did, ...] = ()
+    did: tuple[StoredDeed, ...] = ()
     did_more: int = 0
     message: str = ""
-    counts: CommitCounts = msgspec.field(default_factory=CommitCounts)
+    counts: StoredCounts = msgspec.field(default_factory=StoredCounts)
     tables: dict[str, msgspec.Raw] = {}
-    applied: tuple[Id, ...] = ()
-    history: tuple[Told, ...] = ()
-    released: tuple[Let, ...] = ()
-    segments: tuple[Part, ...] = ()
+    applied: tuple[StoredAppliedId, ...] = ()
+    history: tuple[StoredCommit, ...] = ()
+    released: tuple[StoredRelease, ...] = ()
+    segments: tuple[StoredSegment, ...] = ()
     horizon: int = 0
     horizon_at: int = 0
     orphan_cutoff: int = 0
@@ -126,14 +126,14 @@ class Manifest(msgspec.Struct):
     properties: dict[str, Any] = {}
 
     @property
-    def told(self) -> Told:
+    def as_history(self) -> StoredCommit:
         """The commit, as later versions are to tell of it."""
-        return Told(
+        return StoredCommit(
             self.version, self.commit_id, self.created_at, self.operation, self.did, self.did_more, self.message
         )
 
 
-class Vector(msgspec.Struct, frozen=True):
+class StoredVector(msgspec.Struct, frozen=True):
     """Where deleted positions stand."""
 
     object: str
@@ -142,7 +142,7 @@ class Vector(msgspec.Struct, frozen=True):
     cardinality: int
 
 
-class Blob(msgspec.Struct, frozen=True):
+class StoredBlob(msgspec.Struct, frozen=True):
     """Where a delete stands."""
 
     object: str
@@ -150,27 +150,27 @@ class Blob(msgspec.Struct, frozen=True):
     length: int
 
 
-class File(msgspec.Struct, frozen=True):
+class StoredFile(msgspec.Struct, frozen=True):
     """A data file."""
 
     path: str
     row_ts: int | None = 0
     applied_through: int = 0
-    vector: Vector | None = None
+    vector: StoredVector | None = None
 
 
 class _Overlay(msgspec.Struct):
     file: str
     applied_through: int
-    vector: Vector | None = None
+    vector: StoredVector | None = None
 
 
-class Tombstone(msgspec.Struct, frozen=True):
+class StoredTombstone(msgspec.Struct, frozen=True):
     """A delete: a predicate, or values of columns."""
 
     kind: str
     columns: tuple[int, ...]
-    blob: Blob
+    blob: StoredBlob
     ts: int = 0
     predicate: dict[str, Any] | None = None
     values: tuple[tuple[Any, ...], ...] | None = None
@@ -180,12 +180,12 @@ class _Table(msgspec.Struct):
     uuid: str
     epoch: int
     properties: dict[str, Any] = {}
-    files: tuple[File, ...] = ()
-    tombstones: tuple[Tombstone, ...] = ()
-    segments: tuple[Part, ...] = ()
+    files: tuple[StoredFile, ...] = ()
+    tombstones: tuple[StoredTombstone, ...] = ()
+    segments: tuple[StoredSegment, ...] = ()
     overlays: tuple[_Overlay, ...] = ()
     removed: tuple[str, ...] = ()
-    section: Part | None = None
+    section: StoredSegment | None = None
     last_delete_ts: int = 0
     unseen_delete_ts: int = 0
 
@@ -193,15 +193,15 @@ class _Table(msgspec.Struct):
 _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
     "overlays": msgspec.json.Decoder(list[_Overlay]),
     "removed": msgspec.json.Decoder(list[str]),
-    "tombstones": msgspec.json.Decoder(list[Tombstone]),
-    "applied": msgspec.json.Decoder(list[Id]),
-    "released": msgspec.json.Decoder(list[Let]),
-    "history": msgspec.json.Decoder(list[Told]),
+    "tombstones": msgspec.json.Decoder(list[StoredTombstone]),
+    "applied": msgspec.json.Decoder(list[StoredAppliedId]),
+    "released": msgspec.json.Decoder(list[StoredRelease]),
+    "history": msgspec.json.Decoder(list[StoredCommit]),
     "table": msgspec.json.Decoder(list[_Table]),
 }
 
 
-class _Document(msgspec.Struct):
+class _SegmentDocument(msgspec.Struct):
     entries: msgspec.Raw
 
 
@@ -219,7 +219,7 @@ class _Tails(msgspec.Struct):
     tables: dict[str, _TableTails] = {}
 
 
-class TableView(NamedTuple):
+class StoredTable(NamedTuple):
     """A table of one version.
 
     Args:
@@ -237,14 +237,14 @@ class TableView(NamedTuple):
     properties: dict[str, Any]
     needs: frozenset[str]
     segments: frozenset[str]
-    files: tuple[File, ...]
-    tombstones: tuple[Tombstone, ...]
+    files: tuple[StoredFile, ...]
+    tombstones: tuple[StoredTombstone, ...]
     last_delete_ts: int
     unseen_delete_ts: int
 
 
 @dataclass(frozen=True)
-class View:
+class StoredVersion:
     """A version, segments looked through.
 
     Args:
@@ -255,17 +255,17 @@ class View:
     """
 
     key: str
-    manifest: Manifest
-    tables: dict[str, TableView]
+    manifest: StoredManifest
+    tables: dict[str, StoredTable]
     needs: frozenset[str]
     segments: frozenset[str]
-    history: tuple[Told, ...]
-    applied: tuple[Id, ...]
-    released: tuple[Let, ...]
+    history: tuple[StoredCommit, ...]
+    applied: tuple[StoredAppliedId, ...]
+    released: tuple[StoredRelease, ...]
     size: int
 
 
-class Stored:
+class BucketReader:
     """Reads the bucket. What it has read of immutable objects it keeps, so that a later look is cheap.
 
     Args:
@@ -275,15 +275,15 @@ class Stored:
     def __init__(self, bucket: MemoryBucket) -> None:
         self._bucket = bucket
         self._entries: dict[str, tuple[Any, ...]] = {}
-        self._tables: dict[bytes, TableView] = {}
+        self._tables: dict[bytes, StoredTable] = {}
 
-    def version(self, key: str) -> View:
+    def version(self, key: str) -> StoredVersion:
         """The version with this manifest. KeyError names an object that is missing."""
         body = self._bucket.objects[key].body
-        manifest = msgspec.json.decode(body, type=Manifest)
+        manifest = msgspec.json.decode(body, type=StoredManifest)
         tables = {name: self._table(bytes(raw)) for name, raw in manifest.tables.items()}
         own = frozenset(part.object for part in manifest.segments)
-        return View(
+        return StoredVersion(
             key,
             manifest,
             tables,
@@ -306,23 +306,23 @@ class Stored:
             tails += [table.files, table.tombstones, table.overlays, table.removed]
         return Counter(bytes(entry) for tail in tails for entry in tail)
 
-    def reached(self, let: Let) -> frozenset[str]:
+    def reached(self, let: StoredRelease) -> frozenset[str]:
         """Everything that a release lets go of: a tree with all that it names."""
-        return frozenset(let.objects).union(*(self._under(part) for part in let.trees))
+        return frozenset(let.objects).union(*(self._objects_under(part) for part in let.trees))
 
-    def entries(self, part: Part) -> tuple[Any, ...]:
+    def entries(self, part: StoredSegment) -> tuple[Any, ...]:
         """A segment's entries."""
         if part.object not in self._entries:
             body = self._bucket.objects[part.object].body
             self._entries[part.object] = _files(body) if part.kind == "files" else _others(part.kind, body)
         return self._entries[part.object]
 
-    def _all(self, segments: tuple[Part, ...], kind: str) -> Iterator[Any]:
+    def _all(self, segments: tuple[StoredSegment, ...], kind: str) -> Iterator[Any]:
         for part in segments:
             if part.kind == kind:
                 yield from self.entries(part)
 
-    def _table(self, raw: bytes) -> TableView:
+    def _table(self, raw: bytes) -> StoredTable:
         if raw not in self._tables:
             entry = msgspec.json.decode(raw, type=_Table)
             section = entry.section
@@ -338,7 +338,7 @@ class Stored:
                 )
         return self._tables[raw]
 
-    def _view(self, entry: _Table, section: frozenset[str]) -> TableView:
+    def _view(self, entry: _Table, section: frozenset[str]) -> StoredTable:
         removed = {*entry.removed, *self._all(entry.segments, "removed")}
         newest: dict[str, _Overlay] = {}
         for overlay in (*self._all(entry.segments, "overlays"), *entry.overlays):
@@ -357,7 +357,7 @@ class Stored:
         segments = section.union(part.object for part in entry.segments)
         needs.update(segments, (tombstone.blob.object for tombstone in tombstones))
         by_time = tuple(sorted(tombstones, key=lambda tombstone: tombstone.ts))
-        return TableView(
+        return StoredTable(
             entry.uuid,
             entry.epoch,
             entry.properties,
@@ -369,17 +369,17 @@ class Stored:
             entry.unseen_delete_ts,
         )
 
-    def _under(self, part: Part) -> set[str]:
+    def _objects_under(self, part: StoredSegment) -> set[str]:
         named = {part.object}
         for entry in self.entries(part):
             if isinstance(entry, _Table):
                 named |= self._named(entry)
-            elif isinstance(entry, File):
+            elif isinstance(entry, StoredFile):
                 named.add(entry.path)
-                named |= _of_vector(entry)
+                named |= _vector_object(entry)
             elif isinstance(entry, _Overlay):
-                named |= _of_vector(entry)
-            elif isinstance(entry, Tombstone):
+                named |= _vector_object(entry)
+            elif isinstance(entry, StoredTombstone):
                 named.add(entry.blob.object)
         return named
 
@@ -387,24 +387,24 @@ class Stored:
         named = {tombstone.blob.object for tombstone in entry.tombstones}
         for file in entry.files:
             named.add(file.path)
-            named |= _of_vector(file)
+            named |= _vector_object(file)
         for overlay in entry.overlays:
-            named |= _of_vector(overlay)
-        return named.union(*(self._under(part) for part in entry.segments))
+            named |= _vector_object(overlay)
+        return named.union(*(self._objects_under(part) for part in entry.segments))
 
 
-def _of_vector(entry: File | _Overlay) -> set[str]:
+def _vector_object(entry: StoredFile | _Overlay) -> set[str]:
     return {entry.vector.object} if entry.vector else set()
 
 
-def _pair(entry: File | _Overlay) -> tuple[int, int]:
+def _pair(entry: StoredFile | _Overlay) -> tuple[int, int]:
     return entry.applied_through, entry.vector.cardinality if entry.vector else 0
 
 
-def _effective(file: File, overlay: _Overlay | None, resolved_through: int) -> File:
+def _effective(file: StoredFile, overlay: _Overlay | None, resolved_through: int) -> StoredFile:
     """A file of a segment with the greater of its pairs, wherever that stands."""
     held = overlay if overlay and _pair(overlay) > _pair(file) else file
-    return File(file.path, file.row_ts, max(held.applied_through, resolved_through), held.vector)
+    return StoredFile(file.path, file.row_ts, max(held.applied_through, resolved_through), held.vector)
 
 
 _COLUMNS = (
@@ -412,11 +412,11 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _files(body: bytes) -> tuple[File, ...]:
+def _files(body: bytes) -> tuple[StoredFile, ...]:
     table = pq.ParquetFile(pa.BufferReader(body)).read(columns=list(_COLUMNS), use_threads=False)
     rows = zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True)
     return tuple(
-        File(path, row_ts, through, None if place[0] is None else Vector(*place))
+        StoredFile(path, row_ts, through, None if place[0] is None else StoredVector(*place))
         for path, row_ts, through, *place in rows
     )
 
@@ -425,5 +425,5 @@ def _others(kind: str, body: bytes) -> tuple[Any, ...]:
     _, length, compressed = _HEAD.unpack_from(body)
     frame = body[_HEAD.size : _HEAD.size + compressed]
     document = pa.Codec("zstd").decompress(frame, length, asbytes=True)
-    entries = msgspec.json.decode(document, type=_Document).entries
+    entries = msgspec.json.decode(document, type=_SegmentDocument).entries
     return tuple(_DECODERS[kind].decode(entries))

@@ -64,7 +64,7 @@ def fates_of(verb: Verb) -> tuple[Fate, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class StoreRequest:
     """One request, as it was signed.
 
     Args:
@@ -98,7 +98,7 @@ class Request:
     parts: tuple[tuple[int, str], ...] = ()
 
     @property
-    def told(self) -> str:
+    def subject(self) -> str:
         """What it is about, for a trace."""
         return " ".join(self.keys) or (f"{self.key} part {self.part}" if self.part else self.key)
 
@@ -129,23 +129,23 @@ class Wire:
     Simulated clients call it. A request that is to arrive does so right after ``step``, with nobody else in between.
     """
 
-    def step(self, request: Request) -> Fate:
+    def step(self, request: StoreRequest) -> Fate:
         """The scheduling point of a request: lets others come in, then says what becomes of it. May raise Crash."""
         return Fate.OK
 
-    def silence(self, request: Request) -> None:
+    def wait_for_timeout(self, request: StoreRequest) -> None:
         """Lets the time go by until the caller gives up waiting for an answer."""
 
-    def later(self, request: Request, arrive: Callable[[], object]) -> None:
+    def deliver_later(self, request: StoreRequest, arrive: Callable[[], object]) -> None:
         """Has a request arrive later, by calling ``arrive`` within the time for which S3 takes a signature."""
         arrive()
 
-    def spared(self, request: Request) -> Collection[str]:
+    def keys_not_removed(self, request: StoreRequest) -> Collection[str]:
         """Keys of a delete that the store fails to remove, and says so if it is heard."""
         return ()
 
-    def removing(self, key: str) -> None:
+    def before_removal(self, key: str) -> None:
         """An object is about to be removed."""
 
-    def arrived(self, request: Request, answer: Answer) -> None:
+    def on_arrival(self, request: StoreRequest, answer: Answer) -> None:
         """What truly became of a request that has arrived."""

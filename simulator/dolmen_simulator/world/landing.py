@@ -13,10 +13,10 @@ from dolmen.store.base import ObjectStore
 from dolmen.store.memory import MemoryBucket, MemoryObject
 from dolmen.store.s3.store import S3Store
 from dolmen_simulator.judge.model import Effect
-from dolmen_simulator.world.fates import Answer, Fate, Refusal, Request, Wire
+from dolmen_simulator.world.fates import Answer, Fate, Refusal, StoreRequest, Wire
 from dolmen_simulator.world.network import Network
 from dolmen_simulator.world.process import Process
-from dolmen_simulator.world.requests import Queue
+from dolmen_simulator.world.requests import SimulatedQueue
 from dolmen_simulator.world.server import Server
 from dolmen_simulator.world.wire import SimulatedSession
 
@@ -25,7 +25,7 @@ _URL = f"s3://{BUCKET}"
 
 
 @dataclass(frozen=True)
-class Dropped:
+class DroppedFile:
     """A message of the ingest queue: the event of one dropped file.
 
     Args:
@@ -60,11 +60,11 @@ class Dropped:
         created_us = self.dropped_us if self.drop.sequencer is not None else None
         return write_notification([write_record(replace(self.drop, created_us=created_us))])
 
-    def altered(self) -> None:
+    def forge(self) -> None:
         """Its id is of its content, so there is none."""
 
 
-class Drops(Queue[Dropped]):
+class DropQueue(SimulatedQueue[DroppedFile]):
     """The ingest queue, and the bucket that its events are of.
 
     Args:
@@ -118,17 +118,17 @@ class Drops(Queue[Dropped]):
 
     def _at(self, network: Network) -> Server:
         if self._server is None:
-            self._server = Server(MemoryBucket(network.server_clock_us, BUCKET), _Shore(network))
+            self._server = Server(MemoryBucket(network.server_clock_us, BUCKET), _LandingWire(network))
         return self._server
 
 
-class _Shore(Wire):
+class _LandingWire(Wire):
     """The wire that all use; the ledger has nothing to do with what is at this end of it."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
 
-    def step(self, request: Request) -> Fate:
+    def step(self, request: StoreRequest) -> Fate:
         line = self._network.lines[request.who]
         run, line.run = line.run, None  # what is put here is no part of a commit
         try:
@@ -136,13 +136,13 @@ class _Shore(Wire):
         finally:
             line.run = run
 
-    def silence(self, request: Request) -> None:
-        self._network.silence(request)
+    def wait_for_timeout(self, request: StoreRequest) -> None:
+        self._network.wait_for_timeout(request)
 
-    def later(self, request: Request, arrive: Callable[[], object]) -> None:
-        self._network.later(request, arrive)
+    def deliver_later(self, request: StoreRequest, arrive: Callable[[], object]) -> None:
+        self._network.deliver_later(request, arrive)
 
-    def arrived(self, request: Request, answer: Answer) -> None:
+    def on_arrival(self, request: StoreRequest, answer: Answer) -> None:
         told = str(answer) if isinstance(answer, Refusal) else "ok"
         network = self._network
-        network.trace.step(network.scheduler.now_us, request.who, request.verb.value, request.told, told)
+        network.trace.step(network.scheduler.now_us, request.who, request.verb.value, request.subject, told)

@@ -15,11 +15,11 @@ from typing import TypeAlias
 
 from dolmen.format.layout import POINTER
 from dolmen.store.memory import MemoryBucket
-from dolmen_simulator.judge.ledger import Ledger
-from dolmen_simulator.judge.model import Operation, Run
-from dolmen_simulator.world.fates import Answer, Crash, Fate, Refusal, Request, Verb, Wire
+from dolmen_simulator.judge.ledger import CommitLedger
+from dolmen_simulator.judge.model import Operation, OperationRun
+from dolmen_simulator.world.fates import Answer, Crash, Fate, Refusal, StoreRequest, Verb, Wire
 from dolmen_simulator.world.scheduler import Scheduler, Stopped
-from dolmen_simulator.world.server import Repeated, Server
+from dolmen_simulator.world.server import RepeatedCompletion, Server
 from dolmen_simulator.world.trace import Trace
 
 SECOND_US = 1_000_000
@@ -79,7 +79,7 @@ class Line:
 
     random: random.Random
     operation: Operation | None = None
-    run: Run | None = None
+    run: OperationRun | None = None
     dead: bool = False
     fate: Fate = Fate.OK
     outage: Fate = Fate.OK
@@ -115,8 +115,10 @@ class Network(Wire):
         self.step_limit = 0
         self.server_off_us = 0
         self.bucket = MemoryBucket(self.server_clock_us, "simulation")
-        self.server = Server(self.bucket, self, page=rng.choice((10, 30, 100)), repeated=rng.choice(tuple(Repeated)))
-        self.ledger = Ledger(self.bucket, counts)
+        self.server = Server(
+            self.bucket, self, page=rng.choice((10, 30, 100)), repeated=rng.choice(tuple(RepeatedCompletion))
+        )
+        self.ledger = CommitLedger(self.bucket, counts)
         self.lines: dict[str, Line] = {}
         self._belated = ""
         self._streams: dict[str, random.Random] = {}
@@ -143,14 +145,14 @@ class Network(Wire):
 
     # ---- what becomes of requests ------------------------------------------------------------------------------------
 
-    def step(self, request: Request) -> Fate:
+    def step(self, request: StoreRequest) -> Fate:
         """Time goes by on the way there, and then the seed says what becomes of it."""
         line = self.lines[request.who]
         if not line.dead:
             self._sent(line, request)
         return self.deal(request)
 
-    def deal(self, request: Request) -> Fate:
+    def deal(self, request: StoreRequest) -> Fate:
         """The same for a request to another store than the database's."""
         line = self.lines[request.who]
         if line.dead:
@@ -166,12 +168,12 @@ class Network(Wire):
             line.dead = True
         return fate
 
-    def silence(self, request: Request) -> None:
+    def wait_for_timeout(self, request: StoreRequest) -> None:
         """A lost connection shows soon, an answer that never comes after half a minute."""
         rng = self.lines[request.who].random
         self.scheduler.pause(rng.randint(10_000, 2 * SECOND_US if rng.random() < 0.5 else 30 * SECOND_US))
 
-    def later(self, request: Request, arrive: Callable[[], object]) -> None:
+    def deliver_later(self, request: StoreRequest, arrive: Callable[[], object]) -> None:
         """Seconds, or minutes."""
         line = self.lines[request.who]
         what = "late" if line.fate is Fate.LATE else "double"
@@ -186,7 +188,7 @@ class Network(Wire):
 
         self.scheduler.after(delay_us, belated)
 
-    def spared(self, request: Request) -> Collection[str]:
+    def keys_not_removed(self, request: StoreRequest) -> Collection[str]:
         """Some keys may fail by themselves; of a delete that nobody hears of, all from one on."""
         line, keys = self.lines[request.who], request.keys
         end = len(keys)
@@ -199,21 +201,21 @@ class Network(Wire):
 
     # ---- what the ledger hears of ------------------------------------------------------------------------------------
 
-    def removing(self, key: str) -> None:
+    def before_removal(self, key: str) -> None:
         """Judges it. Raises ViolationError."""
         try:
-            self.ledger.retention.deleting(key, self.server_clock_us())
+            self.ledger.retention.check_delete(key, self.server_clock_us())
         except BaseException as error:  # production code may raise another one on its way out
             self.scheduler.fail(error)
             raise
 
-    def arrived(self, request: Request, answer: Answer) -> None:
+    def on_arrival(self, request: StoreRequest, answer: Answer) -> None:
         """Takes note of it; a pointer that has landed is a version. Raises ViolationError."""
         now_us, belated = self.scheduler.now_us, self._belated
         refused, pointer = isinstance(answer, Refusal), request.key == POINTER and request.verb is Verb.PUT
         told = str(answer) if refused else "ok"
         self.trace.step(
-            now_us, request.who, request.verb.value, request.told, f"{belated}: {told}" if belated else told
+            now_us, request.who, request.verb.value, request.subject, f"{belated}: {told}" if belated else told
         )
         if refused:
             self.counts["conflicts"] += pointer and not belated and self.lines[request.who].fate is Fate.OK
@@ -227,7 +229,7 @@ class Network(Wire):
             self.counts["uploads completed"] += 1
         if pointer:
             try:
-                self.ledger.landed(request.body, now_us)
+                self.ledger.record_version(request.body, now_us)
             except BaseException as error:
                 self.scheduler.fail(error)
                 raise
@@ -235,7 +237,7 @@ class Network(Wire):
             assert run is not None
             self.trace.commit(now_us, self.ledger.version, run)
 
-    def _sent(self, line: Line, request: Request) -> None:
+    def _sent(self, line: Line, request: StoreRequest) -> None:
         run, verb = line.run, request.verb
         if verb not in (Verb.PUT, Verb.CREATE_UPLOAD):
             return
@@ -244,9 +246,9 @@ class Network(Wire):
                 run.first_put = self.ledger.version
             run.puts(request.key)
             if request.key.startswith("segment/") and run.operation.kind != "merge":
-                self.ledger.spilled.add(request.key)
+                self.ledger.spilled_segments.add(request.key)
         if request.key == POINTER:
-            self.ledger.sent(request.body, run)
+            self.ledger.record_sent(request.body, run)
 
     # ---- the seed's decisions ----------------------------------------------------------------------------------------
 
@@ -258,7 +260,7 @@ class Network(Wire):
         if self.random.random() < 0.01:
             self.server_off_us = self.random.randint(-20 * SECOND_US, 20 * SECOND_US)
 
-    def _fate(self, line: Line, request: Request) -> Fate:
+    def _fate(self, line: Line, request: StoreRequest) -> Fate:
         faults, verb, rng = self.faults, request.verb, line.random
         pointer = verb is Verb.PUT and request.key == POINTER
         chance = rng.random()
@@ -296,9 +298,9 @@ class Network(Wire):
         self.counts["stalls"] += 1
         self.scheduler.pause(line.random.randint(MINUTE_US, longest_us))
 
-    def _note(self, line: Line, request: Request, fate: Fate) -> None:
+    def _note(self, line: Line, request: StoreRequest, fate: Fate) -> None:
         told = fate.name.lower().replace("_", " ")
-        self.trace.step(self.scheduler.now_us, request.who, request.verb.value, request.told, told)
+        self.trace.step(self.scheduler.now_us, request.who, request.verb.value, request.subject, told)
         self.counts[told] += 1
         if line.operation is not None:
             line.operation.faults += 1

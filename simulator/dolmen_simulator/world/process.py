@@ -21,9 +21,9 @@ from dolmen.errors import (
 from dolmen.results import Commit
 from dolmen.runtime import Runtime
 from dolmen.transaction import Transaction
-from dolmen_simulator.judge.ledger import Ledger
-from dolmen_simulator.judge.model import Effect, Operation, Run
-from dolmen_simulator.judge.never import Never, ViolationError, unexpected
+from dolmen_simulator.judge.ledger import CommitLedger
+from dolmen_simulator.judge.model import Effect, Operation, OperationRun
+from dolmen_simulator.judge.never import Never, ViolationError, unexpected_error
 from dolmen_simulator.world.network import MINUTE_US, Network
 from dolmen_simulator.world.replay import STEADY
 from dolmen_simulator.world.wire import SimulatedStore
@@ -69,7 +69,7 @@ class Process:
         self.db = Database(SimulatedStore(network.server, who, self.runtime, **sizes), self.runtime)
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> CommitLedger:
         """The truth."""
         return self.network.ledger
 
@@ -97,8 +97,8 @@ class Process:
         self.begin_run(*effects)
         return self._judge(operation, call)
 
-    def replayed(
-        self, kind: str, function: Callable[[Transaction, Run], None], digests: dict[str, str] | None = None
+    def run_transaction(
+        self, kind: str, function: Callable[[Transaction, OperationRun], None], digests: dict[str, str] | None = None
     ) -> bool:
         """``db.run`` with a function that tells its run what it does. Returns whether it was acknowledged."""
         operation = self._begin(Operation(kind, self.who, *self._versions, replays=True, digests=digests or {}))
@@ -110,20 +110,22 @@ class Process:
                 raise ViolationError(
                     Never.MISREPORTED, f"{operation} has been replayed {operation.runs} times and never commits"
                 )
-            self.making(transaction, self.begin_run(), function)
+            self.call_with_base(transaction, self.begin_run(), function)
 
         return self._judge(operation, lambda: self.db.run(run))
 
-    def begin_run(self, *effects: Effect) -> Run:
+    def begin_run(self, *effects: Effect) -> OperationRun:
         """What the next commit id will stand for."""
         operation = self.line.operation
         assert operation is not None
         operation.runs += 1
-        self.line.run = Run(operation, list(effects))
-        self.saw.begins(self.line.run)
+        self.line.run = OperationRun(operation, list(effects))
+        self.evidence.begin_run(self.line.run)
         return self.line.run
 
-    def making(self, transaction: Transaction, run: Run, function: Callable[[Transaction, Run], None]) -> None:
+    def call_with_base(
+        self, transaction: Transaction, run: OperationRun, function: Callable[[Transaction, OperationRun], None]
+    ) -> None:
         """Calls ``function`` and notes on which version it was: known for certain once it has found its tables."""
         try:
             function(transaction, run)
@@ -150,20 +152,20 @@ class Process:
         """
         operation = self._begin(Operation("read", self.who, *self._versions))
         if version is not None:
-            operation.reading, self.saw.at = version, version or None
-        self.saw.begins(None)
+            operation.reading, self.evidence.at = version, version or None
+        self.evidence.begin_run(None)
         try:
             return call()
         except UnsettledTimestampError:
             self.network.counts["unsettled timestamps"] += 1
         except (RetryableError, VersionExpiredError) as error:
-            self.ledger.refused(operation, None, error)
+            self.ledger.check_refused(operation, None, error)
         except ViolationError:
             raise
         except Exception as error:  # whatever it is, it is what users would get instead of rows
-            raise unexpected(f"a read by {self.who}", error) from error
+            raise unexpected_error(f"a read by {self.who}", error) from error
         finally:
-            self.saw.ended_us = self.network.scheduler.now_us
+            self.evidence.ended_us = self.network.scheduler.now_us
         return None
 
     @property
@@ -179,7 +181,7 @@ class Process:
     def _begin(self, operation: Operation) -> Operation:
         operation.reading, operation.began_us = operation.known, self.network.scheduler.now_us
         self.line.operation, self.line.run = operation, None
-        self.saw = self.ledger.recording.begins(operation, self._session, operation.began_us)
+        self.evidence = self.ledger.recording.begin_call(operation, self._session, operation.began_us)
         return operation
 
     def _judge(self, operation: Operation, call: Callable[[], Commit | None]) -> bool:
@@ -191,26 +193,26 @@ class Process:
             self._note(f"{operation.kind}: {error}")
             run = self.line.run
             if not operation.faults and not (run and self.ledger.may_be_unknown(run)):
-                raise unexpected(f"{operation}, of which nothing was lost", error) from error
-            self.ledger.unknown(operation, error.commit_id)
+                raise unexpected_error(f"{operation}, of which nothing was lost", error) from error
+            self.ledger.record_unknown(operation, error.commit_id)
             counts["unknown commits"] += 1
-            counts["unknown commits that had landed"] += operation.landed is not None
+            counts["unknown commits that had landed"] += operation.landed_version is not None
         except EXPECTED as error:
             self._note(f"{operation.kind}: {type(error).__name__}: {error}")
             counts[f"{type(error).__name__} of {operation.kind.split()[0]}"] += 1
-            self.ledger.refused(operation, self.line.run, error)
+            self.ledger.check_refused(operation, self.line.run, error)
         except Error as error:
-            raise unexpected(str(operation), error) from error
+            raise unexpected_error(str(operation), error) from error
         else:
             self._note(f"{operation.kind}: {commit!r}")
             assert self.line.run is not None
-            self.ledger.acknowledged(operation, self.line.run, commit)
+            self.ledger.check_acknowledged(operation, self.line.run, commit)
             counts["acknowledged"] += 1
             counts["attempts lost"] += max(commit.attempts - 1, 0) if commit else 0
-            self.saw.acknowledged = True
+            self.evidence.acknowledged = True
             return True
         finally:
-            self.saw.ended_us = self.network.scheduler.now_us
+            self.evidence.ended_us = self.network.scheduler.now_us
         return False
 
     def _note(self, what: str) -> None:

@@ -45,7 +45,7 @@ class Replay:
 
 
 @dataclass(frozen=True)
-class Failure:
+class HistoryFailure:
     """What went wrong in a history.
 
     Args:
@@ -79,7 +79,7 @@ class HistoryError(AssertionError):
         failure: what, and how to see it again.
     """
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: HistoryFailure) -> None:
         super().__init__(failure)  # so that it can be sent between processes
         self.failure = failure
 
@@ -102,7 +102,7 @@ class HistoryError(AssertionError):
         )
 
 
-def chosen(names: Collection[str] | None, there: Collection[str], what: str) -> frozenset[str] | None:
+def check_names(names: Collection[str] | None, there: Collection[str], what: str) -> frozenset[str] | None:
     """These names, all of which must be known.
 
     Raises:

@@ -15,10 +15,10 @@ from itertools import islice
 from typing import Any
 
 from dolmen.store.memory import MemoryBucket, MemoryObject
-from dolmen_simulator.world.fates import Refusal, Request, Verb, Wire
+from dolmen_simulator.world.fates import Refusal, StoreRequest, Verb, Wire
 
 
-class Repeated(Enum):
+class RepeatedCompletion(Enum):
     """What a server says to the completion of an upload that is complete: they differ."""
 
     ANSWERED = "what it said the first time"  # S3
@@ -35,7 +35,7 @@ class Upload:
     parts: dict[int, tuple[bytes, str]] = field(default_factory=dict)
 
 
-class Shelf(dict[str, MemoryObject]):
+class SortedObjects(dict[str, MemoryObject]):
     """Objects by key, and their keys in order: each list would sort them again otherwise."""
 
     def __init__(self, objects: Mapping[str, MemoryObject]) -> None:
@@ -76,31 +76,36 @@ class Server:
         bucket: the objects.
         wire: is told of what is removed.
         page: the most that a list answers with, whatever is asked for.
-        repeated: see Repeated.
+        repeated: see RepeatedCompletion.
     """
 
     def __init__(
-        self, bucket: MemoryBucket, wire: Wire, *, page: int = 1_000, repeated: Repeated = Repeated.ANSWERED
+        self,
+        bucket: MemoryBucket,
+        wire: Wire,
+        *,
+        page: int = 1_000,
+        repeated: RepeatedCompletion = RepeatedCompletion.ANSWERED,
     ) -> None:
         self.bucket, self.wire, self.page, self.repeated = bucket, wire, page, repeated
-        if not isinstance(bucket.objects, Shelf):
-            bucket.objects = Shelf(bucket.objects)
-        self.objects: Shelf = bucket.objects
+        if not isinstance(bucket.objects, SortedObjects):
+            bucket.objects = SortedObjects(bucket.objects)
+        self.objects: SortedObjects = bucket.objects
         self.uploads: dict[str, Upload] = {}
         self._begun = 0
         self._completed: dict[str, str] = {}
 
-    def handle(self, request: Request) -> Mapping[str, Any]:
+    def handle(self, request: StoreRequest) -> Mapping[str, Any]:
         """Does what is asked, and answers as boto3 shows it. Raises Refusal."""
         return _HANDLERS[request.verb](self, request)
 
-    def conflict(self, request: Request) -> None:
+    def conflict(self, request: StoreRequest) -> None:
         """Another request for the key was under way: an upload that was to be completed is no more."""
         self.uploads.pop(request.upload, None)
 
     # ---- objects -----------------------------------------------------------------------------------------------------
 
-    def _find(self, request: Request) -> MemoryObject:
+    def _find(self, request: StoreRequest) -> MemoryObject:
         there = self.objects.get(request.key)
         if there is None:
             raise Refusal(404, "NoSuchKey" if request.verb is Verb.GET else "404")
@@ -108,7 +113,7 @@ class Server:
             raise Refusal(412, "PreconditionFailed")
         return there
 
-    def _get(self, request: Request) -> Mapping[str, Any]:
+    def _get(self, request: StoreRequest) -> Mapping[str, Any]:
         there, body = self._find(request), b""
         if request.byte_range is None:
             body = there.body
@@ -119,7 +124,7 @@ class Server:
             body = there.body[first:end]
         return {"Body": body, "ETag": there.etag, "ContentLength": len(body)}
 
-    def _head(self, request: Request) -> Mapping[str, Any]:
+    def _head(self, request: StoreRequest) -> Mapping[str, Any]:
         there = self._find(request)
         return {
             "ContentLength": len(there.body),
@@ -127,7 +132,7 @@ class Server:
             "LastModified": _moment(there.last_modified_us // 1_000_000),
         }
 
-    def _list(self, request: Request) -> Mapping[str, Any]:
+    def _list(self, request: StoreRequest) -> Mapping[str, Any]:
         prefix, objects, keys = request.key, self.objects, self.objects.keys_in_order
         first = max(bisect_left(keys, prefix), bisect_right(keys, request.start_after))
         end = min(first + min(request.limit, self.page), len(keys))
@@ -142,13 +147,13 @@ class Server:
             return {"Contents": contents, "IsTruncated": False}
         return {"Contents": contents, "IsTruncated": True, "NextContinuationToken": keys[end - 1]}
 
-    def _put(self, request: Request) -> Mapping[str, Any]:
+    def _put(self, request: StoreRequest) -> Mapping[str, Any]:
         self._check(request)
         etag = f'"{hashlib.md5(request.body, usedforsecurity=False).hexdigest()}"'
         self.objects[request.key] = MemoryObject(request.body, etag, self.bucket.clock_us())
         return {"ETag": etag}
 
-    def _check(self, request: Request) -> None:
+    def _check(self, request: StoreRequest) -> None:
         """The condition of a put or a completion. Without one, which dolmen never sends, it is done. Raises Refusal."""
         there = self.objects.get(request.key)
         if not request.if_none_match and request.if_match is None:
@@ -158,39 +163,39 @@ class Server:
         if there is not None and there.etag != request.if_match:
             raise Refusal(412, "PreconditionFailed")
 
-    def _delete(self, request: Request) -> Mapping[str, Any]:
-        spared = self.wire.spared(request)
+    def _delete(self, request: StoreRequest) -> Mapping[str, Any]:
+        spared = self.wire.keys_not_removed(request)
         for key in request.keys:
             if key not in spared:
-                self.wire.removing(key)
+                self.wire.before_removal(key)
                 self.objects.pop(key)
         return {"Errors": [{"Key": key, "Code": "InternalError", "Message": "try again"} for key in spared]}
 
     # ---- uploads -----------------------------------------------------------------------------------------------------
 
-    def _create_upload(self, request: Request) -> Mapping[str, Any]:
+    def _create_upload(self, request: StoreRequest) -> Mapping[str, Any]:
         self._begun += 1
         name = f"upload-{self._begun}"
         self.uploads[name] = Upload(request.key, self.bucket.clock_us())
         return {"UploadId": name}
 
-    def _open_upload(self, request: Request) -> Upload:
+    def _open_upload(self, request: StoreRequest) -> Upload:
         upload = self.uploads.get(request.upload)
         if upload is None or upload.key != request.key:
             raise Refusal(404, "NoSuchUpload")
         return upload
 
-    def _upload_part(self, request: Request) -> Mapping[str, Any]:
+    def _upload_part(self, request: StoreRequest) -> Mapping[str, Any]:
         upload, digest = self._open_upload(request), hashlib.md5(request.body, usedforsecurity=False)
         upload.parts[request.part] = (request.body, f'"{digest.hexdigest()}"')
         checksum = base64.b64encode(zlib.crc32(request.body).to_bytes(4, "big")).decode()
         return {"ETag": f'"{digest.hexdigest()}"', "ChecksumCRC32": checksum}
 
-    def _complete_upload(self, request: Request) -> Mapping[str, Any]:
+    def _complete_upload(self, request: StoreRequest) -> Mapping[str, Any]:
         if etag := self._completed.get(request.upload):
-            if self.repeated is Repeated.REFUSED and request.key in self.objects:
+            if self.repeated is RepeatedCompletion.REFUSED and request.key in self.objects:
                 raise Refusal(412, "PreconditionFailed")
-            if self.repeated is Repeated.ANSWERED:
+            if self.repeated is RepeatedCompletion.ANSWERED:
                 return {"ETag": etag}
         upload = self._open_upload(request)
         self._check(request)
@@ -207,7 +212,7 @@ class Server:
         self._completed[request.upload] = etag
         return {"ETag": etag}
 
-    def _abort_upload(self, request: Request) -> Mapping[str, Any]:
+    def _abort_upload(self, request: StoreRequest) -> Mapping[str, Any]:
         self._open_upload(request)
         del self.uploads[request.upload]
         return {}

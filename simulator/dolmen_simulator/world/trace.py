@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from dolmen_simulator.judge.model import Rename
+from dolmen_simulator.judge.model import RenameEffect
 from dolmen_simulator.world.scheduler import START_US
 
 if TYPE_CHECKING:
-    from dolmen_simulator.judge.model import Effect, Run
+    from dolmen_simulator.judge.model import Effect, OperationRun
 
 Kind = Literal["request", "note", "commit", "violation"]
 
@@ -29,7 +29,7 @@ class Event(NamedTuple):
     who: str
     verb: str
     key: str
-    told: str
+    text: str
 
 
 class Trace:
@@ -51,7 +51,7 @@ class Trace:
         """Adds anything else, such as what an actor begins, and what it was told in the end."""
         self._add(Event("note", now_us - START_US, who, "", "", told))
 
-    def commit(self, now_us: int, version: int, run: Run) -> None:
+    def commit(self, now_us: int, version: int, run: OperationRun) -> None:
         """Adds a version that has just come to be, and what it did."""
         operation = run.operation
         told = f"version {version}: {operation.kind}{_effects(run.effects)}"
@@ -63,7 +63,7 @@ class Trace:
 
     def _add(self, event: Event) -> None:
         self._events.append(event)
-        self._hash.update(f"{event.at_us} {event.who} {event.verb} {event.key} {event.told}\n".encode())
+        self._hash.update(f"{event.at_us} {event.who} {event.verb} {event.key} {event.text}\n".encode())
 
     @property
     def digest(self) -> str:
@@ -83,7 +83,7 @@ _HOUR = re.compile(r"/\d{4}/\d\d/\d\d/\d\d/")
 _VERSION = re.compile(r"\bv0{5,}(\d+)")
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """The same with object names as people can compare them: the same object is always written alike.
 
     Uuids keep their first 8 digits, versions lose their zeros, and the hour of a data file's folder is left out.
@@ -100,22 +100,22 @@ def lines(events: Iterable[Event], actors: Collection[str] = ()) -> list[tuple[E
     shown = [event for event in events if not actors or event.who in actors or event.kind == "violation"]
     who = max((len(event.who) for event in shown), default=0)
     verb = max((len(event.verb) for event in shown), default=0)
-    key = min(max((len(shortened(event.key)) for event in shown), default=0), _WIDEST_KEY)
+    key = min(max((len(shorten(event.key)) for event in shown), default=0), _WIDEST_KEY)
     return [(event, f"{event.at_us / 1e6:12.6f}  {event.who:<{who}}  {_told(event, verb, key)}") for event in shown]
 
 
 def _told(event: Event, verb: int, key: int) -> str:
     """What an event says: of a request its verb, key and fate in columns of these widths."""
     if event.kind == "request":
-        return f"{event.verb:<{verb}} {shortened(event.key):<{key}}  {event.told}"
+        return f"{event.verb:<{verb}} {shorten(event.key):<{key}}  {event.text}"
     if event.kind == "commit":
-        return f"=> {shortened(event.told)}"
-    return f"{'!! ' if event.kind == 'violation' else '-- '}{shortened(event.told)}"
+        return f"=> {shorten(event.text)}"
+    return f"{'!! ' if event.kind == 'violation' else '-- '}{shorten(event.text)}"
 
 
 def document(event: Event) -> dict[str, Any]:
-    """An event for machines: nothing shortened."""
-    found = {"kind": event.kind, "at": event.at_us / 1e6, "actor": event.who, "told": event.told}
+    """An event for machines: nothing shorten."""
+    found = {"kind": event.kind, "at": event.at_us / 1e6, "actor": event.who, "told": event.text}
     return found | ({"verb": event.verb, "key": event.key} if event.kind == "request" else {})
 
 
@@ -125,6 +125,6 @@ def _effects(effects: Iterable[Effect]) -> str:
     for effect in effects:
         rows = getattr(effect, "rows", None)
         many = f" {len(rows)} rows" if isinstance(rows, tuple) else ""
-        to = f" to {effect.to}" if isinstance(effect, Rename) else ""
-        parts.append(f"{type(effect).__name__.lower()} {effect.table or 'settings'}{to}{many}")
+        to = f" to {effect.to}" if isinstance(effect, RenameEffect) else ""
+        parts.append(f"{type(effect).__name__.removesuffix('Effect').lower()} {effect.table or 'settings'}{to}{many}")
     return f" ({', '.join(parts)})" if parts else ""

@@ -19,7 +19,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeou
 from dolmen.runtime import Runtime
 from dolmen.store.s3.store import S3Store
 from dolmen.store.s3.upload import PART_BYTES, THRESHOLD_BYTES
-from dolmen_simulator.world.fates import Crash, Fate, Refusal, Request, Verb
+from dolmen_simulator.world.fates import Crash, Fate, Refusal, StoreRequest, Verb
 from dolmen_simulator.world.server import Server
 
 _ENDPOINT = "https://simulation.s3.amazonaws.com"
@@ -94,12 +94,12 @@ class SimulatedClient:
         if Range is not None:
             first, last = Range.removeprefix("bytes=").split("-")
             byte_range = int(first), int(last) + 1
-        answer = self._send(Request(self._who, Verb.GET, Key, if_match=IfMatch, byte_range=byte_range))
+        answer = self._send(StoreRequest(self._who, Verb.GET, Key, if_match=IfMatch, byte_range=byte_range))
         return {**answer, "Body": io.BytesIO(answer["Body"])}
 
     def head_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
         """Size, ETag and time."""
-        return self._send(Request(self._who, Verb.HEAD, Key))
+        return self._send(StoreRequest(self._who, Verb.HEAD, Key))
 
     def list_objects_v2(
         self,
@@ -112,7 +112,7 @@ class SimulatedClient:
     ) -> dict[str, Any]:
         """One page."""
         after = ContinuationToken or StartAfter
-        return self._send(Request(self._who, Verb.LIST, Prefix, start_after=after, limit=MaxKeys))
+        return self._send(StoreRequest(self._who, Verb.LIST, Prefix, start_after=after, limit=MaxKeys))
 
     def put_object(
         self,
@@ -125,16 +125,16 @@ class SimulatedClient:
     ) -> dict[str, Any]:
         """The body is taken as it is now."""
         create = IfNoneMatch == "*"
-        return self._send(Request(self._who, Verb.PUT, Key, bytes(Body), if_match=IfMatch, if_none_match=create))
+        return self._send(StoreRequest(self._who, Verb.PUT, Key, bytes(Body), if_match=IfMatch, if_none_match=create))
 
     def delete_objects(self, *, Bucket: str, Delete: dict[str, Any]) -> dict[str, Any]:
         """Answers with errors only (``Quiet``)."""
         keys = tuple(each["Key"] for each in Delete["Objects"])
-        return self._send(Request(self._who, Verb.DELETE, keys[0], keys=keys))
+        return self._send(StoreRequest(self._who, Verb.DELETE, keys[0], keys=keys))
 
     def create_multipart_upload(self, *, Bucket: str, Key: str) -> dict[str, Any]:
         """Answers with its id."""
-        return self._send(Request(self._who, Verb.CREATE_UPLOAD, Key))
+        return self._send(StoreRequest(self._who, Verb.CREATE_UPLOAD, Key))
 
     def upload_part(
         self,
@@ -146,7 +146,7 @@ class SimulatedClient:
         Body: bytes,
     ) -> dict[str, Any]:
         """Answers with its ETag and checksum."""
-        return self._send(Request(self._who, Verb.UPLOAD_PART, Key, Body, upload=UploadId, part=PartNumber))
+        return self._send(StoreRequest(self._who, Verb.UPLOAD_PART, Key, Body, upload=UploadId, part=PartNumber))
 
     def complete_multipart_upload(
         self,
@@ -161,16 +161,16 @@ class SimulatedClient:
         parts = tuple((part["PartNumber"], part["ETag"]) for part in MultipartUpload["Parts"])
         create = IfNoneMatch == "*"
         return self._send(
-            Request(self._who, Verb.COMPLETE_UPLOAD, Key, if_none_match=create, upload=UploadId, parts=parts)
+            StoreRequest(self._who, Verb.COMPLETE_UPLOAD, Key, if_none_match=create, upload=UploadId, parts=parts)
         )
 
     def abort_multipart_upload(self, *, Bucket: str, Key: str, UploadId: str) -> dict[str, Any]:
         """Forgets its parts."""
-        return self._send(Request(self._who, Verb.ABORT_UPLOAD, Key, upload=UploadId))
+        return self._send(StoreRequest(self._who, Verb.ABORT_UPLOAD, Key, upload=UploadId))
 
     # ---- what becomes of them ----------------------------------------------------------------------------------------
 
-    def _send(self, request: Request) -> dict[str, Any]:
+    def _send(self, request: StoreRequest) -> dict[str, Any]:
         wire, fate = self._wire, self._wire.step(request)
         match fate:
             case Fate.CRASH_BEFORE:
@@ -179,7 +179,7 @@ class SimulatedClient:
                 self._arrive(request)
                 raise Crash
             case Fate.UNREACHABLE:
-                wire.silence(request)
+                wire.wait_for_timeout(request)
                 raise EndpointConnectionError(endpoint_url=_ENDPOINT)
             case Fate.REQUEST_LOST:
                 self._give_up(request)
@@ -187,7 +187,7 @@ class SimulatedClient:
                 self._arrive(request)
                 self._give_up(request)
             case Fate.LATE:
-                wire.later(request, lambda: self._arrive(request))
+                wire.deliver_later(request, lambda: self._arrive(request))
                 self._give_up(request)
             case Fate.THROTTLED:
                 self._refuse(request, Refusal(503, "SlowDown"))
@@ -200,26 +200,26 @@ class SimulatedClient:
             case Fate.DOUBLED:
                 self._arrive(request)
             case Fate.DOUBLED_LATER:
-                wire.later(request, lambda: self._arrive(request))
+                wire.deliver_later(request, lambda: self._arrive(request))
         answer = self._arrive(request)
         if isinstance(answer, Refusal):
             self._refuse(request, answer)
         return self._received(_STATUS.get(request.verb, 200), answer)
 
-    def _arrive(self, request: Request) -> Mapping[str, Any] | Refusal:
+    def _arrive(self, request: StoreRequest) -> Mapping[str, Any] | Refusal:
         answer: Mapping[str, Any] | Refusal
         try:
             answer = self._server.handle(request)
         except Refusal as refusal:
             answer = refusal
-        self._wire.arrived(request, answer)
+        self._wire.on_arrival(request, answer)
         return answer
 
-    def _give_up(self, request: Request) -> NoReturn:
-        self._wire.silence(request)
+    def _give_up(self, request: StoreRequest) -> NoReturn:
+        self._wire.wait_for_timeout(request)
         raise ReadTimeoutError(endpoint_url=_ENDPOINT)
 
-    def _refuse(self, request: Request, refusal: Refusal) -> NoReturn:
+    def _refuse(self, request: StoreRequest, refusal: Refusal) -> NoReturn:
         code = str(refusal.status) if request.verb is Verb.HEAD else refusal.code  # a HEAD's answer has no body
         response = self._received(refusal.status, {"Error": {"Code": code, "Message": refusal.code}})
         raise ClientError(response, _OPERATIONS[request.verb])
