@@ -18,6 +18,7 @@ from dolmen.format.entries import DataFile, KeysTombstone, WhereTombstone
 from dolmen.format.keys import Keys, add_keys, keys_from_arrow
 from dolmen.format.manifest import PREDICATE_EXPRESSIONS, Manifest, TableEntry
 from dolmen.format.schema import Field, Schema, is_nested
+from dolmen.format.types import can_be_key
 from dolmen.format.values import to_array
 from dolmen.predicate import (
     Predicate,
@@ -255,7 +256,7 @@ def check_key(fields: tuple[Field, ...]) -> tuple[Field, ...]:
     if len({field.id for field in fields}) < len(fields):
         raise SchemaError("a column stands twice in the key")
     for field in fields:
-        if pa.types.is_floating(field.arrow_type) or is_nested(field.arrow_type):
+        if not can_be_key(field.arrow_type):
             raise SchemaError(f"column {field.name!r} of type {field.arrow_type} can't be part of a key")
     return fields
 

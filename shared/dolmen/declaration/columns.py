@@ -7,6 +7,9 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen.errors import SchemaError
+from dolmen.format.types import TYPES, type_of
+
+_BY_TOKEN = {token: known.stored for known in TYPES for token in (*known.sql_tokens, *known.sql_aliases)}
 
 
 def parse_columns(text: str) -> pa.Schema:
@@ -61,18 +64,9 @@ def _arrow_type(kind: Any) -> pa.DataType:
     from sqlglot import exp
 
     types = exp.DataType.Type
-    primitives = {
-        types.BOOLEAN: pa.bool_(), types.TINYINT: pa.int8(), types.SMALLINT: pa.int16(), types.INT: pa.int32(),
-        types.BIGINT: pa.int64(), types.UTINYINT: pa.uint8(), types.USMALLINT: pa.uint16(), types.UINT: pa.uint32(),
-        types.UBIGINT: pa.uint64(), types.FLOAT: pa.float32(), types.DOUBLE: pa.float64(), types.TEXT: pa.string(),
-        types.VARCHAR: pa.string(), types.CHAR: pa.string(), types.VARBINARY: pa.binary(), types.DATE: pa.date32(),
-        types.TIME: pa.time64("us"), types.TIMESTAMP: pa.timestamp("us"), types.TIMESTAMPNTZ: pa.timestamp("us"),
-        types.DATETIME: pa.timestamp("us"), types.TIMESTAMPTZ: pa.timestamp("us", tz="UTC"),
-    }  # fmt: skip
-    this = kind.this
-    if this in primitives:
-        return primitives[this]
-    inner = kind.expressions
+    this, inner = kind.this, kind.expressions
+    if isinstance(this, types) and this.name in _BY_TOKEN:
+        return _BY_TOKEN[this.name]
     if this is types.DECIMAL:
         return _decimal([int(part.name) for part in inner] or [18, 3], kind.sql("duckdb"))  # DuckDB's default
     if this in (types.ARRAY, types.LIST) and len(inner) == 1 and not kind.args.get("values"):
@@ -93,14 +87,6 @@ def _decimal(size: list[int], text: str) -> pa.DataType:
     return pa.decimal128(precision, scale)
 
 
-_NAMES = {
-    "bool": "BOOLEAN", "int8": "TINYINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT",
-    "uint8": "UTINYINT", "uint16": "USMALLINT", "uint32": "UINTEGER", "uint64": "UBIGINT", "float": "FLOAT",
-    "double": "DOUBLE", "string": "VARCHAR", "binary": "BLOB", "date32[day]": "DATE", "time64[us]": "TIME",
-    "timestamp[us]": "TIMESTAMP", "timestamp[us, tz=UTC]": "TIMESTAMPTZ",
-}  # fmt: skip
-
-
 def column_text(field: pa.Field) -> str:
     """A stored column's type as ``parse_column`` reads it; Arrow's own words for a type that has none there."""
     return type_text(field.type) + ("" if field.nullable else " NOT NULL")
@@ -117,7 +103,8 @@ def type_text(arrow_type: pa.DataType) -> str:
         return f"STRUCT({', '.join(f'{_quoted(field.name)} {column_text(field)}' for field in arrow_type)})"
     if t.is_decimal(arrow_type):
         return f"DECIMAL({arrow_type.precision}, {arrow_type.scale})"
-    return _NAMES.get(str(arrow_type), str(arrow_type))
+    found = type_of(arrow_type)
+    return (found and found.sql) or str(arrow_type)
 
 
 def _quoted(name: str) -> str:

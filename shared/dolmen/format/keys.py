@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 
 from dolmen.errors import CorruptionError, InputError, RowError
 from dolmen.format.entries import KeysTombstone
-from dolmen.format.schema import Field, is_nested, type_from_json
+from dolmen.format.schema import Field, type_from_json
 from dolmen.format.statistics import column_stats
 from dolmen.format.tombstone_object import TombstoneObject, check_blob
+from dolmen.format.types import can_be_key, type_of
 from dolmen.format.values import Json, Plain, from_json, to_array, to_json, to_plain
 
 _FEW = 64
@@ -47,7 +48,7 @@ def keys_from_arrow(data: pa.Table, columns: tuple[Field, ...]) -> Keys:
     columns = tuple(sorted(columns, key=lambda field: field.id))
     arrays = {}
     for field in columns:
-        if is_nested(field.arrow_type) or pa.types.is_floating(field.arrow_type):
+        if not can_be_key(field.arrow_type):
             raise InputError(f"column {field.name!r} of type {field.arrow_type} can't be (part of) a key")
         array = data[field.name]
         if array.null_count:
@@ -99,14 +100,9 @@ def plain_values(values: list[Json], arrow_type: pa.DataType) -> list[Plain]:
     Raises:
         SchemaError: one does not fit the type.
     """
-    t = pa.types
-    if t.is_integer(arrow_type) or t.is_temporal(arrow_type):
-        same: type = int
-    elif t.is_string(arrow_type):
-        same = str
-    else:
-        return [from_json(value, arrow_type) for value in values]
-    if set(map(type, values)) <= {same}:
+    found = type_of(arrow_type)
+    same = found.plain if found is not None else None
+    if same in (int, str) and set(map(type, values)) <= {same}:
         return list(values)
     return [from_json(value, arrow_type) for value in values]
 
@@ -144,7 +140,8 @@ def decode_keys_in_parts(body: bytes, tombstone: KeysTombstone) -> Iterator[Keys
 
 
 def _is_fixed_width(arrow_type: pa.DataType) -> bool:
-    return not (pa.types.is_string(arrow_type) or pa.types.is_binary(arrow_type))
+    found = type_of(arrow_type)
+    return found is not None and found.codes != "variable"
 
 
 def _check_columns(keys: Keys, tombstone: KeysTombstone) -> None:
@@ -173,12 +170,8 @@ def _encode(keys: Keys) -> bytes:
 
 
 def _encoding(arrow_type: pa.DataType) -> str | None:
-    t = pa.types
-    if t.is_integer(arrow_type) or t.is_temporal(arrow_type):
-        return "DELTA_BINARY_PACKED"
-    if t.is_string(arrow_type) or t.is_binary(arrow_type):
-        return "DELTA_BYTE_ARRAY"
-    return None
+    found = type_of(arrow_type)
+    return None if found is None else found.key_encoding
 
 
 def _inline(keys: Keys) -> tuple[tuple[Json, ...], ...] | None:

@@ -7,7 +7,7 @@ Arrow type has ONE stored form (``storable``); a type without one is refused whe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from dolmen.errors import SchemaError
 from dolmen.format.decoding import prepare
+from dolmen.format.types import DECIMAL, FIXED_BINARY, LIST, MAP, STRUCT, TYPES, ColumnType, type_of
 
 TypeJson: TypeAlias = str | dict[str, Any]
 
@@ -31,14 +32,7 @@ three."""
 
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _FIELD_ID = b"PARQUET:field_id"
-_PRIMITIVES: dict[str, pa.DataType] = {
-    str(t): t
-    for t in (
-        pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(),
-        pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.date32(), pa.time64("us"),
-        pa.timestamp("us"), pa.timestamp("us", tz="UTC"),
-    )
-}  # fmt: skip
+_BY_NAME: dict[str, pa.DataType] = {str(known.stored): known.stored for known in TYPES if known.stored is not None}
 _DECIMAL = re.compile(r"decimal128\((\d+), (-?\d+)\)")
 _FIXED_BINARY = re.compile(r"fixed_size_binary\[(\d+)\]")
 
@@ -182,37 +176,52 @@ def _storable(arrow_type: pa.DataType, depth: int) -> pa.DataType:
         return _storable(arrow_type.storage_type, depth)
     if t.is_dictionary(arrow_type) or t.is_run_end_encoded(arrow_type):
         return _storable(arrow_type.value_type, depth)
-    if t.is_large_string(arrow_type) or t.is_string_view(arrow_type):
-        return pa.string()
-    if t.is_large_binary(arrow_type) or t.is_binary_view(arrow_type):
-        return pa.binary()
-    if t.is_timestamp(arrow_type):
-        return pa.timestamp("us", tz="UTC" if arrow_type.tz else None)
-    if t.is_time(arrow_type):
-        return pa.time64("us")
-    if t.is_date(arrow_type):
-        return pa.date32()
-    if t.is_decimal(arrow_type):
-        if arrow_type.precision > 38 or not 0 <= arrow_type.scale <= arrow_type.precision:
-            raise SchemaError(
-                f"type {arrow_type} cannot be stored: a decimal has 1 to 38 digits, of which 0 to all stand after "
-                "the point; cast it to such a one"
-            )
-        return pa.decimal128(arrow_type.precision, arrow_type.scale)
-    if t.is_list(arrow_type) or t.is_large_list(arrow_type) or t.is_fixed_size_list(arrow_type):
-        return pa.list_(_storable_field(arrow_type.value_field, depth))
-    if t.is_struct(arrow_type):
-        names = [field.name for field in arrow_type]
-        if not names:
-            raise SchemaError("a struct without fields cannot be stored; leave it out")
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise SchemaError(f"a struct has the field {min(twice)!r} twice: rename one")
-        return pa.struct([_storable_field(field, depth) for field in arrow_type])
-    if t.is_map(arrow_type):
-        return pa.map_(_storable(arrow_type.key_type, depth - 1), _storable_field(arrow_type.item_field, depth))
-    if str(arrow_type) in _PRIMITIVES or (t.is_fixed_size_binary(arrow_type) and arrow_type.byte_width > 0):
-        return arrow_type
-    raise SchemaError(f"type {arrow_type} cannot be stored: {_instead(arrow_type)}")
+    found = type_of(arrow_type)
+    if found is None:
+        raise SchemaError(f"type {arrow_type} cannot be stored: {_instead(arrow_type)}")
+    return found.stored or STORABLE[found](arrow_type, depth)
+
+
+def _storable_decimal(arrow_type: pa.DataType, depth: int) -> pa.DataType:
+    if arrow_type.precision > 38 or not 0 <= arrow_type.scale <= arrow_type.precision:
+        raise SchemaError(
+            f"type {arrow_type} cannot be stored: a decimal has 1 to 38 digits, of which 0 to all stand after "
+            "the point; cast it to such a one"
+        )
+    return pa.decimal128(arrow_type.precision, arrow_type.scale)
+
+
+def _storable_fixed_binary(arrow_type: pa.DataType, depth: int) -> pa.DataType:
+    if arrow_type.byte_width == 0:
+        raise SchemaError(f"type {arrow_type} cannot be stored: {_instead(arrow_type)}")
+    return arrow_type
+
+
+def _storable_list(arrow_type: pa.DataType, depth: int) -> pa.DataType:
+    return pa.list_(_storable_field(arrow_type.value_field, depth))
+
+
+def _storable_struct(arrow_type: pa.DataType, depth: int) -> pa.DataType:
+    names = [field.name for field in arrow_type]
+    if not names:
+        raise SchemaError("a struct without fields cannot be stored; leave it out")
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise SchemaError(f"a struct has the field {min(twice)!r} twice: rename one")
+    return pa.struct([_storable_field(field, depth) for field in arrow_type])
+
+
+def _storable_map(arrow_type: pa.DataType, depth: int) -> pa.DataType:
+    return pa.map_(_storable(arrow_type.key_type, depth - 1), _storable_field(arrow_type.item_field, depth))
+
+
+STORABLE: dict[ColumnType, Callable[[pa.DataType, int], pa.DataType]] = {
+    DECIMAL: _storable_decimal,
+    FIXED_BINARY: _storable_fixed_binary,
+    LIST: _storable_list,
+    STRUCT: _storable_struct,
+    MAP: _storable_map,
+}
+"""How a type with parameters becomes the stored one, given how deeply it may still nest."""
 
 
 def _instead(arrow_type: pa.DataType) -> str:
@@ -261,8 +270,8 @@ def _child_to_json(field: pa.Field, ids: Iterator[int]) -> dict[str, Any]:
 def type_from_json(json: TypeJson) -> pa.DataType:
     """The Arrow type of a stored type. Raises SchemaError for an unknown one."""
     if isinstance(json, str):
-        if json in _PRIMITIVES:
-            return _PRIMITIVES[json]
+        if json in _BY_NAME:
+            return _BY_NAME[json]
         if match := _DECIMAL.fullmatch(json):
             return pa.decimal128(int(match[1]), int(match[2]))
         if match := _FIXED_BINARY.fullmatch(json):

@@ -37,7 +37,8 @@ import pyarrow.parquet as pq
 from dolmen.errors import SchemaError
 from dolmen.format.decoding import prepare
 from dolmen.format.entries import ColumnStats, DataFile, Vector
-from dolmen.format.schema import Schema, is_nested
+from dolmen.format.schema import Schema
+from dolmen.format.types import type_of
 from dolmen.format.values import from_json, to_array, to_json, to_plain
 
 ROW_GROUP = 4_096
@@ -65,9 +66,10 @@ def stats_ids(names: Collection[str]) -> tuple[int, ...]:
 
 def bound_type(arrow_type: pa.DataType) -> pa.DataType | None:
     """The type in which bounds of a column are held; None for nested columns, which have none."""
-    if is_nested(arrow_type):
+    found = type_of(arrow_type)
+    if found is None or found.plain is None:
         return None
-    return pa.binary() if pa.types.is_fixed_size_binary(arrow_type) else arrow_type
+    return found.bounds or arrow_type
 
 
 def write_files(entries: Sequence[DataFile], schema: Schema | None) -> bytes:
@@ -227,8 +229,8 @@ def _stats(columns: Sequence[pa.Array]) -> list[ColumnStats | None]:
 
 def _json(column: pa.Array) -> list[Any]:
     plain = to_plain(column)
-    t = pa.types
-    if t.is_integer(column.type) or t.is_string(column.type) or t.is_temporal(column.type) or t.is_boolean(column.type):
+    found = type_of(column.type)
+    if found is not None and found.plain in (bool, int, str):
         return plain
     return [to_json(value) for value in plain]
 

@@ -24,12 +24,14 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from dolmen.errors import SchemaError
+from dolmen.format.types import type_of
 
 Plain: TypeAlias = bool | int | float | str | bytes | Decimal | None
 Json: TypeAlias = bool | int | float | str | None
@@ -37,25 +39,22 @@ Json: TypeAlias = bool | int | float | str | None
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def _integer_form(arrow_type: pa.DataType) -> pa.DataType | None:
-    """The integer type with the same bits, for the temporal types whose plain form is an integer."""
-    if pa.types.is_date32(arrow_type):
-        return pa.int32()
-    if pa.types.is_time64(arrow_type) or pa.types.is_timestamp(arrow_type):
-        return pa.int64()
-    return None
+def integer_form(arrow_type: pa.DataType) -> pa.DataType | None:
+    """The integer type with the same bits, for stored times, whose plain form is an integer; None for all others."""
+    found = type_of(arrow_type)
+    return None if found is None else found.integers
 
 
 def to_plain(array: pa.Array) -> list[Plain]:
     """The plain values of an array of a stored, not nested type."""
-    integers = _integer_form(array.type)
+    integers = integer_form(array.type)
     values: list[Plain] = (array.view(integers) if integers else array).to_pylist()
     return values
 
 
 def to_array(values: list[Plain], arrow_type: pa.DataType) -> pa.Array:
     """The array of these plain values; the inverse of ``to_plain``."""
-    integers = _integer_form(arrow_type)
+    integers = integer_form(arrow_type)
     if integers:
         return pa.array(values, integers).view(arrow_type)
     return pa.array(values, arrow_type)
@@ -83,22 +82,37 @@ def from_json(json: Json, arrow_type: pa.DataType) -> Plain:
     Raises:
         SchemaError: the JSON does not fit the type.
     """
-    t = pa.types
-    try:
-        if json is None:
-            return None
-        if t.is_boolean(arrow_type) and isinstance(json, bool):
-            return json
-        if t.is_floating(arrow_type) and not isinstance(json, bool):
-            return _NON_FINITE[json] if isinstance(json, str) else float(json)
-        if (t.is_integer(arrow_type) or _integer_form(arrow_type)) and type(json) is int:
-            return json
-        if t.is_string(arrow_type) and isinstance(json, str):
-            return json
-        if (t.is_binary(arrow_type) or t.is_fixed_size_binary(arrow_type)) and isinstance(json, str):
-            return base64.b64decode(json, validate=True)
-        if t.is_decimal(arrow_type) and isinstance(json, str):
-            return Decimal(json)
-    except (KeyError, InvalidOperation, binascii.Error):
-        pass
+    if json is None:
+        return None
+    found = type_of(arrow_type)
+    if found is not None and found.plain is not None:
+        forms, read = FROM_JSON[found.plain]
+        if type(json) in forms:
+            try:
+                return read(json)
+            except (KeyError, InvalidOperation, binascii.Error):
+                pass
     raise SchemaError(f"{json!r} is not a stored value of type {arrow_type}")
+
+
+def _same(json: Any) -> Any:
+    return json
+
+
+def _float(json: Any) -> float:
+    return _NON_FINITE[json] if isinstance(json, str) else float(json)
+
+
+def _bytes(json: Any) -> bytes:
+    return base64.b64decode(json, validate=True)
+
+
+FROM_JSON: dict[type, tuple[tuple[type, ...], Callable[[Any], Plain]]] = {
+    bool: ((bool,), _same),
+    int: ((int,), _same),
+    float: ((int, float, str), _float),
+    str: ((str,), _same),
+    bytes: ((str,), _bytes),
+    Decimal: ((str,), Decimal),
+}
+"""By the class of plain values: the classes that their JSON may have, and how one is read."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from dolmen.errors import PredicateError, SchemaError
 from dolmen.format.schema import Field, Schema, is_nested
+from dolmen.format.types import TYPES
 from dolmen.format.values import Plain, to_json
 from dolmen.predicate import like as like_patterns
 from dolmen.predicate.ast import (
@@ -83,11 +84,10 @@ Side: TypeAlias = Named | Value
 _NAMED = (Field, Computed)
 
 _MIRROR: dict[Op, Op] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_TYPES = {
-    Domain.BOOLEAN: pa.bool_(), Domain.FLOAT32: pa.float32(), Domain.FLOAT64: pa.float64(), Domain.TEXT: pa.string(),
-    Domain.BYTES: pa.binary(), Domain.DATE: pa.date32(), Domain.TIME: pa.time64("us"),
-    Domain.NAIVE: pa.timestamp("us"), Domain.ZONED: pa.timestamp("us", tz="UTC"),
-}  # fmt: skip
+_LITERAL_TYPES = {
+    Domain[known.domain]: known.stored for known in TYPES if known.domain not in (None, "EXACT") and known.stored
+}
+"""The type of literals, by domain; that of exact numbers depends on the column and on the number."""
 
 
 _MOST_NAMES = 30
@@ -384,7 +384,7 @@ def _literal(value: Value, domain: Domain, column: pa.DataType) -> Literal:
 def _type_of(values: Sequence[Plain], domain: Domain, column: pa.DataType) -> pa.DataType:
     """The column's type if it holds the values, else one that does."""
     if domain is not Domain.EXACT:
-        return _TYPES[domain]
+        return _LITERAL_TYPES[domain]
     for candidate in (column, pa.int64(), pa.uint64()):
         if domain_of(candidate) is Domain.EXACT:
             cells = grid(candidate, domain)

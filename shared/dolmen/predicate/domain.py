@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dolmen.format.types import type_of
 from dolmen.format.values import Plain
 
 #: A comparison, as it is written in SQL.
@@ -46,6 +47,7 @@ class Domain(Enum):
         return self in (Domain.FLOAT32, Domain.FLOAT64)
 
 
+_DOMAINS = dict(Domain.__members__)
 _WIDER = {
     frozenset((Domain.EXACT, Domain.FLOAT32)): Domain.FLOAT32,
     frozenset((Domain.EXACT, Domain.FLOAT64)): Domain.FLOAT64,
@@ -56,24 +58,8 @@ _WIDER = {
 
 def domain_of(arrow_type: pa.DataType) -> Domain | None:
     """The domain of a stored type; None for nested ones."""
-    t = pa.types
-    if t.is_boolean(arrow_type):
-        return Domain.BOOLEAN
-    if t.is_integer(arrow_type) or t.is_decimal(arrow_type):
-        return Domain.EXACT
-    if t.is_floating(arrow_type):
-        return Domain.FLOAT64 if arrow_type.bit_width == 64 else Domain.FLOAT32
-    if t.is_string(arrow_type) or t.is_large_string(arrow_type):
-        return Domain.TEXT
-    if t.is_binary(arrow_type) or t.is_large_binary(arrow_type) or t.is_fixed_size_binary(arrow_type):
-        return Domain.BYTES
-    if t.is_date32(arrow_type):
-        return Domain.DATE
-    if t.is_time64(arrow_type):
-        return Domain.TIME
-    if t.is_timestamp(arrow_type):
-        return Domain.ZONED if arrow_type.tz else Domain.NAIVE
-    return None
+    found = type_of(arrow_type)
+    return None if found is None or found.domain is None else _DOMAINS[found.domain]
 
 
 def join(*domains: Domain | None) -> Domain | None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from dolmen.errors import LimitError, PredicateError
 from dolmen.format.schema import Field, Schema
+from dolmen.format.types import TYPES
 from dolmen.predicate import bind, constants, temporal
 from dolmen.predicate.ast import FALSE, Constant, Predicate, columns
 from dolmen.predicate.bind import Side, find_column
@@ -58,13 +59,7 @@ _FUNCTIONS = {
 }  # fmt: skip
 """Functions of columns, by sqlglot's names."""
 _NOW = frozenset(("now", "get_current_timestamp", "transaction_timestamp"))
-_CASTS = {
-    "BOOLEAN": pa.bool_(), "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INT": pa.int32(), "BIGINT": pa.int64(),
-    "UTINYINT": pa.uint8(), "USMALLINT": pa.uint16(), "UINT": pa.uint32(), "UBIGINT": pa.uint64(),
-    "FLOAT": pa.float32(), "DOUBLE": pa.float64(), "VARCHAR": pa.string(), "TEXT": pa.string(),
-    "VARBINARY": pa.binary(), "BLOB": pa.binary(), "DATE": pa.date32(), "TIME": pa.time64("us"),
-    "TIMESTAMP": pa.timestamp("us"), "TIMESTAMPNTZ": pa.timestamp("us"), "TIMESTAMPTZ": pa.timestamp("us", tz="UTC"),
-}  # fmt: skip
+_CASTS = {token: known.stored for known in TYPES for token in known.sql_tokens}
 
 
 def parse(source: Where, schema: Schema, *, now_us: int) -> Predicate:

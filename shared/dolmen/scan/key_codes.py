@@ -6,15 +6,19 @@ whole content: equal values have equal codes, and equal codes have to be compare
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dolmen.format.types import CodesKind, type_of
+
 Words = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]
+_WordsOfRows: TypeAlias = Iterator[tuple[Words, Places | None]]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: Fibonacci hashing (Knuth, TAOCP 3, section 6.4)
 _STEP = np.uint64(0xFF51AFD7ED558CCD)  # the first multiplier of MurmurHash3's 64-bit finaliser
@@ -30,7 +34,7 @@ _SIGNED_WIDTHS = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 
 def is_exact(types: Sequence[pa.DataType]) -> bool:
     """Whether equal codes are equal tuples."""
-    return len(types) == 1 and _is_integer_like(types[0])
+    return len(types) == 1 and _kind(types[0]) == "integer"
 
 
 def codes(arrays: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
@@ -79,9 +83,9 @@ def from_integers(values: npt.NDArray[np.int64], arrow_type: pa.DataType) -> pa.
     return pa.Array.from_buffers(arrow_type, len(values), [None, pa.py_buffer(narrow)])
 
 
-def _is_integer_like(arrow_type: pa.DataType) -> bool:
-    t = pa.types
-    return bool(t.is_integer(arrow_type) or t.is_temporal(arrow_type) or t.is_boolean(arrow_type))
+def _kind(arrow_type: pa.DataType) -> CodesKind | None:
+    found = type_of(arrow_type)
+    return None if found is None else found.codes
 
 
 def _values(array: pa.Array, dtype: npt.DTypeLike, width: int = 1) -> npt.NDArray[np.generic]:
@@ -93,26 +97,46 @@ def _values(array: pa.Array, dtype: npt.DTypeLike, width: int = 1) -> npt.NDArra
     return values[array.offset * width :]
 
 
-def _words(array: pa.Array) -> Iterator[tuple[Words, Places | None]]:
+def _words(array: pa.Array) -> _WordsOfRows:
     """All of each value's content, 64 bits at a time, and the places of the values that are that long; None = all."""
-    if _is_integer_like(array.type):
-        yield integers(array).view(np.uint64), None
-    elif pa.types.is_decimal(array.type):
-        halves = _values(array, np.uint64, 2).reshape(-1, 2)
-        yield halves[:, 0].astype(np.uint64), None
-        yield halves[:, 1].astype(np.uint64), None
-    elif pa.types.is_fixed_size_binary(array.type):
-        width = array.type.byte_width
-        offsets = np.arange(len(array) + 1, dtype=np.int64) * width
-        yield from _text_words(_values(array, np.uint8, width), offsets)
-    else:
-        ends = np.frombuffer(array.buffers()[1], np.int32, array.offset + len(array) + 1)[array.offset :]
-        body = array.buffers()[2]
-        data = np.frombuffer(body, np.uint8) if body is not None else np.zeros(0, np.uint8)
-        yield from _text_words(data, ends.astype(np.int64))
+    kind = _kind(array.type)
+    assert kind is not None, array.type
+    return WORDS[kind](array)
 
 
-def _text_words(data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]) -> Iterator[tuple[Words, Places | None]]:
+def _integer_words(array: pa.Array) -> _WordsOfRows:
+    yield integers(array).view(np.uint64), None
+
+
+def _decimal_words(array: pa.Array) -> _WordsOfRows:
+    halves = _values(array, np.uint64, 2).reshape(-1, 2)
+    yield halves[:, 0].astype(np.uint64), None
+    yield halves[:, 1].astype(np.uint64), None
+
+
+def _fixed_words(array: pa.Array) -> _WordsOfRows:
+    width = array.type.byte_width
+    offsets = np.arange(len(array) + 1, dtype=np.int64) * width
+    return _text_words(_values(array, np.uint8, width), offsets)
+
+
+def _variable_words(array: pa.Array) -> _WordsOfRows:
+    ends = np.frombuffer(array.buffers()[1], np.int32, array.offset + len(array) + 1)[array.offset :]
+    body = array.buffers()[2]
+    data = np.frombuffer(body, np.uint8) if body is not None else np.zeros(0, np.uint8)
+    return _text_words(data, ends.astype(np.int64))
+
+
+WORDS: dict[CodesKind, Callable[[pa.Array], _WordsOfRows]] = {
+    "integer": _integer_words,
+    "decimal": _decimal_words,
+    "fixed": _fixed_words,
+    "variable": _variable_words,
+}
+"""How values become words, by the kind of their type (``ColumnType.codes``)."""
+
+
+def _text_words(data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]) -> _WordsOfRows:
     data, offsets = data[offsets[0] : offsets[-1]], offsets - offsets[0]
     starts, lengths = offsets[:-1], np.diff(offsets)
     yield lengths.view(np.uint64), None

@@ -8,17 +8,18 @@ what is not understood, in whatever version, only costs more reading.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from dolmen.errors import PredicateError, SchemaError
 from dolmen.format.schema import Field, Schema, is_nested
+from dolmen.format.types import type_of
 from dolmen.predicate import Predicate, bind
 from dolmen.predicate.constants import Value
-from dolmen.predicate.domain import Domain, Op, domain_of, nearest_float32
+from dolmen.predicate.domain import Op, domain_of, nearest_float32
 from dolmen.scan.frames import to_polars
 from dolmen.scan.optional import optional
 from dolmen.scan.row_source import RowSource
@@ -30,11 +31,9 @@ _COMPARISONS: dict[str, Op] = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<="
 _BETWEEN: dict[str, tuple[Op, Op]] = {
     "Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<"),
 }  # fmt: skip
-_INTEGERS = {
-    f"{prefix}nt{bits}": pa.type_for_alias(f"{prefix.lower()}nt{bits}")
-    for prefix in ("I", "UI")
-    for bits in (8, 16, 32, 64)
-}
+
+
+_ReadLiteral: TypeAlias = Callable[[Any, Field], Any]
 
 
 class _UnsupportedError(Exception):
@@ -162,29 +161,55 @@ def _members(node: Any, field: Field) -> list[Value]:
 def _value(node: Any, field: Field) -> Value:
     """A literal of the column's own type."""
     ((kind, value),) = node["Literal"]["Scalar"].items()
-    arrow_type, domain = field.arrow_type, domain_of(field.arrow_type)
-    match kind, domain:
-        case ("Boolean", Domain.BOOLEAN) if isinstance(value, bool):
-            return Value(domain, value)
-        case (name, Domain.EXACT) if name in _INTEGERS and _INTEGERS[name] == arrow_type and type(value) is int:
-            return Value(domain, value)
-        case ("Decimal", Domain.EXACT) if pa.types.is_decimal(arrow_type):
-            unscaled, _, scale = value
-            return Value(domain, Decimal(unscaled).scaleb(-scale))
-        case ("Float64", Domain.FLOAT64) if isinstance(value, (int, float)):
-            return Value(domain, float(value))
-        case ("Float32", Domain.FLOAT32) if isinstance(value, (int, float)):
-            return Value(domain, nearest_float32(float(value)))
-        case ("String", Domain.TEXT) if isinstance(value, str):
-            return Value(domain, value)
-        case ("Binary", Domain.BYTES) if pa.types.is_binary(arrow_type):
-            return Value(domain, bytes(value))
-        case ("Date", Domain.DATE) if type(value) is int:
-            return Value(domain, value)
-        case ("Time", Domain.TIME) if type(value) is int and value % 1000 == 0:
-            return Value(domain, value // 1000)
-        case ("Datetime", Domain.NAIVE) if value[1:] == ["Microseconds", None]:
-            return Value(domain, value[0])
-        case ("Datetime", Domain.ZONED) if value[1] == "Microseconds" and value[2] is not None:
-            return Value(domain, value[0])
-    raise _UnsupportedError
+    found, domain = type_of(field.arrow_type), domain_of(field.arrow_type)
+    if found is None or domain is None or found.polars != kind:
+        raise _UnsupportedError
+    return Value(domain, LITERALS[kind](value, field))
+
+
+def _typed(wanted: type) -> _ReadLiteral:
+    def read(value: Any, field: Field) -> Any:
+        if type(value) is not wanted:
+            raise _UnsupportedError
+        return value
+
+    return read
+
+
+def _decimal(value: Any, field: Field) -> Decimal:
+    unscaled, _, scale = value
+    return Decimal(unscaled).scaleb(-scale)
+
+
+def _float(value: Any, field: Field) -> float:
+    if not isinstance(value, (int, float)):
+        raise _UnsupportedError
+    return float(value)
+
+
+def _time(value: Any, field: Field) -> int:
+    if type(value) is not int or value % 1000:  # nanoseconds
+        raise _UnsupportedError
+    return value // 1000
+
+
+def _timestamp(value: Any, field: Field) -> Any:
+    number, unit, zone = value
+    if unit != "Microseconds" or (zone is None) != (field.arrow_type.tz is None):
+        raise _UnsupportedError
+    return number
+
+
+LITERALS: dict[str, _ReadLiteral] = {
+    "Boolean": _typed(bool),
+    **{f"{sign}Int{bits}": _typed(int) for sign in ("", "U") for bits in (8, 16, 32, 64)},
+    "Decimal": _decimal,
+    "Float64": _float,
+    "Float32": lambda value, field: nearest_float32(_float(value, field)),
+    "String": _typed(str),
+    "Binary": lambda value, field: bytes(value),
+    "Date": _typed(int),
+    "Time": _time,
+    "Datetime": _timestamp,
+}
+"""How a literal of a type becomes a plain value, by Polars's name of the type."""

@@ -12,25 +12,15 @@ from pyspark.sql import types as s
 
 from dolmen.errors import SchemaError
 from dolmen.format.schema import Field
+from dolmen.format.types import DECIMAL, LIST, MAP, STRUCT, TYPES, ColumnType, type_of
 
-_PLAIN: dict[str, s.DataType] = {
-    "bool": s.BooleanType(),
-    "int8": s.ByteType(),
-    "int16": s.ShortType(),
-    "int32": s.IntegerType(),
-    "int64": s.LongType(),
-    "uint8": s.ShortType(),
-    "uint16": s.IntegerType(),
-    "uint32": s.LongType(),
-    "uint64": s.DecimalType(20, 0),
-    "float": s.FloatType(),
-    "double": s.DoubleType(),
-    "string": s.StringType(),
-    "binary": s.BinaryType(),
-    "date32[day]": s.DateType(),
-    "timestamp[us]": s.TimestampNTZType(),
-    "timestamp[us, tz=UTC]": s.TimestampType(),
-}
+
+def _named(name: str) -> s.DataType:
+    """Spark's type of this name, as its schemas have it in JSON."""
+    return s.StructField.fromJson({"name": "", "type": name, "nullable": True, "metadata": {}}).dataType
+
+
+_BY_NAME = {name: _named(name) for name in {known.spark for known in TYPES if known.spark is not None}}
 
 
 def spark_schema(fields: Iterable[Field]) -> s.StructType:
@@ -42,19 +32,13 @@ def spark_schema(fields: Iterable[Field]) -> s.StructType:
     return s.StructType([_field(field.to_arrow()) for field in fields])
 
 
-_CARRIED = {
-    "uint8": pa.int16(), "uint16": pa.int32(), "uint32": pa.int64(), "uint64": pa.decimal128(20, 0),
-}  # fmt: skip
-
-
 def carried(arrow_type: pa.DataType) -> pa.DataType:
     """The Arrow type in which values of a stored type are handed to Spark, which has no unsigned integers, and no
     binary of fixed size."""
     t = pa.types
-    if known := _CARRIED.get(str(arrow_type)):
-        return known
-    if t.is_fixed_size_binary(arrow_type):
-        return pa.binary()
+    found = type_of(arrow_type)
+    if found is not None and found.spark_carrier is not None:
+        return found.spark_carrier
     if t.is_list(arrow_type):
         return pa.list_(_carried_field(arrow_type.value_field))
     if t.is_struct(arrow_type):
@@ -91,22 +75,39 @@ def handed_schema(schema: s.StructType) -> pa.Schema:
 
 def spark_type(arrow_type: pa.DataType) -> s.DataType:
     """Spark's type for values of a stored type. Raises SchemaError."""
-    t = pa.types
-    if known := _PLAIN.get(str(arrow_type)):
-        return known
-    if t.is_decimal(arrow_type) and arrow_type.scale >= 0:
-        return s.DecimalType(arrow_type.precision, arrow_type.scale)
-    if t.is_fixed_size_binary(arrow_type):
-        return s.BinaryType()
-    if t.is_list(arrow_type):
-        item = _field(arrow_type.value_field)
-        return s.ArrayType(item.dataType, item.nullable)
-    if t.is_struct(arrow_type):
-        return s.StructType([_field(field) for field in arrow_type])
-    if t.is_map(arrow_type):
-        item = _field(arrow_type.item_field)
-        return s.MapType(_field(arrow_type.key_field).dataType, item.dataType, item.nullable)
+    found = type_of(arrow_type)
+    if found is not None and found.spark is not None:
+        return _BY_NAME[found.spark]
+    if found in PARAMETRIC:
+        return PARAMETRIC[found](arrow_type)
     raise SchemaError(f"Spark reads no {arrow_type} from Parquet: leave it out by columns=[...]")
+
+
+def _decimal(arrow_type: pa.DataType) -> s.DataType:
+    return s.DecimalType(arrow_type.precision, arrow_type.scale)
+
+
+def _list(arrow_type: pa.DataType) -> s.DataType:
+    item = _field(arrow_type.value_field)
+    return s.ArrayType(item.dataType, item.nullable)
+
+
+def _struct(arrow_type: pa.DataType) -> s.DataType:
+    return s.StructType([_field(field) for field in arrow_type])
+
+
+def _map(arrow_type: pa.DataType) -> s.DataType:
+    item = _field(arrow_type.item_field)
+    return s.MapType(_field(arrow_type.key_field).dataType, item.dataType, item.nullable)
+
+
+PARAMETRIC: dict[ColumnType | None, Callable[[pa.DataType], s.DataType]] = {
+    DECIMAL: _decimal,
+    LIST: _list,
+    STRUCT: _struct,
+    MAP: _map,
+}
+"""Spark's types of those that take parameters."""
 
 
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"

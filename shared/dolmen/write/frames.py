@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.errors import InputError, SchemaError
+from dolmen.format.types import type_of
 from dolmen.write.lossless import Cast, FindCast, Misfit, lossless, shown
 from dolmen.write.python_values import array_of
 
@@ -120,7 +121,7 @@ def _frame_cast(source: pa.DataType, target: pa.DataType, library: int) -> Cast 
         finer = t.is_timestamp(source) and t.is_timestamp(target) and source.unit == "ns" != target.unit
         return _with_hint(cast, _MICROSECONDS[library]) if cast is not None and finer else cast
     except SchemaError as error:
-        hint = _HINTS.get((_kind(source), _kind(target))) or _HINTS.get((_wide_kind(source), _wide_kind(target)))
+        hint = _HINTS.get((_family(source), _family(target)))
         helps = f"{hint[library]} helps; or cast=True" if hint else "cast=True asks for it"
         raise SchemaError(f"values of type {source} are never stored as {target}; {helps}") from error
 
@@ -168,23 +169,8 @@ def _midnight(array: pa.Array) -> pa.Array:
     return days
 
 
-def _kind(kind: pa.DataType) -> str:
-    if t.is_timestamp(kind):
-        return "timestamp" if kind.tz else "naive timestamp"
-    for name, is_it in (("float", t.is_floating), ("integer", t.is_integer), ("decimal", t.is_decimal)):
-        if is_it(kind):
-            return name
-    return _wide_kind(kind)
-
-
-def _wide_kind(kind: pa.DataType) -> str:
-    if t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
-        return "text"
-    if t.is_binary(kind) or t.is_fixed_size_binary(kind):
-        return "bytes"
-    if t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind):
-        return "number"
-    for name, is_it in (("bool", t.is_boolean), ("date", t.is_date), ("duration", t.is_duration)):
-        if is_it(kind):
-            return name
-    return _kind(kind) if t.is_timestamp(kind) else str(kind)
+def _family(kind: pa.DataType) -> str:
+    if t.is_duration(kind) or t.is_float16(kind):  # types of frames alone
+        return "duration" if t.is_duration(kind) else "number"
+    found = type_of(kind)
+    return str(kind) if found is None else found.family

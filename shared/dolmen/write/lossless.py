@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.errors import SchemaError
+from dolmen.format.types import is_bytes, is_text
 
 Cast: TypeAlias = Callable[[pa.Array], pa.Array]
 """Turns an array into one of the target type, or raises ``Misfit`` when a value does not fit."""
@@ -178,9 +179,9 @@ def _same_kind(source: pa.DataType, target: pa.DataType) -> bool:
         return bool(t.is_date(target) or (t.is_timestamp(target) and target.tz is None))
     if t.is_time(source):
         return bool(t.is_time(target))
-    if t.is_large_string(source) or t.is_string_view(source):
+    if is_text(source):
         return bool(t.is_string(target))
-    if t.is_binary(source) or t.is_large_binary(source) or t.is_binary_view(source) or t.is_fixed_size_binary(source):
+    if is_bytes(source):
         return bool(t.is_binary(target) or t.is_fixed_size_binary(target))
     return False
 
@@ -193,7 +194,7 @@ def _refused(source: pa.DataType, target: pa.DataType) -> SchemaError:
             if target.tz
             else "; the column holds times without a zone: convert the values to local time first"
         )
-    elif t.is_string(source) or t.is_large_string(source) or t.is_string_view(source):
+    elif is_text(source):
         hint = "; text is never parsed here: cast it first"
     return SchemaError(f"values of type {source} are never stored as {target}{hint}")
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.errors import SchemaError
+from dolmen.format.types import is_text
 from dolmen.write.lossless import Cast, Misfit, lossless, shown
 
 
@@ -49,7 +50,7 @@ def lossy(source: pa.DataType, target: pa.DataType) -> Cast | None:
 
 def _rounded(array: pa.Array, target: pa.DataType) -> pa.Array:
     source = array.type
-    if t.is_string(source) or t.is_large_string(source) or t.is_string_view(source):
+    if is_text(source):
         array = pc.utf8_trim_whitespace(array.cast(pa.large_string()))
     elif t.is_decimal(source) and (t.is_decimal(target) or t.is_integer(target)):
         digits = target.scale if t.is_decimal(target) else 0

@@ -21,6 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
+from dolmen.format.types import type_of
+
 DIGEST_BYTES = 16
 SCHEME = "c1-"
 """Begins every digest of content made here, so that one made in another way is known for that."""
@@ -121,12 +123,12 @@ class _Node:
 
 
 def _widest(kind: pa.DataType) -> pa.DataType:
-    """The type in which values are taken: 7 is 7 and 1.5 is 1.5, however many bits a table has for it."""
-    if t.is_boolean(kind):
-        return pa.uint8()
-    if t.is_integer(kind):
-        return pa.int64()  # of what is beyond it, too, the bits are told apart
-    return pa.float64() if t.is_floating(kind) else kind
+    """The type in which values are taken: 7 is 7 and 1.5 is 1.5, however many bits a table has for it.
+
+    Values of uint64 beyond int64 are told apart by their bits, too.
+    """
+    found = type_of(kind)
+    return (found and found.widest) or kind
 
 
 def _hash(body: bytes = b"") -> Any:

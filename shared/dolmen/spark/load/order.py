@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from dolmen.format.manifest import TableEntry
+from dolmen.format.values import integer_form
 
 Key: TypeAlias = list[list[Any]]
 """Of a row: for each column of the sort key a rank (values, then NaN, then NULL) and a value that JSON can hold."""
@@ -86,12 +87,8 @@ class Ranges:
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Times as the integers that they are: Python knows no year 10000."""
-    kind = column.type
-    if pa.types.is_timestamp(kind) or pa.types.is_time64(kind):
-        return column.cast(pa.int64())
-    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
-        return column.cast(pa.int32())
-    return column
+    integers = integer_form(column.type)
+    return column.cast(integers) if integers else column
 
 
 def _value(scalar: pa.Scalar) -> list[Any]:

@@ -25,6 +25,7 @@ from dolmen.predicate.ast import And, Compare, Constant, In, IsNull, Like, Liter
 from dolmen.predicate.ast import Column as ColumnOf
 from dolmen.predicate.domain import HOLDS, Domain, Op, domain_of, fit, grid, into, join, order, plain_of, rounds_to
 from dolmen.predicate.like import pattern
+from dolmen.spark.types import spark_type
 
 FindColumn: TypeAlias = Callable[[int], Column]
 """Gives the Spark column of a column's id."""
@@ -153,7 +154,7 @@ def literal_of(raw: Any, own: pa.DataType) -> Column:
     if t.is_uint64(own):
         return F.lit(Decimal(raw)).cast("decimal(20,0)")
     if t.is_integer(own):
-        return F.lit(raw).cast(_SPARK_INTEGERS[str(own)])
+        return F.lit(raw).cast(spark_type(own).simpleString())
     if t.is_decimal(own):
         return F.lit(plain_of(raw, own)).cast(f"decimal({own.precision},{own.scale})")
     if t.is_date(own):
@@ -167,13 +168,6 @@ def literal_of(raw: Any, own: pa.DataType) -> Column:
             raise Unsupported("a timestamp beyond the year 9999") from None
         return F.expr(f"timestamp_ntz '{moment.isoformat(sep=' ', timespec='microseconds')}'")
     raise Unsupported(f"a literal of type {own}")
-
-
-_SPARK_INTEGERS = {
-    "int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint",
-    "uint8": "smallint", "uint16": "int", "uint32": "bigint",
-}  # fmt: skip
-"""The types in which Spark reads integers from Parquet."""
 
 
 def _in(p: In, column: FindColumn) -> Column:

@@ -29,28 +29,10 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.errors import InputError, SchemaError
+from dolmen.format.types import TYPES, in_unit
 
-_PRIMITIVES = {
-    "null": pa.null(),
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "bytes": pa.binary(),
-    "string": pa.string(),
-}
-_LOGICAL = {
-    ("int", "date"): pa.date32(),
-    ("int", "time-millis"): pa.time32("ms"),
-    ("long", "time-micros"): pa.time64("us"),
-    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
-    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
-    ("long", "timestamp-nanos"): pa.timestamp("ns", "UTC"),
-    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
-    ("long", "local-timestamp-micros"): pa.timestamp("us"),
-    ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
-}
+_BY_NAMES = {(base, logical): in_unit(known, unit) for known in TYPES for base, logical, unit in known.avro}
+_PRIMITIVES = {"null": pa.null(), **{base: found for (base, logical), found in _BY_NAMES.items() if logical is None}}
 _MAX_DEPTH = 100
 _DECIMAL_BYTES, _DECIMAL_DIGITS = 32, 76
 
@@ -163,7 +145,7 @@ class AvroTypes:
 def _logical(schema: Any, kind: str, where: str) -> pa.DataType | None:
     logical = schema.get("logicalType")
     if logical != "decimal" or kind not in ("bytes", "fixed"):
-        return _LOGICAL.get((kind, logical)) if isinstance(logical, str) else None
+        return _BY_NAMES.get((kind, logical)) if isinstance(logical, str) else None
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision or precision < 1:
         return None  # the specification: an invalid logical type is ignored

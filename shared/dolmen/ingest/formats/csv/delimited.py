@@ -36,6 +36,7 @@ from pyarrow import csv
 from pyarrow import types as t
 
 from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.format.types import TextKind, type_of
 from dolmen.ingest.formats.bad_rows import good_rows
 from dolmen.ingest.formats.compression import ByteStream
 from dolmen.ingest.formats.csv.headers import columns_by_name, columns_by_place
@@ -366,17 +367,24 @@ def _native_type(target: pa.DataType, times: TimeFormat | None) -> pa.DataType |
     return native_decimal(target) if t.is_decimal(target) else target
 
 
+NATIVE: dict[TextKind, bool] = {
+    "string": True,
+    "bool": True,
+    "integer": True,
+    "float": True,
+    "decimal": True,
+    "date": True,
+    "timestamp": True,
+    "time": False,
+    "base64": False,
+    "json": False,
+}
+"""Whether pyarrow's CSV reader understands text of a grammar (``ColumnType.text``) as dolmen does, or refuses it."""
+
+
 def _is_parsed_natively(target: pa.DataType) -> bool:
-    """Whether pyarrow's CSV reader understands text of this type as ``text`` defines it, or refuses it."""
-    return bool(
-        t.is_string(target)
-        or t.is_boolean(target)
-        or t.is_integer(target)
-        or t.is_floating(target)
-        or t.is_decimal(target)
-        or t.is_date(target)
-        or t.is_timestamp(target)
-    )
+    found = type_of(target)
+    return found is not None and found.text is not None and NATIVE[found.text]
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
+from dolmen.format.types import TextKind, type_of
 from dolmen.ingest.formats.text.decimals import parse_decimal
 from dolmen.write.lossless import Cast, Misfit, shown
 
@@ -40,7 +41,7 @@ _EXACT_INTEGER = pa.decimal128(38, 0)
 _HOUR_ALONE = "[T ][0-9]{2}([Z+-]|$)"
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 """The first day of year 1 and the last of 9999, in days since 1970: the range of Python, and of ISO 8601."""
-_DAY_US = 86_400_000_000
+DAY_US = 86_400_000_000
 
 
 def text_cast(target: pa.DataType, *, empty_is_null: bool, parse: Parse | None = None) -> Cast:
@@ -92,22 +93,31 @@ def parse_text(text: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _parse(text: pa.Array, target: pa.DataType) -> pa.Array:
-    if t.is_integer(target):
-        return _parse_integer(text, target)
-    if t.is_decimal(target):
-        return parse_decimal(text, target)
-    if t.is_floating(target):
-        return _parse_float(text, target)
-    if t.is_timestamp(target):
-        return within_years(_parse_timestamp(text, target))
-    if t.is_date(target):
-        return within_years(text.cast(target))
-    if t.is_time(target):
-        moments = _parse_timestamp(pc.binary_join_element_wise("1970-01-01", text, "T"), pa.timestamp("us"))
-        return moments.cast(target)
-    if t.is_binary(target) or t.is_fixed_size_binary(target):
-        return decode_base64(text).cast(target)
+    found = type_of(target)
+    assert found is not None, target
+    assert found.text is not None, target
+    return PARSERS[found.text](text, target)
+
+
+def _parse_natively(text: pa.Array, target: pa.DataType) -> pa.Array:
     return text.cast(target)
+
+
+def _parse_date(text: pa.Array, target: pa.DataType) -> pa.Array:
+    return within_years(text.cast(target))
+
+
+def _parse_time(text: pa.Array, target: pa.DataType) -> pa.Array:
+    moments = _cast_timestamp(pc.binary_join_element_wise("1970-01-01", text, "T"), pa.timestamp("us"))
+    return moments.cast(target)
+
+
+def _parse_timestamp(text: pa.Array, target: pa.DataType) -> pa.Array:
+    return within_years(_cast_timestamp(text, target))
+
+
+def _parse_base64(text: pa.Array, target: pa.DataType) -> pa.Array:
+    return decode_base64(text).cast(target)
 
 
 def _parse_integer(text: pa.Array, target: pa.DataType) -> pa.Array:
@@ -136,13 +146,13 @@ def within_years(values: pa.Array) -> pa.Array:
     """Dates or timestamps as they are. Raises Misfit unless all lie within the years 1 to 9999, UTC."""
     unit = pa.int32() if t.is_date(values.type) else pa.int64()
     ends = pc.min_max(values.view(unit)).as_py()
-    scale = 1 if t.is_date(values.type) else _DAY_US
+    scale = 1 if t.is_date(values.type) else DAY_US
     if ends["min"] is not None and (ends["min"] < FIRST_DAY * scale or ends["max"] >= (LAST_DAY + 1) * scale):
         raise Misfit("not within the years 1 to 9999")
     return values
 
 
-def _parse_timestamp(text: pa.Array, target: pa.DataType) -> pa.Array:
+def _cast_timestamp(text: pa.Array, target: pa.DataType) -> pa.Array:
     if pc.any(pc.match_substring_regex(text, _HOUR_ALONE)).as_py():
         raise Misfit("an hour without minutes")  # Arrow would take 01 for 01:00
     try:
@@ -151,12 +161,26 @@ def _parse_timestamp(text: pa.Array, target: pa.DataType) -> pa.Array:
         return pc.replace_substring_regex(text, r"(\.\d{6})0+", r"\1").cast(target)
 
 
+PARSERS: dict[TextKind, Callable[[pa.Array, pa.DataType], pa.Array]] = {
+    "string": _parse_natively,
+    "bool": _parse_natively,
+    "integer": _parse_integer,
+    "float": _parse_float,
+    "decimal": parse_decimal,
+    "date": _parse_date,
+    "time": _parse_time,
+    "timestamp": _parse_timestamp,
+    "base64": _parse_base64,
+}
+"""How trimmed text is parsed, by the kind of its grammar (``ColumnType.text``); ``json.values`` parses JSON."""
+
+
 def _why_not(text: str, target: pa.DataType) -> str:
     reason = f"{shown(text)} is not a valid {target}"
     if t.is_timestamp(target):
         other = pa.timestamp("us", None if target.tz else "UTC")
         try:
-            _parse_timestamp(pa.array([text]), other)
+            _cast_timestamp(pa.array([text]), other)
         except pa.ArrowInvalid:
             return reason
         return f"{reason}: it has no UTC offset" if target.tz else f"{reason}: it has a UTC offset"

@@ -25,11 +25,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
+from dolmen.format.types import JsonKind, TextKind, type_of
+from dolmen.ingest.formats.text.cells import DAY_US, FIRST_DAY, LAST_DAY
 from dolmen.write.lossless import flattened_offsets
 
 _ALPHABET = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
-_DAY_US = 86_400_000_000
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 and 9999
 _NAMED_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _NON_FINITE = '"NaN"', '"Infinity"', '"-Infinity"'
 
@@ -49,9 +49,10 @@ class Unsayable(Exception):  # noqa: N818 - turned into an InputError by who kno
 
 def has_text(kind: pa.DataType) -> bool:
     """Whether values of a type can be written as text: maps cannot, at any depth."""
-    if t.is_nested(kind):
-        return not t.is_map(kind) and all(has_text(kind.field(place).type) for place in range(kind.num_fields))
-    return True
+    found = type_of(kind)
+    if found is None or found.text is None:
+        return False
+    return not t.is_nested(kind) or all(has_text(kind.field(place).type) for place in range(kind.num_fields))
 
 
 def csv_lines(batch: pa.RecordBatch, delimiter: str) -> pa.Buffer:
@@ -95,7 +96,7 @@ def _by_column(name: str, say: Callable[[pa.Array], pa.Array], column: pa.Array)
 
 def _cells(array: pa.Array) -> pa.Array:
     """Fields of delimited text."""
-    text = _json(array) if t.is_nested(array.type) else _text(array)
+    text = _text(array)
     if t.is_string(array.type) or t.is_nested(array.type):
         text = _around('"', pc.replace_substring(text, '"', '""'), '"')
     elif t.is_binary(array.type):
@@ -105,17 +106,28 @@ def _cells(array: pa.Array) -> pa.Array:
 
 def _text(array: pa.Array) -> pa.Array:
     """Values without children as text; NULL stays NULL."""
-    kind = array.type
-    if t.is_string(kind):
-        return array
-    if t.is_binary(kind) or t.is_fixed_size_binary(kind):
-        return encode_base64(array)
-    if t.is_timestamp(kind):
-        _check_years(array.cast(pa.int64()), _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1)
-        return pc.replace_substring(array.cast(pa.string()), " ", "T")
-    if t.is_date(kind):
-        _check_years(array.cast(pa.int32()), _FIRST_DAY, _LAST_DAY)
+    found = type_of(array.type)
+    assert found is not None, array.type
+    assert found.text is not None, array.type
+    return WRITERS[found.text](array)
+
+
+def _as_it_is(array: pa.Array) -> pa.Array:
+    return array
+
+
+def _cast_to_text(array: pa.Array) -> pa.Array:
     return array.cast(pa.string())
+
+
+def _date_text(array: pa.Array) -> pa.Array:
+    _check_years(array.cast(pa.int32()), FIRST_DAY, LAST_DAY)
+    return array.cast(pa.string())
+
+
+def _timestamp_text(array: pa.Array) -> pa.Array:
+    _check_years(array.cast(pa.int64()), FIRST_DAY * DAY_US, (LAST_DAY + 1) * DAY_US - 1)
+    return pc.replace_substring(array.cast(pa.string()), " ", "T")
 
 
 def _check_years(numbers: pa.Array, first: int, last: int) -> None:
@@ -127,20 +139,22 @@ def _check_years(numbers: pa.Array, first: int, last: int) -> None:
 
 def _json(array: pa.Array) -> pa.Array:
     """Values as JSON; NULL is ``null``."""
-    kind = array.type
-    if t.is_struct(kind):
-        text = _object([(field.name, _json(child)) for field, child in zip(kind, array.flatten(), strict=True)])
-    elif t.is_list(kind):
-        text = _json_list(array)
-    elif t.is_string(kind):
-        text = _around('"', _escape(array), '"')
-    elif t.is_floating(kind):
-        text = _json_float(array)
-    elif t.is_boolean(kind) or t.is_integer(kind):
-        text = array.cast(pa.string())
-    else:
-        text = _around('"', _text(array), '"')
-    return pc.if_else(array.is_valid(), text, "null")
+    found = type_of(array.type)
+    assert found is not None, array.type
+    assert found.json is not None, array.type
+    return pc.if_else(array.is_valid(), JSON_WRITERS[found.json](array), "null")
+
+
+def _json_string(array: pa.Array) -> pa.Array:
+    return _around('"', _escape(array), '"')
+
+
+def _json_quoted(array: pa.Array) -> pa.Array:
+    return _around('"', _text(array), '"')
+
+
+def _json_object(array: pa.Array) -> pa.Array:
+    return _object([(field.name, _json(child)) for field, child in zip(array.type, array.flatten(), strict=True)])
 
 
 def _json_list(array: pa.Array) -> pa.Array:
@@ -210,3 +224,28 @@ def encode_base64(array: pa.Array) -> pa.Array:
         len(filled), pa.py_buffer((starts * 4).astype(np.int32)), pa.py_buffer(np.ascontiguousarray(characters))
     )
     return pc.if_else(array.is_valid(), made, pa.scalar(None, pa.string()))
+
+
+WRITERS: dict[TextKind, Callable[[pa.Array], pa.Array]] = {
+    "string": _as_it_is,
+    "bool": _cast_to_text,
+    "integer": _cast_to_text,
+    "float": _cast_to_text,
+    "decimal": _cast_to_text,
+    "date": _date_text,
+    "time": _cast_to_text,
+    "timestamp": _timestamp_text,
+    "base64": encode_base64,
+    "json": _json,
+}
+"""How values become text, by the kind of its grammar (``ColumnType.text``)."""
+
+JSON_WRITERS: dict[JsonKind, Callable[[pa.Array], pa.Array]] = {
+    "bare": _cast_to_text,
+    "float": _json_float,
+    "string": _json_string,
+    "quoted": _json_quoted,
+    "array": _json_list,
+    "object": _json_object,
+}
+"""How values become JSON, by the form that it has for their type (``ColumnType.json``)."""

@@ -26,14 +26,13 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.format.time_pattern import MONTHS, UNIT_DIGITS, parse_time_pattern
-from dolmen.ingest.formats.text.cells import FIRST_DAY, LAST_DAY, Parse, parse_text
+from dolmen.ingest.formats.text.cells import DAY_US, FIRST_DAY, LAST_DAY, Parse, parse_text
 from dolmen.write.lossless import Cast, Misfit, shown
 
 _SECONDS = pa.decimal128(32, 6)
 """Seconds to the microsecond, with more digits than there are years for."""
 
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +151,9 @@ def _cast_numbers(numbers: pa.Array, digits: int, target: pa.DataType) -> pa.Arr
     if t.is_date(target):
         digits, low, high = 0, FIRST_DAY, LAST_DAY
     elif t.is_time(target):
-        low, high = 0, _DAY_US - 1
+        low, high = 0, DAY_US - 1
     else:
-        low, high = FIRST_DAY * _DAY_US, (LAST_DAY + 1) * _DAY_US - 1
+        low, high = FIRST_DAY * DAY_US, (LAST_DAY + 1) * DAY_US - 1
     try:
         if t.is_decimal(numbers.type):
             exact = numbers.cast(pa.decimal128(32, digits))  # as many decimal places as count: none is lost

@@ -1,0 +1,233 @@
+"""The types that a column may have: one entry for each, from which all other modules take what they need of it.
+
+A column here that is a word (``text``, ``json``, ``codes``, ``polars``, ...) names a *kind*. The module that treats the
+kinds differently has a mapping from each of them to a function; ``tests/project/test_types.py`` checks that none lacks
+a kind. To add a type, add an entry, and run that test: it names the modules in which a kind is missing.
+
+This module imports nothing of dolmen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+import pyarrow as pa
+
+TextKind = Literal["string", "bool", "integer", "float", "decimal", "date", "time", "timestamp", "base64", "json"]
+JsonKind = Literal["bare", "float", "string", "quoted", "array", "object"]
+CodesKind = Literal["integer", "decimal", "fixed", "variable"]
+
+_PACKED, _BYTES = "DELTA_BINARY_PACKED", "DELTA_BYTE_ARRAY"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnType:
+    """One type of columns.
+
+    Args:
+        name: what messages and docs call it.
+        stored: the Arrow type in which values are stored; None for a type with parameters (digits, width, fields).
+        ids: ids of the Arrow types that hold such values, among them those in which they are not stored.
+        plain: the Python class of a single value in its plain form (``format.values``); None for a type with children.
+        domain: name of the predicate ``Domain`` in which values compare; None for a type that does not compare.
+        family: the word by which conversions of data frames tell types apart.
+        text: kind of grammar by which text says a value; None if text cannot say it.
+        json: how JSON says a value; None if JSON cannot say it.
+        codes: how ``scan.key_codes`` makes 64-bit codes of values; None for a type that cannot be in a key.
+        key_encoding: the Parquet encoding of lists of keys; None for Parquet's plain one.
+        integers: the integer type with the same bits, where plain values are integers but stored ones are not.
+        bounds: the type in which segments hold bounds of such columns, where it is not the column's own.
+        widest: the type in which a digest of rows takes values, where it is not the column's own.
+        sql: how a column of this type is declared; None where declaring takes parameters, or is not possible.
+        sql_tokens: names by which sqlglot's parser knows the type.
+        sql_aliases: more of these, which declare a column, but to which no value is cast.
+        avro: Avro types that are read as this one: type, logical type, and unit of time.
+        spark: name of the Spark type in which Spark's Parquet reader returns values; None if it takes parameters, or
+            there is none.
+        spark_carrier: the Arrow type in which values are handed to Spark, where Spark lacks the stored one.
+        polars: name of the type in the expressions of Polars; None for one whose literals are not understood.
+    """
+
+    name: str
+    stored: pa.DataType | None
+    ids: tuple[int, ...]
+    plain: type | None = None
+    domain: str | None = None
+    family: str = "nested"
+    text: TextKind | None = None
+    json: JsonKind | None = None
+    codes: CodesKind | None = None
+    key_encoding: str | None = None
+    integers: pa.DataType | None = None
+    bounds: pa.DataType | None = None
+    widest: pa.DataType | None = None
+    sql: str | None = None
+    sql_tokens: tuple[str, ...] = ()
+    sql_aliases: tuple[str, ...] = ()
+    avro: tuple[tuple[str, str | None, str], ...] = ()
+    spark: str | None = None
+    spark_carrier: pa.DataType | None = None
+    polars: str | None = None
+
+
+def _integer(
+    arrow: pa.DataType,
+    sql: str,
+    spark: str,
+    polars: str,
+    carrier: pa.DataType | None = None,
+    *,
+    tokens: tuple[str, ...] = (),
+    avro: tuple[tuple[str, str | None, str], ...] = (),
+) -> ColumnType:
+    return ColumnType(
+        name=str(arrow), stored=arrow, ids=(arrow.id,), plain=int, domain="EXACT", family="number",
+        text="integer", json="bare", codes="integer", key_encoding=_PACKED, widest=pa.int64(),
+        sql=sql, sql_tokens=tokens or (sql,), avro=avro, spark=spark, spark_carrier=carrier, polars=polars,
+    )  # fmt: skip
+
+
+BOOL = ColumnType(
+    name="bool", stored=pa.bool_(), ids=(pa.bool_().id,), plain=bool, domain="BOOLEAN", family="bool",
+    text="bool", json="bare", codes="integer", widest=pa.uint8(),
+    sql="BOOLEAN", sql_tokens=("BOOLEAN",), avro=(("boolean", None, ""),), spark="boolean", polars="Boolean",
+)  # fmt: skip
+FLOAT = ColumnType(
+    name="float", stored=pa.float32(), ids=(pa.float32().id,), plain=float, domain="FLOAT32", family="number",
+    text="float", json="float", widest=pa.float64(),
+    sql="FLOAT", sql_tokens=("FLOAT",), avro=(("float", None, ""),), spark="float", polars="Float32",
+)  # fmt: skip
+DOUBLE = ColumnType(
+    name="double", stored=pa.float64(), ids=(pa.float64().id,), plain=float, domain="FLOAT64", family="number",
+    text="float", json="float", widest=pa.float64(),
+    sql="DOUBLE", sql_tokens=("DOUBLE",), avro=(("double", None, ""),), spark="double", polars="Float64",
+)  # fmt: skip
+DECIMAL = ColumnType(
+    name="decimal", stored=None,
+    ids=(pa.decimal32(1).id, pa.decimal64(1).id, pa.decimal128(1).id, pa.decimal256(1).id),
+    plain=Decimal, domain="EXACT", family="number", text="decimal", json="quoted", codes="decimal", polars="Decimal",
+)  # fmt: skip
+STRING = ColumnType(
+    name="string", stored=pa.string(), ids=(pa.string().id, pa.large_string().id, pa.string_view().id),
+    plain=str, domain="TEXT", family="text",
+    text="string", json="string", codes="variable", key_encoding=_BYTES,
+    sql="VARCHAR", sql_tokens=("VARCHAR", "TEXT"), sql_aliases=("CHAR",),
+    avro=(("string", None, ""),), spark="string", polars="String",
+)  # fmt: skip
+BINARY = ColumnType(
+    name="binary", stored=pa.binary(), ids=(pa.binary().id, pa.large_binary().id, pa.binary_view().id),
+    plain=bytes, domain="BYTES", family="bytes",
+    text="base64", json="quoted", codes="variable", key_encoding=_BYTES,
+    sql="BLOB", sql_tokens=("VARBINARY", "BLOB"), avro=(("bytes", None, ""),), spark="binary", polars="Binary",
+)  # fmt: skip
+FIXED_BINARY = ColumnType(
+    name="fixed_size_binary", stored=None, ids=(pa.binary(1).id,), plain=bytes, domain="BYTES", family="bytes",
+    text="base64", json="quoted", codes="fixed", bounds=pa.binary(), spark="binary", spark_carrier=pa.binary(),
+)  # fmt: skip
+DATE = ColumnType(
+    name="date", stored=pa.date32(), ids=(pa.date32().id, pa.date64().id), plain=int, domain="DATE", family="date",
+    text="date", json="quoted", codes="integer", key_encoding=_PACKED, integers=pa.int32(),
+    sql="DATE", sql_tokens=("DATE",), avro=(("int", "date", ""),), spark="date", polars="Date",
+)  # fmt: skip
+TIME = ColumnType(
+    name="time", stored=pa.time64("us"), ids=(pa.time32("s").id, pa.time64("us").id), plain=int, domain="TIME",
+    family="time", text="time", json="quoted", codes="integer", key_encoding=_PACKED, integers=pa.int64(),
+    sql="TIME", sql_tokens=("TIME",), avro=(("int", "time-millis", "ms"), ("long", "time-micros", "us")), polars="Time",
+)  # fmt: skip
+TIMESTAMP = ColumnType(
+    name="timestamp", stored=pa.timestamp("us"), ids=(pa.timestamp("us").id,), plain=int, domain="NAIVE",
+    family="naive timestamp",
+    text="timestamp", json="quoted", codes="integer", key_encoding=_PACKED, integers=pa.int64(),
+    sql="TIMESTAMP", sql_tokens=("TIMESTAMP", "TIMESTAMPNTZ"), sql_aliases=("DATETIME",),
+    avro=(
+        ("long", "local-timestamp-millis", "ms"),
+        ("long", "local-timestamp-micros", "us"),
+        ("long", "local-timestamp-nanos", "ns"),
+    ),
+    spark="timestamp_ntz", polars="Datetime",
+)  # fmt: skip
+TIMESTAMP_ZONED = ColumnType(
+    name="timestamp with zone", stored=pa.timestamp("us", tz="UTC"), ids=(pa.timestamp("us").id,), plain=int,
+    domain="ZONED", family="timestamp",
+    text="timestamp", json="quoted", codes="integer", key_encoding=_PACKED, integers=pa.int64(),
+    sql="TIMESTAMPTZ", sql_tokens=("TIMESTAMPTZ",),
+    avro=(
+        ("long", "timestamp-millis", "ms"),
+        ("long", "timestamp-micros", "us"),
+        ("long", "timestamp-nanos", "ns"),
+    ),
+    spark="timestamp", polars="Datetime",
+)  # fmt: skip
+LIST = ColumnType(
+    name="list", stored=None,
+    ids=(pa.list_(pa.bool_()).id, pa.large_list(pa.bool_()).id, pa.list_(pa.bool_(), 1).id), text="json", json="array",
+)  # fmt: skip
+STRUCT = ColumnType(name="struct", stored=None, ids=(pa.struct([]).id,), text="json", json="object")
+MAP = ColumnType(name="map", stored=None, ids=(pa.map_(pa.bool_(), pa.bool_()).id,))
+
+TYPES: tuple[ColumnType, ...] = (
+    BOOL,
+    _integer(pa.int8(), "TINYINT", "byte", "Int8"),
+    _integer(pa.int16(), "SMALLINT", "short", "Int16"),
+    _integer(pa.int32(), "INTEGER", "integer", "Int32", tokens=("INT",), avro=(("int", None, ""),)),
+    _integer(pa.int64(), "BIGINT", "long", "Int64", avro=(("long", None, ""),)),
+    _integer(pa.uint8(), "UTINYINT", "short", "UInt8", pa.int16()),
+    _integer(pa.uint16(), "USMALLINT", "integer", "UInt16", pa.int32()),
+    _integer(pa.uint32(), "UINTEGER", "long", "UInt32", pa.int64(), tokens=("UINT",)),
+    _integer(pa.uint64(), "UBIGINT", "decimal(20,0)", "UInt64", pa.decimal128(20, 0)),
+    FLOAT,
+    DOUBLE,
+    STRING,
+    BINARY,
+    DATE,
+    TIME,
+    TIMESTAMP,
+    TIMESTAMP_ZONED,
+    DECIMAL,
+    FIXED_BINARY,
+    LIST,
+    STRUCT,
+    MAP,
+)
+"""All of them, in the order in which messages list them."""
+
+_BY_ID = {id_: found for found in TYPES for id_ in found.ids}
+_TIMESTAMP_ID = pa.timestamp("us").id
+
+
+def type_of(arrow_type: pa.DataType) -> ColumnType | None:
+    """The column type whose values an Arrow type holds, in whatever layout, width or unit; None if there is none.
+
+    Dictionaries, run-end encodings and extension types have none of their own: ask for that of their values.
+    """
+    id_ = arrow_type.id
+    if id_ == _TIMESTAMP_ID:
+        return TIMESTAMP_ZONED if arrow_type.tz else TIMESTAMP
+    return _BY_ID.get(id_)
+
+
+def can_be_key(arrow_type: pa.DataType) -> bool:
+    """Whether rows can be found by values of this type: not by floats, nor by values with children."""
+    found = type_of(arrow_type)
+    return found is not None and found.codes is not None
+
+
+def in_unit(column_type: ColumnType, unit: str) -> pa.DataType:
+    """The Arrow type of a column type's values, with another unit of time: s, ms, us or ns; "" keeps the stored one."""
+    if unit in ("", "us"):
+        return column_type.stored
+    if column_type is TIME:
+        return pa.time64(unit) if unit == "ns" else pa.time32(unit)
+    return pa.timestamp(unit, None if column_type is TIMESTAMP else "UTC")
+
+
+def is_text(arrow_type: pa.DataType) -> bool:
+    """Whether values are strings, in any of Arrow's layouts."""
+    return type_of(arrow_type) is STRING
+
+
+def is_bytes(arrow_type: pa.DataType) -> bool:
+    """Whether values are bytes, of a fixed size or not, in any of Arrow's layouts."""
+    return type_of(arrow_type) in (BINARY, FIXED_BINARY)
