@@ -35,7 +35,7 @@ from bench.measure import compare, seconds
 from bench.places import Local
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.ingest import ingest_drops
-from dolmen.ingest.formats.formats import detect
+from dolmen.ingest.formats.formats import SourceFile, detect
 from dolmen.ingest.formats.formats import read as read_rows
 from dolmen.ingest.landing import Landing
 
@@ -111,7 +111,7 @@ def _measure(
             writer.write_table(read(path).select(SCHEMA.names).cast(SCHEMA), row_group_size=plain.GROUP_ROWS)
 
     def reading() -> None:
-        batches = read_rows(lambda: path.open("rb"), detect(path.name), SCHEMA, name=path.name)
+        batches = read_rows(SourceFile(lambda: path.open("rb"), detect(path.name), path.name), SCHEMA)
         assert sum(batch.num_rows for batch in batches) == rows
 
     def theirs() -> None:

@@ -15,6 +15,7 @@ import pytest
 from dolmen.errors import AccessDeniedError, CorruptionError, StoreUnavailableError
 from dolmen.ingest.drops import ingestion
 from dolmen.ingest.formats import formats
+from dolmen.ingest.formats.formats import SourceFile
 from dolmen.write import conform, data_file
 from dolmen.write.parquet_object import ParquetObject
 from support.functions import World
@@ -67,10 +68,10 @@ def _poisoned(what: Any) -> bool:
 def _reading(raised: Exception) -> tuple[Any, str, Hook]:
     original = ingestion.read
 
-    def read(opened: Any, *args: Any, **options: Any) -> pa.RecordBatchReader:
-        if "bad" in options["name"]:
+    def read(source: SourceFile, *args: Any, **options: Any) -> pa.RecordBatchReader:
+        if "bad" in source.name:
             raise raised
-        return original(opened, *args, **options)
+        return original(source, *args, **options)
 
     return ingestion, "read", read
 

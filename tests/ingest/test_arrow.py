@@ -12,7 +12,7 @@ from pyarrow import feather, ipc
 
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.ingest.formats.columnar import arrow
-from dolmen.ingest.formats.formats import ReadOptions, detect, infer, read
+from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect, infer, read
 
 TABLE = pa.table({"a": pa.array(range(100), pa.int64()), "b": pa.array(["x", None] * 50).dictionary_encode()})
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
@@ -27,7 +27,7 @@ def _written(table: pa.Table, *, stream: bool, chunk: int = 30, **options: Any) 
 
 
 def _read(data: bytes, schema: pa.Schema | None = SCHEMA, name: str = "t.arrow", **options: Any) -> pa.Table:
-    return read(lambda: io.BytesIO(data), detect(name), schema, name=name, options=ReadOptions(**options)).read_all()
+    return read(SourceFile(lambda: io.BytesIO(data), detect(name), name, ReadOptions(**options)), schema).read_all()
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -56,7 +56,7 @@ def test_feather_is_read_but_not_its_first_version() -> None:
 
 def test_types_are_taken_from_the_schema_and_columns_matched_by_name() -> None:
     data = _written(TABLE, stream=False)
-    assert infer(lambda: io.BytesIO(data), detect("t.arrow"), name="t.arrow") == SCHEMA
+    assert infer(SourceFile(lambda: io.BytesIO(data), detect("t.arrow"), "t.arrow")) == SCHEMA
     wide = pa.schema([("c", pa.float64()), ("b", pa.string()), ("a", pa.int16())])
     assert _read(data, wide)["a"].to_pylist() == list(range(100))
     with pytest.raises(RowError, match="row 5, column 'a'"):

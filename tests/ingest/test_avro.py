@@ -16,7 +16,7 @@ import pytest
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.ingest.formats.avro import blocks as avro_blocks
 from dolmen.ingest.formats.avro import container as avro
-from dolmen.ingest.formats.formats import ReadOptions, detect, infer, read
+from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect, infer, read
 
 MAGIC, SYNC = b"Obj\x01", bytes(range(16))
 
@@ -52,7 +52,7 @@ def _written(schema: Any, rows: list[dict[str, Any]], **options: Any) -> bytes:
 
 def _read(data: bytes, schema: pa.Schema | None = None, **options: Any) -> pa.Table:
     table = read(
-        lambda: io.BytesIO(data), detect("t.avro"), schema, name="t.avro", options=ReadOptions(**options)
+        SourceFile(lambda: io.BytesIO(data), detect("t.avro"), "t.avro", ReadOptions(**options)), schema
     ).read_all()
     table.validate(full=True)
     return table
@@ -84,7 +84,7 @@ def test_every_codec_of_the_specification_is_read(codec: bytes, pack: Any) -> No
 def test_many_blocks_make_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro, "BATCH_ROWS", 100)
     data = _written(NUMBERS, [{"a": n} for n in range(1234)], sync_interval=300)
-    batches = list(read(lambda: io.BytesIO(data), detect("t.avro"), None, name="t.avro"))
+    batches = list(read(SourceFile(lambda: io.BytesIO(data), detect("t.avro"), "t.avro"), None))
     assert pa.Table.from_batches(batches)["a"].to_pylist() == list(range(1234))
     assert max(batch.num_rows for batch in batches) == 100
 
@@ -115,7 +115,7 @@ def test_logical_types_are_columns_of_their_type() -> None:
         ]
     )
     data = _container(schema, [(1, values)])
-    inferred = infer(lambda: io.BytesIO(data), detect("t.avro"), name="t.avro")
+    inferred = infer(SourceFile(lambda: io.BytesIO(data), detect("t.avro"), "t.avro"))
     assert inferred.field("small").type == pa.decimal128(4, 2)
     assert inferred.field("moment").type == pa.timestamp("us", "UTC")
     assert not inferred.field("day").nullable

@@ -18,7 +18,7 @@ from pyarrow import ipc, parquet
 
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.ingest.formats import bad_rows
-from dolmen.ingest.formats.formats import BadRow, detect, read
+from dolmen.ingest.formats.formats import BadRow, SourceFile, detect, read
 from dolmen.ingest.formats.json import jsonl
 from dolmen.ingest.formats.text import blocks
 
@@ -96,12 +96,9 @@ def _json_row(chance: random.Random, bad_share: float) -> bytes:
 def _told(name: str, data: bytes, block_bytes: int) -> tuple[list[dict[str, Any]], list[BadRow]]:
     told: list[BadRow] = []
     table = read(
-        lambda: io.BytesIO(data),
-        detect(name),
+        SourceFile(lambda: io.BytesIO(data), detect(name), name, block_bytes=block_bytes),
         SCHEMA,
-        name=name,
         on_bad_row=told.append,
-        block_bytes=block_bytes,
     ).read_all()
     table.validate(full=True)
     return table.to_pylist(), told
@@ -110,7 +107,7 @@ def _told(name: str, data: bytes, block_bytes: int) -> tuple[list[dict[str, Any]
 def _alone(name: str, head: bytes, row: bytes) -> list[dict[str, Any]] | BadRow:
     """What becomes of a row that has a file of its own."""
     try:
-        return read(lambda: io.BytesIO(head + row), detect(name), SCHEMA, name=name).read_all().to_pylist()
+        return read(SourceFile(lambda: io.BytesIO(head + row), detect(name), name), SCHEMA).read_all().to_pylist()
     except RowError as error:
         return BadRow(error.reason, error.row, error.line, error.column, row)
 
@@ -220,11 +217,11 @@ def test_a_bad_row_of_a_file_with_types_is_told_as_json_that_can_be_read_again()
     narrow = pa.schema([field for field in table.schema if field.name != "tags"] + [("tags", pa.list_(pa.int8()))])
     told: list[BadRow] = []
     data = _arrow(table)
-    read(lambda: io.BytesIO(data), detect("t.arrow"), narrow, name="t.arrow", on_bad_row=told.append).read_all()
+    read(SourceFile(lambda: io.BytesIO(data), detect("t.arrow"), "t.arrow"), narrow, on_bad_row=told.append).read_all()
     assert (told[0].row, told[0].line, told[0].column) == (1, None, "tags")
     text = told[0].text
     assert text is not None
-    again = read(lambda: io.BytesIO(text), detect("t.jsonl"), table.schema, name="t.jsonl").read_all()
+    again = read(SourceFile(lambda: io.BytesIO(text), detect("t.jsonl"), "t.jsonl"), table.schema).read_all()
     assert again.to_pylist() == table.to_pylist()
 
 
@@ -275,7 +272,7 @@ def test_what_is_told_of_bad_rows_may_end_the_reading() -> None:
     for name, data in (("t.csv", b"id\n" + b"x\n" * 10), ("t.jsonl", b"x\n" * 10), ("t.arrow", _arrow(_nulls(10)))):
         told.clear()
         with pytest.raises(_EnoughError):
-            read(lambda data=data: io.BytesIO(data), detect(name), SCHEMA, name=name, on_bad_row=tell).read_all()
+            read(SourceFile(lambda data=data: io.BytesIO(data), detect(name), name), SCHEMA, on_bad_row=tell).read_all()
         assert [row.row for row in told] == [1, 2, 3]
 
 
@@ -309,7 +306,7 @@ def test_a_row_is_converted_a_few_times_only_however_many_are_bad(monkeypatch: p
 
 def test_inferring_reads_strictly() -> None:
     with pytest.raises(RowError):
-        read(lambda: io.BytesIO(b"a,b\n1\n"), detect("t.csv"), None, name="t.csv", on_bad_row=lambda _: None)
+        read(SourceFile(lambda: io.BytesIO(b"a,b\n1\n"), detect("t.csv"), "t.csv"), None, on_bad_row=lambda _: None)
 
 
 def test_columns_of_another_kind_are_told_before_any_row() -> None:

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.ingest.formats.csv import delimited
-from dolmen.ingest.formats.formats import detect, read
+from dolmen.ingest.formats.csv import native
+from dolmen.ingest.formats.formats import SourceFile, detect, read
 
 UTC = dt.UTC
 
 
 def _read(data: bytes, schema: pa.Schema | None = None, *, name: str = "t.csv", block_bytes: int = 1 << 20) -> pa.Table:
-    return read(lambda: io.BytesIO(data), detect(name), schema, name=name, block_bytes=block_bytes).read_all()
+    return read(SourceFile(lambda: io.BytesIO(data), detect(name), name, block_bytes=block_bytes), schema).read_all()
 
 
 def _cells(text: str, target: pa.DataType) -> list[Any]:
@@ -167,7 +167,7 @@ def test_a_record_longer_than_the_limit_is_refused(monkeypatch: pytest.MonkeyPat
 def test_nothing_is_read_ahead_of_what_is_asked_for() -> None:
     rows = b"".join(b"%d\n" % n for n in range(10_000))
     file = io.BytesIO(b"a\n" + rows)
-    reader = read(lambda: file, detect("t.csv"), pa.schema([("a", pa.int64())]), name="t.csv", block_bytes=100)
+    reader = read(SourceFile(lambda: file, detect("t.csv"), "t.csv", block_bytes=100), pa.schema([("a", pa.int64())]))
     reader.read_next_batch()
     assert file.tell() <= 300
 
@@ -193,7 +193,7 @@ def test_parsing_at_once_and_from_text_agree(word: str, target: pa.DataType, mon
             return str(error)
 
     at_once = outcome()
-    monkeypatch.setattr(delimited, "_is_parsed_natively", lambda target: False)
+    monkeypatch.setattr(native, "_is_parsed_natively", lambda target: False)
     assert outcome() == at_once
 
 

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import ipc, parquet
 
 from dolmen.errors import InputError
-from dolmen.ingest.formats.formats import detect, read
+from dolmen.ingest.formats.formats import SourceFile, detect, read
 
 SCHEMA = pa.schema(
     [
@@ -40,14 +40,14 @@ JSONL = (
 
 def _parquet() -> bytes:
     sink = io.BytesIO()
-    rows = read(lambda: io.BytesIO(CSV), detect("t.csv"), SCHEMA, name="t.csv").read_all()
+    rows = read(SourceFile(lambda: io.BytesIO(CSV), detect("t.csv"), "t.csv"), SCHEMA).read_all()
     parquet.write_table(rows, sink)
     return sink.getvalue()
 
 
 def _arrow(stream: bool) -> bytes:
     sink = io.BytesIO()
-    rows = read(lambda: io.BytesIO(CSV), detect("t.csv"), SCHEMA, name="t.csv").read_all()
+    rows = read(SourceFile(lambda: io.BytesIO(CSV), detect("t.csv"), "t.csv"), SCHEMA).read_all()
     rows = rows.set_column(1, "name", rows["name"].dictionary_encode())
     with (ipc.new_stream if stream else ipc.new_file)(sink, rows.schema) as writer:
         writer.write_table(rows, max_chunksize=2)
@@ -66,7 +66,7 @@ def _avro(codec: str) -> bytes:
         "tags": ["null", {"type": "array", "items": ["null", "string"]}],
     }
     fields = [{"name": name, "type": kind} for name, kind in types.items()]
-    rows = read(lambda: io.BytesIO(CSV), detect("t.csv"), SCHEMA, name="t.csv").read_all().to_pylist()
+    rows = read(SourceFile(lambda: io.BytesIO(CSV), detect("t.csv"), "t.csv"), SCHEMA).read_all().to_pylist()
     fastavro.writer(sink, {"type": "record", "name": "row", "fields": fields}, rows, codec=codec, sync_interval=1)
     return sink.getvalue()
 
@@ -102,7 +102,9 @@ def _damaged(data: bytes, chance: random.Random) -> bytes:
 
 def _outcome(name: str, data: bytes, schema: pa.Schema | None, block_bytes: int) -> Any:
     try:
-        table = read(lambda: io.BytesIO(data), detect(name), schema, name=name, block_bytes=block_bytes).read_all()
+        table = read(
+            SourceFile(lambda: io.BytesIO(data), detect(name), name, block_bytes=block_bytes), schema
+        ).read_all()
     except InputError as error:
         return type(error), str(error)
     table.validate(full=True)

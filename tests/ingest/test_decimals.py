@@ -13,7 +13,7 @@ import pytest
 
 from dolmen.errors import InputError, RowError
 from dolmen.format.schema import Schema
-from dolmen.ingest.formats.formats import detect, infer, read
+from dolmen.ingest.formats.formats import SourceFile, detect, infer, read
 from dolmen.write.conform import conform
 
 EXACT = Context(prec=6000)
@@ -31,7 +31,7 @@ def _read(name: str, text: str, kind: pa.DataType) -> Any:
         data = f'c\n"{{""x"": {text}, ""y"": 1e-7, ""z"": ""1e-7""}}"\n'
         kind = pa.struct([("x", kind), ("y", pa.float64()), ("z", pa.string())])
     schema = pa.schema([("c", kind)] + ([("d", pa.string())] if name == "t.csv" else []))
-    value = read(lambda: io.BytesIO(data.encode()), detect(name), schema, name=name).read_all()["c"][0].as_py()
+    value = read(SourceFile(lambda: io.BytesIO(data.encode()), detect(name), name), schema).read_all()["c"][0].as_py()
     if name == "nested.csv":
         assert (value["y"], value["z"]) == (1e-7, "1e-7")
         return value["x"]
@@ -74,7 +74,7 @@ def test_digits_beyond_all_types_are_refused(name: str, text: str, target: pa.Da
 
 def test_numbers_beyond_all_types_are_inferred_as_text() -> None:
     for text in ("9" * 39, "9" * 200):
-        schema = infer(lambda text=text: io.BytesIO(f"c\n1\n{text}\n".encode()), detect("t.csv"), name="t.csv")
+        schema = infer(SourceFile(lambda text=text: io.BytesIO(f"c\n1\n{text}\n".encode()), detect("t.csv"), "t.csv"))
         assert schema.field("c").type == pa.string()
 
 
@@ -101,4 +101,4 @@ def test_a_quoted_decimal_of_a_tiny_exponent_is_a_bad_row_and_ends_no_process(nu
     body = f'{{"s": "{number}", "x": null}}\n{{"s": "a", "x": {value}}}\n'.encode()
     schema = pa.schema([("s", pa.string()), ("x", kind)])
     with pytest.raises(RowError, match="row 2"):
-        read(lambda: io.BytesIO(body), detect("a.jsonl"), schema, name="a.jsonl").read_all()
+        read(SourceFile(lambda: io.BytesIO(body), detect("a.jsonl"), "a.jsonl"), schema).read_all()

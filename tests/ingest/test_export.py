@@ -18,7 +18,7 @@ import pytest
 
 from dolmen.errors import InputError, SchemaError
 from dolmen.ingest.formats.export import export_file, export_stream
-from dolmen.ingest.formats.formats import Format, detect, infer, read
+from dolmen.ingest.formats.formats import Format, SourceFile, detect, infer, read
 from dolmen.ingest.formats.text.export import encode_base64
 
 NAN, INF, UTC = math.nan, math.inf, dt.UTC
@@ -107,7 +107,7 @@ def stream(table: pa.Table, rows: int = 3) -> pa.RecordBatchReader:
 
 
 def read_again(file: Path, schema: pa.Schema) -> pa.Table:
-    return read(lambda: file.open("rb"), detect(file.name), schema, name=file.name).read_all()
+    return read(SourceFile(lambda: file.open("rb"), detect(file.name), file.name), schema).read_all()
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -244,7 +244,7 @@ def test_a_written_file_of_strings_and_numbers_is_inferred_as_it_was(tmp_path: P
     )
     for name in ("rows.csv", "rows.jsonl"):
         export_file(stream(table), tmp_path / name, detect(name))
-        inferred = infer(lambda name=name: (tmp_path / name).open("rb"), detect(name), name=name)
+        inferred = infer(SourceFile(lambda name=name: (tmp_path / name).open("rb"), detect(name), name))
         assert inferred.types == table.schema.types
 
 

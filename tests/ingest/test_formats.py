@@ -19,7 +19,7 @@ from pyarrow import ipc, parquet
 
 from dolmen.errors import InputError
 from dolmen.format.schema import Schema
-from dolmen.ingest.formats.formats import Format, detect, infer, read
+from dolmen.ingest.formats.formats import Format, SourceFile, detect, infer, read
 
 TABLE = pa.table(
     {
@@ -190,7 +190,7 @@ COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
 
 
 def _read(name: str, data: bytes, schema: pa.Schema | None, block_bytes: int = 1 << 20) -> pa.Table:
-    return read(lambda: io.BytesIO(data), detect(name), schema, name=name, block_bytes=block_bytes).read_all()
+    return read(SourceFile(lambda: io.BytesIO(data), detect(name), name, block_bytes=block_bytes), schema).read_all()
 
 
 @pytest.mark.parametrize("compressed", COMPRESSED)
@@ -210,7 +210,7 @@ def test_rows_do_not_depend_on_where_blocks_end(name: str, block_bytes: int) -> 
 @pytest.mark.parametrize("name", FILES)
 def test_what_is_inferred_is_read_back_as_the_declared_schema_of_the_next_file(name: str) -> None:
     data = FILES[name]()
-    inferred = infer(lambda: io.BytesIO(data), detect(name), name=name)
+    inferred = infer(SourceFile(lambda: io.BytesIO(data), detect(name), name))
     assert Schema.from_arrow(inferred).arrow == inferred
     assert _read(name, data, inferred) == _read(name, data, None)
 
@@ -266,10 +266,10 @@ def test_files_are_opened_when_rows_are_asked_for_and_closed_at_the_end(name: st
         opened.append(io.BytesIO(FILES[name]()))
         return opened[-1]
 
-    reader = read(open_file, detect(name), SCHEMA, name=name)
+    reader = read(SourceFile(open_file, detect(name), name), SCHEMA)
     assert opened == []
     reader.read_all()
-    read(open_file, detect(name), None, name=name).read_all()
+    read(SourceFile(open_file, detect(name), name), None).read_all()
     assert len(opened) == 3
     assert all(file.closed for file in opened)
 
@@ -284,4 +284,4 @@ class _Unreachable(io.BytesIO):
 )
 def test_a_file_that_cannot_be_read_is_not_called_malformed(name: str) -> None:
     with pytest.raises(ConnectionResetError):
-        read(lambda: _Unreachable(b"x" * 100), detect(name), SCHEMA, name=name).read_all()
+        read(SourceFile(lambda: _Unreachable(b"x" * 100), detect(name), name), SCHEMA).read_all()

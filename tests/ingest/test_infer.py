@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.ingest.formats.formats import detect, infer, read
+from dolmen.ingest.formats.formats import SourceFile, detect, infer, read
 from dolmen.ingest.formats.json.rows import parse_line
 from dolmen.ingest.formats.json.shapes import join, node_of_array, node_of_values
 from dolmen.ingest.formats.json.values import parse_objects
@@ -22,12 +22,14 @@ US, ZONED, BIG = pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.decimal128(38
 
 def _csv_type(cells: list[str], block_bytes: int = 1 << 20) -> pa.DataType:
     data = ("n,c\n" + "".join(f"1,{cell}\n" for cell in cells)).encode()
-    return infer(lambda: io.BytesIO(data), detect("t.csv"), name="t.csv", block_bytes=block_bytes).field("c").type
+    return (
+        infer(SourceFile(lambda: io.BytesIO(data), detect("t.csv"), "t.csv", block_bytes=block_bytes)).field("c").type
+    )
 
 
 def _json_schema(rows: list[Any], block_bytes: int = 1 << 20) -> pa.Schema:
     data = b"".join((row if isinstance(row, str) else json.dumps(row)).encode() + b"\n" for row in rows)
-    return infer(lambda: io.BytesIO(data), detect("t.jsonl"), name="t.jsonl", block_bytes=block_bytes)
+    return infer(SourceFile(lambda: io.BytesIO(data), detect("t.jsonl"), "t.jsonl", block_bytes=block_bytes))
 
 
 CSV_TYPES = [
@@ -91,7 +93,7 @@ def test_a_surprise_in_the_last_line_counts(name: str, last: str, expected: pa.D
     else:
         value = last if last == "12.5" else json.dumps(last or None)
         data = b'{"n": 1, "c": 7}\n' * 100_000 + f'{{"n": 1, "c": {value}}}\n'.encode()
-    table = read(lambda: io.BytesIO(data), detect(name), None, name=name, block_bytes=1 << 16).read_all()
+    table = read(SourceFile(lambda: io.BytesIO(data), detect(name), name, block_bytes=1 << 16), None).read_all()
     assert table.schema.field("c").type == expected
     assert table.num_rows == 100_001
     kept = {pa.float64(): 12.5, pa.int64(): None, pa.string(): last}
@@ -134,7 +136,7 @@ def test_json_values_of_all_lines_are_joined(rows: list[str], expected: pa.DataT
 
 def test_values_of_many_kinds_end_as_their_json_text() -> None:
     data = b'{"c": 1.50}\n{"c": "x"}\n{"c": {"a": [1, null]}}\n{"c": true}\n{"c": null}\n{"c": "7"}\n'
-    table = read(lambda: io.BytesIO(data), detect("t.jsonl"), None, name="t.jsonl").read_all()
+    table = read(SourceFile(lambda: io.BytesIO(data), detect("t.jsonl"), "t.jsonl"), None).read_all()
     assert table["c"].to_pylist() == ["1.50", "x", '{"a":[1,null]}', "true", None, "7"]
 
 
@@ -198,7 +200,7 @@ def test_the_inferred_type_holds_every_cell_and_does_not_depend_on_blocks() -> N
         expected = _csv_type(cells)
         assert _csv_type(cells, chance.choice([1, 9, 30])) == expected
         data = ("n,c\n" + "".join(f"1,{cell}\n" for cell in cells)).encode()
-        table = read(lambda data=data: io.BytesIO(data), detect("t.csv"), None, name="t.csv").read_all()
+        table = read(SourceFile(lambda data=data: io.BytesIO(data), detect("t.csv"), "t.csv"), None).read_all()
         if pa.types.is_string(expected):
             assert table["c"].to_pylist() == [{"": None, '""': ""}.get(cell, cell) for cell in cells]
         if pa.types.is_integer(expected) or pa.types.is_decimal(expected):
@@ -237,7 +239,7 @@ def test_random_json_is_inferred_alike_in_any_blocks_and_read_without_loss() -> 
         expected = _json_schema(rows)
         assert _json_schema(rows, chance.choice([1, 40, 90])) == expected
         data = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-        table = read(lambda data=data: io.BytesIO(data), detect("t.jsonl"), None, name="t.jsonl").read_all()
+        table = read(SourceFile(lambda data=data: io.BytesIO(data), detect("t.jsonl"), "t.jsonl"), None).read_all()
         if pa.types.is_string(expected.field("c").type):
             found = [row["c"] for row in rows]
             texts = [v if v is None or isinstance(v, str) else json.dumps(v, separators=(",", ":")) for v in found]

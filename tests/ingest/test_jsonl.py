@@ -14,14 +14,16 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import RowError, SchemaError
-from dolmen.ingest.formats.formats import detect, read
+from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.formats.json import lines as json_lines
 
 UTC = dt.UTC
 
 
 def _read(data: bytes, schema: pa.Schema | None = None, block_bytes: int = 1 << 20) -> pa.Table:
-    return read(lambda: io.BytesIO(data), detect("t.jsonl"), schema, name="t.jsonl", block_bytes=block_bytes).read_all()
+    return read(
+        SourceFile(lambda: io.BytesIO(data), detect("t.jsonl"), "t.jsonl", block_bytes=block_bytes), schema
+    ).read_all()
 
 
 def _values(json_values: list[str], target: pa.DataType, block_bytes: int = 1 << 20) -> list[Any]:
@@ -116,12 +118,12 @@ def test_deep_nesting_does_not_take_the_process_down() -> None:
     program = """
 import io
 from dolmen.errors import RowError
-from dolmen.ingest.formats.formats import detect, infer
+from dolmen.ingest.formats.formats import SourceFile, detect, infer
 one_line = b'{"a": ' + b'["]",' * 100_000 + b'1' + b']' * 100_000 + b'}'
 many_lines = b'{"a": ' + b'[\\n' * 100_000 + b'1' + b']' * 100_000 + b'}'
 for deep in one_line, many_lines:
     try:
-        infer(lambda: io.BytesIO(b'{"a": 1}\\n' + deep), detect("t.jsonl"), name="t.jsonl")
+        infer(SourceFile(lambda: io.BytesIO(b'{"a": 1}\\n' + deep), detect("t.jsonl"), "t.jsonl"))
     except RowError as error:
         print(error)
 """
@@ -138,11 +140,11 @@ def test_a_line_of_null_does_not_take_the_process_down(data: bytes) -> None:
 import io, sys
 import pyarrow as pa
 from dolmen.errors import RowError
-from dolmen.ingest.formats.formats import detect, read
+from dolmen.ingest.formats.formats import SourceFile, detect, read
 schema = pa.schema([("a", pa.int64()), ("s", pa.struct([("x", pa.int64())]))])
 for given in schema, None:
     try:
-        read(lambda: io.BytesIO(eval(sys.argv[1])), detect("t.jsonl"), given, name="t.jsonl").read_all()
+        read(SourceFile(lambda: io.BytesIO(eval(sys.argv[1])), detect("t.jsonl"), "t.jsonl"), given).read_all()
     except RowError as error:
         print(error.reason)
 """

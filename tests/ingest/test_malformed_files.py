@@ -9,13 +9,14 @@ from collections import Counter
 import pytest
 
 from dolmen.errors import InputError, RowError
-from dolmen.ingest.formats.formats import BLOCK_BYTES, detect, read
+from dolmen.ingest.formats.formats import SourceFile, detect, read
+from dolmen.ingest.formats.source import BLOCK_BYTES
 from support.malformed_files import MALFORMED_FILES, MalformedFile
 
 
 def _error(file: MalformedFile, name: str, data: bytes, block_bytes: int) -> InputError:
     with pytest.raises(InputError) as caught:
-        read(lambda: io.BytesIO(data), detect(name), file.schema, name=name, block_bytes=block_bytes).read_all()
+        read(SourceFile(lambda: io.BytesIO(data), detect(name), name, block_bytes=block_bytes), file.schema).read_all()
     return caught.value
 
 

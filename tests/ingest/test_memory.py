@@ -26,14 +26,14 @@ class WithoutPandas:  # where it is installed, pyarrow imports it on its own: 45
 
 sys.meta_path.insert(0, WithoutPandas())
 import json, pathlib, re
-from dolmen.ingest.formats.formats import detect, read
+from dolmen.ingest.formats.formats import SourceFile, detect, read
 
 def memory(word):
     return int(re.search(word + r":\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1]) << 10
 
 name = sys.argv[1]
 before, rows, largest = memory("VmRSS"), 0, 0
-for batch in read(lambda: open(name, "rb"), detect(name), None, name=name):
+for batch in read(SourceFile(lambda: open(name, "rb"), detect(name), name), None):
     rows, largest = rows + batch.num_rows, max(largest, batch.nbytes)
 print(json.dumps({"rows": rows, "largest": largest, "taken": memory("VmHWM") - before}))
 """

@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.ingest_properties import IngestSettings
-from dolmen.ingest.formats.formats import BadRow, ReadOptions, detect, infer, read
+from dolmen.ingest.formats.formats import BadRow, ReadOptions, SourceFile, detect, infer, read
 from dolmen.ingest.formats.json import jsonl
 
 AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
@@ -28,12 +28,8 @@ def _read(data: bytes, schema: pa.Schema | None = AB, *, name: str = "t.csv", **
     outcomes = []
     for block_bytes in (1 << 20, 1, 13):
         reader = read(
-            lambda: io.BytesIO(data),
-            detect(name),
+            SourceFile(lambda: io.BytesIO(data), detect(name), name, ReadOptions(**options), block_bytes=block_bytes),
             schema,
-            name=name,
-            options=ReadOptions(**options),
-            block_bytes=block_bytes,
         )
         outcomes.append(reader.read_all().to_pylist())
     assert outcomes[0] == outcomes[1] == outcomes[2]
@@ -41,7 +37,7 @@ def _read(data: bytes, schema: pa.Schema | None = AB, *, name: str = "t.csv", **
 
 
 def _infer(data: bytes, *, name: str = "t.csv", **options: Any) -> pa.Schema:
-    return infer(lambda: io.BytesIO(data), detect(name), name=name, options=ReadOptions(**options))
+    return infer(SourceFile(lambda: io.BytesIO(data), detect(name), name, ReadOptions(**options)))
 
 
 def test_options_are_those_of_a_tables_properties() -> None:
@@ -112,7 +108,7 @@ def test_without_a_header_the_first_record_may_be_bad() -> None:
     data = b'1,"x"y\n2,z\n'
     options = ReadOptions(header=False)
     rows = read(
-        lambda: io.BytesIO(data), detect("t.csv"), AB, name="t.csv", options=options, on_bad_row=told.append
+        SourceFile(lambda: io.BytesIO(data), detect("t.csv"), "t.csv", options), AB, on_bad_row=told.append
     ).read_all()
     assert rows.to_pylist() == [{"a": 2, "b": "z"}]
     assert [(row.row, row.line, row.text) for row in told] == [(1, 1, b'1,"x"y')]
@@ -255,7 +251,7 @@ def test_a_bomb_is_given_up_long_before_it_is_unpacked() -> None:
 
     options = ReadOptions(max_bytes=1 << 20)
     with pytest.raises(InputError, match="unpacks to more"):
-        read(lambda: Counted(bomb * 2000), detect("t.csv.bz2"), AB, name="t.csv.bz2", options=options).read_all()
+        read(SourceFile(lambda: Counted(bomb * 2000), detect("t.csv.bz2"), "t.csv.bz2", options), AB).read_all()
     assert taken < len(bomb) * 2000
 
 

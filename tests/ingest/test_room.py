@@ -15,9 +15,10 @@ from pyarrow import parquet
 READ = """
 import sys
 from dolmen.errors import LimitError
-from dolmen.ingest.formats.formats import detect, read
+from dolmen.ingest.formats.formats import SourceFile, detect, read
 try:
-    print(read(lambda: open(sys.argv[1], "rb"), detect("a.parquet.gz"), None, name="a.parquet.gz").read_all().num_rows)
+    source = SourceFile(lambda: open(sys.argv[1], "rb"), detect("a.parquet.gz"), "a.parquet.gz")
+    print(read(source, None).read_all().num_rows)
 except LimitError as error:
     print(error)
 """

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import RowError
-from dolmen.ingest.formats.formats import Format, infer, read
+from dolmen.ingest.formats.formats import Format, SourceFile, infer, read
 from dolmen.ingest.formats.text.cells import parse_text
 from dolmen.write.lossless import Misfit
 from support.text_grammar import REFUSED, meaning
@@ -61,7 +61,7 @@ _CSV, _JSON = Format("csv"), Format("jsonl")
 def _read(body: str, format: Format, kind: pa.DataType) -> Any:
     schema = pa.schema([("id", pa.int64()), ("c", kind)])
     try:
-        rows = read(lambda: io.BytesIO(body.encode()), format, schema, name="f").read_all()
+        rows = read(SourceFile(lambda: io.BytesIO(body.encode()), format, "f"), schema).read_all()
     except RowError as error:
         return REFUSED if error.column == "c" else error
     (value,) = rows["c"].to_pylist()
@@ -130,8 +130,8 @@ def test_what_is_inferred_reads_the_text(format: Format) -> None:
             continue
         quoted = text.replace('"', '""')
         body = json.dumps({"c": text}).encode() if format == _JSON else f'c\n"{quoted}"\n'.encode()
-        schema = infer(lambda body=body: io.BytesIO(body), format, name="f")
-        rows = read(lambda body=body: io.BytesIO(body), format, schema, name="f").read_all()
+        schema = infer(SourceFile(lambda body=body: io.BytesIO(body), format, "f"))
+        rows = read(SourceFile(lambda body=body: io.BytesIO(body), format, "f"), schema).read_all()
         assert _same(rows["c"][0].as_py(), meaning(text, schema.field("c").type)), (text, schema)
 
 
@@ -142,7 +142,7 @@ def test_an_empty_last_field_is_null_however_the_file_ends(start: str, end: str,
     schema = pa.schema([("a", pa.string()), ("b", pa.string())])
     body = ("a,b\n" + "".join(f"{start},\n" for _ in range(rows - 1)) + f"{start},{end}").encode()
     for block_bytes in (2 << 20, 3):
-        found = read(lambda: io.BytesIO(body), _CSV, schema, name="f", block_bytes=block_bytes).read_all()
+        found = read(SourceFile(lambda: io.BytesIO(body), _CSV, "f", block_bytes=block_bytes), schema).read_all()
         assert found["b"].to_pylist() == [None] * rows
-        quoted = read(lambda: io.BytesIO(body.rstrip(b"\r\n") + b'""'), _CSV, schema, name="f").read_all()
+        quoted = read(SourceFile(lambda: io.BytesIO(body.rstrip(b"\r\n") + b'""'), _CSV, "f"), schema).read_all()
         assert quoted["b"].to_pylist() == [None] * (rows - 1) + [""]

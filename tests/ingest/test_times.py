@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import InputError, RowError
-from dolmen.ingest.formats.formats import ReadOptions, detect, infer, read
+from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect, infer, read
 from dolmen.ingest.formats.text.times import TimeFormat
 
 UTC = dt.UTC
@@ -32,7 +32,7 @@ def _values(name: str, cells: list[str], target: pa.DataType, format: str, block
     schema = pa.schema([("n", pa.int64()), ("c", target)])
     options = ReadOptions(timestamp_format=format)
     table = read(
-        lambda: io.BytesIO(data.encode()), detect(name), schema, name=name, options=options, block_bytes=block_bytes
+        SourceFile(lambda: io.BytesIO(data.encode()), detect(name), name, options, block_bytes=block_bytes), schema
     ).read_all()
     values: list[Any] = table["c"].to_pylist()
     return [value["x"] for value in values] if name == "nested.jsonl" else values
@@ -187,11 +187,13 @@ def _inferred(name: str, cells: list[str], format: str) -> pa.DataType:
     data = "c\n" + "\n".join(cells) if csv else "\n".join(f'{{"c": "{cell}"}}' for cell in cells)
     kinds = {
         infer(
-            lambda: io.BytesIO(data.encode()),
-            detect(name),
-            name=name,
-            options=ReadOptions(timestamp_format=format),
-            block_bytes=block_bytes,
+            SourceFile(
+                lambda: io.BytesIO(data.encode()),
+                detect(name),
+                name,
+                ReadOptions(timestamp_format=format),
+                block_bytes=block_bytes,
+            )
         )
         .field("c")
         .type
@@ -199,11 +201,8 @@ def _inferred(name: str, cells: list[str], format: str) -> pa.DataType:
     }
     (kind,) = kinds
     read(
-        lambda: io.BytesIO(data.encode()),
-        detect(name),
+        SourceFile(lambda: io.BytesIO(data.encode()), detect(name), name, ReadOptions(timestamp_format=format)),
         pa.schema([("c", kind)]),
-        name=name,
-        options=ReadOptions(timestamp_format=format),
     ).read_all()
     return kind
 

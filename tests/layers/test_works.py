@@ -132,10 +132,10 @@ def test_every_format_is_read_plain_and_compressed(tmp_path: Path, kind: str) ->
     source = """
 import sys
 import pyarrow as pa
-from dolmen.ingest.formats.formats import detect, read
+from dolmen.ingest.formats.formats import SourceFile, detect, read
 schema = pa.schema([("id", pa.int64()), ("kind", pa.string())])
 for name in sys.argv[1:]:
-    print(read(lambda: open(name, "rb"), detect(name), schema, name=name).read_all().to_pylist())
+    print(read(SourceFile(lambda: open(name, "rb"), detect(name), name), schema).read_all().to_pylist())
 """
     row = "[{'id': 1, 'kind': 'view'}, {'id': 2, 'kind': 'buy'}]"
     assert run(source, *names).splitlines() == [row] * 4

@@ -24,7 +24,7 @@ MAPPINGS = {
     "dolmen.ingest.formats.text.cells:PARSERS": "text",
     "dolmen.ingest.formats.text.export:WRITERS": "text",
     "dolmen.ingest.formats.text.export:JSON_WRITERS": "json",
-    "dolmen.ingest.formats.csv.delimited:NATIVE": "text",
+    "dolmen.ingest.formats.csv.native:NATIVE": "text",
 }
 """Which column of the table each mapping is keyed by."""
 
@@ -85,7 +85,7 @@ def test_a_new_type_without_a_parser_is_named_with_the_place_that_lacks_it() -> 
     assert "type point has no 'stored': dolmen.format.schema:STORABLE lacks the type" in lines
     assert {line.split(" lacks ")[0].split(": ")[-1] for line in lines} >= {
         "dolmen.format.values:FROM_JSON", "dolmen.ingest.formats.text.export:JSON_WRITERS",
-        "dolmen.ingest.formats.csv.delimited:NATIVE",
+        "dolmen.ingest.formats.csv.native:NATIVE",
     }  # fmt: skip
 
 

@@ -21,9 +21,9 @@ import pytest
 from dolmen.format.keys import add_keys, decode_keys
 from dolmen.format.tombstone_object import TombstoneObject
 from dolmen.ingest.formats.columnar import parquet
-from dolmen.ingest.formats.csv.delimited import _DelimitedFile
+from dolmen.ingest.formats.csv.file import DelimitedFile
 from dolmen.ingest.formats.json.values import parse_objects
-from dolmen.ingest.formats.options import ReadOptions
+from dolmen.ingest.formats.source import Format, SourceFile
 
 UUID = "0197fbe0-0000-7000-8000-000000000001"
 TIMES = 300
@@ -50,7 +50,7 @@ class Reads(io.BytesIO):
 
 def csv(rows: pa.Table) -> Callable[[], object]:
     body = b"".join(b"%d,%d\n" % (row["k"], row["v"]) for row in rows.to_pylist())
-    file = _DelimitedFile("rows.csv", rows.column_names, "the header", iter(()), ",", ("",))
+    file = DelimitedFile("rows.csv", rows.column_names, "the header", iter(()), ",", ("",))
     return lambda: file.parse(Watched(body), dict.fromkeys(rows.column_names, pa.int64()))
 
 
@@ -61,8 +61,8 @@ def json_lines(rows: pa.Table) -> Callable[[], object]:
 
 def parquet_file(rows: pa.Table) -> Callable[[], object]:
     pq.write_table(rows, sink := io.BytesIO(), row_group_size=100)
-    open_file = partial(Reads, sink.getvalue())
-    return lambda: list(parquet.read(open_file, None, rows.schema, "rows.parquet", ReadOptions()))
+    source = SourceFile(partial(Reads, sink.getvalue()), Format("parquet"), "rows.parquet")
+    return lambda: list(parquet.read(source, rows.schema))
 
 
 def keys(rows: pa.Table) -> Callable[[], object]:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from dolmen.database import Database, Table
 from dolmen.errors import InputError, PredicateError, SchemaError
-from dolmen.ingest.formats.formats import detect, read
+from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.spark.export import FORMATS, Format, export
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def exported(directory: Path, form: Format, schema: pa.Schema = SCHEMA) -> list[
     """The rows of an export, read by dolmen as landing files are."""
     rows: list[tuple[object, ...]] = []
     for path in sorted(directory.glob("part-*")):
-        reader = read(lambda path=path: path.open("rb"), detect(path.name), schema, name=path.name)  # type: ignore[misc]
+        reader = read(SourceFile(lambda path=path: path.open("rb"), detect(path.name), path.name), schema)  # type: ignore[misc]
         rows += [tuple(row.values()) for row in reader.read_all().to_pylist()]
     return sorted(rows, key=str)
 

@@ -15,7 +15,7 @@ from dolmen.database import Database
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.batch import BatchRequest, BatchResult, apply_together
 from dolmen.ingest.cdc.apply import ChangeCounts, ingest_changes
-from dolmen.ingest.formats.formats import detect
+from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
 from dolmen.ingest.formats.options import BadRow
 from dolmen.transaction import Transaction
 from support.aging import Place
@@ -108,13 +108,12 @@ class Feed:
 
         def state(transaction: Transaction) -> bool:
             self.bad = []
+            settings = IngestSettings.of(transaction.entry(self.table))
             self.counts[id] = ingest_changes(
                 transaction,
                 self.table,
-                lambda: BytesIO(body),
-                detect(name),
-                name=name,
-                settings=IngestSettings.of(transaction.entry(self.table)),
+                SourceFile(lambda: BytesIO(body), detect(name), name, ReadOptions.of(settings)),
+                settings=settings,
                 on_bad_row=self.bad.append if self.quarantine else None,
                 request=id,
                 portion_rows=self.portion_rows,

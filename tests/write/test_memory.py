@@ -58,7 +58,7 @@ directory, path, sort_key = sys.argv[1:]
 schema = events(1).schema
 entry = entry_for(schema, ["id"], [sort_key])
 measure(
-    lambda: formats.read(lambda: open(path, "rb"), formats.detect(path), entry.schema.arrow, name=path),
+    lambda: formats.read(formats.SourceFile(lambda: open(path, "rb"), formats.detect(path), path), entry.schema.arrow),
     entry, directory,
 )
 """

@@ -10,17 +10,17 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO, cast, get_args
+from typing import BinaryIO, cast
 
 import pyarrow as pa
 
 from dolmen.errors import InputError, ObjectNotFoundError
-from dolmen.ingest.formats.export import TEXT_KINDS
-from dolmen.ingest.formats.formats import FileKind, Format, ReadOptions, detect, infer, read
+from dolmen.format.file_formats import FORMATS, FileKind, kind_of
+from dolmen.ingest.formats.formats import Format, ReadOptions, SourceFile, detect, infer, read
 from dolmen.reading import ReadableTable
 from dolmen.store.url import open_store
 
@@ -33,20 +33,15 @@ class Input:
     """A file to read rows from.
 
     Args:
-        name: what errors call it.
-        open: opens it from its beginning, each time it is called.
         size: bytes, if that is known before it is opened.
     """
 
-    name: str
-    format: Format
-    open: Callable[[], BinaryIO]
+    source: SourceFile
     size: int | None = None
-    options: ReadOptions = field(default_factory=ReadOptions)
 
     def infer(self) -> pa.Schema:
         """The columns that hold all of its rows."""
-        return infer(self.open, self.format, name=self.name, options=self.options)
+        return infer(self.source)
 
     def read_keys(self, table: ReadableTable | None, on: Sequence[str] | None) -> pa.Table:
         """Its rows, which are keys: values of these columns, or else of the primary key, of the table's types."""
@@ -57,7 +52,7 @@ class Input:
 
     def read(self, schema: pa.Schema | None) -> pa.RecordBatchReader:
         """Its rows, of these columns; None infers them."""
-        return read(self.open, self.format, schema, name=self.name, options=self.options)
+        return read(self.source, schema)
 
 
 @contextmanager
@@ -78,33 +73,36 @@ def open_inputs(
     if list(names).count(STANDARD_INPUT) > 1:
         raise InputError("standard input can be read once only")
     with ExitStack() as stack:
-        yield [replace(_input(name, kind, stack, again=again), options=options) for name in names]
+        yield [_input(name, kind, options, stack, again=again) for name in names]
 
 
 def _kind(form: str | None) -> FileKind | None:
-    kinds: tuple[FileKind, ...] = get_args(FileKind)
-    found = next((kind for kind in kinds if kind == ("jsonl" if form == "json" else form)), None)
-    if form is not None and found is None:
-        raise InputError(f"--format {form!r}: one of {', '.join(kinds)}")
+    if form is None:
+        return None
+    found = kind_of(form)
+    if found is None:
+        raise InputError(f"--format {form!r}: one of {', '.join(FORMATS)}")
     return found
 
 
-def _input(name: str, kind: FileKind | None, stack: ExitStack, *, again: bool) -> Input:
+def _input(name: str, kind: FileKind | None, options: ReadOptions, stack: ExitStack, *, again: bool) -> Input:
     if name == STANDARD_INPUT:
         if kind is None:
             raise InputError("standard input has no name that says what it is: give --format csv, jsonl, ...")
-        return Input("standard input", Format(kind), _standard_input(stack, copied=again or kind not in TEXT_KINDS))
+        format = Format(kind)
+        opened = _standard_input(stack, copied=again or not format.known.is_text)
+        return Input(SourceFile(opened, format, "standard input", options))
     if name.startswith("s3://"):
-        return _object(name, kind)
+        return Input(SourceFile(_object(name), detect(name, kind), name, options))
     if "://" in name:
         raise InputError(f"{name!r}: rows are read from {INPUT_HELP}")
     path = Path(name)
     if path.is_dir():
         raise InputError(f"{name!r} is a directory: name the files in it, or let `dolmen backfill` take them")
-    return Input(name, detect(path.name, kind), partial(_open, path), path.stat().st_size)
+    return Input(SourceFile(partial(_open, path), detect(path.name, kind), name, options), path.stat().st_size)
 
 
-def _object(url: str, kind: FileKind | None) -> Input:
+def _object(url: str) -> Callable[[], BinaryIO]:
     bucket, _, key = url.removeprefix("s3://").partition("/")
     if not key or key.endswith("/"):
         raise InputError(f"{url!r} names no object: the form is s3://bucket/key")
@@ -116,7 +114,7 @@ def _object(url: str, kind: FileKind | None) -> Input:
         except ObjectNotFoundError:
             raise ObjectNotFoundError(url) from None
 
-    return Input(url, detect(key, kind), open_object)
+    return open_object
 
 
 def _standard_input(stack: ExitStack, *, copied: bool) -> Callable[[], BinaryIO]:

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 import dolmen
 from dolmen.cli.exit_codes import BROKEN_PIPE, INTERRUPTED
 from dolmen.errors import Error
+from dolmen.format.file_formats import WRITTEN, listed
 
 
 class Commands(TyperGroup):
@@ -82,13 +83,13 @@ Form = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
         "--format",
-        help="csv, tsv, jsonl, arrow, parquet; table: the first and last rows. By default what the file's name says, "
+        help=f"{', '.join(WRITTEN)}; table: the first and last rows. By default what the file's name says, "
         "without a file table on a terminal, and csv elsewhere.",
     ),
 ]
 InputForm = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--format", help="csv, tsv, jsonl, parquet, arrow or avro, whatever the name says."),
+    typer.Option("--format", help=f"{listed()}, whatever the name says."),
 ]
 Delimiter = Annotated[
     Optional[str],  # noqa: UP045

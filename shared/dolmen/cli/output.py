@@ -15,8 +15,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from dolmen.errors import InputError
+from dolmen.format.file_formats import FORMATS
 from dolmen.ingest.formats.export import export_file, export_stream
-from dolmen.ingest.formats.formats import FileKind, Format, detect
+from dolmen.ingest.formats.formats import Format, detect
 from dolmen.results import Commit
 
 
@@ -28,14 +29,7 @@ class _Console(Console):
 console = _Console()
 errors = _Console(stderr=True)
 
-_FORMS: dict[str, FileKind] = {
-    "csv": "csv",
-    "tsv": "tsv",
-    "jsonl": "jsonl",
-    "json": "jsonl",
-    "arrow": "arrow",
-    "parquet": "parquet",
-}
+_FORMS = {name: known.kind for known in FORMATS.values() if known.is_written for name in (known.kind, *known.aliases)}
 
 
 def print_json(document: Any) -> None:
@@ -138,6 +132,6 @@ def destination(output: Path | None, form: str | None, *, as_json: bool) -> Form
         return Format("jsonl")
     if kind is None:
         return None if form == "table" or sys.stdout.isatty() else Format("csv")
-    if kind in ("parquet", "arrow") and sys.stdout.isatty():
+    if not FORMATS[kind].is_text and sys.stdout.isatty():
         raise InputError(f"{kind} is nothing for a terminal: give --output FILE, or send it into a file or command")
     return Format(kind)

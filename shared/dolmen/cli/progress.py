@@ -44,11 +44,11 @@ class Progress:
 
     def watch(self, file: Input) -> Input:
         """The same file, whose reads move the bar. A second pass over it has a bar of its own."""
-        return replace(file, open=partial(self._open, file))
+        return replace(file, source=replace(file.source, open=partial(self._open, file)))
 
     def _open(self, file: Input) -> BinaryIO:
-        task = self._bar.add_task(escape(file.name), total=file.size)
-        return cast("BinaryIO", io.BufferedReader(_Counted(file.open(), self._bar, task), 1 << 20))
+        task = self._bar.add_task(escape(file.source.name), total=file.size)
+        return cast("BinaryIO", io.BufferedReader(_Counted(file.source.open(), self._bar, task), 1 << 20))
 
     def __enter__(self) -> Self:
         self._bar.start()

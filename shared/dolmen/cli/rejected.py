@@ -17,8 +17,7 @@ from rich.markup import escape
 from dolmen.cli.options import Json, app
 from dolmen.cli.output import console, print_json, print_rows
 from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError
-from dolmen.ingest.formats.compression import open_text
-from dolmen.ingest.formats.formats import detect
+from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
 from dolmen.ingest.rejects.listing import (
     BadRows,
     RejectEntry,
@@ -172,12 +171,11 @@ def _head(store: ObjectStore, key: str, report: dict[str, Any]) -> Iterator[str]
             yield f"{place}: {_shown(row['text'] or b'')}"
         return
     try:
-        found = detect(key)
-        if found.kind not in ("csv", "tsv", "jsonl"):
+        format = detect(key)
+        if not format.known.is_text:
             return
-        with open_text(
-            partial(open_reject, store, key, report, shared_runtime()), found.compression, key, _HEAD_BYTES
-        ) as stream:
+        open_it = partial(open_reject, store, key, report, shared_runtime())
+        with SourceFile(open_it, format, key, ReadOptions(max_bytes=_HEAD_BYTES)).text() as stream:
             yield from (_shown(line) for line in stream.read(_HEAD_BYTES).splitlines())
     except (InputError, ObjectNotFoundError, ObjectChangedError) as error:
         yield f"... {error}"  # which may be why it was rejected

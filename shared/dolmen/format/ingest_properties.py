@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from dolmen.arguments import shown
 from dolmen.errors import InputError, SchemaError
+from dolmen.format.file_formats import FORMATS, FileKind
 from dolmen.format.manifest import TableEntry
 from dolmen.format.property import Property, count, name, one_of, parse_duration, truth, value_of, words
 from dolmen.format.schema import Schema, is_nested
 from dolmen.format.time_pattern import UNIT_DIGITS, parse_time_pattern
 
-FileKind = Literal["csv", "tsv", "jsonl", "parquet", "arrow", "avro"]
 IngestMode = Literal["append", "upsert", "cdc"]
 LandingPolicy = Literal["keep", "tag", "expire"]
 EnvelopeKind = Literal["debezium", "dms", "flat"]
@@ -84,7 +84,7 @@ INGEST_PROPERTIES = {
         Property(
             "ingest_format",
             None,
-            one_of("csv", "tsv", "jsonl", "parquet", "arrow", "avro"),
+            one_of(*FORMATS),
             "format of dropped files, whatever their names say",
         ),
         Property(

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from dolmen.errors import InputError
 from dolmen.store.base import ObjectStore
+from dolmen.store.schemes import S3, scheme_of
 
 S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
@@ -27,15 +28,14 @@ def spark_paths(spark: SparkSession, store: ObjectStore) -> str | None:
     path; how that gets its credentials is Hadoop's configuration (docs/spark.md).
     """
     url = store.url
-    if url.startswith("file://"):
-        root = unquote(url)
-    elif url.startswith("s3://"):
-        if not is_on_class_path(spark, S3A):
-            _warn(f"{url} is read by Python workers: Spark's own readers need hadoop-aws on the class path")
-            return None
-        root = f"s3a://{url.removeprefix('s3://')}"
-    else:
+    scheme = scheme_of(url)
+    if scheme is None or scheme.hadoop is None:
         return None
+    if scheme is S3 and not is_on_class_path(spark, S3A):
+        _warn(f"{url} is read by Python workers: Spark's own readers need hadoop-aws on the class path")
+        return None
+    rest = url.removeprefix(f"{scheme.name}://")
+    root = f"{scheme.hadoop}://{unquote(rest) if scheme.is_quoted else rest}"
     if _PATTERN.search(root):
         _warn(rf"{url} is read by Python workers: Spark's own readers take \ * ? [ ] {{ }} for patterns of paths")
         return None
@@ -56,6 +56,7 @@ def is_on_class_path(spark: SparkSession, name: str) -> bool:
 
 def worker_url(store: ObjectStore) -> str:
     """A database's URL, for workers. Raises InputError if they can't reach it."""
-    if store.url.startswith("memory://"):
+    scheme = scheme_of(store.url)
+    if scheme is not None and not scheme.is_shared:
         raise InputError("Spark's workers can't reach a database in the memory of this process")
     return store.url

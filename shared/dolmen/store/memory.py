@@ -23,6 +23,7 @@ from dolmen.store.base import (
 from dolmen.store.create import create
 from dolmen.store.input import open_pinned
 from dolmen.store.keys import check_key
+from dolmen.store.schemes import MEMORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class MemoryStore:
 
     @property
     def url(self) -> str:
-        return f"memory://{self.bucket.name}"
+        return f"{MEMORY.name}://{self.bucket.name}"
 
     def get(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from urllib.parse import unquote
 
 from dolmen import arguments
@@ -12,8 +13,9 @@ from dolmen.runtime import Runtime, shared_runtime
 from dolmen.store.base import ObjectStore
 from dolmen.store.local.store import LocalStore
 from dolmen.store.memory import MemoryStore, shared_bucket
+from dolmen.store.schemes import FILE, MEMORY, S3, SCHEMES, scheme_of
 
-_FORMS = "use s3://bucket/prefix, file:///directory, a plain path, or memory://name"
+_FORMS = f"use {S3.form}, {FILE.form}, a plain path, or {MEMORY.form}"
 
 
 def open_store(url: str | os.PathLike[str], runtime: Runtime | None = None) -> ObjectStore:
@@ -35,21 +37,14 @@ def open_store(url: str | os.PathLike[str], runtime: Runtime | None = None) -> O
     if not separator:
         if not text:
             raise InputError(f"an empty URL: {_FORMS}")
-        if re.match(r"(s3|file|memory):", text):
+        if text.partition(":")[0] in SCHEMES and ":" in text:
             raise InputError(f"{re.sub('[^:]+@', '***@', text)!r} lacks the '//': {_FORMS}")
         return LocalStore(os.path.expanduser(text), runtime)
-    match scheme:
-        case "s3":
-            return _open_s3(text, rest, runtime)
-        case "file":
-            host, slash, path = rest.partition("/")
-            if host not in ("", "localhost") or not path.strip("/"):
-                raise InputError(f"{text!r} is not of the form file:///directory")
-            return LocalStore(unquote(slash + path), runtime)
-        case "memory":
-            return MemoryStore(shared_bucket(rest.strip("/")), runtime)
-        case "s3a" | "s3n":
-            raise InputError(f"{text!r}: write it as 's3://{rest}'")
+    if scheme in OPENERS:
+        return OPENERS[scheme](text, rest, runtime)
+    for known in SCHEMES.values():
+        if scheme in known.instead_of:
+            raise InputError(f"{text!r}: write it as '{known.name}://{rest}'")
     raise InputError(f"{text!r}: dolmen knows no {scheme}:// stores; {_FORMS}")
 
 
@@ -59,15 +54,27 @@ def portable_url(store: ObjectStore) -> str:
     Raises:
         InputError: the store is in this process's memory.
     """
-    if store.url.startswith("memory://"):
-        raise InputError(f"{store.url} is in the memory of this process: others need a directory or s3://bucket/prefix")
+    scheme = scheme_of(store.url)
+    if scheme is not None and not scheme.is_shared:
+        raise InputError(f"{store.url} is in the memory of this process: others need a directory or {S3.form}")
     return store.url
+
+
+def _open_file(text: str, rest: str, runtime: Runtime) -> ObjectStore:
+    host, slash, path = rest.partition("/")
+    if host not in ("", "localhost") or not path.strip("/"):
+        raise InputError(f"{text!r} is not of the form {FILE.form}")
+    return LocalStore(unquote(slash + path), runtime)
+
+
+def _open_memory(text: str, rest: str, runtime: Runtime) -> ObjectStore:
+    return MemoryStore(shared_bucket(rest.strip("/")), runtime)
 
 
 def _open_s3(text: str, rest: str, runtime: Runtime) -> ObjectStore:
     bucket, _, prefix = rest.partition("/")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}", bucket):
-        raise InputError(f"{text!r} names no bucket that could exist: the form is s3://bucket/prefix")
+        raise InputError(f"{text!r} names no bucket that could exist: the form is {S3.form}")
     prefix = prefix.strip("/")
     if prefix and {"", ".", ".."} & set(prefix.split("/")):
         raise InputError(f"{text!r}: parts of the prefix may not be empty, '.' or '..'")
@@ -78,3 +85,11 @@ def _open_s3(text: str, rest: str, runtime: Runtime) -> ObjectStore:
             raise
         raise InputError("s3:// needs boto3: pip install 'dolmen[aws]'") from error
     return S3Store(bucket, prefix, runtime=runtime)
+
+
+OPENERS: dict[str, Callable[[str, str, Runtime], ObjectStore]] = {
+    S3.name: _open_s3,
+    FILE.name: _open_file,
+    MEMORY.name: _open_memory,
+}
+"""What opens the stores of each scheme, given the URL, what stands behind ``://``, and the runtime."""

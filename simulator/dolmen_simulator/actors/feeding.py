@@ -12,7 +12,7 @@ from typing import Any
 from dolmen.commit.statements.sequence import Advance
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.ingest.cdc.apply import ingest_changes
-from dolmen.ingest.formats.formats import detect
+from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
 from dolmen.transaction import Transaction
 from dolmen.transaction_table import TransactionTable
 from dolmen_simulator.actors.writers import KEYS, Worker, World
@@ -80,9 +80,7 @@ class Feeder(Worker):
         done = ingest_changes(
             transaction,
             table.name,
-            lambda: BytesIO(body),
-            detect(_NAME),
-            name=_NAME,
+            SourceFile(lambda: BytesIO(body), detect(_NAME), _NAME, ReadOptions.of(_SETTINGS)),
             settings=_SETTINGS,
             on_bad_row=None,
             request=id_,

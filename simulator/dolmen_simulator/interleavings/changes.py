@@ -7,7 +7,7 @@ from io import BytesIO
 from dolmen.database import Database
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.ingest.cdc.apply import ingest_changes
-from dolmen.ingest.formats.formats import detect
+from dolmen.ingest.formats.formats import SourceFile, detect
 from dolmen_simulator.interleavings.checks import Pair
 from dolmen_simulator.interleavings.pairs import one_table
 from dolmen_simulator.interleavings.upkeep import change_file
@@ -20,9 +20,7 @@ def table_with_changes(db: Database) -> None:
         ingest_changes(
             transaction,
             "t",
-            lambda: BytesIO(b'{"Op": "U", "k": 3, "v": 50}\n'),
-            detect("changes.jsonl"),
-            name="changes.jsonl",
+            SourceFile(lambda: BytesIO(b'{"Op": "U", "k": 3, "v": 50}\n'), detect("changes.jsonl"), "changes.jsonl"),
             settings=IngestSettings(mode="cdc", cdc=CdcSettings("flat", "v", (), "Op", 10**15)),
             on_bad_row=None,
             request="before",

@@ -17,7 +17,7 @@ from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.format.layout import POINTER
 from dolmen.ingest.batch import BatchRequest
 from dolmen.ingest.cdc.apply import ingest_changes
-from dolmen.ingest.formats.formats import detect
+from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.expire import expire_rows
 from dolmen.maintenance.gc.collection import collect
@@ -183,9 +183,7 @@ def change_file(name: str, *changes: tuple[str, Row]) -> PairedCall:
         ingest_changes(
             transaction,
             "t",
-            lambda: BytesIO(body),
-            detect("changes.jsonl"),
-            name="changes.jsonl",
+            SourceFile(lambda: BytesIO(body), detect("changes.jsonl"), "changes.jsonl", ReadOptions.of(_CDC)),
             settings=_CDC,
             on_bad_row=None,
             request=name,

@@ -12,7 +12,7 @@ that was deleted since: it is a bad row. Large files are taken in portions, whic
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,9 +27,8 @@ from dolmen.ingest.cdc.current import LIVE, SEQUENCE, TS, latest_sequences
 from dolmen.ingest.cdc.envelopes import envelope
 from dolmen.ingest.cdc.memory import DeleteMemory
 from dolmen.ingest.cdc.positions import find_forms
-from dolmen.ingest.formats.compression import OpenFile
-from dolmen.ingest.formats.formats import Format, read
-from dolmen.ingest.formats.options import OnBadRow, ReadOptions
+from dolmen.ingest.formats.formats import SourceFile, read
+from dolmen.ingest.formats.options import OnBadRow
 from dolmen.transaction import Transaction
 
 PORTION_ROWS = 500_000
@@ -60,25 +59,21 @@ class ChangeCounts:
 def ingest_changes(
     transaction: Transaction,
     table: str,
-    open_file: OpenFile,
-    format: Format,
+    source: SourceFile,
     *,
-    name: str,
     settings: IngestSettings,
     on_bad_row: OnBadRow | None,
     request: str,
-    options: ReadOptions | None = None,
     portion_rows: int = PORTION_ROWS,
     portion_bytes: int = PORTION_BYTES,
 ) -> ChangeCounts:
     """Adds the changes in a file to a transaction, bound to the request.
 
     Args:
-        name: what errors call the file.
+        source: the file, with the options that the settings ask for.
         settings: the table's, with ``cdc``.
         on_bad_row: called with each row that cannot be applied, while the others are; None = such a row is an error.
         request: the file's id.
-        options: how to read it; None: as the settings ask for.
 
     Raises:
         RowError: a row is bad, and ``on_bad_row`` is None.
@@ -86,8 +81,7 @@ def ingest_changes(
     """
     if transaction.has_applied(request):
         return ChangeCounts()
-    target = _Target.of(transaction, table, settings, request, ChangeFaults(name, on_bad_row))
-    options, paths = options or ReadOptions.of(settings), target.settings.sequence_from
+    target = _Target.of(transaction, table, settings, request, ChangeFaults(source.name, on_bad_row))
     in_envelope = target.settings.envelope == "debezium"
     opened = envelope(
         target.fields,
@@ -95,10 +89,10 @@ def ingest_changes(
         target.sequence,
         target.settings,
         reject_extra=settings.on_extra == "reject",
-        forms=find_forms(open_file, format, name, options, paths) if in_envelope else {},
+        forms=find_forms(source, target.settings.sequence_from) if in_envelope else {},
     )
-    options, faults = opened.options(options), target.faults
-    reader = read(open_file, format, opened.schema, name=name, options=options, on_bad_row=faults.add_unread)
+    source, faults = replace(source, options=opened.options(source.options)), target.faults
+    reader = read(source, opened.schema, on_bad_row=faults.add_unread)
     tables = ChangeTables(target.fields, target.keys, target.sequence, opened, faults).tables(reader)
     counts, first_ts = ChangeCounts(), transaction.next_ts
     for changes in _portions(tables, portion_rows, portion_bytes):

@@ -15,9 +15,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.errors import InputError
-from dolmen.ingest.formats.compression import OpenFile, open_text
-from dolmen.ingest.formats.formats import Format, infer
-from dolmen.ingest.formats.options import ReadOptions
+from dolmen.ingest.formats.formats import SourceFile, infer
 
 Form: TypeAlias = Literal["number", "text"]
 
@@ -27,9 +25,7 @@ _LSN = r"^(?P<high>[0-9A-Fa-f]{1,8})/(?P<low>[0-9A-Fa-f]{1,8})$"
 _DIGITS = r"^[0-9]{1,18}$"
 
 
-def find_forms(
-    open_file: OpenFile, format: Format, name: str, options: ReadOptions, paths: Iterable[str]
-) -> dict[str, Form]:
+def find_forms(source: SourceFile, paths: Iterable[str]) -> dict[str, Form]:
     """How a file writes what stands at these paths: by its first event that has it, or by its schema.
 
     Nothing is said of a path that none of the file's first megabyte has, or of a file that cannot be read: whoever
@@ -37,9 +33,9 @@ def find_forms(
     """
     wanted = {path: path.split(".") for path in paths}
     try:
-        if format.kind == "jsonl":
-            return _forms_in_json(open_file, format, name, options, wanted)
-        schema = infer(open_file, format, name=name, options=options)
+        if source.format.kind == "jsonl":
+            return _forms_in_json(source, wanted)
+        schema = infer(source)
     except InputError:
         return {}
     whole = pa.struct(list(schema))
@@ -47,11 +43,9 @@ def find_forms(
     return found | {path: form for path, names in wanted.items() if (form := _form_of_type(whole, ["payload", *names]))}
 
 
-def _forms_in_json(
-    open_file: OpenFile, format: Format, name: str, options: ReadOptions, wanted: dict[str, list[str]]
-) -> dict[str, Form]:
+def _forms_in_json(source: SourceFile, wanted: dict[str, list[str]]) -> dict[str, Form]:
     found: dict[str, Form] = {}
-    with open_text(open_file, format.compression, name, options.max_bytes) as stream:
+    with source.text() as stream:
         rest, size = b"", 0
         while size < _LOOKED_AT_BYTES and (data := stream.read(_PIECE_BYTES)):
             size += len(data)

@@ -14,7 +14,7 @@ from dolmen.ingest.batch import BatchRequest, apply_together
 from dolmen.ingest.drops.disposal import dispose
 from dolmen.ingest.drops.ingestion import Ingestion
 from dolmen.ingest.drops.outcomes import DropOutcome, IngestResult
-from dolmen.ingest.formats.formats import detect, infer
+from dolmen.ingest.formats.formats import SourceFile, detect, infer
 from dolmen.ingest.formats.options import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.rejects.refuted import look_for_commits, look_for_reports
@@ -82,7 +82,8 @@ def _create_tables(database: Database, ingestions: Sequence[Ingestion]) -> None:
             if ingestion.size_error or ingestion.earlier_reject():
                 continue
             path = ingestion.place.path
-            schema = infer(ingestion.open, detect(path), name=path, options=ingestion.limit_options(ReadOptions()))
+            options = ingestion.limit_options(ReadOptions())
+            schema = infer(SourceFile(ingestion.open, detect(path), path, options))
             database.create_table(ingestion.place.table, schema)
         except TableExistsError:
             pass  # another was faster

@@ -24,8 +24,7 @@ from dolmen.ingest.announcements import Drop
 from dolmen.ingest.batch import RequestOutcome
 from dolmen.ingest.drops.modes import require_keys, upsert_in_portions
 from dolmen.ingest.drops.outcomes import NO_ROWS, DropOutcome, RowCounts
-from dolmen.ingest.formats.compression import OpenFile
-from dolmen.ingest.formats.formats import Format, detect, read
+from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.formats.options import OnBadRow, ReadOptions
 from dolmen.ingest.landing import Landing, LandingPath
 from dolmen.ingest.redaction import UnforeseenError
@@ -172,21 +171,20 @@ class Ingestion:
         # Deliveries of one event come to one end: none adds by old settings what another has rejected by new ones.
         transaction.add(Expect(self.place.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id))
         self.settings = settings
-        file = _DropFile.of(self, settings)
+        source = self._source(settings)
         with Quarantine(self.place.path, settings.max_bad_rows) as quarantine:
             on_bad_row = quarantine.add if settings.on_bad_row == "quarantine" else None
-            counts = self._write(transaction, table, file, settings, on_bad_row)
+            counts = self._write(transaction, table, source, settings, on_bad_row)
             if quarantine.count:
-                header = header_of(self.open, file.format, file.options, self.place.path)
-                about = self._database_facts()
-                self.quarantined_to = quarantine.keep(self.landing, self.drop, self.place, file.format, header, about)
+                header, about = header_of(source), self._database_facts()
+                self.quarantined_to = quarantine.keep(self.landing, self.drop, self.place, source.format, header, about)
             self.counts = replace(counts, quarantined=quarantine.count)
 
     def _write(
         self,
         transaction: Transaction,
         table: TransactionTable,
-        file: _DropFile,
+        source: SourceFile,
         settings: IngestSettings,
         on_bad_row: OnBadRow | None,
     ) -> RowCounts:
@@ -197,22 +195,28 @@ class Ingestion:
             changed = ingest_changes(
                 transaction,
                 table.name,
-                self.open,
-                file.format,
-                name=file.name,
+                source,
                 settings=settings,
                 on_bad_row=on_bad_row,
                 request=self.drop.id,
-                options=file.options,
             )
             return RowCounts(upserted=changed.upserted, deleted=changed.deleted, unchanged=changed.unchanged)
         if settings.mode == "append":
-            rows = file.read(table.schema, on_bad_row)
+            rows = self._read(source, table.schema, on_bad_row)
             table.append(rows.reader, request=self.drop.id)
             return RowCounts(appended=rows.count)
-        rows = file.read(require_keys(table.schema, table.primary_key), on_bad_row)
+        rows = self._read(source, require_keys(table.schema, table.primary_key), on_bad_row)
         upsert_in_portions(table, rows.reader, self.drop.id)
         return RowCounts(upserted=rows.count)
+
+    def _source(self, settings: IngestSettings) -> SourceFile:
+        """The dropped file, to be read as the table's settings ask for."""
+        path, options = self.place.path, self.limit_options(ReadOptions.of(settings))
+        return SourceFile(self.open, detect(path, settings.format), path, options)
+
+    def _read(self, source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None) -> _CountedRows:
+        """The rows of the dropped file, counted as they are taken."""
+        return _CountedRows(read(source, schema, on_bad_row=on_bad_row), self.database.runtime)
 
     def _column_of_error(self, transaction: Transaction, error: Exception) -> str | None:
         """The table's column that an error is about."""
@@ -232,28 +236,6 @@ def _is_transient(error: Exception) -> bool:
     if isinstance(error, RuntimeError):  # as when no thread can be started, but not two that only data bring about
         return not isinstance(error, RecursionError | NotImplementedError)
     return isinstance(error, Error | MemoryError | ImportError)
-
-
-@dataclass(frozen=True, slots=True)
-class _DropFile:
-    """A dropped file, with its format and the options to read it with."""
-
-    open: OpenFile
-    name: str
-    format: Format
-    options: ReadOptions
-    runtime: Runtime
-
-    @classmethod
-    def of(cls, ingestion: Ingestion, settings: IngestSettings) -> _DropFile:
-        options = ingestion.limit_options(ReadOptions.of(settings))
-        path, runtime = ingestion.place.path, ingestion.database.runtime
-        return cls(ingestion.open, path, detect(path, settings.format), options, runtime)
-
-    def read(self, schema: pa.Schema, on_bad_row: OnBadRow | None) -> _CountedRows:
-        """Its rows, counted as they are taken."""
-        reader = read(self.open, self.format, schema, name=self.name, options=self.options, on_bad_row=on_bad_row)
-        return _CountedRows(reader, self.runtime)
 
 
 class _CountedRows:

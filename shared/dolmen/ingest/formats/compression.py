@@ -8,17 +8,15 @@ file takes room on its disk.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from tempfile import TemporaryFile, gettempdir
-from typing import BinaryIO, Literal, Protocol, TypeAlias
+from tempfile import gettempdir
+from typing import BinaryIO, Protocol
 
 import pyarrow as pa
 
 from dolmen.errors import InputError, LimitError
-
-Compression = Literal["gzip", "zstd", "bz2"]
-OpenFile: TypeAlias = Callable[[], BinaryIO]
+from dolmen.format.file_formats import Compression
 
 _MAGIC = {
     b"\x1f\x8b": "gzip",
@@ -42,56 +40,17 @@ class ByteStream(Protocol):
         """The next bytes, up to ``size``; empty only at the end."""
 
 
-@contextmanager
-def open_stream(
-    open_file: OpenFile, compression: Compression | None, name: str, max_bytes: int
-) -> Iterator[ByteStream]:
-    """Opens a file for reading from its beginning; closes it in the end.
-
-    Several gzip members, Zstandard frames or bzip2 streams one after the other are one file, as their command-line
-    tools see it.
-
-    Args:
-        max_bytes: what a compressed file may unpack to.
+def unpack(stream: Decompressed, target: BinaryIO, name: str) -> None:
+    """Writes all of a stream to a temporary file, and goes to its beginning.
 
     Raises:
-        InputError: (also from ``read``) the compressed data is damaged, ends early, is followed by something else,
-            or unpacks to more.
+        InputError: the compressed data is damaged, ends early, is followed by something else, or unpacks to more than
+            it may, or than there is room for.
     """
-    with open_file() as file:
-        yield _Decompressed(file, compression, name, max_bytes) if compression else file
-
-
-@contextmanager
-def open_text(open_file: OpenFile, compression: Compression | None, name: str, max_bytes: int) -> Iterator[ByteStream]:
-    """The same for a text file. Raises InputError also if the content is plainly of another kind."""
-    with open_stream(open_file, compression, name, max_bytes) as stream:
-        yield _Text(stream, name)
-
-
-@contextmanager
-def open_seekable(
-    open_file: OpenFile, compression: Compression | None, name: str, max_bytes: int
-) -> Iterator[BinaryIO]:
-    """Opens a file for reads anywhere in it; a compressed one is unpacked into a temporary file.
-
-    Args:
-        max_bytes: what it may unpack to.
-
-    Raises:
-        InputError: the compressed data is damaged, ends early, is followed by something else, or unpacks to more.
-    """
-    with open_file() as file:
-        if compression is None:
-            yield file
-            return
-        with TemporaryFile() as plain:
-            stream = _Decompressed(file, compression, name, max_bytes)
-            with _no_room(name):
-                while data := stream.read(_COPIED_BYTES):
-                    plain.write(data)
-                plain.seek(0)
-            yield plain
+    with _no_room(name):
+        while data := stream.read(_COPIED_BYTES):
+            target.write(data)
+        target.seek(0)
 
 
 @contextmanager
@@ -107,13 +66,21 @@ def _no_room(name: str) -> Iterator[None]:
         ) from error
 
 
-class _Decompressed:
+class Decompressed:
+    """The bytes that a compressed file unpacks to.
+
+    Args:
+        name: what errors call the file.
+        max_bytes: the most bytes that it may unpack to.
+    """
+
     def __init__(self, file: BinaryIO, compression: Compression, name: str, max_bytes: int) -> None:
         self._compression, self._name = compression, name
         self._max_bytes, self._left = max_bytes, max_bytes
         self._stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression)
 
     def read(self, size: int, /) -> bytes:
+        """The next bytes. Raises InputError for damaged data, or too much of it."""
         try:
             data: bytes = self._stream.read(size)
         except OSError as error:
@@ -134,12 +101,15 @@ class _Decompressed:
         return f"file {self._name!r} is damaged, or not (only) {self._compression} data: {error}"
 
 
-class _Text:
+class TextStream:
+    """The bytes of a text file; the first of them are checked to be text."""
+
     def __init__(self, stream: ByteStream, name: str) -> None:
         self._stream, self._name = stream, name
         self._ahead: bytes | None = None
 
     def read(self, size: int, /) -> bytes:
+        """The next bytes. Raises InputError if the content is plainly of another kind."""
         if self._ahead is None:
             self._ahead = self._start(size)
         if not self._ahead:

@@ -29,15 +29,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.ingest_properties import FileKind
+from dolmen.format.file_formats import WRITTEN, listed
 from dolmen.ingest.formats.columnar.typed import stored_schema
-from dolmen.ingest.formats.formats import Format
+from dolmen.ingest.formats.source import Format
 from dolmen.ingest.formats.text.export import Unsayable, csv_header, csv_lines, has_text, json_lines
 from dolmen.write.conform import conform
 from dolmen.write.hidden import fill_hidden_of_batch
 
-TEXT_KINDS: tuple[FileKind, ...] = ("csv", "tsv", "jsonl")
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
 _HOLDS_ALL = "parquet and arrow hold it"
 
 
@@ -91,16 +89,16 @@ def to_exportable(rows: pa.RecordBatchReader, format: Format) -> pa.RecordBatchR
     Raises:
         SchemaError: the format does not hold a column.
     """
-    kind, names = format.kind, rows.schema.names
-    if kind == "avro":
-        raise InputError("Avro is read, but not written: write parquet, arrow, csv, tsv or jsonl")
-    if kind not in TEXT_KINDS and format.compression is not None:
+    kind, known, names = format.kind, format.known, rows.schema.names
+    if not known.is_written:
+        raise InputError(f"{kind.capitalize()} is read, but not written: write {listed(WRITTEN)}")
+    if not known.is_text and format.compression is not None:
         raise InputError(f"{kind} compresses its own pages: leave the ending for {format.compression} away")
     for name in names:
         if not name or names.count(name) > 1:
             raise SchemaError(f"{names.count(name)} columns have the name {name!r}: give each one of its own (AS name)")
     schema = stored_schema(rows.schema, f"the {kind} to write")
-    if kind in TEXT_KINDS:
+    if known.is_text:
         for field in schema:
             if not has_text(field.type):
                 raise SchemaError(f"column {field.name!r} holds maps, which {kind} does not: {_HOLDS_ALL}")
@@ -116,7 +114,7 @@ def _write(
     if format.kind == "arrow":
         return _count(rows, new_arrow(target, rows.schema))
     with _compress(target, format) as stream:
-        delimiter = _DELIMITERS.get(format.kind)
+        delimiter = format.known.delimiter
         if delimiter is None:
             return _write_text(rows, stream, json_lines, format)
         stream.write(csv_header(rows.schema.names, delimiter))

@@ -26,10 +26,9 @@ from typing import Any, Self
 
 from dolmen.errors import RowError
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.formats.compression import OpenFile, open_text
 from dolmen.ingest.formats.csv.quoting import Records, last_record_end
-from dolmen.ingest.formats.formats import Format
-from dolmen.ingest.formats.options import BadRow, ReadOptions
+from dolmen.ingest.formats.options import BadRow
+from dolmen.ingest.formats.source import Format, SourceFile
 from dolmen.ingest.formats.text.blocks import blocks
 from dolmen.ingest.landing import Landing, LandingPath, exists
 from dolmen.ingest.rejects.report import Reject, copy_drop, copy_once, drop_facts, rows_key, split_name, write_report
@@ -41,7 +40,6 @@ MAX_BYTES = 256 << 20
 _MEMORY_BYTES = 1 << 20
 _FIRST = 10
 _HEADER_BYTES = 1 << 16
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
 class Quarantine:
@@ -140,17 +138,17 @@ class Quarantine:
         )
 
 
-def header_of(open_file: OpenFile, format: Format, options: ReadOptions, name: str) -> bytes | None:
+def header_of(source: SourceFile) -> bytes | None:
     """The line that names the columns of a delimited file, without its end; None if it has none. Reads its beginning.
 
     Raises as ``formats.read`` does.
     """
-    if format.kind not in _DELIMITERS or not options.header:
+    if source.format.known.delimiter is None or not source.options.header:
         return None
-    delimiter = options.delimiter or _DELIMITERS[format.kind]
-    with open_text(open_file, format.compression, name, options.max_bytes) as stream:
-        for block in blocks(stream, partial(last_record_end, delimiter=delimiter), name, _HEADER_BYTES):
-            records = Records.of(block.data, delimiter, blank_lines_count=False)
+    find_end = partial(last_record_end, delimiter=source.delimiter)
+    with source.text() as stream:
+        for block in blocks(stream, find_end, source.name, _HEADER_BYTES):
+            records = Records.of(block.data, source.delimiter, blank_lines_count=False)
             if len(records.starts):
                 return block.data[int(records.starts[0]) : int(records.ends[0])].rstrip(b"\r\n")
     return None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from dolmen.errors import CorruptionError, InputError
+from dolmen.format.file_formats import FORMATS, FileKind
 from dolmen.ingest.landing import exists
 from dolmen.ingest.rejects.listing import BadRows, Retry, earlier_retries, note_retry, open_reject, read_report, text_of
 from dolmen.ingest.rejects.quarantine import ROWS_SUFFIX
@@ -79,8 +80,8 @@ def _name(key: str, report: dict[str, Any], time: int, table: str | None) -> str
 
 
 def _kind(report: dict[str, Any]) -> str:
-    kind = report.get("format")
-    return kind if kind in ("csv", "tsv") else "jsonl"  # rows of other formats are kept as JSON
+    known = FORMATS.get(cast(FileKind, report.get("format")))
+    return known.kind if known and known.delimiter else "jsonl"  # rows of other formats are kept as JSON
 
 
 def _write_rows(

@@ -14,10 +14,10 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.errors import StoreUnavailableError
-from dolmen.format.ingest_properties import FileKind
+from dolmen.format.file_formats import FileKind
 from dolmen.format.manifest import TableEntry
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.formats.formats import detect, read
+from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.formats.options import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.runtime import shared_runtime
@@ -129,5 +129,5 @@ class ReadDrops:
         found = landing.place(drop)
         assert found is not None
         format = detect(found.path, self.format)
-        reader = read(lambda: landing.open(drop), format, schema, name=found.path, options=self.options)
-        yield from landing.runtime.ahead(reader)
+        source = SourceFile(lambda: landing.open(drop), format, found.path, self.options)
+        yield from landing.runtime.ahead(read(source, schema))

@@ -34,6 +34,7 @@ from dolmen.store.base import (
 )
 from dolmen.store.keys import TEMPORARY, check_key
 from dolmen.store.local.files import TemporaryFile, open_pinned_file, sweep
+from dolmen.store.schemes import FILE
 
 #: Files up to this size have the MD5 of their content as ETag, larger ones (inode, mtime, size): see ``etag_of``.
 CONTENT_ETAG_BYTES = 4096
@@ -68,7 +69,7 @@ class LocalStore:
 
     @property
     def url(self) -> str:
-        return "file://" + quote(self.root)
+        return f"{FILE.name}://{quote(self.root)}"
 
     def get(
         self,

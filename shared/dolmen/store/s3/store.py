@@ -27,6 +27,7 @@ from dolmen.store.input import open_pinned
 from dolmen.store.s3.client import connect
 from dolmen.store.s3.errors import RangeEndedError, Verdict, denied_in_passing, describe, translated, verdict
 from dolmen.store.s3.upload import CREATE_ATTEMPTS, PART_BYTES, THRESHOLD_BYTES, S3Output
+from dolmen.store.schemes import S3
 
 #: DeleteObjects takes so many keys (docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html).
 DELETE_BATCH = 1000
@@ -76,7 +77,7 @@ class S3Store:
 
     @property
     def url(self) -> str:
-        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+        return f"{S3.name}://{self.bucket}/{self.prefix}".rstrip("/")
 
     @property
     def clock(self) -> ServerClock:

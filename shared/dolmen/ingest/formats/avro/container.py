@@ -19,33 +19,26 @@ from dolmen.errors import InputError, SchemaError
 from dolmen.ingest.formats.avro.blocks import MAGIC, AvroBlock, Container
 from dolmen.ingest.formats.avro.types import AvroTypes, decoded_type, finished, wide_type
 from dolmen.ingest.formats.columnar.typed import conform_file, stored_schema
-from dolmen.ingest.formats.compression import Compression, OpenFile, open_stream
-from dolmen.ingest.formats.options import OnBadRow, ReadOptions
+from dolmen.ingest.formats.options import OnBadRow
+from dolmen.ingest.formats.source import SourceFile
 
 BATCH_ROWS = 8192
 _BATCH_BYTES = 8 << 20
 _SYNC = bytes(16)
 
 
-def infer(open_file: OpenFile, compression: Compression | None, name: str, options: ReadOptions) -> pa.Schema:
+def infer(source: SourceFile) -> pa.Schema:
     """The stored types of the columns, from the file's header alone.
 
     Raises:
         SchemaError: a column cannot be stored.
         InputError: the file is damaged or not Avro.
     """
-    with _open(open_file, compression, name, options) as (_, types):
-        return stored_schema(types.arrow, name)
+    with _open(source) as (_, types):
+        return stored_schema(types.arrow, source.name)
 
 
-def read(
-    open_file: OpenFile,
-    compression: Compression | None,
-    schema: pa.Schema,
-    name: str,
-    options: ReadOptions,
-    on_bad_row: OnBadRow | None = None,
-) -> Iterator[pa.RecordBatch]:
+def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
     """The rows as batches of ``schema``.
 
     Args:
@@ -56,26 +49,24 @@ def read(
         RowError: a value does not fit its column.
         InputError: the file is damaged, ends early, or is not Avro.
     """
-    with _open(open_file, compression, name, options) as (container, types):
-        source = pa.schema([field.with_type(wide_type(field.type)) for field in types.arrow])
-        yield from conform_file(_batches(container, types, source, name), source, schema, name, options, on_bad_row)
+    with _open(source) as (container, types):
+        own = pa.schema([field.with_type(wide_type(field.type)) for field in types.arrow])
+        yield from conform_file(_batches(container, types, own, source.name), own, source, schema, on_bad_row)
 
 
 @contextmanager
-def _open(
-    open_file: OpenFile, compression: Compression | None, name: str, options: ReadOptions
-) -> Iterator[tuple[Container, AvroTypes]]:
-    with open_stream(open_file, compression, name, options.max_bytes) as stream:
-        container = Container(stream, name)
+def _open(source: SourceFile) -> Iterator[tuple[Container, AvroTypes]]:
+    with source.stream() as stream:
+        container = Container(stream, source.name)
         try:
             types = AvroTypes(container.schema)
         except InputError as error:
-            raise type(error)(f"file {name!r}: {error}") from None
+            raise type(error)(f"file {source.name!r}: {error}") from None
         yield container, types
 
 
-def _batches(container: Container, types: AvroTypes, source: pa.Schema, name: str) -> Iterator[pa.RecordBatch]:
-    decoded = [(field.name, decoded_type(field.type)) for field in source]
+def _batches(container: Container, types: AvroTypes, own: pa.Schema, name: str) -> Iterator[pa.RecordBatch]:
+    decoded = [(field.name, decoded_type(field.type)) for field in own]
     rows: list[dict[str, Any]] = []
     taken = 0
     with _damage(name):
@@ -94,8 +85,8 @@ def _batches(container: Container, types: AvroTypes, source: pa.Schema, name: st
             if rows and (len(rows) == BATCH_ROWS or taken > _BATCH_BYTES or block is None):
                 with _damage(name):
                     columns = [pa.array([row[column] for row in rows], kind) for column, kind in decoded]
-                    arrays = [finished(column, field.type) for column, field in zip(columns, source, strict=True)]
-                yield pa.RecordBatch.from_arrays(arrays, schema=source)
+                    arrays = [finished(column, field.type) for column, field in zip(columns, own, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=own)
                 rows, taken = [], 0
             if ended:
                 break

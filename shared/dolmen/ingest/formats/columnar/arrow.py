@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, cast
 
@@ -18,8 +18,9 @@ from pyarrow import ipc
 
 from dolmen.errors import InputError
 from dolmen.ingest.formats.columnar.typed import check_schema, conform_file, stored_schema
-from dolmen.ingest.formats.compression import ByteStream, Compression, OpenFile, open_seekable, open_stream
-from dolmen.ingest.formats.options import OnBadRow, ReadOptions
+from dolmen.ingest.formats.compression import ByteStream
+from dolmen.ingest.formats.options import OnBadRow
+from dolmen.ingest.formats.source import SourceFile
 
 MAX_MESSAGE_BYTES = 256 << 20
 
@@ -32,25 +33,18 @@ class _ArrowRows:
     batches: Iterator[pa.RecordBatch]
 
 
-def infer(open_file: OpenFile, compression: Compression | None, name: str, options: ReadOptions) -> pa.Schema:
+def infer(source: SourceFile) -> pa.Schema:
     """The stored types of the columns, without reading the rows.
 
     Raises:
         SchemaError: a column cannot be stored.
         InputError: the file is damaged or not Arrow IPC.
     """
-    with _open(open_file, compression, name, options) as opened:
-        return stored_schema(opened.schema, name)
+    with _open(source) as opened:
+        return stored_schema(opened.schema, source.name)
 
 
-def read(
-    open_file: OpenFile,
-    compression: Compression | None,
-    schema: pa.Schema,
-    name: str,
-    options: ReadOptions,
-    on_bad_row: OnBadRow | None = None,
-) -> Iterator[pa.RecordBatch]:
+def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
     """The rows as batches of ``schema``.
 
     Args:
@@ -61,53 +55,52 @@ def read(
         RowError: a value does not fit its column.
         InputError: the file is damaged, not whole, or not Arrow IPC.
     """
-    with _open(open_file, compression, name, options) as opened:
-        yield from conform_file(_check(opened.batches, name), opened.schema, schema, name, options, on_bad_row)
+    with _open(source) as opened:
+        yield from conform_file(_check(opened.batches, source), opened.schema, source, schema, on_bad_row)
 
 
 @contextmanager
-def _open(
-    open_file: OpenFile, compression: Compression | None, name: str, options: ReadOptions
-) -> Iterator[_ArrowRows]:
+def _open(source: SourceFile) -> Iterator[_ArrowRows]:
     with ExitStack() as stack:
-        stream = stack.enter_context(open_stream(open_file, compression, name, options.max_bytes))
+        stream = stack.enter_context(source.stream())
         start = _exactly(stream, len(_MAGIC))
         if start.startswith(_OLD_FEATHER):
-            raise InputError(f"file {name!r} is Feather version 1: write it as version 2, or as Parquet")
+            raise InputError(f"file {source.name!r} is Feather version 1: write it as version 2, or as Parquet")
         if start != _MAGIC:
-            yield _open_stream(_Stream(stream, start, name), name)
+            yield _open_stream(_Stream(stream, start, source.name), source)
             return
-        if compression is None:
-            file = cast(BinaryIO, stream)
-        else:
-            file = stack.enter_context(open_seekable(open_file, compression, name, options.max_temporary_bytes))
-        yield _open_whole(file, name)
+        plain = source.format.compression is None
+        yield _open_whole(cast(BinaryIO, stream) if plain else stack.enter_context(source.seekable()), source)
 
 
-def _open_stream(stream: _Stream, name: str) -> _ArrowRows:
-    with _damage(name):
+def _open_stream(stream: _Stream, source: SourceFile) -> _ArrowRows:
+    with _damage(source):
         reader = ipc.open_stream(pa.PythonFile(stream, mode="r"))
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield from reader
         stream.check_end()
 
-    return _ArrowRows(check_schema(reader.schema, name), batches())
+    return _ArrowRows(check_schema(reader.schema, source.name), batches())
 
 
-def _open_whole(file: BinaryIO, name: str) -> _ArrowRows:
-    with _damage(name):
+def _open_whole(file: BinaryIO, source: SourceFile) -> _ArrowRows:
+    with _damage(source):
         file.seek(-len(_MAGIC), os.SEEK_END)
         if file.read(len(_MAGIC)) != _MAGIC:
             raise pa.ArrowInvalid("it is truncated: its footer is not whole; upload it again")
-        reader = ipc.open_file(pa.PythonFile(_ArrowFile(file, name), mode="r"))
+        reader = ipc.open_file(pa.PythonFile(_ArrowFile(file, source.name), mode="r"))
     batches = (reader.get_batch(place) for place in range(reader.num_record_batches))
-    return _ArrowRows(check_schema(reader.schema, name), batches)
+    return _ArrowRows(check_schema(reader.schema, source.name), batches)
 
 
-def _check(batches: Iterator[pa.RecordBatch], name: str) -> Iterator[pa.RecordBatch]:
+def _damage(source: SourceFile) -> AbstractContextManager[None]:
+    return source.raising_damage("Arrow", MemoryError)
+
+
+def _check(batches: Iterator[pa.RecordBatch], source: SourceFile) -> Iterator[pa.RecordBatch]:
     while True:
-        with _damage(name):
+        with _damage(source):
             batch = next(batches, None)
             if batch is None:
                 return
@@ -167,13 +160,3 @@ def _exactly(stream: ByteStream, size: int) -> bytes:
         parts.append(data)
         size -= len(data)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-@contextmanager
-def _damage(name: str) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # the file could not be read: nothing is known of its content
-        raise InputError(f"file {name!r} is not a readable Arrow file: {error}") from error

@@ -7,39 +7,31 @@ are) is unpacked into a temporary file first, since its footer comes last.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import pyarrow as pa
 from pyarrow import parquet
 
-from dolmen.errors import InputError
 from dolmen.ingest.formats.columnar.typed import check_schema, common_schema, conform_file, stored_schema
-from dolmen.ingest.formats.compression import Compression, OpenFile, open_seekable
-from dolmen.ingest.formats.options import OnBadRow, ReadOptions
+from dolmen.ingest.formats.options import OnBadRow
+from dolmen.ingest.formats.source import SourceFile
 
 BATCH_ROWS = 65_536
 _BUFFER_BYTES = 1 << 20
 
 
-def infer(open_file: OpenFile, compression: Compression | None, name: str, options: ReadOptions) -> pa.Schema:
+def infer(source: SourceFile) -> pa.Schema:
     """The stored types of the file's columns, from its footer alone.
 
     Raises:
         SchemaError: a column cannot be stored.
         InputError: the file is damaged or not Parquet.
     """
-    with _open(open_file, compression, name, options) as file, _damage(name):
-        return stored_schema(check_schema(file.schema_arrow, name), name)
+    with _open(source) as file, _damage(source):
+        return stored_schema(check_schema(file.schema_arrow, source.name), source.name)
 
 
-def read(
-    open_file: OpenFile,
-    compression: Compression | None,
-    schema: pa.Schema,
-    name: str,
-    options: ReadOptions,
-    on_bad_row: OnBadRow | None = None,
-) -> Iterator[pa.RecordBatch]:
+def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
     """The file's rows as batches of ``schema``.
 
     Args:
@@ -50,20 +42,24 @@ def read(
         RowError: a value does not fit its column.
         InputError: the file is damaged or not Parquet.
     """
-    with _open(open_file, compression, name, options) as file:
-        with _damage(name):
-            source = check_schema(file.schema_arrow, name)
+    with _open(source) as file:
+        with _damage(source):
+            own = check_schema(file.schema_arrow, source.name)
         columns = None
-        if options.ignore_extra:
-            columns = common_schema(source, schema, name).names
-            source = pa.schema([field for field in source if field.name in columns])
-        yield from conform_file(_batches(file, columns, name), source, schema, name, options, on_bad_row)
+        if source.options.ignore_extra:
+            columns = common_schema(own, schema, source.name).names
+            own = pa.schema([field for field in own if field.name in columns])
+        yield from conform_file(_batches(file, columns, source), own, source, schema, on_bad_row)
 
 
-def _batches(file: parquet.ParquetFile, columns: list[str] | None, name: str) -> Iterator[pa.RecordBatch]:
+def _damage(source: SourceFile) -> AbstractContextManager[None]:
+    return source.raising_damage("Parquet")
+
+
+def _batches(file: parquet.ParquetFile, columns: list[str] | None, source: SourceFile) -> Iterator[pa.RecordBatch]:
     batches = file.iter_batches(BATCH_ROWS, columns=columns)
     while True:
-        with _damage(name):
+        with _damage(source):
             batch = next(batches, None)
             if batch is None:
                 return
@@ -72,26 +68,14 @@ def _batches(file: parquet.ParquetFile, columns: list[str] | None, name: str) ->
 
 
 @contextmanager
-def _open(
-    open_file: OpenFile, compression: Compression | None, name: str, options: ReadOptions
-) -> Iterator[parquet.ParquetFile]:
-    with open_seekable(open_file, compression, name, options.max_temporary_bytes) as source:
-        with _damage(name):
+def _open(source: SourceFile) -> Iterator[parquet.ParquetFile]:
+    with source.seekable() as opened:
+        with _damage(source):
             file = parquet.ParquetFile(
-                source,
+                opened,
                 pre_buffer=False,
                 buffer_size=_BUFFER_BYTES,
                 page_checksum_verification=True,
                 coerce_int96_timestamp_unit="us",
             )
         yield file
-
-
-@contextmanager
-def _damage(name: str) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # the file could not be read: nothing is known of its content
-        raise InputError(f"file {name!r} is not a readable Parquet file: {error}") from error

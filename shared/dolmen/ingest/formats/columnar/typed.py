@@ -19,7 +19,8 @@ from pyarrow import types as t
 from dolmen.errors import InputError, LimitError, RowError, SchemaError
 from dolmen.format.schema import storable
 from dolmen.ingest.formats.bad_rows import good_rows
-from dolmen.ingest.formats.options import OnBadRow, ReadOptions, is_closed
+from dolmen.ingest.formats.options import OnBadRow, is_closed
+from dolmen.ingest.formats.source import SourceFile
 from dolmen.write.conform import conform
 
 _DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
@@ -38,16 +39,15 @@ def stored_schema(schema: pa.Schema, name: str) -> pa.Schema:
 
 def conform_file(
     batches: Iterator[pa.RecordBatch],
-    source: pa.Schema,
+    own: pa.Schema,
+    source: SourceFile,
     schema: pa.Schema,
-    name: str,
-    options: ReadOptions,
     on_bad_row: OnBadRow | None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a file as batches of ``schema``.
 
     Args:
-        batches: of ``source``.
+        batches: of the schema ``own``.
         on_bad_row: is told of each row that does not fit, instead of an error.
 
     Raises:
@@ -55,12 +55,13 @@ def conform_file(
         RowError: a value does not fit its column.
         InputError: the file holds more than it may.
     """
-    batches = _check_size(batches, name, options.max_bytes)
-    if options.ignore_extra:
-        kept = common_schema(source, schema, name)
-        batches, source = (_keep(batch, kept) for batch in batches), kept
+    name = source.name
+    batches = _check_size(batches, name, source.options.max_bytes)
+    if source.options.ignore_extra:
+        kept = common_schema(own, schema, name)
+        batches, own = (_keep(batch, kept) for batch in batches), kept
     try:
-        checked = conform(pa.RecordBatchReader.from_batches(source, batches), schema)
+        checked = conform(pa.RecordBatchReader.from_batches(own, batches), schema)
         if on_bad_row is None:
             yield from checked
             return

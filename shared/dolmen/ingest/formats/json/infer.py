@@ -6,28 +6,28 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.errors import InputError
-from dolmen.ingest.formats.compression import ByteStream
 from dolmen.ingest.formats.json.lines import Lines, check_utf8, line_blocks
 from dolmen.ingest.formats.json.rows import count_objects, may_be_too_deep
 from dolmen.ingest.formats.json.shapes import Fields, Node, Unsure, join, node_of_array, node_of_values, type_of
 from dolmen.ingest.formats.json.values import parse_objects
-from dolmen.ingest.formats.options import ReadOptions
+from dolmen.ingest.formats.source import SourceFile
 from dolmen.ingest.formats.text.blocks import Block
 from dolmen.ingest.formats.text.times import TimeFormat
 
 
-def infer(stream: ByteStream, name: str, block_bytes: int, options: ReadOptions) -> pa.Schema:
+def infer(source: SourceFile) -> pa.Schema:
     """The types that hold every value of the file, columns in the order of first appearance.
 
     Raises:
         RowError: a malformed line.
         InputError: no line holds a single key.
     """
-    inference = _Inference(name, options.times)
-    for block in line_blocks(stream, name, block_bytes):
-        inference.look_at(block)
+    inference = _Inference(source.name, source.options.times)
+    with source.text() as stream:
+        for block in line_blocks(stream, source.name, source.block_bytes):
+            inference.look_at(block)
     if not inference.seen.by_name:
-        raise InputError(f"file {name!r} has no rows to infer columns from: declare a schema")
+        raise InputError(f"file {source.name!r} has no rows to infer columns from: declare a schema")
     return pa.schema([(column, type_of(node)) for column, node in inference.seen.by_name.items()])
 
 

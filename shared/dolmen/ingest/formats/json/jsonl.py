@@ -31,27 +31,23 @@ from pyarrow import types as t
 
 from dolmen.errors import RowError, SchemaError
 from dolmen.ingest.formats.bad_rows import good_rows
-from dolmen.ingest.formats.compression import ByteStream
+from dolmen.ingest.formats.json.infer import infer
 from dolmen.ingest.formats.json.lines import Lines, check_utf8, line_blocks
 from dolmen.ingest.formats.json.rows import JsonObject, count_objects, may_be_too_deep, text_column
 from dolmen.ingest.formats.json.values import json_cast, parse_objects, parser_type, wanted_of
 from dolmen.ingest.formats.options import OnBadRow, ReadOptions, is_closed
+from dolmen.ingest.formats.source import SourceFile
 from dolmen.ingest.formats.text.blocks import Block
 from dolmen.write.conform import Plan, conform_batch, plan_conform
+
+__all__ = ["infer", "read"]
 
 _NULL_LINE = re.compile(rb"^[ \t]*null[ \t]*(?=\r?$)", re.MULTILINE)
 _LINES_AT_ONCE = 512
 """More lines than this are halved if they cannot be parsed at once: one by one takes twenty times as long."""
 
 
-def read(
-    stream: ByteStream,
-    schema: pa.Schema,
-    name: str,
-    block_bytes: int,
-    options: ReadOptions,
-    on_bad_row: OnBadRow | None = None,
-) -> Iterator[pa.RecordBatch]:
+def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of a file of JSON lines as batches of ``schema``, one per block of text that has any.
 
     Args:
@@ -62,16 +58,17 @@ def read(
         RowError: a malformed line, or a value that does not fit its column.
     """
     try:
-        converter = _JsonConverter(schema, name, options)
+        converter = _JsonConverter(schema, source.name, source.options)
     except SchemaError as error:
-        raise SchemaError(f"file {name!r}: {error}") from None
+        raise SchemaError(f"file {source.name!r}: {error}") from None
     convert = converter.convert if on_bad_row is None else partial(converter.convert_good, on_bad_row=on_bad_row)
     row = 1
-    for block in line_blocks(stream, name, block_bytes):
-        batch, rows = convert(_without_nulls(block) if options.null_lines == "skip" else block, row)
-        row += rows
-        if batch.num_rows:
-            yield batch
+    with source.text() as stream:
+        for block in line_blocks(stream, source.name, source.block_bytes):
+            batch, rows = convert(_without_nulls(block) if source.options.null_lines == "skip" else block, row)
+            row += rows
+            if batch.num_rows:
+                yield batch
 
 
 def _without_nulls(block: Block) -> Block:
