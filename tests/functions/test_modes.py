@@ -12,7 +12,7 @@ import pytest
 
 from dolmen.ingest.drops import modes
 from dolmen.ingest.drops.modes import upsert_in_portions
-from dolmen.ingest.formats.formats import read
+from dolmen.ingest.formats.formats import SourceFile
 from support.functions import World
 from support.ministack import boto3_client
 from support.proxy import Proxy
@@ -58,7 +58,7 @@ def test_a_file_too_large_for_one_upsert_is_several_of_one_commit(
     limited = lambda *arguments: upsert_in_portions(*arguments, **options)  # noqa: E731
     monkeypatch.setattr("dolmen.ingest.drops.ingestion.upsert_in_portions", limited)
     body = "".join(f'{{"id": {n % 8}, "user_id": {n}}}\n' for n in range(20))
-    monkeypatch.setattr("dolmen.ingest.drops.ingestion.read", partial(read, block_bytes=100))
+    monkeypatch.setattr("dolmen.ingest.drops.ingestion.SourceFile", partial(SourceFile, block_bytes=100))
     assert world.ingest(world.drop("events/a.jsonl", body)) == []
     assert {row["id"]: row["user_id"] for row in world.rows()} == {n % 8: n for n in range(12, 20)}
     assert world.versions("ingest") == 1
