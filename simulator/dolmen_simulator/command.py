@@ -1,4 +1,4 @@
-"""``dolmen simulate``: runs simulated histories, and shows what happened in them."""
+"""The command ``dolmen simulate``, which runs simulated histories and reports on them."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _COLOURS = {"note": "dim", "commit": "green", "violation": "bold red"}
 
 @app.command()
 def simulate(
-    seed: Annotated[Optional[int], typer.Option(help="Decides everything; chosen by chance by default.")] = None,  # noqa: UP045
+    seed: Annotated[Optional[int], typer.Option(help="Seed of all random numbers; random by default.")] = None,  # noqa: UP045
     steps: Annotated[int, typer.Option(min=1, help="Requests to the store in each history.")] = 2_000,
-    histories: Annotated[int, typer.Option(min=1, help="How many, with consecutive seeds.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="How many processes run them.")] = 1,
-    shrink: Annotated[bool, typer.Option("--shrink/--no-shrink", help="Make a failing history small.")] = True,
-    seconds: Annotated[float, typer.Option(min=0, help="Time for making it small.")] = 60.0,
-    only: Annotated[str, typer.Option(help="Actors that take part, with commas: appender-1,compactor-2.")] = "",
-    without: Annotated[str, typer.Option(help="Kinds of faults that don't happen: crash,late,... or all.")] = "",
-    trace: Annotated[str, typer.Option(help="How many events of a failing history to show, or all.")] = "60",
-    actors: Annotated[str, typer.Option(help="Show only what these actors did.")] = "",
+    histories: Annotated[int, typer.Option(min=1, help="Number of histories, with consecutive seeds.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 1,
+    shrink: Annotated[bool, typer.Option("--shrink/--no-shrink", help="Shrink a failing history.")] = True,
+    seconds: Annotated[float, typer.Option(min=0, help="Time limit for shrinking.")] = 60.0,
+    only: Annotated[str, typer.Option(help="Only these actors take part: appender-1,compactor-2.")] = "",
+    without: Annotated[str, typer.Option(help="Leave out these kinds of faults: crash,late,... or all.")] = "",
+    trace: Annotated[str, typer.Option(help="Number of events of a failing history to show, or all.")] = "60",
+    actors: Annotated[str, typer.Option(help="Show only events of these actors.")] = "",
     as_json: Json = False,
 ) -> None:
     """Run databases in a simulated world of faults, and check what must never happen. Exit code 1 if it does."""
@@ -121,9 +121,9 @@ def _print_summary(summary: HistorySummary, as_json: bool, *, one: bool) -> None
 
 
 def _print_counts(counts: Counter[str], weather: Counter[str]) -> None:
-    """What happened, in all histories together."""
-    told = ", ".join(f"{number:,} {name}" for name, number in sorted(weather.items()))
-    console.print(f"nothing happened that must never happen in {weather.total():,} histories: {told}", highlight=False)
+    """Prints the counts of all histories together."""
+    names = ", ".join(f"{number:,} {name}" for name, number in sorted(weather.items()))
+    console.print(f"nothing happened that must never happen in {weather.total():,} histories: {names}", highlight=False)
     console.print(
         Columns([f"{number:>9,} {name}" for name, number in sorted(counts.items())], column_first=True, padding=(0, 2)),
         highlight=False,
@@ -187,6 +187,6 @@ def run(arguments: list[str]) -> int:
     """Runs ``dolmen simulate`` with these arguments.
 
     Returns:
-        The exit code: 1 where something happened that must never happen.
+        The exit code: 1 if something happened that must never happen.
     """
     return int(app(args=arguments, prog_name="dolmen simulate", standalone_mode=False) or 0)

@@ -1,4 +1,4 @@
-"""A failing history made small: it ends earlier, fewer take part, fewer kinds of things go wrong."""
+"""Shrinks a failing history: an earlier end, fewer actors, and fewer kinds of faults."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dolmen_simulator.world.replay import ALL, HistoryError, HistoryFailure, Rep
 
 @dataclass(frozen=True)
 class Shrunk:
-    """What became of it.
+    """The result of shrinking.
 
     Args:
-        failure: of the smallest history that was found, with its whole trace as asked for.
-        histories: how many were tried.
-        finished: whether nothing more can be left out; else time ran out.
+        failure: failure of the smallest history, with as much of its trace as asked for.
+        histories: number of histories that were tried.
+        finished: whether nothing more can be left out; False if time ran out.
     """
 
     failure: HistoryFailure
@@ -29,11 +29,11 @@ _PATIENCE = 4
 _LEAST_STEPS = 200
 
 Progress = Callable[[HistoryFailure, int], None]
-"""Is told of the smallest failure so far, and how many histories were tried."""
+"""Called with the smallest failure so far and the number of histories tried."""
 
 
 def run(replay: Replay, *, keep: int | None = 60) -> HistorySummary | HistoryFailure:
-    """A history as it is written down. Returns what happened in it, or what must never happen."""
+    """Runs the history with these arguments. Returns its summary or its failure."""
     try:
         return simulate(
             replay.seed,
@@ -54,15 +54,17 @@ def shrink(
     runtime: Runtime | None = None,
     progress: Progress = lambda smallest, tried: None,
 ) -> Shrunk:
-    """Finds a smaller history in which the same thing happens that must never happen.
+    """Finds a smaller history with the same violation.
 
-    Greedy: what can be left out at once is, first in large portions. An unexpected exception counts as the same when
-    it is of the same type.
+    The search is greedy: it leaves out whatever it can, large portions first. Unexpected exceptions of the same type
+    count as the same failure.
 
     Args:
-        keep: how many events of the trace the result has; None for all.
-        seconds: after so many it is content with what it has.
-        runtime: measures them.
+        failure: the failure of the history.
+        keep: number of trace events in the result; None for all.
+        seconds: time limit, after which the smallest history so far is the result.
+        runtime: measures the time.
+        progress: called after each history.
     """
     shrinker = _Shrinker(failure, runtime or shared_runtime(), seconds, progress)
     try:
@@ -80,7 +82,7 @@ def shrink(
 
 
 class _OutOfTimeError(Exception):
-    """Enough."""
+    """The time limit is over."""
 
 
 class _Shrinker:
@@ -90,10 +92,10 @@ class _Shrinker:
         self._known: set[Replay] = {failure.replay}
 
     def shrink(self) -> None:
-        """Until nothing more can be left out.
+        """Shrinks until nothing more can be left out.
 
-        Fewer actors need more time until they meet so unhappily again, so at first they have some times as many steps
-        as all of them had; only then does the history end earlier.
+        Fewer actors need more steps until the same events coincide, so the history first gets several times as many
+        steps as it took to fail; only then is its end moved earlier.
         """
         steps = min(self.smallest.replay.steps, max(_PATIENCE * self.smallest.step, _LEAST_STEPS))
         self._holds(replace(self.smallest.replay, steps=steps))
@@ -106,7 +108,7 @@ class _Shrinker:
             self._leave_out_faults()
 
     def _end_earlier(self) -> None:
-        """The history has failed at some step, and may show it at its end when it is stopped before that."""
+        """Finds the earliest end, by bisection: the final checks may find the violation at an earlier end."""
         self._holds(replace(self.smallest.replay, steps=min(self.smallest.step + 1, self.smallest.replay.steps)))
         sound, failing = 0, self.smallest.replay.steps
         while failing - sound > 1:
@@ -131,7 +133,7 @@ class _Shrinker:
             self._holds(replace(self.smallest.replay, without=tuple(sorted({*self.smallest.replay.without, kind}))))
 
     def _holds(self, replay: Replay) -> bool:
-        """Whether the same happens in this history; if so it is the smallest from now on."""
+        """Whether this history has the same failure; if so, makes it the smallest."""
         if replay in self._known:
             return replay == self.smallest.replay
         if self._runtime.monotonic() > self._until:

@@ -1,4 +1,4 @@
-"""One history: actors, a world as bad as its seed says, and what must hold in spite of it."""
+"""Runs one history: actors in a world with the faults of its seed, and all checks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ WEATHER: dict[str, Faults] = {
         jump=0.002,
     ),
 }
-"""How bad a history is: its seed chooses one."""
+"""The probabilities of faults in a history, of which its seed chooses one set."""
 
 _AUDIT_EVERY = 20
 _IDLE_TURNS = 2_000
@@ -72,11 +72,11 @@ _AUDITS_AT_THE_END = 2
 
 
 KINDS = (*(field.name for field in fields(Faults)), STEADY)
-"""What may be left out of a history."""
+"""Kinds of faults that can be left out of a history."""
 
 
 def named_actors(cast: Sequence[tuple[type[Actor], int]]) -> Iterator[tuple[str, type[Actor]]]:
-    """Who takes part, by name."""
+    """Yields the actors of a cast, by name."""
     for kind, number in cast:
         for index in range(number):
             yield f"{kind.label or kind.__name__.lower()}-{index + 1}", kind
@@ -84,7 +84,15 @@ def named_actors(cast: Sequence[tuple[type[Actor], int]]) -> Iterator[tuple[str,
 
 @dataclass(frozen=True)
 class HistorySummary:
-    """What happened in a history."""
+    """The result of a history without a violation.
+
+    Args:
+        seed: its seed.
+        steps: number of its requests.
+        weather: name of its probabilities of faults.
+        digest: digest of its trace.
+        counts: counts of events.
+    """
 
     seed: int
     steps: int
@@ -106,17 +114,17 @@ def simulate(
     """Runs one history to its end and checks all of it.
 
     Args:
-        seed: decides everything.
-        steps: how many store verbs it has.
-        keep: how many events of the trace an error has; None for all.
-        cast: who may take part.
-        only: the names of those who do, such as ``appender-1``; None for all.
-        without: kinds of faults that don't happen: names of fields of ``Faults``, ``skew``, or ``all``.
-        faults: how bad the world is; None lets the seed choose.
+        seed: seed of all random numbers.
+        steps: number of requests to the store.
+        keep: number of trace events in an error; None for all.
+        cast: kinds of actors that may take part, with their numbers.
+        only: names of the actors that take part, such as ``appender-1``; None for all.
+        without: kinds of faults that do not happen: names of fields of ``Faults``, ``skew``, or ``all``.
+        faults: probabilities of faults; None lets the seed choose.
 
     Raises:
-        HistoryError: names what went wrong, and how to replay it.
-        InputError: no such actor, or no such kind of fault.
+        HistoryError: something happened that must never happen; it says what, and how to replay the history.
+        InputError: an actor or a kind of fault is unknown.
     """
     history = _History(seed, steps, keep, cast, only, without, faults)
     network = history.network
@@ -175,19 +183,19 @@ class _History:
         return self.scheduler.now_us
 
     def shared(self, kind: Callable[[], T]) -> T:
-        """The one instance of this that all actors share."""
+        """The instance of this kind that all actors share, made at first use."""
         if kind not in self._shared:
             self._shared[kind] = kind()
         made: T = self._shared[kind]
         return made
 
     def unique(self) -> int:
-        """A number that was not given out before."""
+        """A number that was never returned before."""
         self._given_out += 1
         return self._given_out
 
     def run(self) -> None:
-        """All of it."""
+        """Runs the history and all checks."""
         for name, kind in self.actors.items():
             self._spawn(name, kind)
         self.scheduler.run()
@@ -210,7 +218,7 @@ class _History:
         self.network.counts["spills orphaned"] += len(ledger.spilled_segments - ledger.named_segments)
 
     def failure(self, error: Exception) -> HistoryFailure:
-        """What an error that ended the history means."""
+        """The failure of a history that an error ended."""
         never = violated_promise(error)
         reason = str(error) if isinstance(error, ViolationError) else f"{type(error).__name__}: {error}"
         self.trace.violation(self.now_us, reason)
@@ -238,18 +246,18 @@ class _History:
                     self.scheduler.pause(self._idle_us(actor))
             except Crash:
                 self.scheduler.pause(actor.random.randint(SECOND_US // 10, 2 * SECOND_US))
-            except RetryableError:  # it could not even open the database
+            except RetryableError:  # the database could not be opened
                 self.scheduler.pause(actor.random.randint(SECOND_US // 10, 10 * SECOND_US))
 
     def _end_if_all_are_idle(self) -> None:
-        """Those who are left may have nothing to do for ever: who only reads waits for somebody who writes."""
+        """Ends the history if no actor has sent a request for long: readers alone would wait for ever for a writer."""
         self._idle = self._idle + 1 if self.network.steps == self._asked else 0
         self._asked = self.network.steps
         if self._idle > _IDLE_TURNS:
             self.scheduler.stop()
 
     def _idle_us(self, actor: Actor) -> int:
-        """How long an actor does nothing; now and then most of them rest, and time goes by."""
+        """Draws an actor's idle time; now and then most actors rest, so that time passes."""
         rng, now_us = actor.random, self.scheduler.now_us
         if rng.random() < 0.01:
             self._quiet_until_us = now_us + rng.randint(MINUTE_US, 150 * MINUTE_US)
@@ -259,7 +267,7 @@ class _History:
         return rng.randint(0, SECOND_US // (4 * self.haste)) + rest_us
 
     def _audit_now_and_then(self) -> None:
-        """The newest version now and then; after background work often also what it made, and the oldest kept."""
+        """Audits the newest version now and then; after background work often also its version and an old one."""
         ledger, rng = self.network.ledger, self._chooser
         if ledger.version - self._audited >= _AUDIT_EVERY:
             self._audited = ledger.version
@@ -294,7 +302,7 @@ class _History:
             check_memory(snapshot.table(memory).to_arrow() if memory in there else None, rows, f"version {version}")
 
     def _compare_references(self, auditor: Database) -> None:
-        """What collection takes for needed is at least what is needed."""
+        """Raises ViolationError unless collection would keep every object that the newest version needs."""
         view, head = self.network.ledger.retention.newest, auditor._context.head
         assert view is not None
         forgotten = view.needs - set(needed(head.refresh().manifest, head.segments))

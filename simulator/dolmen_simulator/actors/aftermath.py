@@ -1,7 +1,8 @@
-"""After a history: whoever was under way has gone, the store answers, and there is all the time in the world.
+"""The end of a history: all actors have stopped, the store answers, and time is unlimited.
 
-Days later, when no sweep looks for orphans among the history's objects any more, some can't be deleted at first. In the
-end verification finds nothing wrong, collection comes to an end, and what is left is what kept versions need.
+Days later, when no sweep looks for orphans among the history's objects, some keys cannot be deleted at first. In the
+end verification must find nothing wrong, collection must come to an end, and only objects that kept versions need may
+be left.
 """
 
 from __future__ import annotations
@@ -25,17 +26,18 @@ from dolmen_simulator.world.wire import SimulatedStore
 
 _WHO = "aftermath"
 _ROUNDS = 36
-"""More than versions are kept: each run may let another one expire, as it adds some itself."""
+"""More rounds than kept versions: each run adds versions itself, and so may expire another one."""
 _FAILING_ROUNDS = 6
 _FAILING = 0.3
 _LATER_US = 4 * 24 * 60 * MINUTE_US
 
 
 class FaultlessWire(Wire):
-    """A wire on which all requests are answered; what goes over it is judged like all else.
+    """A wire that answers all requests, and reports them to the ledger.
 
     Args:
-        rng: decides which keys can't be deleted.
+        network: the network of the history.
+        rng: decides which keys cannot be deleted.
     """
 
     def __init__(self, network: Network, rng: random.Random) -> None:
@@ -46,7 +48,7 @@ class FaultlessWire(Wire):
         self.run = OperationRun(Operation("gc", _WHO, version, version, upkeep=True))
 
     def step(self, request: StoreRequest) -> Fate:
-        """Nothing happens to it."""
+        """Lets the request arrive and be answered."""
         if request.verb is Verb.PUT:
             self.run.puts(request.key)
             if request.key == POINTER:
@@ -54,22 +56,22 @@ class FaultlessWire(Wire):
         return Fate.OK
 
     def keys_not_removed(self, request: StoreRequest) -> Collection[str]:
-        """Each key fails by itself."""
+        """Draws the keys that fail, each by itself."""
         spared = tuple(key for key in request.keys if self._random.random() < self.failing)
         self.failed += len(spared)
         return spared
 
     def before_removal(self, key: str) -> None:
-        """Judges it."""
+        """Checks the removal of an object."""
         self._network.before_removal(key)
 
     def on_arrival(self, request: StoreRequest, answer: Answer) -> None:
-        """A pointer that has landed is a version."""
+        """Records the answer; a pointer that has landed is a version."""
         self._network.on_arrival(request, answer)
 
 
 def runtime_without_faults(network: Network, rng: random.Random) -> Runtime:
-    """Virtual time that nobody waits in."""
+    """Makes a runtime in virtual time, without waiting."""
     scheduler = network.scheduler
     return Runtime(
         clock_us=lambda: scheduler.now_us,
@@ -81,7 +83,7 @@ def runtime_without_faults(network: Network, rng: random.Random) -> Runtime:
 
 
 def tidy(network: Network, rng: random.Random) -> None:
-    """Verifies, collects until there is nothing left to do, and looks at what is left. Raises ViolationError."""
+    """Verifies, collects until nothing is left to do, and checks what is left over. Raises ViolationError."""
     ledger, retention = network.ledger, network.ledger.retention
     runtime = runtime_without_faults(network, rng)
     wire = FaultlessWire(network, rng)
@@ -96,19 +98,19 @@ def tidy(network: Network, rng: random.Random) -> None:
         network.scheduler.now_us += step_us
         version, objects, failed = ledger.version, len(network.bucket.objects), wire.failed
         wire.failing = _FAILING if number < _FAILING_ROUNDS else 0.0
-        with raising_unreadable("collection, which nobody disturbs"):
+        with raising_unreadable("collection without any faults"):
             collect(context)
         if (ledger.version, len(network.bucket.objects), wire.failed) == (version, objects, failed):
             break
     else:
         raise ViolationError(
             Never.COLLECTED,
-            f"collection finds something to do in each of {_ROUNDS} runs of which nobody disturbs the last",
+            f"collection finds something to do in each of {_ROUNDS} runs, although the last ones have no faults",
         )
     network.counts["keys not deleted in the aftermath"] += wire.failed
     if left := retention.leftovers():
         raise ViolationError(
-            Never.COLLECTED, f"after all is collected {len(left)} objects are left over: {sorted(left)[:8]}"
+            Never.COLLECTED, f"after all collections {len(left)} objects are left over: {sorted(left)[:8]}"
         )
     _verify(network, deep=False)
 

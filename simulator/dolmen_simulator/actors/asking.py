@@ -1,4 +1,4 @@
-"""Who asks questions in a history: conditions, projections, limits, orders, counts, and now and then SQL."""
+"""An actor that queries: conditions, projections, limits, orders, counts, and now and then SQL."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadab
 from dolmen_simulator.world.process import Process
 
 _SQL = 0.04
-"""So few questions are SQL: starting DuckDB takes as long as twenty others."""
+"""Share of queries in SQL, which is small because starting DuckDB takes as long as twenty other queries."""
 
 
 class Asker(Reader):
-    """Asks a version, and knows the answer."""
+    """Queries a version, and checks the answer."""
 
     def turn(self, process: Process) -> None:
-        """One question."""
+        """Makes one query."""
         if not process.ledger.version or self.random.random() < 0.3:
             return
         version = self._version(process)
@@ -80,7 +80,7 @@ class Asker(Reader):
         return self.predicate()
 
     def _sql(self, process: Process, version: int, name: str) -> None:
-        """Of a kept version, and without any faults: DuckDB reads in threads of its own, which no schedule knows of."""
+        """Queries a kept version in SQL, without faults, as DuckDB reads in threads of its own."""
         network, state = process.network, process.ledger.states[version]
         if name not in state:
             return

@@ -1,4 +1,4 @@
-"""What functions do to a batch of requests in a history, seen by the ledger: each request has an outcome of its own."""
+"""Handles a batch of requests as functions do, and checks the outcome of each request."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from dolmen_simulator.judge.never import Never, ViolationError, unexpected_error
 from dolmen_simulator.world.process import EXPECTED, Process
 
 Effects: TypeAlias = Callable[[str], Iterable[Effect]]
-"""By a request's id, what it does."""
+"""Returns the effects of a request, by its id."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a function says of a request.
+    """A function's answer to a request. Without version and error, the request is finished and had no effect.
 
     Args:
-        digest: of its content.
-        version: that has applied it, whenever that was.
-        error: why it is to come again. Neither: it is done with, and nothing of it is applied.
+        id: the applied id.
+        digest: digest of its content.
+        version: version that applied it, now or before.
+        error: reason why it must be delivered again.
     """
 
     id: str
@@ -46,18 +47,20 @@ def serve(
     tables: Iterable[str],
     call: Callable[[Database], tuple[Sequence[Answer], Commit | None]],
 ) -> set[str]:
-    """Handles a batch, and holds what is said of each of its requests against the truth.
+    """Handles a batch, and checks the answer to each of its requests.
 
     Args:
-        effects: what each request does, once it is bound.
-        tables: all that they are about, and which may be gone.
-        call: handles them with the database it is given.
+        process: the process.
+        kind: description for people.
+        effects: effects of each request, once it is bound.
+        tables: names of their tables, which may be dropped meanwhile.
+        call: handles the batch with the database that it gets.
 
     Returns:
-        the ids of those that are acknowledged.
+        The ids of the acknowledged requests.
 
     Raises:
-        ViolationError: MISREPORTED, and what the ledger raises.
+        ViolationError: MISREPORTED, or a violation found by the ledger.
     """
     done: set[str] = set()
 
@@ -66,7 +69,7 @@ def serve(
         answers, commit = call(database)
         run = database.last
         failed = next((answer.error for answer in answers if answer.error and answer.id in run.operation.digests), None)
-        if failed is not None:  # the commit itself, and with it all that stood in it
+        if failed is not None:  # the commit itself failed, with all its requests
             raise failed
         for answer in answers:
             _check(process, run, answer)
@@ -92,7 +95,7 @@ def _check(process: Process, run: OperationRun, answer: Answer) -> None:
     if applied is not None and applied == run.operation.landed_version and ledger.digests[answer.id] == answer.digest:
         raise ViolationError(Never.MISREPORTED, f"{run.operation} applied {answer.id} and failed it: {answer.error!r}")
     if isinstance(answer.error, UnknownOutcomeError) and run.operation.faults:
-        return  # of the commit that was to create its table
+        return  # the commit that creates its table has an unknown outcome
     if not isinstance(answer.error, EXPECTED) or not _has_reason(process, run, answer):
         raise unexpected_error(f"{run.operation} failed {answer.id} without a reason", answer.error)
 
@@ -100,15 +103,14 @@ def _check(process: Process, run: OperationRun, answer: Answer) -> None:
 def _has_reason(process: Process, run: OperationRun, answer: Answer) -> bool:
     assert answer.error is not None
     if process.ledger.digests.get(answer.id, answer.digest) != answer.digest:
-        return True  # it was forged, and this is how it is found out
+        return True  # its content was forged, which this error reports
     return process.ledger.has_reason(run.operation, run, answer.error)
 
 
 class _RecordingDatabase(Database):
-    """A process's database of which each transaction is a run that tells which requests it holds.
+    """A process's database that records each transaction as a run, with its requests.
 
-    Production code makes a batch anew when its base has changed: each time is a run of its own, on a version of its
-    own.
+    Production code makes a batch again when its base has changed; each time is a run on another version.
     """
 
     def __init__(self, process: Process, effects: Effects, tables: tuple[str, ...]) -> None:
@@ -118,7 +120,7 @@ class _RecordingDatabase(Database):
 
     @property
     def last(self) -> OperationRun:
-        """Its last run."""
+        """The last run."""
         assert self._run is not None
         return self._run
 
@@ -144,7 +146,7 @@ class _RecordingDatabase(Database):
         request: str | None = None,
         message: str | None = None,
     ) -> Table:
-        """A commit of its own, which the ledger judges by itself."""
+        """Creates a table in a commit of its own, which the ledger checks separately."""
         process, made, errors = self._process, list[Table](), list[Exception]()
         line, evidence = process.line, process.evidence
         operation, run = line.operation, line.run
@@ -161,7 +163,7 @@ class _RecordingDatabase(Database):
         assert operation is not None
         assert line.operation is not None
         operation.faults += line.operation.faults
-        process.evidence.session += ", creating tables"  # it begins and ends within another call
+        process.evidence.session += ", creating tables"  # this call begins and ends within another one
         line.operation, line.run, process.evidence = operation, run, evidence
         if errors:
             raise errors[0]
@@ -170,7 +172,7 @@ class _RecordingDatabase(Database):
 
 
 class _RecordingTransaction(Transaction):
-    """Tells its run what it does, and on which version."""
+    """A transaction that records its effects and its base version in its run."""
 
     def __init__(self, context: Context, operation: str, run: OperationRun, effects: Effects) -> None:
         super().__init__(context, operation)

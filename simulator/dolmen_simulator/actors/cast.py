@@ -1,4 +1,4 @@
-"""Who takes part in histories, and in databases of which settings: the one place to register a new kind of actor."""
+"""Lists the actors of histories and the settings of their databases. Register a new kind of actor here."""
 
 from __future__ import annotations
 
@@ -56,19 +56,18 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (Dawdler, 1),
     (Asker, 1),
 )
-"""Every kind of actor, and how many of it take part."""
+"""Every kind of actor, with the number that take part."""
 
 HOARDERS: frozenset[type[Actor]] = frozenset(
     {Hoarder, Renamer, upkeep.Merger, upkeep.Collector, upkeep.Settler, Reader}
 )
-"""Who takes part in those few histories that are about one table with much in its segments; everybody but hoarders in
-all others."""
+"""The actors of the few histories about one table with many entries in segments. Others have all other kinds."""
 
 _HOARDING = 0.12
 
 
 def choose_kinds(rng: random.Random) -> frozenset[type[Actor]]:
-    """Which kinds of actors meet in a history."""
+    """Draws the kinds of actors of a history."""
     return HOARDERS if rng.random() < _HOARDING else frozenset(kind for kind, _ in ACTORS) - {Hoarder}
 
 
@@ -80,5 +79,5 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "orphan_age": ("20m", "30m", "1h", "2h"),
     "intent_timeout": ("15m", "30m", "1h"),
 }
-"""What the settings of a history's database may be; its seed chooses. An orphan's age is never below the time for which
-S3 takes a signature: the protocol relies on that."""
+"""The settings of a history's database, of which its seed chooses. The orphan age is never below the validity of an S3
+signature, as the protocol requires."""

@@ -1,4 +1,4 @@
-"""Who takes hours over a commit: what was uploaded for it may be collected by then, and it must not land."""
+"""An actor whose commits take hours: once its uploads may have been collected, its commit must not land."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dolmen_simulator.world.process import Process
 
 
 class Dawdler(Actor):
-    """Appends in a transaction, without an intent, and stands still between the upload and the commit."""
+    """Appends in a transaction, without an intent, and stalls between the upload and the commit."""
 
     def turn(self, process: Process) -> None:
-        """One append."""
+        """Makes one append."""
         name, rows = self.target(process), self.rows()
         if name is None:
             return

@@ -1,4 +1,4 @@
-"""Who founds tables in a history: one by one, all at once, or as a declaration says, beside others who do the same."""
+"""Actors that create and drop tables, one by one or by applying declarations, beside others that do the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Founder(Actor):
     """Creates and drops tables, all under the same few names."""
 
     def turn(self, process: Process) -> None:
-        """One create, drop, or both."""
+        """Makes one create, one drop, or both."""
         state = process.ledger.states[-1]
         absent = [name for name in TABLES if name not in state]
         crowded = [name for name, rows in state.items() if rows.writes > _CROWDED]
@@ -52,10 +52,10 @@ class Founder(Actor):
 
 
 class Declarer(Actor):
-    """Applies declarations, as people and pipelines do: some of them say what others have just changed."""
+    """Applies declarations, as people and pipelines do. Some of them conflict with changes of others."""
 
     def turn(self, process: Process) -> None:
-        """One declaration, seldom."""
+        """Applies one declaration, seldom."""
         if self.random.random() < 0.75:
             return
         names = self.random.sample(PLAIN, self.random.randint(1, len(PLAIN)))
@@ -77,7 +77,7 @@ class Declarer(Actor):
         return DeclaredTable(name, SHAPES[shape].schema, ("k",), SHAPES[shape].sort_key, self.random.choice(choices))
 
     def _database(self, process: Process) -> dict[str, Any] | None:
-        """Seldom anything; what it does not speak of is unset, so it speaks of all that is set."""
+        """Settings of the database, seldom any; they include all current ones, as applying unsets the others."""
         settings = process.ledger.settings[-1]
         if not settings or self.random.random() < 0.8:
             return None
@@ -85,7 +85,7 @@ class Declarer(Actor):
         return {**settings, name: self.random.choice(self.world.choices[name])}
 
     def _apply(self, process: Process, declaration: Declaration, shapes: dict[str, int]) -> Commit | None:
-        """As ``dolmen apply`` does it, with a look at the differences in between."""
+        """Applies a declaration as ``dolmen apply`` does, with a pause after the plan."""
         began, counts = process.ledger.version, process.network.counts
         for left in reversed(range(ROUNDS)):
             try:
@@ -114,7 +114,7 @@ class Declarer(Actor):
 
     @staticmethod
     def _check_refusal(process: Process, shapes: dict[str, int], began: int, error: SchemaError) -> None:
-        """A declaration is refused only because a table is there in another shape."""
+        """Raises ViolationError unless a table with another shape justifies the refusal of a declaration."""
         during = process.ledger.states[min(began, process.db.version) :]
         if not any(name in state and state[name].shape != shape for state in during for name, shape in shapes.items()):
             raise ViolationError(Never.MISREPORTED, f"a declaration that fits was refused: {error}") from error
@@ -127,7 +127,7 @@ def create_table_in(transaction: Transaction, name: str, shape: int) -> Transact
 
 
 def _effects(changes: Sequence[Change], shapes: dict[str, int]) -> list[Effect]:
-    """What a plan says that it will do."""
+    """The effects of a plan's changes."""
     effects: list[Effect] = []
     tables = list(dict.fromkeys(change.table for change in changes))
     for table in tables:

@@ -1,4 +1,4 @@
-"""Who drops files in a history, and ingests them as the function does: each once, or rejected with a reason."""
+"""An actor that drops files, and ingests them as the function does: each once, or rejected with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks for deletes in a history by messages, as users of the delete function do: several tables, any mode, once."""
+"""An actor that sends delete requests, and applies them as the delete function does: several tables, any mode, once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class DeleteMessage:
     """A message of the delete queue.
 
     Args:
-        effects: what it does, once it is applied; none if it is no request.
+        id: the applied id.
+        body: the message's body.
+        effects: its effects; none if it is no valid request.
     """
 
     id: str
@@ -34,7 +36,7 @@ class DeleteMessage:
     effects: tuple[Effect, ...]
 
     def forge(self) -> DeleteMessage | None:
-        """Another delete under the same id."""
+        """Makes another delete under the same id."""
         other = json.dumps({"table": PLAIN[0], "where": "k = 1", "request_id": self.id})
         effect = model.DeleteEffect(PLAIN[0], lambda row: row.k == 1, self.id)  # it may be the first to be applied
         return replace(self, body=other, effects=(effect,)) if self.effects else None
@@ -50,7 +52,7 @@ class DeleteRequester(Actor):
     label = "eraser"
 
     def turn(self, process: Process) -> None:
-        """One invocation, now and then."""
+        """Handles one invocation, now and then."""
         if self.random.random() < 0.4:
             return
         queue = self.world.shared(DeleteQueue)
@@ -114,7 +116,7 @@ class DeleteRequester(Actor):
         return DeleteMessage(id_, json.dumps(body | {"request_id": id_}), effects)
 
     def _delete(self) -> tuple[dict[str, Any], Matches]:
-        """What to delete, as a message says it and as Python tells it."""
+        """Draws a delete, in the form of a message and as a Python predicate."""
         kind = self.random.random()
         if kind < 0.2:
             keys = [self.random.randrange(KEYS) for _ in range(self.random.randint(1, 3))]

@@ -1,4 +1,4 @@
-"""Who drops files of changes in a history: out of order, overlapping, and delivered at least once."""
+"""An actor that applies files of changes, which are out of order, overlap, and are delivered at least once."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ _SETTINGS = IngestSettings(mode="cdc", cdc=CdcSettings("flat", "v", (), "Op", 10
 
 _LATE = 200
 _TICK = 2
-"""Sequences are times by the history's own clock, of which some fall together; they soon pass what others write."""
+"""Sequence numbers are numbers of the history divided by this, so that some are equal, and soon exceed other values."""
 
 _TIES = 0.15
-"""So many changes have key and sequence of one before: two ticks of a source's clock that were one."""
+"""Share of changes with the key and sequence of an earlier one, as from a source with a coarse clock."""
 
 _NAME = "changes.jsonl"
 
 
 class NewestChanges:
-    """Key and sequence of the newest changes that were sent."""
+    """Keys and sequences of the newest changes that were sent."""
 
     def __init__(self) -> None:
         self.newest: list[tuple[int, int]] = []
 
 
 class Feeder(Worker):
-    """A worker whose requests are files of changes, of tables that others write to in their own ways."""
+    """A worker whose requests are files of changes, for tables that others write to as well."""
 
     def __init__(self, world: World, rng: random.Random) -> None:
         super().__init__(world, rng)
         self._counts = Counter[str]()
 
     def turn(self, process: Process) -> None:
-        """One batch."""
+        """Handles one batch."""
         self._counts = process.network.counts
         super().turn(process)
 
     def _request(self, name: str) -> QueuedRequest:
-        """A file of changes, new ones or late ones."""
+        """Makes a file of changes, new ones or late ones."""
         id_ = f"r{self.world.unique()}"
         late = 0 if self.random.random() < 0.5 else _LATE
         changes = tuple(self._change(self.random.randint(0, late)) for _ in range(self.random.randint(1, 6)))

@@ -1,7 +1,7 @@
-"""Who keeps a table that nobody drops, of many small files, so that much of what is said of them leaves the root.
+"""An actor with a table of many small files that nobody drops, so that many entries leave the root for segments.
 
-Elsewhere tables live too short for that: here segments of files are merged, some of whose files know more deletes than
-others, and overlays of the same file stand in several places.
+Other tables do not live long enough for that. Here segments are merged whose files differ in ``applied_through``, and
+overlays of one file are in several places.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dolmen_simulator.world.process import Process
 
 HOME = "hoard"
 ELSEWHERE = "loft"
-"""What it is called for a while, when it is renamed."""
+"""Its name for a while, after a rename."""
 
 _PLENTY = 160
 _WIDTH = 8
@@ -27,10 +27,10 @@ _FEW_FILES = CompactionOptions(target_file_bytes=6_000, group_bytes=6_000, delet
 
 
 class Hoarder(Upkeep):
-    """Adds small files, deletes from them, and has a part of the deletes resolved before it merges."""
+    """Adds small files, deletes from them, and resolves a part of the deletes before it merges."""
 
     def turn(self, process: Process) -> None:
-        """One thing, or a few that belong together."""
+        """Makes one call, or a few that belong together."""
         chance, state = self.random.random(), process.ledger.states[-1]
         name = next((name for name in (HOME, ELSEWHERE) if name in state), None)
         if name is None:
@@ -50,7 +50,7 @@ class Hoarder(Upkeep):
         process.db.create_table(HOME, SCHEMA, primary_key="k")
 
     def _add(self, process: Process, name: str, there: int) -> None:
-        """A commit of many files; first of a delete, if there are rows enough."""
+        """Commits many files, after a delete if there are enough rows."""
         k = self.random.randrange(KEYS)
         crowded = there > _PLENTY
         batches = [self.rows(2) for _ in range(self.random.randint(3, 8))]
@@ -92,7 +92,7 @@ class Hoarder(Upkeep):
         process.run_transaction(f"delete positions {where}", by_position)
 
     def _resolve(self, process: Process, name: str) -> None:
-        """A few files with each commit, and often in part: segments come to know of different deletes."""
+        """Resolves a few files per commit, often only in part, so that segments differ in ``resolved_through``."""
         deadline, files = self.deadline(), self.random.choice((4, 8, 16))
         process.upkeep("resolve", lambda: resolve(process.context, name, deadline=deadline, batch_files=files), (name,))
 

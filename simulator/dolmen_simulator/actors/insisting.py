@@ -1,5 +1,7 @@
-"""Who says the same again in a history, under one id, whatever it was told: outside of transactions, as callers with a
-time-out do. Now and then it says something else under that id, which must be refused."""
+"""An actor that repeats a write under the same id whatever the answer was, as callers with a time-out do.
+
+Now and then it writes something else under that id, which must be refused.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from dolmen_simulator.world.process import Process
 
 _AGAIN = 0.6
 _OTHERWISE = 0.3
-"""So many of those that are said again are said with other rows, or of another table."""
+"""Share of repeated writes with other rows, or for another table."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class _RepeatedWrite:
 
     @property
     def digest(self) -> str:
-        """What production code finds its content to be."""
+        """The digest that production code computes for its content."""
         rows = digest_of_rows(self.rows)
         if self.upserts:
             return content_digest("upsert", self.table, ["k"], rows)
@@ -44,7 +46,7 @@ class Insister(Actor):
         self._said: _RepeatedWrite | None = None
 
     def turn(self, process: Process) -> None:
-        """Says something, or says it again."""
+        """Makes a write, or repeats the last one."""
         said = self._said
         if said is None or self.random.random() > _AGAIN:
             name = self.target(process)
@@ -57,7 +59,7 @@ class Insister(Actor):
         self._say(process, said)
 
     def _otherwise(self, said: _RepeatedWrite) -> _RepeatedWrite:
-        """The table may have another name by now: of that, or of any other table, it is another request."""
+        """Changes a write to other rows, another operation, or another table."""
         other = self.random.choice([name for name in (*PLAIN, SPARE) if name != said.table])
         return self.random.choice(
             (replace(said, rows=self.rows()), replace(said, table=other), replace(said, upserts=not said.upserts))

@@ -1,4 +1,4 @@
-"""Who does much at once in a history: three tables in one commit, tables that no version shows, whole rewrites."""
+"""Actors with complex transactions: three tables in one commit, temporary tables, and rewrites of whole tables."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from dolmen_simulator.judge.seen import rows_from
 from dolmen_simulator.world.process import Process
 
 _PASSING = "passing"
-"""A table that is created and dropped by one transaction: no version ever shows it."""
+"""A table that one transaction creates and drops, so that no version shows it."""
 
 
 class Juggler(Actor):
-    """Transactions over three tables: rows by keys of other columns, by position, and through a table of their own."""
+    """Makes transactions over three tables: upserts by other columns, deletes by position, and temporary tables."""
 
     def turn(self, process: Process) -> None:
-        """One transaction."""
+        """Makes one transaction."""
         names = [name for name in TABLES[:3] if name in process.ledger.states[-1]]
         if len(names) < 3:
             return
@@ -40,7 +40,7 @@ class Juggler(Actor):
             self._anew(process)
 
     def _all_three(self, process: Process) -> None:
-        """Positions looked up in one, an upsert into it too, an append to another, a read-modify-write of a third."""
+        """Deletes by position from and upserts into one table, appends to another, and adds to a row of a third."""
         first, second = self.random.sample(PLAIN, 2)
         where, matches = self.predicate()
         upserted, appended, amount, k = self.rows(), self.rows(), self.random.randint(1, 9), self.random.randrange(3)
@@ -64,7 +64,7 @@ class Juggler(Actor):
         process.run_transaction("transaction over three tables", juggle)
 
     def _on_other_columns(self, process: Process) -> None:
-        """An upsert that goes by a column that is no key."""
+        """Upserts by columns that are not the key."""
         name, on = self.random.choice(PLAIN), self.random.choice((("v",), ("k", "v"), ("u",)))
         rows = tuple(row for row in self.rows() if row.v is not None)
         if rows:
@@ -72,13 +72,13 @@ class Juggler(Actor):
             process.write(f"upsert on {on}", [effect], lambda: process.db.table(name).upsert(arrow(rows), on=on))
 
     def _through_another(self, process: Process) -> None:
-        """Rows go into a new table, some of them are deleted there, the rest goes on, and the table is gone."""
+        """Appends rows to a temporary table, deletes some there, and appends the rest to another table."""
         name, rows = self.random.choice(PLAIN), self.rows()
         where, matches = self.predicate()
         left = tuple(row for row in rows if not matches(row))
 
         def call() -> Commit:
-            run = process.begin_run(*([model.AppendEffect(name, left)] if left else []))  # nothing is no statement
+            run = process.begin_run(*([model.AppendEffect(name, left)] if left else []))  # no rows make no statement
             run.operation.about = (name,)
             with process.db.transaction() as transaction:
                 table = create_table_in(transaction, _PASSING, self.random.randrange(len(SHAPES)))
@@ -91,7 +91,7 @@ class Juggler(Actor):
         process.write("transaction with a table of its own", [], call)
 
     def _anew(self, process: Process) -> None:
-        """A table is dropped and created again with rows in it, and another one written to, in one commit."""
+        """Drops a table, creates it again with rows, and writes to another one, in one commit."""
         name, other = self.random.sample(PLAIN, 2)
         shape, rows, others = self.random.randrange(len(SHAPES)), self.rows(), self.rows()
         effects: list[Effect] = [
@@ -113,12 +113,12 @@ class Juggler(Actor):
 
 
 class TableRewriter(Actor):
-    """Reads whole tables and puts others in their place: what others have done meanwhile must not be lost."""
+    """Reads whole tables and overwrites them; concurrent changes must not be lost."""
 
     label = "rewriter"
 
     def turn(self, process: Process) -> None:
-        """One rewrite, seldom."""
+        """Makes one rewrite, seldom."""
         name = self.target(process)
         if name is None or self.random.random() < 0.7:
             return
@@ -138,7 +138,7 @@ class TableRewriter(Actor):
         transaction.table(name).overwrite(arrow(rows))
 
     def _since(self, process: Process, name: str) -> Commit:
-        """An overwrite that says of which version it was made, as Spark's do: what came after it is a conflict."""
+        """Overwrites with a stated base version, as Spark does: later changes are conflicts."""
         run, context = process.begin_run(), process.context
         run.operation.about = (name,)
         known = process.db.version
@@ -161,6 +161,6 @@ class TableRewriter(Actor):
             return transaction.commit()
 
     def _changed(self, rows: Sequence[Row]) -> tuple[Row, ...]:
-        """Each row once more, a little different; seldom one of them is left out."""
+        """Changes each row a little, and seldom leaves one out."""
         kept = [row for row in rows if self.random.random() < 0.95]
         return tuple(Row(row.k, None if row.v is None else row.v + 1, self.world.unique(), row.t) for row in kept)

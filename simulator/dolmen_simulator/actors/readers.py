@@ -1,4 +1,4 @@
-"""Who reads in a history: the newest version, old ones by number and time, and held snapshots slowly."""
+"""Actors that read: the newest version, old ones by number and time, and held snapshots slowly."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dolmen_simulator.world.process import Process
 
 
 class Reader(Actor):
-    """Checks at once all that it is told."""
+    """Reads, and checks every answer at once."""
 
     def turn(self, process: Process) -> None:
-        """One read."""
+        """Makes one read."""
         if not process.ledger.version:
             return
         process.network.counts["reads"] += 1
@@ -37,7 +37,7 @@ class Reader(Actor):
             process.read(lambda: self._history(process))
 
     def _version(self, process: Process) -> int:
-        """Seldom one that has expired: that fails too soon to be of interest. Often one that will soon."""
+        """Draws a version: often one that expires soon, and seldom one that has expired, as that fails at once."""
         newest, horizon = process.ledger.version, max(process.ledger.retention.horizon, 1)
         chance = self.random.random()
         if chance < 0.3:
@@ -138,9 +138,9 @@ class Reader(Actor):
 
 
 class Dater(Reader):
-    """Asks again and again which version was the newest at some time, mostly just before: an answer must stay right."""
+    """Asks which version was the newest at some time, mostly shortly before: the answer must stay right."""
 
     def turn(self, process: Process) -> None:
-        """One question."""
+        """Asks once."""
         if process.ledger.version:
             process.read(lambda: self._by_time(process), 0)

@@ -1,5 +1,8 @@
-"""Who renames tables in a history, beside others who know them by the names that they had: away and back, two that swap
-their names, one that takes another's place, with statements before and after it in the same transaction."""
+"""An actor that renames tables while others know them by their old names.
+
+It renames a table away and back, swaps two names, and replaces one table by another, with statements before and after
+the rename in the same transaction.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +20,20 @@ from dolmen_simulator.judge.model import Effect, OperationRun
 from dolmen_simulator.world.process import Process
 
 _BETWEEN = "between"
-"""What one of two tables is called while they swap: no version ever shows it."""
+"""The temporary name of one of two tables that swap names; no version shows it."""
 
 Step: TypeAlias = tuple[Effect, Callable[[Transaction], object]]
-"""A statement, as the model has it and as production code makes it."""
+"""A statement: its effect in the model, and production code for it."""
 
 
 class Renamer(Blind):
-    """Gives tables other names."""
+    """Renames tables."""
 
     def turn(self, process: Process) -> None:
-        """One commit with a rename in it, or more."""
+        """Makes one commit with one rename or more."""
         state, chance = process.ledger.states[-1], self.random.random()
         if not state:
-            process.read(process.db.refresh)  # alone it would wait for ever
+            process.read(process.db.refresh)  # so that it does not wait for ever alone
         elif HOME in state or ELSEWHERE in state:
             self._move(process, *((HOME, ELSEWHERE) if HOME in state else (ELSEWHERE, HOME)))
         elif chance < 0.25:
@@ -53,7 +56,7 @@ class Renamer(Blind):
             self._add_to_renamed(process)
 
     def _move(self, process: Process, name: str, to: str) -> None:
-        """One rename; or away, and back at once: nothing that others see."""
+        """Renames a table; or renames it away and back in one commit, which others do not see."""
         if self.random.random() < 0.8:
             process.write(
                 f"rename {name} to {to}", [model.RenameEffect(name, to)], lambda: process.db.rename_table(name, to)
@@ -63,7 +66,7 @@ class Renamer(Blind):
             self._make(process, f"rename {name} to {to} and back", steps)
 
     def _swap(self, process: Process, one: str, other: str) -> None:
-        """Two tables swap names. What comes before it and what comes after it under one name is about two tables."""
+        """Swaps the names of two tables, with statements before and after that use one name for both tables."""
         steps = [
             *self._statements(one),
             _rename_step(one, _BETWEEN),
@@ -75,7 +78,7 @@ class Renamer(Blind):
         self._make(process, f"swap {one} and {other}", steps)
 
     def _rotate(self, process: Process) -> None:
-        """A table goes out of the way of a new one."""
+        """Renames a table, and creates a new one under the old name."""
         name, shape, state = self.random.choice(PLAIN), self.random.randrange(len(SHAPES)), process.ledger.states[-1]
         if name not in state or SPARE in state:
             return
@@ -88,7 +91,7 @@ class Renamer(Blind):
         self._make(process, f"rotate {name}", steps)
 
     def _promote(self, process: Process) -> None:
-        """A table takes the place of another one, which is dropped."""
+        """Drops a table, and renames another one to its name."""
         name, state = self.random.choice(PLAIN), process.ledger.states[-1]
         if name not in state or SPARE not in state:
             return
@@ -100,7 +103,7 @@ class Renamer(Blind):
         self._make(process, f"promote {SPARE} to {name}", steps)
 
     def _add_to_renamed(self, process: Process) -> None:
-        """Read-modify-write of a row, which is read under the table's new name."""
+        """Renames a table, and adds to a row that is read under the new name."""
         state = process.ledger.states[-1]
         if SPARE in state or PLAIN[0] not in state:
             return
@@ -119,7 +122,7 @@ class Renamer(Blind):
         process.run_transaction(f"rename {PLAIN[0]} and add", rename_and_add)
 
     def _statements(self, name: str) -> list[Step]:
-        """What is done to a table under that name: often nothing."""
+        """Draws statements for a table; often none."""
         if self.random.random() < 0.5:
             return []
         if self.random.random() < 0.3:
@@ -143,7 +146,7 @@ class Renamer(Blind):
 
     @staticmethod
     def _make(process: Process, kind: str, steps: Sequence[Step]) -> None:
-        """All of it in one transaction."""
+        """Makes all steps in one transaction."""
 
         def make(transaction: Transaction, run: OperationRun) -> None:
             for effect, apply in steps:

@@ -1,4 +1,4 @@
-"""Who looks after a database as functions and people do: whole rounds of maintenance, and looks that change nothing."""
+"""Actors that maintain a database in whole rounds, as functions do, or inspect it without changes, as people do."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dolmen_simulator.world.process import Process
 
 
 class Maintainer(Upkeep):
-    """Whole rounds, as the compact function does them: all tables or some, all steps or some, in the time there is."""
+    """Runs maintenance rounds as the compact function does: all or some tables, all or some steps, with a deadline."""
 
     def turn(self, process: Process) -> None:
-        """One round, seldom: the others do the same step by step."""
+        """Runs one round, seldom, as others run the single steps."""
         if not process.ledger.version or self.random.random() < 0.5:
             return
         tables = None if self.random.random() < 0.5 else self.random.sample(TABLES, 2)
@@ -36,7 +36,7 @@ class Maintainer(Upkeep):
         )
 
     def _deadline(self, process: Process) -> Deadline | None:
-        """Often none; else that of a function, whose time runs out under it."""
+        """Draws a deadline: often none, else that of a function whose time runs out."""
         if self.random.random() < 0.5:
             return None
         runtime, seconds = process.runtime, self.random.choice((11, 30, 120))
@@ -45,7 +45,7 @@ class Maintainer(Upkeep):
 
     @staticmethod
     def _round(done: Round) -> Round:
-        """Raises one of the failures that a round tells of, for the ledger to judge: what may yet land before all."""
+        """Raises one of a round's failures for the ledger to check: an unknown outcome first, as it may still land."""
         errors = [failure.error for failure in done.failures]
         for error in sorted(errors, key=lambda error: not isinstance(error, UnknownOutcomeError)):
             raise error
@@ -53,10 +53,10 @@ class Maintainer(Upkeep):
 
 
 class Inspector(Upkeep):
-    """Asks what there is to do, and whether all is well. That changes nothing, fails nowhere, and all is well."""
+    """Reads debts, rehearses background work and verifies; this must change nothing, and find nothing wrong."""
 
     def turn(self, process: Process) -> None:
-        """One question, seldom."""
+        """Makes one inspection, seldom."""
         if not process.ledger.version or self.random.random() < 0.6:
             return
         asked = self._verify if self.random.random() < 0.15 else self.random.choice((self._debts, self._rehearse))
@@ -66,14 +66,14 @@ class Inspector(Upkeep):
     def _debts(self, process: Process) -> None:
         debts = process.db.stats(exact=self.random.random() < 0.5)
         for name, rows in process.ledger.states[debts.version].items():
-            told = debts.tables[name].live_rows  # unresolved tombstones may hide some of them
-            if told < len(rows.rows):
+            live = debts.tables[name].live_rows  # unresolved tombstones may hide some of them
+            if live < len(rows.rows):
                 raise ViolationError(
-                    Never.LOST, f"version {debts.version} tells of {told} rows in {name!r}, not {len(rows.rows)}"
+                    Never.LOST, f"version {debts.version} tells of {live} rows in {name!r}, not {len(rows.rows)}"
                 )
 
     def _rehearse(self, process: Process) -> None:
-        """Rehearsals of background work. The ledger would call a commit by a reader a violation."""
+        """Rehearses background work. The ledger takes a commit by a reader for a violation."""
         rehearsals: list[Callable[[], Any]] = [
             lambda: process.db.gc(dry_run=True, full=self.random.random() < 0.5),
             lambda: process.db.compact(dry_run=True),

@@ -1,7 +1,7 @@
-"""Who keeps the database fast, small and whole in a history: programs over ``dolmen.maintenance``.
+"""Actors that do background work with ``dolmen.maintenance``, load large amounts, overwrite, and change settings.
 
-None of them changes a row, but for expiry, and none may stand in anybody's way; the ledger judges what lands, the
-audits read it.
+Background work changes no row, except for expiry, and may not hinder others. The ledger checks its commits, and audits
+read them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _ONE_FILE = WriteOptions(target_file_bytes=1, run_rows=24)
 
 
 class Upkeep(Actor):
-    """Base of those who do background work."""
+    """Base of actors that do background work."""
 
     def deadline(self) -> Callable[[], bool]:
-        """Often none; else one that comes after a few questions."""
+        """Draws a deadline: often none, else one that is over after a few checks."""
         if self.random.random() < 0.6:
             return never
         left = [self.random.randint(0, 4)]
@@ -48,10 +48,10 @@ class Upkeep(Actor):
 
 
 class Resolver(Upkeep):
-    """Turns tombstones into vectors."""
+    """Resolves tombstones."""
 
     def turn(self, process: Process) -> None:
-        """One table."""
+        """Handles one table."""
         name = self.target(process, NAMES)
         if name is None:
             return
@@ -64,10 +64,10 @@ class Resolver(Upkeep):
 
 
 class Compactor(Upkeep):
-    """Rewrites files."""
+    """Compacts tables."""
 
     def turn(self, process: Process) -> None:
-        """One table."""
+        """Handles one table."""
         name = self.target(process, NAMES)
         if name is None:
             return
@@ -87,17 +87,17 @@ class Merger(Upkeep):
     """Merges segments."""
 
     def turn(self, process: Process) -> None:
-        """One run."""
+        """Runs once."""
         process.upkeep("merge", lambda: merge_segments(process.context, deadline=self.deadline()))
 
 
 class Collector(Upkeep):
-    """Removes what nobody needs any more; now and then it looks at all that there is."""
+    """Collects unneeded objects, now and then with a full listing."""
 
     restless = True
 
     def turn(self, process: Process) -> None:
-        """One run."""
+        """Runs once."""
         if process.ledger.version:
             full = self.random.random() < 0.1
             process.upkeep("gc", lambda: collect(process.context, deadline=self.deadline(), full=full))
@@ -107,16 +107,16 @@ class Expirer(Upkeep):
     """Deletes rows that have outlived their table's time to live."""
 
     def turn(self, process: Process) -> None:
-        """One run."""
+        """Runs once."""
         if process.ledger.version:
             process.upkeep("expire", lambda: expire_rows(process.context, deadline=self.deadline()), TABLES)
 
 
 class Settler(Actor):
-    """Sets properties: those of the history at its beginning, later now and then others."""
+    """Sets properties: those of the history at its beginning, and later now and then others."""
 
     def turn(self, process: Process) -> None:
-        """One change, seldom."""
+        """Makes one change, seldom."""
         settings = process.ledger.settings[-1]
         if not process.ledger.version:
             return
@@ -150,7 +150,7 @@ class Overwriter(Actor):
     """Replaces all rows of a table, now and then."""
 
     def turn(self, process: Process) -> None:
-        """One overwrite."""
+        """Makes one overwrite."""
         name = self.target(process)
         if name is None or self.random.random() < 0.5:
             return
@@ -169,10 +169,10 @@ class Overwriter(Actor):
 
 
 class Loader(Actor):
-    """A long job: one append of many files under an intent, with pauses in which it may be taken for dead."""
+    """Loads many files in one append under an intent, with pauses in which the job may be taken for dead."""
 
     def turn(self, process: Process) -> None:
-        """One load."""
+        """Makes one load."""
         name = self.target(process)
         if name is None or self.random.random() < 0.4:
             return

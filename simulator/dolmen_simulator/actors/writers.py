@@ -1,7 +1,7 @@
-"""Who writes in a history: plain programs over the public API.
+"""Actors that write, as plain programs over the public API.
 
-``turn`` does one thing with the process it is given. When the process dies the actor is given another one, and begins
-anew with what it remembers.
+``turn`` makes one call with the given process. When the process dies, the actor gets another one, and goes on with
+what it remembers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dolmen_simulator.world.requests import QueuedRequest, SimulatedQueue
 TABLES = ("left", "right", "counters", "ledger")
 PLAIN = TABLES[:2]
 SPARE = "attic"
-"""What a table is called for a while, when it is renamed."""
+"""The name of a table for a while, after a rename."""
 
 NAMES = (*TABLES, SPARE)
 KEYS = 12
@@ -33,10 +33,10 @@ T = TypeVar("T")
 
 
 class World(Protocol):
-    """What actors share."""
+    """The part of a history that actors share."""
 
     def shared(self, kind: Callable[[], T]) -> T:
-        """The one instance of this that all actors of a history share, made when first asked for."""
+        """The instance of this kind that all actors of a history share, made at first use."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -44,10 +44,10 @@ class World(Protocol):
 
     @property
     def choices(self) -> dict[str, tuple[Any, ...]]:
-        """What they may be."""
+        """The possible values of each setting."""
 
     def unique(self) -> int:
-        """A number that was not given out before."""
+        """A number that was never returned before."""
 
     @property
     def now_us(self) -> int:
@@ -58,24 +58,25 @@ class Actor:
     """Base of all actors.
 
     Args:
-        rng: its own, for what it does.
+        world: the shared part of the history.
+        rng: the actor's own random source.
     """
 
     label = ""
     """The kind's name in histories, from which its random numbers follow; empty: the class name in lower case."""
 
     restless = False
-    """Whether it goes on now and then while the others rest."""
+    """Whether it takes turns now and then while the others rest."""
 
     def __init__(self, world: World, rng: random.Random) -> None:
         self.world, self.random = world, rng
 
     def turn(self, process: Process) -> None:
-        """Does one thing."""
+        """Makes one call."""
         raise NotImplementedError
 
     def target(self, process: Process, names: tuple[str, ...] = PLAIN) -> str | None:
-        """One of these tables to work on; seldom one that is not there, since that fails too soon to be of interest."""
+        """Draws a table to work on, seldom one that does not exist, as calls on that fail at once."""
         there = [name for name in names if name in process.ledger.states[-1]]
         if names is PLAIN and SPARE in process.ledger.states[-1]:
             there.append(SPARE)
@@ -84,7 +85,7 @@ class Actor:
         return self.random.choice(there) if there else None
 
     def rows(self, most: int = 8) -> tuple[Row, ...]:
-        """Some new rows."""
+        """Makes some new rows."""
         return tuple(
             Row(
                 self.random.randrange(KEYS),
@@ -96,7 +97,7 @@ class Actor:
         )
 
     def predicate(self) -> tuple[str | dict[str, Any], Matches]:
-        """What to delete, as users say it and as Python tells it."""
+        """Draws a predicate, as users write it and as a Python function."""
         k, a, b = self.random.randrange(KEYS), self.random.randrange(100), self.random.randrange(100)
         low, high = min(a, b), max(a, b)
         choices: list[tuple[str | dict[str, Any], Matches]] = [
@@ -113,12 +114,12 @@ class Actor:
 
 
 def arrow(rows: tuple[Row, ...]) -> pa.Table:
-    """Rows as production code takes them."""
+    """Converts rows to an Arrow table, as production code takes them."""
     return pa.table(list(zip(*rows, strict=True)), schema=SCHEMA) if rows else SCHEMA.empty_table()
 
 
 def digest_of_rows(rows: tuple[Row, ...]) -> str:
-    """What production code finds their digest to be, whatever batches they come in."""
+    """The digest that production code computes for rows, whatever their batches."""
     digest = RowDigest(SCHEMA)
     for row in rows:
         digest.update(arrow((row,)).to_batches()[0])
@@ -129,7 +130,7 @@ class Appender(Actor):
     """Appends to one table."""
 
     def turn(self, process: Process) -> None:
-        """One append."""
+        """Makes one append."""
         name, rows = self.target(process), self.rows()
         if name is None:
             return
@@ -137,10 +138,10 @@ class Appender(Actor):
 
 
 class Upserter(Actor):
-    """Upserts; keys may stand twice in one call."""
+    """Upserts; a call may have several rows with one key."""
 
     def turn(self, process: Process) -> None:
-        """One upsert."""
+        """Makes one upsert."""
         name, rows = self.target(process), self.rows()
         if name is None:
             return
@@ -151,7 +152,7 @@ class Deleter(Actor):
     """Deletes by predicate and by keys."""
 
     def turn(self, process: Process) -> None:
-        """One delete."""
+        """Makes one delete."""
         name = self.target(process, TABLES[:3])
         if name is None:
             return
@@ -166,10 +167,10 @@ class Deleter(Actor):
 
 
 class PositionDeleter(Actor):
-    """Looks rows up and deletes them by position, in files where others do the same."""
+    """Deletes rows by position, in files where others do the same."""
 
     def turn(self, process: Process) -> None:
-        """One delete."""
+        """Makes one delete."""
         if self.target(process, ("left",)) is None:
             return
         low = self.random.randrange(100)
@@ -185,10 +186,10 @@ class PositionDeleter(Actor):
 
 
 class Blind(Actor):
-    """Transactions that read nothing: several statements over two tables, one version."""
+    """Makes transactions that read nothing: several statements over two tables in one version."""
 
     def turn(self, process: Process) -> None:
-        """One transaction."""
+        """Makes one transaction."""
         statements = [self.statement(self.target(process) or PLAIN[0]) for _ in range(self.random.randint(2, 4))]
 
         message = self.random.choice(("", "", "what was agreed", "Ä" * 128))
@@ -202,7 +203,7 @@ class Blind(Actor):
         process.write("transaction", [effect for effect, _ in statements], call, message=message)
 
     def statement(self, name: str) -> tuple[Effect, Callable[[TransactionTable], None]]:
-        """What it does to a table, as the model has it and as production code does it."""
+        """Draws a statement for a table: its effect in the model, and production code for it."""
         kind = self.random.random()
         if kind < 0.4:
             rows = self.rows()
@@ -215,14 +216,14 @@ class Blind(Actor):
 
 
 class Counter(Actor):
-    """Read-modify-write: adds to a row; what it read stands in no statement, only in the new value."""
+    """Read-modify-write: adds to a row. The value that it read is in no statement, only in the new value."""
 
     def turn(self, process: Process) -> None:
-        """One increment."""
+        """Makes one increment."""
         if self.target(process, TABLES[2:3]) is None:
             return
         k, amount = self.random.randrange(3), self.random.randint(1, 9)
-        if self.random.random() < 0.1:  # nothing but a delete: whoever adds meanwhile starts anew
+        if self.random.random() < 0.1:  # only a delete, after which concurrent additions start again
             effect = model.DeleteEffect("counters", lambda row: row.k == k)
             process.write(f"counter {k} ends", [effect], lambda: process.db.table("counters").delete({"k": k}))
             return
@@ -245,10 +246,10 @@ class Counter(Actor):
 
 
 class Transferrer(Actor):
-    """Read-modify-write over two tables, which never shows by half."""
+    """Read-modify-write over two tables, half of which must never be visible."""
 
     def turn(self, process: Process) -> None:
-        """One transfer."""
+        """Makes one transfer."""
         if self.target(process, TABLES[2:3]) is None or self.target(process, TABLES[3:]) is None:
             return
         k, amount = self.random.randrange(3), self.random.randint(1, 9)
@@ -265,10 +266,10 @@ class Transferrer(Actor):
 
 
 class Inserter(Actor):
-    """Read-modify-write that only adds: appends a row unless its key is there."""
+    """Read-modify-write that only appends: adds a row unless its key exists."""
 
     def turn(self, process: Process) -> None:
-        """One insert."""
+        """Makes one insert."""
         if self.target(process, ("right",)) is None:
             return
         row = Row(self.random.randrange(KEYS), self.random.randrange(100), self.world.unique(), None)
@@ -289,7 +290,13 @@ def add(
     """Reads a row and writes it back with ``amount`` more.
 
     Args:
-        before: what the table is called in the version that the transaction is made on, if that is another name.
+        process: the process.
+        transaction: the transaction.
+        name: name of the table.
+        k: key of the row.
+        amount: the amount to add.
+        u: unique number of the new row.
+        before: the table's name in the transaction's base version, if that is another one.
     """
     table = transaction.table(name)
     old = table.scan(columns=["u", "v"], where={"k": k}).to_arrow()
@@ -298,14 +305,14 @@ def add(
 
 
 class RequestQueue(SimulatedQueue[QueuedRequest]):
-    """What workers take their batches from."""
+    """The queue from which workers take batches."""
 
 
 class Worker(Actor):
-    """Takes batches of requests from the queue, as functions do, and applies each batch in one commit."""
+    """Takes batches of requests from the queue, as functions do, and applies each in one commit."""
 
     def turn(self, process: Process) -> None:
-        """One batch."""
+        """Handles one batch."""
         queue = self.world.shared(RequestQueue)
         if queue.wants_more and self.random.random() < 0.8:
             for _ in range(self.random.randint(1, 3)):
@@ -357,7 +364,7 @@ class Worker(Actor):
         rows = self.rows()
 
         def other() -> QueuedRequest:
-            """Other rows."""
+            """The same request with other rows."""
             return self._rows_request(name, id_, upserts=upserts)
 
         if upserts:

@@ -1,4 +1,4 @@
-"""What a version that has just landed adds to the account of a history, and whether its root is small enough."""
+"""Counts what each new version did, and checks the size of its root."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from dolmen_simulator.judge.retention import setting
 from dolmen_simulator.judge.stored import StoredVersion
 
 TIME_TO_SPILL = 4
-"""What has stood in a root for so many versions had the time to leave it."""
+"""Versions after which an entry has had the time to leave the root."""
 
 
 def check_size(chronicle: Chronicle, view: StoredVersion) -> None:
-    """A root is within its budget, but for what is too young and for a few small tails: a commit spills one tail of
-    its base, and may itself add to several."""
+    """Raises ViolationError if a root exceeds its budget by more than young entries and a few small tails.
+
+    A commit spills one tail of its base, and may itself add to several.
+    """
     before = chronicle.retention.newest
     if before is None:
         return
     budget = setting(chronicle.settings[-2], "root_bytes")
-    if view.size <= budget or any(setting(told, "root_bytes") != budget for told in chronicle.settings[-32:]):
-        return  # a commit spills one tail: what a smaller budget asks for takes several
+    if view.size <= budget or any(setting(earlier, "root_bytes") != budget for earlier in chronicle.settings[-32:]):
+        return  # a commit spills one tail, so that reaching a smaller budget takes several commits
     tails = chronicle.reader.tails(view.key)
     for earlier in chronicle.chain[-1 - TIME_TO_SPILL : -1]:
         tails &= chronicle.reader.tails(earlier.key)

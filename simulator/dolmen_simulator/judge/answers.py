@@ -1,4 +1,4 @@
-"""For which errors there is a reason: what must have happened meanwhile for a call to be told so."""
+"""Decides whether an error has a reason: an event during the call that justifies it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from dolmen_simulator.judge.retention import JITTER_US
 
 
 def has_reason(chronicle: Chronicle, operation: Operation, run: OperationRun | None, error: BaseException) -> bool:
-    """Whether something happened during an operation for which it may raise this, having committed nothing."""
+    """Whether an event during an operation that committed nothing justifies its error."""
     during = range(operation.began, chronicle.version + 1)
-    # A call may be made on the version that its process knew: it is told to open the table anew.
+    # A call may use the version that its process knew, and gets an error that says to open the table again.
     known = range(operation.known, chronicle.version + 1)
     asked = names_asked(run.effects if run else ())
     names = asked.needed.union(operation.about) if run else frozenset[str]()
@@ -32,7 +32,7 @@ def has_reason(chronicle: Chronicle, operation: Operation, run: OperationRun | N
         case TableExistsError():
             taken = any(name in chronicle.states[version] for version in during for name in asked.free)
             changes = any(isinstance(effect, ChangesEffect) for effect in run.effects) if run else False
-            # The first file of changes creates a memory: of which the name may be taken, though no user's table has it.
+            # The first file of changes creates a memory, whose name may be taken although no user's table has it.
             return (
                 taken
                 or (changes and _names_moved(chronicle, known, names))
@@ -58,7 +58,7 @@ def has_reason(chronicle: Chronicle, operation: Operation, run: OperationRun | N
 
 
 def _names_moved(chronicle: Chronicle, versions: Iterable[int], names: Collection[str]) -> bool:
-    """Whether one of the names was another table's meanwhile, or one of the tables was called otherwise."""
+    """Whether one of the names moved to another table, or one of the tables was renamed."""
     states = [chronicle.states[version] for version in versions]
     tables = {state[name].identity for state in states for name in names if name in state}
     called = {
@@ -71,7 +71,7 @@ def _names_moved(chronicle: Chronicle, versions: Iterable[int], names: Collectio
 
 
 def _changes_created_memory(chronicle: Chronicle, versions: Iterable[int], names: Collection[str]) -> bool:
-    """Whether another file of changes was applied to one of the tables: the first one creates the memory."""
+    """Whether another file of changes was applied to one of the tables, the first of which creates the memory."""
     runs = (chronicle.chain[version].run for version in versions)
     return any(
         isinstance(effect, ChangesEffect) and effect.table in names for run in runs if run for effect in run.effects

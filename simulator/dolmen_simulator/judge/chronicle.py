@@ -1,4 +1,4 @@
-"""The versions so far, and what is known of each: what the ledger writes, and what its judges read."""
+"""The versions so far and their expected content: the ledger writes it, and its checks read it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from dolmen_simulator.judge.stored import BucketReader, StoredCommit
 
 
 class LandedVersion(msgspec.Struct, frozen=True):
-    """A version as the store shows it."""
+    """A version as stored.
+
+    Args:
+        key: key of its manifest.
+        commit: its record in the history of all later versions.
+    """
 
     key: str
     commit_id: str
@@ -24,14 +29,14 @@ class LandedVersion(msgspec.Struct, frozen=True):
     created_at: int
     run: OperationRun | None
     commit: StoredCommit | None = None
-    """As all later versions must tell of it."""
 
 
 class Chronicle:
-    """The chain of versions, the rows and settings of each, and what their objects hold.
+    """The chain of versions, with the expected rows and settings of each.
 
     Args:
-        counts: what happened how often; shared with the whole simulation.
+        bucket: the bucket.
+        counts: counts of events, shared with the whole simulation.
     """
 
     def __init__(self, bucket: MemoryBucket, counts: Counter[str]) -> None:

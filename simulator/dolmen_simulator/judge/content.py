@@ -1,7 +1,7 @@
-"""The rows of a version, worked out from its objects apart from the code under test.
+"""Computes the rows of a version from its objects, independently of the code under test.
 
-One rule says which rows a table has: a tombstone hides what it matches in files that it is newer than, a vector hides
-its positions. Here it stands once more, in plain Python over rows that pyarrow reads and bitmaps that pyroaring reads.
+A tombstone hides the rows that it matches in files that it is newer than, and a vector hides its positions. This
+module implements that rule again, in plain Python over rows that pyarrow reads and bitmaps that pyroaring reads.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Ternary: TypeAlias = bool | None
 
 
 class StoredRow(NamedTuple):
-    """A row that a version shows.
+    """A visible row of a version.
 
     Args:
-        values: in the order of the file's columns.
-        ts: its commit timestamp.
+        values: values in the order of the file's columns.
+        ts: commit timestamp.
     """
 
     values: tuple[Any, ...]
@@ -39,7 +39,7 @@ class StoredRow(NamedTuple):
 
 
 class _Data(NamedTuple):
-    """A data file: its rows as tuples, the same by column ids, and their commit timestamps if it has them."""
+    """A decoded data file: its rows as tuples and by column id, and their commit timestamps if the file has them."""
 
     rows: list[tuple[Any, ...]]
     values: list[Values]
@@ -47,10 +47,10 @@ class _Data(NamedTuple):
 
 
 class Content:
-    """Tells what tables hold. What it has worked out of immutable objects it keeps.
+    """Reads the rows of tables. Keeps the decoded content of immutable objects.
 
     Args:
-        bucket: looked into without going through any store.
+        bucket: the bucket, read directly and not through a store.
     """
 
     def __init__(self, bucket: MemoryBucket) -> None:
@@ -144,8 +144,10 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def compile_predicate(node: dict[str, Any]) -> Callable[[Values], Ternary]:
-    """A predicate's JSON as a function of a row: TRUE, FALSE or NULL. Integers and times only: all that histories
-    have."""
+    """Compiles a predicate's JSON to a function of a row that returns TRUE, FALSE or NULL.
+
+    Supports integers and times, the only types of histories.
+    """
     match node["kind"]:
         case "constant":
             value = node["value"]
@@ -164,7 +166,7 @@ def compile_predicate(node: dict[str, Any]) -> Callable[[Values], Ternary]:
         case "and" | "or":
             args, decides = [compile_predicate(arg) for arg in node["args"]], node["kind"] == "or"
             return lambda row: _combine([arg(row) for arg in args], decides)
-    raise NotImplementedError(f"predicates of kind {node['kind']!r} are not among those that histories have")
+    raise NotImplementedError(f"histories have no predicates of kind {node['kind']!r}")
 
 
 def _compare(node: dict[str, Any]) -> Callable[[Values], Ternary]:
@@ -179,7 +181,7 @@ def _compare(node: dict[str, Any]) -> Callable[[Values], Ternary]:
 
 
 def _combine(truths: list[Ternary], decides: bool) -> Ternary:
-    """AND and OR: one value decides, NULL keeps it open."""
+    """AND or OR: one deciding value decides, otherwise NULL leaves the result NULL."""
     if decides in truths:
         return decides
     return None if None in truths else not decides

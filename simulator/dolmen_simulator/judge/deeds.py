@@ -1,4 +1,4 @@
-"""Judges the deeds that a version tells: no deed too many, none too few, and none that holds a value of a row."""
+"""Checks the deeds of a version: none is wrong, none is missing, and none holds a value of a row."""
 
 from __future__ import annotations
 
@@ -30,21 +30,23 @@ from dolmen_simulator.judge.never import Never, ViolationError
 from dolmen_simulator.judge.stored import StoredDeed, StoredVersion
 
 _MAX_DEEDS = 4
-"""So many deeds a version tells of, and so many names a deed."""
+"""Maximum number of deeds of a version, and of names in a deed."""
 
 _UPKEEP = {"resolve": {"resolve"}, "compact": {"compact"}, "merge": {"merge"}, "expire": {"delete", "set"}}
-"""What background work may say, by its operation; all other of it says nothing."""
+"""Allowed deeds of background work, by operation; other background work has none."""
 
 _ROWS = {"append", "upsert", "delete", "overwrite"}
 """Deeds that change rows."""
 
 
 def check_deeds(view: StoredVersion, run: OperationRun, states: Sequence[State], applied: Collection[str]) -> None:
-    """Raises ViolationError unless a version tells truly, in words, what it did.
+    """Raises ViolationError unless the deeds of a version are right.
 
     Args:
-        states: up to this version's.
-        applied: ids of the requests that had been applied before it.
+        view: the version.
+        run: the run that committed it.
+        states: states of all versions up to this one.
+        applied: applied ids before it.
     """
     manifest, before, after = view.manifest, states[-2], states[-1]
     where = f"version {manifest.version} by {run.operation}"
@@ -66,7 +68,7 @@ def check_deeds(view: StoredVersion, run: OperationRun, states: Sequence[State],
 
 
 def requests_of(applied: dict[str, int], version: int) -> set[str]:
-    """Ids of the requests that a version applied."""
+    """The ids that a version applied."""
     return {id_ for id_, by in applied.items() if by == version}
 
 
@@ -89,7 +91,7 @@ def _check_completeness(
 
 
 def _deeds(effect: Effect) -> Iterator[tuple[str, str]]:
-    """What a version may say of a statement: a table and a word."""
+    """Yields the deeds that a version may record for a statement: a table and a word."""
     memory = memory_name(effect.table)
     match effect:
         case RenameEffect():
@@ -119,7 +121,7 @@ def _deeds(effect: Effect) -> Iterator[tuple[str, str]]:
 
 
 def _names(did: StoredDeed, effects: Sequence[Effect]) -> set[str]:
-    """What may stand in a deed."""
+    """The names that a deed may hold."""
     if did.what == "rename":
         return {effect.to for effect in effects if isinstance(effect, RenameEffect) and effect.table == did.table}
     if did.what == "set":

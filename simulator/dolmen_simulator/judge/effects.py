@@ -1,4 +1,4 @@
-"""More statements than ``model`` has: those that put the model's own together, and those that choose among them."""
+"""Effects that combine or choose among those of ``model``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dolmen_simulator.judge.never import Never, ViolationError
 
 
 class Shape(NamedTuple):
-    """How a table stores the columns that all tables have."""
+    """The stored types and the sort key of a table. All tables have the same columns."""
 
     schema: pa.Schema
     sort_key: tuple[str, ...] = ()
@@ -36,12 +36,12 @@ SHAPES = (
     Shape(_narrow("k"), ("k", "v")),
     Shape(_narrow("k", "v"), ("t",)),
 )
-"""A table that is created anew may have another one than before."""
+"""The shapes of tables. A table that is created again may get another shape."""
 
 
 @dataclass(frozen=True)
 class UpsertOnEffect:
-    """An upsert that goes by other columns than the primary key."""
+    """Upserts by other columns than the primary key."""
 
     table: str
     rows: tuple[Row, ...]
@@ -63,7 +63,7 @@ class UpsertOnEffect:
 
 @dataclass(frozen=True)
 class RewriteEffect(OverwriteEffect):
-    """Read-modify-write of a whole table: puts ``rows`` in the place of those that it ``read``."""
+    """Read-modify-write of a whole table: replaces the rows that it ``read`` with ``rows``."""
 
     read: tuple[Row, ...] = ()
 
@@ -76,7 +76,7 @@ class RewriteEffect(OverwriteEffect):
 
 @dataclass(frozen=True)
 class IngestEffect:
-    """The good rows of a dropped file, in the way that their table had when it was looked at."""
+    """Adds the good rows of a dropped file, by append or upsert as the table's settings said when it was read."""
 
     table: str
     rows: tuple[Row, ...]

@@ -1,4 +1,4 @@
-"""Which table each statement of a run is about: tables are followed by what they are, whatever they are called."""
+"""Finds the table of each statement of a run, by the table's identity and not by its name."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dolmen_simulator.judge.model import (
 
 
 class Names(NamedTuple):
-    """What a run's statements ask of the version they are applied to.
+    """The names that a run's statements require of the version they are applied to.
 
     Args:
-        needed: names that tables must have.
-        free: names that no table may have.
+        needed: names that must be in use.
+        free: names that must not be in use.
     """
 
     needed: frozenset[str]
@@ -31,7 +31,7 @@ class Names(NamedTuple):
 
 
 def names_asked(effects: Iterable[Effect]) -> Names:
-    """The names that statements ask for, less those that statements before them have given or taken away."""
+    """The names that statements require, without those that earlier statements of the run gave or took."""
     needed, free, decided = set[str](), set[str](), {""}
     for effect in effects:
         if effect.table not in decided:
@@ -45,7 +45,7 @@ def names_asked(effects: Iterable[Effect]) -> Names:
 
 
 def tables_of(state: State, effects: Iterable[Effect]) -> list[Identity | None]:
-    """Of each statement the table that it is about in this version; None for one that is not there, or is new."""
+    """The table of each statement in this version; None if it does not exist, or is new."""
     called: dict[str, Identity | None] = {name: rows.identity for name, rows in state.items()}
     found = []
     for effect in effects:
@@ -62,10 +62,13 @@ def tables_of(state: State, effects: Iterable[Effect]) -> list[Identity | None]:
 def find_strayed_effect(
     states: list[State], operation: Operation, run: OperationRun, applied: Collection[str]
 ) -> Effect | None:
-    """The first statement that is about another table in the newest version than in any that it may have been made on.
+    """Finds the first statement whose table in the newest version differs from that in every possible base version.
 
     Args:
-        applied: ids of requests that had been applied before: their statements do nothing.
+        states: states of all versions.
+        operation: the operation.
+        run: its run.
+        applied: ids applied before, whose statements have no effect.
     """
     assert run.first_put is not None
     effects = [effect for effect in run.effects if effect.request not in applied or effect.request is None]
@@ -78,7 +81,7 @@ def find_strayed_effect(
             effect
             for effect, here, there in zip(effects, now, then, strict=True)
             if here is not None and here != there and not isinstance(effect, (CreateEffect, DeletePositionsEffect))
-        )  # positions may have found nothing to delete
+        )  # a delete by position may have found no rows
         first = next(differs, None)
         if first is None:
             return None

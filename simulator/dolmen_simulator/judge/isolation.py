@@ -1,15 +1,15 @@
-"""Whether recorded transactions were isolated from each other as snapshots promise, told by the values they saw alone.
+"""Checks that recorded transactions had snapshot isolation, from the values that they read alone.
 
-Each written row has a number of its own, so what a read returned says which commits it saw (the one that wrote each
-row: a dependency, wr) and which it did not see (the one that removed a row, or wrote one that is missing: an
+Each written row has a number of its own. So the rows of a read show which commits it saw (the one that wrote each
+row: a dependency, wr) and which it did not see (the one that removed a row, or wrote a missing one: an
 anti-dependency, rw). Commits overwrite one pointer, so that their order is known (ww). Adya's phenomena are cycles of
 such edges; snapshot isolation forbids those in which no two anti-dependencies are neighbours.
 
-Here no cycle has to be searched for. Since the order of commits is total, every forbidden cycle holds a transaction
-that must have begun AFTER some commit (whose rows it saw, or whose rows it replaced, or which its own process had been
-told of) and BEFORE one that is not later (whose rows it missed, or its own). So each transaction has versions that it
-can't be older than, versions that it can't be as new as, and the history is isolated if and only if the first are all
-below the second. Two that contradict each other are the cycle: they make the story.
+No search for cycles is needed. Since the order of commits is total, every forbidden cycle contains a transaction
+that must have begun AFTER some commit (whose rows it saw or replaced, or which its process knew to be committed) and
+BEFORE one that is not later (whose rows it missed, or its own). So each transaction has lower and upper bounds on the
+version that it saw, and the history is isolated if and only if all lower bounds are below all upper bounds. Two
+bounds that contradict each other are the cycle, and make the story.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FOREVER = 1 << 62
 
 
 class Anomaly(Enum):
-    """What isolation forbids; Adya's names where there are any."""
+    """The anomalies that isolation forbids, with Adya's names where there are any."""
 
     DIRTY_WRITE = "dirty write (G0): the writes of one transaction belong to several commits"
     ABORTED_READ = "aborted read (G1a): a row that no commit holds was seen"
@@ -46,8 +46,14 @@ class Anomaly(Enum):
 
 
 class RowLifetime(NamedTuple):
-    """A row under one name of its table: its key, the version that wrote or brought it there, and the one that removed
-    it or took it away, if any did. A table that is renamed takes its rows from one name to another."""
+    """The time of a row under one table name. A rename moves the rows of a table from one name to another.
+
+    Args:
+        table: name of the table.
+        key: the row's key.
+        added_in: version that wrote the row, or brought it to this name.
+        removed_in: version that removed the row, or took it from this name; None if there is none.
+    """
 
     table: str
     key: int
@@ -56,7 +62,7 @@ class RowLifetime(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a read saw: all rows of a table, or with ``key`` those with that key."""
+    """The result of a read: all rows of a table, or with ``key`` those with that key."""
 
     table: str
     rows: frozenset[int]
@@ -68,15 +74,15 @@ class RecordedTransaction:
     """A transaction, or a call that only reads, as its process saw it.
 
     Args:
-        what: for people.
-        session: the process; transactions of one do not overlap, and each sees what those before it saw.
-        began_us, ended_us: when.
-        reads: what it saw before it wrote to the same table.
-        writes: rows that it wrote, with the version that they should be of; None: of none.
-        landed: its version.
-        acknowledged: its process was told so.
-        at: the version that it asked for; then it is in no order with its session.
-        fresh: it asked for the newest version.
+        what: description for people.
+        session: the process; its transactions do not overlap, and each sees at least what those before it saw.
+        began_us, ended_us: when it began and ended.
+        reads: its reads, each from before it wrote to the same table.
+        writes: rows that it wrote, with their expected version; None for no version.
+        landed_version: its version; None if it committed none.
+        acknowledged: whether its process knows that it is committed.
+        at: the version that it asked for, which removes it from the order of its session.
+        fresh: whether it asked for the newest version.
     """
 
     what: str
@@ -93,11 +99,12 @@ class RecordedTransaction:
 
 @dataclass
 class History:
-    """What was recorded.
+    """A recorded history.
 
     Args:
-        landings: by version from 1 on, when it landed and what it was.
-        lives: by row, one after the other.
+        landings: landing time and description of each version, from 1 on.
+        lives: lifetimes of each row, in order.
+        transactions: all transactions.
     """
 
     landings: Sequence[tuple[int, str]]
@@ -106,14 +113,14 @@ class History:
 
 
 class FoundAnomaly(NamedTuple):
-    """An anomaly, and how it came about."""
+    """An anomaly, with the story of how it came about."""
 
     anomaly: Anomaly
     story: str
 
 
 class _Bound(NamedTuple):
-    """Why a transaction saw a version (or did not)."""
+    """A bound on the version that a transaction saw, with its reason."""
 
     version: int
     kind: str
@@ -124,18 +131,18 @@ _Span = tuple[int, int]
 
 
 def check(history: History) -> None:
-    """Raises ViolationError that tells the first anomaly as a story."""
+    """Raises ViolationError with the story of the first anomaly, if there is one."""
     if (found := find(history)) is not None:
         raise ViolationError(Never.HALF, f"{found.anomaly.value}\n{found.story}")
 
 
 def find(history: History) -> FoundAnomaly | None:
-    """The first anomaly, in the order in which transactions began; None if there is none."""
+    """Finds the first anomaly, in the order in which transactions began; None if there is none."""
     return next(_Search(history).anomalies(), None)
 
 
 class _Search:
-    """Looks through a history once."""
+    """A search through one history."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -156,7 +163,7 @@ class _Search:
             yield from self._strangers(each, written)
             yield from self._contradiction(each)
 
-    # ---- rows that should not be there at all ------------------------------------------------------------------------
+    # ---- rows of no commit -------------------------------------------------------------------------------------------
 
     def _writes(self, each: RecordedTransaction) -> Iterator[FoundAnomaly]:
         for row, version in each.writes.items():
@@ -182,13 +189,13 @@ class _Search:
                 )
 
     def _sum(self, rows: frozenset[int]) -> int:
-        """What a set of rows is known by; -1 if there is one that no version holds."""
+        """The hash of a set of rows; -1 if one of them is in no version."""
         try:
             return sum(map(self._numbers.__getitem__, rows)) & _MASK
         except KeyError:
             return -1
 
-    # ---- what it saw, and what it did not ----------------------------------------------------------------------------
+    # ---- bounds on the version that a transaction saw ----------------------------------------------------------------
 
     def _contradiction(self, each: RecordedTransaction) -> Iterator[FoundAnomaly]:
         least, most = list(self._after(each)), list(self._before(each))
@@ -221,7 +228,7 @@ class _Search:
         yield FoundAnomaly(_anomaly(after, before), "\n".join(story))
 
     def _after(self, each: RecordedTransaction) -> Iterator[_Bound]:
-        """What it must have seen, whatever its reads say."""
+        """Lower bounds that do not follow from its reads."""
         if each.at is not None:
             yield _Bound(each.at, "at", f"asked for version {each.at}")
             return
@@ -234,7 +241,7 @@ class _Search:
                 yield from self._replaced(each.landed_version, read)
 
     def _before(self, each: RecordedTransaction) -> Iterator[_Bound]:
-        """What it can't have seen, whatever its reads say."""
+        """Upper bounds that do not follow from its reads."""
         if each.at is not None:
             yield _Bound(each.at + 1, "at", f"asked for version {each.at}")
         if each.landed_version is not None:
@@ -243,7 +250,7 @@ class _Search:
             yield _Bound(version, "future", f"had ended before {self._name(version)} landed")
 
     def _replaced(self, landed: int, read: Read) -> Iterator[_Bound]:
-        """The last commit that wrote one of the rows that this one read and wrote anew."""
+        """The last earlier commit that wrote one of the rows that this one read and replaced."""
         keys = {life.key for life in self._by_version[landed] if life.table == read.table}
         for key in keys if read.key is None else keys & {read.key}:
             changes = self._changes[read.table, key]
@@ -255,7 +262,7 @@ class _Search:
                 )
 
     def _by_row(self, read: Read, least: list[_Bound], most: list[_Bound]) -> None:
-        """Of a read that saw what no version ever was: what each row says of it."""
+        """Adds the bounds that follow from each row of a read whose rows match no version."""
         lives, seen = self._history.lives, 0
         for row in sorted(read.rows & lives.keys()):
             life = _lifetime_in(lives[row], read.table)
@@ -286,7 +293,7 @@ class _Search:
                 )
 
     def _remember(self, each: RecordedTransaction, version: int) -> None:
-        """What its process has seen, and must see from now on."""
+        """Remembers the version that a process has seen, and must see from now on."""
         if each.at is not None:
             return
         bound = _Bound(
@@ -319,7 +326,7 @@ def _anomaly(after: _Bound, before: _Bound) -> Anomaly:
 
 
 def _lifetime_in(lives: Sequence[RowLifetime], table: str) -> RowLifetime:
-    """A row's life under that name of its table; its first one if it has had none. What is between two is left out."""
+    """A row's lifetime under a table name, from the first to the last; its first lifetime if it has none there."""
     own = [life for life in lives if life.table == table]
     return own[0]._replace(removed_in=own[-1].removed_in) if own else lives[0]
 
@@ -328,7 +335,7 @@ def _about(read: Read) -> str:
     return repr(read.table) if read.key is None else f"rows with key {read.key} of {read.table!r}"
 
 
-# ---- what a table, and each of its keys, held when -------------------------------------------------------------------
+# ---- content of each table and key over time -------------------------------------------------------------------------
 
 _Place = tuple[str, int | None]
 
@@ -336,9 +343,9 @@ _Place = tuple[str, int | None]
 def _spans(
     lives: Mapping[int, Sequence[RowLifetime]], numbers: Mapping[int, int]
 ) -> tuple[dict[_Place, list[int]], dict[_Place, dict[int, list[_Span]]]]:
-    """By table and key (None: the whole table) the versions that changed it, and by the sum of its rows when that held.
+    """The versions that changed each table and key (None: the whole table), and the spans of each of its contents.
 
-    A set of rows is known by the sum of their hashes, 64 bits wide: comparing it takes no longer than hashing.
+    A content is identified by the sum of its rows' hashes, 64 bits wide.
     """
     events: dict[_Place, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for row, (table, key, born, died) in ((row, life) for row, each in lives.items() for life in each):
@@ -362,7 +369,7 @@ def _spans(
 
 
 def _hash(row: int) -> int:
-    """Splitmix64: numbers that follow each other, far apart."""
+    """Splitmix64, which maps consecutive numbers far apart."""
     z = (row + 1) * 0x9E3779B97F4A7C15 & _MASK
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
@@ -370,7 +377,7 @@ def _hash(row: int) -> int:
 
 
 def _common(all_spans: Sequence[Sequence[_Span]]) -> list[_Span]:
-    """Where all of them overlap, in order."""
+    """The intersection of all spans, in order."""
     common: list[_Span] = [(0, _FOREVER)]
     for spans in all_spans:
         common = [(max(a, c), min(b, d)) for a, b in common for c, d in spans if max(a, c) < min(b, d)]

@@ -1,4 +1,4 @@
-"""What was really committed: read from the store at the moment each pointer lands, never from the code's answers."""
+"""Records what was really committed, read from the store when each pointer lands, never from the code's answers."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ _HISTORY = 64
 
 
 class CommitLedger(Chronicle):
-    """The chronicle of versions, and the judge of what lands and of what callers are told.
+    """The chronicle of versions, with checks of each version and of each answer to a caller.
 
     Args:
-        counts: what happened how often; shared with the whole simulation.
+        bucket: the bucket.
+        counts: counts of events, shared with the whole simulation.
     """
 
     def __init__(self, bucket: MemoryBucket, counts: Counter[str]) -> None:
@@ -54,7 +55,7 @@ class CommitLedger(Chronicle):
         self._unknown: list[tuple[Operation, str]] = []
 
     def record_sent(self, pointer: bytes, run: OperationRun | None) -> None:
-        """Notes whose commit a pointer is that is on its way."""
+        """Records the run to which a pointer on its way belongs."""
         commit_id = msgspec.json.decode(pointer, type=StoredPointer).commit_id
         if run is None:
             raise ViolationError(Never.TWICE, f"commit {commit_id} by nobody")
@@ -62,7 +63,7 @@ class CommitLedger(Chronicle):
             raise ViolationError(Never.TWICE, f"commit id {commit_id} was used for two runs of {run.operation}")
 
     def record_version(self, body: bytes, now_us: int) -> None:
-        """Takes note of a pointer that has just landed: a version. Raises ViolationError."""
+        """Records and checks the version of a pointer that has just landed. Raises ViolationError."""
         pointer = msgspec.json.decode(body, type=StoredPointer)
         try:
             view = self.reader.version(pointer.manifest)
@@ -101,9 +102,9 @@ class CommitLedger(Chronicle):
         self._check_tables(run, version)
         applied = frozenset(self.applied)
         self._fold(view, run, version)
-        told = manifest.as_history
+        commit = manifest.as_history
         self.chain.append(
-            LandedVersion(pointer.manifest, manifest.commit_id, manifest.commit_ts, manifest.created_at, run, told)
+            LandedVersion(pointer.manifest, manifest.commit_id, manifest.commit_ts, manifest.created_at, run, commit)
         )
         self.horizons.append(manifest.horizon)
         self.counts["commits"] += 1
@@ -146,10 +147,10 @@ class CommitLedger(Chronicle):
             table = view.tables[name]
             if self._uuids.setdefault(state[name].identity, table.uuid) != table.uuid:
                 raise ViolationError(Never.STRAYED, f"version {version} calls another table {name!r} than it should")
-            told = {key: value for key, value in table.properties.items() if key != EXPIRED}
-            if told != state[name].settings:
+            found = {key: value for key, value in table.properties.items() if key != EXPIRED}
+            if found != state[name].settings:
                 raise ViolationError(
-                    Never.LOST, f"version {version}: {name!r} has settings {told}, not {state[name].settings}"
+                    Never.LOST, f"version {version}: {name!r} has settings {found}, not {state[name].settings}"
                 )
         settings = self.settings[-1]
         for effect in run.effects:
@@ -160,9 +161,9 @@ class CommitLedger(Chronicle):
         self.settings.append(settings)
 
     def _check_rows(self, view: StoredVersion, version: int) -> set[str]:
-        """What has just landed holds the rows that it should, by its objects: whoever reads it later, and however.
+        """Checks the rows of a new version, decoded from its objects, against the model.
 
-        Returns the tables of which rows are gone.
+        Returns the names of the tables that lost rows.
         """
         before, state = self.retention.newest, self.states[version]
         was = {rows.identity: rows.rows for rows in self.states[version - 1].values()}
@@ -188,7 +189,7 @@ class CommitLedger(Chronicle):
         return changed
 
     def _overwritten(self, run: OperationRun, version: int) -> set[str]:
-        """Tables that were there before, and that a run overwrites, by the names that they have after it."""
+        """The names, after a run, of existing tables that it overwrites."""
         tables = tables_of(self.states[version - 1], run.effects)
         own = {
             table
@@ -198,20 +199,20 @@ class CommitLedger(Chronicle):
         return {name for name, rows in self.states[version].items() if rows.identity in own}
 
     def _expiries(self, view: StoredVersion) -> list[Effect]:
-        """What a commit of expiry did, by what it remembers of itself; judged by the tables' time to live."""
+        """The effects of an expiry commit, read from the properties that it set, after a check against the ttl."""
         effects: list[Effect] = []
         for name, table in view.tables.items():
-            said = table.properties.get(EXPIRED)
-            if said is None or all(tombstone.ts <= self.chain[-1].commit_ts for tombstone in table.tombstones):
-                continue  # two that look at the same version say the same, and each leaves a tombstone
+            expired = table.properties.get(EXPIRED)
+            if expired is None or all(tombstone.ts <= self.chain[-1].commit_ts for tombstone in table.tombstones):
+                continue  # two expiries of the same version set the same property, and each leaves a tombstone
             before = self.states[-1].get(name)
             ttl = before.settings.get("ttl") if before else None
             age_us = setting({"retention": ttl.rpartition(" ")[2]}, "retention") if ttl else None
-            if age_us is None or said["before"] > view.manifest.created_at - age_us + JITTER_US:
+            if age_us is None or expired["before"] > view.manifest.created_at - age_us + JITTER_US:
                 raise ViolationError(
-                    Never.LOST, f"rows of {name!r} expired before {said['before']}: they live for {ttl}"
+                    Never.LOST, f"rows of {name!r} expired before {expired['before']}: they live for {ttl}"
                 )
-            effects.append(ExpireEffect(name, said["before"]))
+            effects.append(ExpireEffect(name, expired["before"]))
         self.counts["tables expired"] += len(effects)
         return effects
 
@@ -221,10 +222,10 @@ class CommitLedger(Chronicle):
         recent = [(entry.version, entry.commit_id) for entry in manifest.history[-_HISTORY:]]
         if recent != [(index, self.chain[index].commit_id) for index in range(max(1, version - _HISTORY), version)]:
             raise ViolationError(Never.MISREPORTED, f"the newest history of version {version} is not that of its chain")
-        told = [entry.version for entry in view.history if entry.version >= horizon]
-        if told != list(range(horizon, version)):
+        versions = [entry.version for entry in view.history if entry.version >= horizon]
+        if versions != list(range(horizon, version)):
             raise ViolationError(
-                Never.MISREPORTED, f"version {version} with horizon {horizon} tells of versions {told}"
+                Never.MISREPORTED, f"version {version} with horizon {horizon} tells of versions {versions}"
             )
         for entry in view.history:
             if entry != self.chain[entry.version].commit:
@@ -249,10 +250,10 @@ class CommitLedger(Chronicle):
             raise ViolationError(Never.TWICE, f"version {version} tells of an id twice")
         kept_us = min(setting(settings, "applied_retention") for settings in self.settings[-30:])
         for id_, applied in self.applied.items():
-            told = there.get(id_)
-            if told is None and self.chain[applied].created_at < view.manifest.created_at - kept_us + JITTER_US:
+            found = there.get(id_)
+            if found is None and self.chain[applied].created_at < view.manifest.created_at - kept_us + JITTER_US:
                 self.counts["ids forgotten"] += 1
-            elif told is None or told.version != applied:
+            elif found is None or found.version != applied:
                 raise ViolationError(
                     Never.TWICE, f"version {version} forgot that id {id_} was applied by version {applied}"
                 )
@@ -273,10 +274,10 @@ class CommitLedger(Chronicle):
                 "that name any more",
             )
 
-    # ---- what callers are told ---------------------------------------------------------------------------------------
+    # ---- answers to callers ------------------------------------------------------------------------------------------
 
     def check_acknowledged(self, operation: Operation, run: OperationRun, commit: Commit | None) -> None:
-        """The call returned. Raises ViolationError if that is not the truth."""
+        """Checks the answer of a call that returned. Raises ViolationError if it is wrong."""
         landed = operation.landed_version
         if lost := [id_ for id_, digest in operation.digests.items() if self.digests.get(id_) != digest]:
             raise ViolationError(Never.TWICE, f"{operation} was acknowledged, and {lost} were not applied")
@@ -325,7 +326,7 @@ class CommitLedger(Chronicle):
         self.counts["nothing to do"] += 1
 
     def check_refused(self, operation: Operation, run: OperationRun | None, error: BaseException) -> None:
-        """The call raised an error that says that nothing landed. Raises ViolationError if that is not the truth."""
+        """Checks an error that says that nothing landed. Raises ViolationError if it is wrong."""
         if operation.landed_version is not None and not operation.upkeep:
             raise ViolationError(
                 Never.MISREPORTED,
@@ -337,11 +338,11 @@ class CommitLedger(Chronicle):
             raise ViolationError(Never.MISREPORTED, f"{operation} failed without a reason: {error!r}") from error
 
     def record_unknown(self, operation: Operation, commit_id: str) -> None:
-        """The call told its caller that this commit may have landed, or may do so."""
+        """Records that a caller was told that this commit may have landed, or may still land."""
         self._unknown.append((operation, commit_id))
 
     def check_unknown(self) -> None:
-        """At the end: what callers were told to look for is what they find if it has landed. Raises ViolationError."""
+        """Checks, at the end, that unknown commits that landed have the ids that their callers got."""
         for operation, commit_id in self._unknown:
             landed = operation.landed_version
             if not operation.upkeep and landed is not None and self.chain[landed].commit_id != commit_id:
@@ -352,18 +353,18 @@ class CommitLedger(Chronicle):
                 )
 
     def may_be_unknown(self, run: OperationRun) -> bool:
-        """Whether a run's attempt was for a version that no history tells of any more."""
+        """Whether a run attempted a version that is no longer in any history."""
         attempts = (int(key.removeprefix("manifest/v")[:20]) for key in run.manifests)
         return any(version < min(self.retention.horizon, self.version - _HISTORY + 1) for version in attempts)
 
     def has_reason(self, operation: Operation, run: OperationRun | None, error: BaseException) -> bool:
-        """Whether something happened during an operation for which it may raise this, having committed nothing."""
+        """Whether an event during an operation justifies this error."""
         return has_reason(self, operation, run, error)
 
-    # ---- what is checked later ---------------------------------------------------------------------------------------
+    # ---- checks at the end -------------------------------------------------------------------------------------------
 
     def check_timestamps(self, table: str, timestamps: Mapping[int, int]) -> None:
-        """Each row's commit timestamp is within its first commit's, and the same whenever it is read."""
+        """Checks that each row's commit timestamp belongs to its first commit, and never changes."""
         for u, ts in timestamps.items():
             version = self.written_in[u]
             if not self.chain[version - 1].commit_ts < ts <= self.chain[version].commit_ts:
@@ -376,14 +377,14 @@ class CommitLedger(Chronicle):
                 )
 
     def check_isolation(self) -> None:
-        """At the end: what transactions saw of each other. Raises ViolationError with the story."""
+        """Checks, at the end, the isolation of all transactions. Raises ViolationError with the story."""
         runs = {version: landed.run for version, landed in enumerate(self.chain)}
         history = self.recording.history(runs, self.applied)
         self.counts["transactions with reads"] += sum(bool(each.reads) for each in history.transactions)
         check(history)
 
     def check_dates(self) -> None:
-        """At the end: every answer to ``at(timestamp)`` is still the right one."""
+        """Checks, at the end, that every answer to ``at(timestamp)`` is still right."""
         for timestamp, answered in self.timestamp_answers:
             right = max(
                 (index for index in range(1, self.version + 1) if self.chain[index].created_at <= timestamp), default=0

@@ -1,7 +1,7 @@
-"""What should be in the tables: plain Python rows per version, and what each statement does to them.
+"""The model of the tables: plain Python rows per version, and the effect of each statement on them.
 
 It knows nothing of files, tombstones or manifests. A statement of an operation is an ``Effect``; folding the effects
-of the commits in the order of their versions gives the rows that every reader of that version must see.
+of the commits in the order of their versions gives the rows that every reader of a version must see.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dolmen_simulator.judge.never import Never, ViolationError
 
 
 class Row(NamedTuple):
-    """A row of every table of the simulation. ``u`` is given out once, so no two writes make equal rows."""
+    """A row of every table of the simulation. ``u`` is unique, so that no two writes make equal rows."""
 
     k: int
     v: int | None
@@ -30,17 +30,23 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("u", pa.int64()), ("t
 """The rows' Arrow form; ``k`` is the primary key, and rows may expire by ``t``."""
 
 MEMORY = memory_name("")
-"""What the name of a memory of deleted keys ends in."""
+"""The suffix of the name of a memory of deleted keys."""
 
 Matches: TypeAlias = Callable[[Row], bool]
 Identity: TypeAlias = tuple[int, str]
 
 
 class TableRows(NamedTuple):
-    """A table in one version: which version created it, its rows, how many commits it holds, its settings.
+    """A table in one version.
 
-    ``deleted`` is what changes have deleted: by key the sequence. ``shape`` says how its columns are stored.
-    ``created_as`` is the name that it was created by, whatever it is called now.
+    Args:
+        epoch: version that created it.
+        rows: its rows.
+        writes: number of commits that wrote to it.
+        settings: its settings.
+        deleted: keys that changes have deleted, with their sequences.
+        shape: index of its stored columns in ``effects.SHAPES``.
+        created_as: the name under which it was created.
     """
 
     epoch: int
@@ -53,7 +59,7 @@ class TableRows(NamedTuple):
 
     @property
     def identity(self) -> Identity:
-        """Which table it is, whatever it is called: no commit of a history creates two by one name."""
+        """The table's identity, whatever its name: no commit of a history creates two tables under one name."""
         return self.epoch, self.created_as
 
 
@@ -61,33 +67,33 @@ State: TypeAlias = dict[str, TableRows]
 
 
 class Effect(Protocol):
-    """What one statement does. ``request`` is the applied id it is bound to, if any."""
+    """The effect of one statement. ``request`` is the applied id it is bound to, if any."""
 
     @property
     def table(self) -> str:
-        """The table it is about."""
+        """Name of the table."""
 
     @property
     def request(self) -> str | None:
-        """Once this id was applied, the effect is not any more."""
+        """The applied id: the effect is applied only once under it."""
 
     def apply(self, state: State, seen: State, version: int) -> None:
         """Changes ``state``.
 
         Args:
-            state: all that was committed before, and earlier effects of the same commit.
-            seen: the version that the statement was made on, and earlier effects; changes likewise.
-            version: the version being made.
+            state: the state before, with earlier effects of the same commit.
+            seen: the state of the base version, with earlier effects; changed likewise.
+            version: number of the new version.
         """
 
 
 def user_tables(tables: Iterable[str]) -> list[str]:
-    """Those tables that users have made: not the memories of deleted keys."""
+    """The tables that users made, without the memories of deleted keys."""
     return [name for name in tables if not name.endswith(MEMORY)]
 
 
 def rows_of(state: State, table: str) -> TableRows:
-    """The table's rows; a commit that writes to a table that is not there is a violation."""
+    """The table's rows. Raises ViolationError if there is no such table, as a commit wrote to it."""
     if table not in state:
         raise ViolationError(Never.REVIVED, f"a commit wrote to table {table!r}, which is not there")
     return state[table]
@@ -109,7 +115,7 @@ class AppendEffect:
 
 @dataclass(frozen=True)
 class UpsertEffect:
-    """Replaces all rows with the keys of these; of equal keys the last wins."""
+    """Replaces all rows that have the keys of these rows; the last of several rows with one key wins."""
 
     table: str
     rows: tuple[Row, ...]
@@ -129,7 +135,7 @@ class UpsertEffect:
 
 @dataclass(frozen=True)
 class DeleteEffect:
-    """Removes the rows that match, whoever added them meanwhile."""
+    """Removes the rows that match at the commit."""
 
     table: str
     matches: Matches
@@ -143,7 +149,7 @@ class DeleteEffect:
 
 @dataclass(frozen=True)
 class DeletePositionsEffect:
-    """Removes the rows that matched when it looked, and no others."""
+    """Removes the rows that matched in the base version, and no others."""
 
     table: str
     matches: Matches
@@ -153,7 +159,7 @@ class DeletePositionsEffect:
         """See Effect."""
         found = {row.u for row in rows_of(seen, self.table).rows if self.matches(row)}
         if not found:
-            return  # it left no statement, so it asks for nothing
+            return  # it added no statement, so it requires nothing
         for each in (state, seen):
             _replace(each, self.table, lambda rows: tuple(row for row in rows if row.u not in found), seen is each)
 
@@ -169,7 +175,7 @@ class AddEffect:
     request: str | None = None
 
     def apply(self, state: State, seen: State, version: int) -> None:
-        """See Effect. The value comes from what was committed, so an update that is lost shows."""
+        """See Effect. The old value is the committed one, so that a lost update is found."""
         old = sum(row.v or 0 for row in rows_of(state, self.table).rows if row.k == self.k)
         UpsertEffect(self.table, (Row(self.k, old + self.amount, self.u),)).apply(state, seen, version)
 
@@ -190,7 +196,7 @@ class AppendIfAbsentEffect:
 
 @dataclass(frozen=True)
 class OverwriteEffect:
-    """Replaces all rows. Unless ``force`` it must have seen all of them."""
+    """Replaces all rows. Without ``force`` its base version must have had all of them."""
 
     table: str
     rows: tuple[Row, ...]
@@ -210,7 +216,7 @@ class OverwriteEffect:
 
 @dataclass(frozen=True)
 class ExpireEffect:
-    """Removes the rows whose time is before ``before``, which the commit itself says."""
+    """Removes the rows whose time is before ``before``, a value that the commit records."""
 
     table: str
     before: int
@@ -223,10 +229,12 @@ class ExpireEffect:
 
 @dataclass(frozen=True)
 class ChangesEffect:
-    """A file of changes: of each key the one with the greatest sequence holds, ``v``, what is there included.
+    """Applies a file of changes. For each key the greatest sequence, ``v``, wins, including that of the present row.
 
     Args:
-        changes: rows, and whether each is to be deleted.
+        table: name of the table.
+        changes: rows, each with whether it is deleted.
+        request: the applied id.
     """
 
     table: str
@@ -263,7 +271,7 @@ class ChangesEffect:
 
 @dataclass(frozen=True)
 class SettingsEffect:
-    """Changes settings of a table; with the name "" those of the database, which the ledger keeps."""
+    """Changes the settings of a table, or with the name "" those of the database, which the ledger keeps."""
 
     table: str
     changes: dict[str, Any]
@@ -276,7 +284,7 @@ class SettingsEffect:
             state[self.table] = old._replace(settings=self.merged(old.settings))
 
     def merged(self, old: dict[str, Any]) -> dict[str, Any]:
-        """Those settings with these changes; None removes."""
+        """The settings after these changes; None removes a setting."""
         return {name: value for name, value in (old | self.changes).items() if value is not None}
 
 
@@ -318,7 +326,7 @@ class DropEffect:
 
 @dataclass(frozen=True)
 class RenameEffect:
-    """Gives the table another name: nothing else of it changes."""
+    """Renames the table, and changes nothing else."""
 
     table: str
     to: str
@@ -342,20 +350,25 @@ def _replace(state: State, table: str, change: Callable[[tuple[Row, ...]], tuple
 
 @dataclass(eq=False)
 class Operation:
-    """One call of one actor, with all its replays: it may become one version at most.
+    """One call of one actor, with all its replays, which may become one version at most.
 
     Args:
-        kind: what it is, for people.
+        kind: description for people.
+        actor: name of the actor.
         began: the newest version when it began.
         known: the newest version that its process knew then.
-        reads: whether its commit depends on what it read.
-        replays: whether it is repeated on conflicts, so that none may reach the caller.
-        digests: by request id, what it says the request is.
-        upkeep: background work: any number of commits, none of which changes a row.
-        message: what it says of itself, for the history.
-        about: the table it works on, if that is not in its effects.
-        reading: the oldest version that it may look at.
+        reads: whether its commit depends on its reads.
+        replays: whether it is replayed on conflicts, so that no conflict may reach the caller.
+        digests: content digests by request id.
+        upkeep: whether it is background work: any number of commits, none of which changes a row.
+        message: its message for the history.
+        about: the tables it works on, if they are not in its effects.
+        reading: the oldest version that it may read.
         began_us: when it began.
+        landed_version: the version that it became.
+        failed: the error that was reported to its caller.
+        faults: number of faults that struck its requests.
+        runs: number of its runs.
     """
 
     kind: str
@@ -381,13 +394,15 @@ class Operation:
 
 @dataclass(eq=False)
 class OperationRun:
-    """One run of an operation's statements: what one commit id stands for.
+    """One run of an operation's statements, under one commit id.
 
     Args:
-        base: the version it looked at; None when it did not look.
-        first_put: the newest version when its first object went up: its statements were made on that at the latest.
+        operation: the operation.
+        effects: effects of its statements.
+        base: the version that it read; None if it read none.
+        first_put: the newest version when its first object was put, which is an upper bound of its base.
         manifests: keys of the manifests it has put, one for each attempt.
-        spills: by key of a segment that it has put, how many attempts there had been.
+        spills: number of attempts before each put of a segment, by key.
     """
 
     operation: Operation
@@ -398,7 +413,7 @@ class OperationRun:
     spills: dict[str, int] = field(default_factory=dict)
 
     def puts(self, key: str) -> None:
-        """Takes note of an object on its way to the store."""
+        """Records an object that is sent to the store."""
         if key.startswith("manifest/") and key not in self.manifests:
             self.manifests.append(key)
         elif key.startswith("segment/"):
@@ -409,8 +424,10 @@ def fold(states: Sequence[State], run: OperationRun, applied: dict[str, int], ve
     """The state after a run's commit as ``version``.
 
     Args:
-        states: of all versions before, by number.
-        applied: versions by the ids that were applied before.
+        states: states of all earlier versions, by number.
+        run: the run.
+        applied: versions by ids that were applied before.
+        version: number of the new version.
     """
     state = dict(states[-1])
     base = len(states) - 1 if run.base is None else run.base

@@ -1,4 +1,4 @@
-"""What must never happen, by name. Whoever checks anything says which of these it would be."""
+"""Names what must never happen. Every check says which of these promises a failure would break."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dolmen.errors import UnknownOutcomeError
 
 
 class Never(Enum):
-    """The eight things that no database may do to its users."""
+    """The eight kinds of violations."""
 
     LOST = "a committed row disappears, or is there twice"
     REVIVED = "a deleted row comes back"
@@ -26,8 +26,8 @@ class ViolationError(AssertionError):
     """Something happened that must never happen.
 
     Args:
-        never: which of the eight. A structural check names what would come of what it found.
-        what: what happened.
+        never: the kind. A structural check names the violation that its finding would lead to.
+        what: description of what happened.
     """
 
     def __init__(self, never: Never, what: str) -> None:
@@ -39,7 +39,7 @@ class ViolationError(AssertionError):
 
 
 def violated_promise(error: BaseException) -> Never | None:
-    """Which of the eight an error is, or was raised from; None if it is something else that went wrong."""
+    """The kind of the violation that an error is, or was raised from; None if there is none."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ViolationError):
@@ -50,13 +50,13 @@ def violated_promise(error: BaseException) -> Never | None:
 
 @contextmanager
 def raising_unreadable(what: str) -> Iterator[None]:
-    """What is done in here reads what is kept, and nothing disturbs it: any error is one that users would see.
+    """Raises any error of the block as UNREADABLE: the block reads kept data, without any faults.
 
     Args:
-        what: what is read, for the message.
+        what: name of the data, for the message.
 
     Raises:
-        ViolationError: UNREADABLE, from whatever was raised instead of an answer.
+        ViolationError: UNREADABLE, from the error of the block.
     """
     try:
         yield
@@ -67,10 +67,10 @@ def raising_unreadable(what: str) -> Iterator[None]:
 
 
 def unexpected_error(what: str, error: Exception) -> ViolationError:
-    """What it means that a call raised an error that nothing explains.
+    """The violation of a call that raised an error without a reason.
 
-    An outcome that is unknown though nothing went wrong hides one that could be known. Anything else keeps users from
-    reading or writing what is there, as damage does.
+    An unknown outcome without any fault hides an outcome that could be known: MISREPORTED. Any other error keeps users
+    from reading or writing, as damage does: UNREADABLE.
     """
     never = Never.MISREPORTED if isinstance(error, UnknownOutcomeError) else Never.UNREADABLE
     return ViolationError(never, f"{what}: {type(error).__name__}: {error}")

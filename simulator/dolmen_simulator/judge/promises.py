@@ -1,5 +1,7 @@
-"""What each version promises to the commits after it: timestamps, pairs and marks by which conflicts and deletes are
-judged. A wrong one shows in rows only when others come at the right moment; here it shows as it lands."""
+"""Checks the timestamps, pairs and marks of each version, by which later commits judge conflicts and deletes.
+
+A wrong value affects rows only if other commits come at the right moment; this check finds it when it lands.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,15 @@ def check_promises(
     changed: set[str],
     overwritten: set[str],
 ) -> None:
-    """Holds a version against the one before it. Raises ViolationError.
+    """Checks a version against the one before it. Raises ViolationError.
 
     Args:
-        changed: tables of which rows are gone.
-        overwritten: those that were there before, and that it overwrites.
+        content: reads deletion vectors.
+        before: the version before.
+        view: the version.
+        run: the run that committed it.
+        changed: names of tables that lost rows.
+        overwritten: names of existing tables that it overwrites.
     """
     known = {table.uuid: table for table in before.tables.values()}  # it may have another name by now
     for name, table in view.tables.items():
@@ -45,7 +51,7 @@ def _check_timestamps(
     table: StoredTable,
     run: OperationRun,
 ) -> None:
-    """New deletes and files have a time of this very commit; what background work writes, one of before."""
+    """Checks that new deletes and files have timestamps of this commit, and files of background work earlier ones."""
     least, most = before.manifest.commit_ts, view.manifest.commit_ts
     known = {(tombstone.blob, tombstone.ts) for tombstone in old.tombstones} if old else set()
     for tombstone in table.tombstones:
@@ -75,7 +81,7 @@ def _check_timestamps(
 def _check_epoch(
     where: str, old: StoredTable, table: StoredTable, view: StoredVersion, run: OperationRun, overwritten: bool
 ) -> None:
-    """It says when all rows were last replaced: never in the background, always by an overwrite."""
+    """Checks the epoch, the last replacement of all rows: background work keeps it, and an overwrite moves it."""
     right = {view.manifest.version} if overwritten else {old.epoch}
     if not run.operation.upkeep:
         right.add(view.manifest.version)  # other statements replace all rows, too
@@ -86,10 +92,10 @@ def _check_epoch(
 def _check_pairs(
     where: str, content: Content, before: StoredVersion, old: StoredTable, table: StoredTable, merge: bool
 ) -> None:
-    """A file's pair is only ever replaced by a greater one, and deleted positions stay deleted.
+    """Checks that a file's pair only grows, and that deleted positions stay deleted.
 
-    Only a merge may say less of files whose segment was resolved while it was planned: where that found anything, the
-    file has a pair of its own.
+    Only a merge may lower ``applied_through`` of files whose segment was resolved while the merge was planned: where
+    the resolution found deleted rows, the file has a pair of its own.
     """
     known = {file.path: file for file in old.files}
     for file in table.files:
@@ -109,7 +115,7 @@ def _check_pairs(
 
 
 def _check_marks(where: str, before: StoredVersion, old: StoredTable, table: StoredTable, deleted: bool) -> None:
-    """The times of the last deletes, by which later commits see what they have missed."""
+    """Checks the times of the last deletes, by which later commits find the deletes that they missed."""
     for what in ("last_delete_ts", "unseen_delete_ts"):
         if getattr(table, what) < getattr(old, what):
             raise ViolationError(Never.HALF, f"{where} moves {what} back to {getattr(table, what)}")

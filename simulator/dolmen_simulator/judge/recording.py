@@ -1,4 +1,4 @@
-"""What every process did and saw in a history, by the numbers of rows alone: evidence for ``isolation``."""
+"""Records the reads and writes of every process, as numbers of rows: evidence for ``isolation``."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ from dolmen_simulator.judge.model import (
 
 @dataclass
 class CallEvidence:
-    """What a process saw during one of its calls.
+    """The reads of a process during one of its calls.
 
     Args:
-        session: the process.
-        runs: what it saw, run by run of the call's statements; of a call that only reads there is one, without a run.
+        operation: the call.
+        session: name of the process.
+        began_us, ended_us: when the call began and ended.
+        acknowledged: whether the call returned.
         at: the version that it asked for.
-        fresh: it asked for the newest version.
+        fresh: whether it asked for the newest version.
+        runs: reads by run of the call's statements; a call that only reads has one entry, without a run.
     """
 
     operation: Operation
@@ -43,21 +46,24 @@ class CallEvidence:
     runs: list[tuple[OperationRun | None, list[Read]]] = field(default_factory=list)
 
     def begin_run(self, run: OperationRun | None) -> None:
-        """A run begins."""
+        """Begins a run."""
         self.runs.append((run, []))
 
     def add_read(self, table: str, rows: Iterable[int], key: int | None = None, *, fresh: bool = False) -> None:
-        """A read returned all these rows of a table, or of one of its keys; before it writes to that table.
+        """Adds a read of a table, or of one of its keys, from before the call wrote to that table.
 
         Args:
-            fresh: it was a read of the newest version.
+            table: name of the table.
+            rows: numbers of all rows that the read returned.
+            key: the key; None if the whole table was read.
+            fresh: whether it was a read of the newest version.
         """
         self.runs[-1][1].append(Read(table, frozenset(rows), key))
         self.fresh = self.fresh or fresh
 
 
 class Recording:
-    """Collects evidence."""
+    """The evidence of a history."""
 
     def __init__(self) -> None:
         self._landings: list[tuple[int, str]] = []
@@ -67,17 +73,16 @@ class Recording:
         self._sessions = Counter[str]()
 
     def session(self, who: str) -> str:
-        """A name for a new process of that actor."""
+        """Names a new process of an actor."""
         self._sessions[who] += 1
         return f"{who}, process {self._sessions[who]}"
 
     def record_version(self, now_us: int, what: str) -> None:
-        """A version has landed."""
+        """Records the landing of a version."""
         self._landings.append((now_us, what))
 
     def record_rows(self, table: str, rows: Sequence[Row]) -> None:
-        """The version that has landed last changed what stands under a name: these rows now; none once it is dropped,
-        or has another name."""
+        """Records the rows that a table name has since the newest version; none if the name is no longer in use."""
         version, before = len(self._landings), self._there.get(table, {})
         now = self._there[table] = {row.u: row.k for row in rows}
         gone = before.keys() - now.keys()
@@ -89,17 +94,17 @@ class Recording:
             self._lives.setdefault(u, []).append(RowLifetime(table, now[u], version))
 
     def begin_call(self, operation: Operation, session: str, now_us: int) -> CallEvidence:
-        """A process begins a call."""
+        """Begins a call of a process."""
         witness = CallEvidence(operation, session, now_us)
         self._witnesses.append(witness)
         return witness
 
     def history(self, runs: Mapping[int, OperationRun | None], applied: Mapping[str, int]) -> History:
-        """All of it.
+        """The whole history.
 
         Args:
-            runs: by version, the run that it is.
-            applied: versions by the ids that they applied.
+            runs: runs by version.
+            applied: versions by applied id.
         """
         transactions = [
             each
@@ -139,7 +144,7 @@ def _transactions(
 def _written(
     effects: Iterable[Effect], landed_version: int | None, applied: Mapping[str, int]
 ) -> dict[int, int | None]:
-    """By row, the version that it should be of: that of the commit, or of the one that applied its request."""
+    """The expected version of each written row: that of the commit, or the one that applied its request."""
     written: dict[int, int | None] = {}
     for effect in effects:
         version = landed_version if effect.request is None else applied.get(effect.request)
@@ -148,7 +153,7 @@ def _written(
 
 
 def _rows(effect: Effect) -> list[int]:
-    """The rows that a statement writes, if it writes what it says."""
+    """The rows that a statement should write."""
     match effect:
         case AppendEffect() | UpsertEffect() | OverwriteEffect() | IngestEffect() | UpsertOnEffect() | RewriteEffect():
             return [row.u for row in effect.rows]

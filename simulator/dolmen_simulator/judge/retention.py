@@ -1,7 +1,7 @@
-"""What must still be there: judged whenever a version lands and whenever an object is deleted.
+"""Checks, at each new version and each deleted object, that every object that must be kept is there.
 
-A kept version can be read, and no commit that can still land misses an object. All of it is worked out from the bucket
-alone (``stored``), never from what collection thinks.
+Every kept version must be readable, and no commit that can still land may miss an object. The check reads the bucket
+alone (``stored``), never the state of collection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dolmen_simulator.judge.never import Never, ViolationError
 from dolmen_simulator.judge.stored import BucketReader, StoredVersion
 
 JITTER_US = 60_000_000
-"""Servers' clocks differ, and an answer may be on its way for so long."""
+"""Maximum difference of servers' clocks, and travel time of an answer."""
 DEFAULTS = {
     "retention": "30d",
     "keep_versions": 1000,
@@ -29,17 +29,18 @@ _UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_0
 
 
 def setting(properties: dict[str, Any], name: str) -> int:
-    """A setting of a database; durations in microseconds."""
+    """A setting of a database, durations in microseconds."""
     value = properties.get(name, DEFAULTS[name])
     return value if isinstance(value, int) else int(value[:-1]) * _UNITS[value[-1]]
 
 
 class Retention:
-    """Which versions are kept, and what they need.
+    """The kept versions and the objects that they need.
 
     Args:
-        bucket: where the objects are.
-        counts: what happened how often.
+        bucket: the bucket.
+        reader: decodes its objects.
+        counts: counts of events.
     """
 
     def __init__(self, bucket: MemoryBucket, reader: BucketReader, counts: Counter[str]) -> None:
@@ -62,26 +63,26 @@ class Retention:
         return self._view
 
     def check_there(self, view: StoredVersion) -> None:
-        """Raises ViolationError unless all that a version needs is there, and nobody was free to remove it."""
+        """Raises ViolationError unless all objects of a version exist, and no collection was free to remove them."""
         before, manifest = self._view, view.manifest
         for key in sorted(view.needs - (before.needs if before else frozenset())):
             there = self._bucket.objects.get(key)
-            told = f"version {manifest.version} landed and names {key}, which"
+            where = f"version {manifest.version} landed and names {key}, which"
             if there is None:
                 gone = key in self._deleted
                 raise ViolationError(
                     Never.COLLECTED if gone else Never.UNREADABLE,
-                    f"{told} {'was deleted before' if gone else 'is not there'}",
+                    f"{where} {'was deleted before' if gone else 'is not there'}",
                 )
             if before is None or key in self.last_needed:
                 continue
             if there.last_modified_us + JITTER_US < before.manifest.orphan_cutoff:
-                raise ViolationError(Never.COLLECTED, f"{told} is behind the fence: any collection may remove it")
+                raise ViolationError(Never.COLLECTED, f"{where} is behind the fence: any collection may remove it")
             if key.rpartition("/")[2].partition("-")[0] in before.manifest.revoked_intents:
-                raise ViolationError(Never.COLLECTED, f"{told} is of a revoked job: any collection may remove it")
+                raise ViolationError(Never.COLLECTED, f"{where} is of a revoked job: any collection may remove it")
 
     def record_version(self, view: StoredVersion) -> None:
-        """Takes note of a version that has just landed. Raises ViolationError."""
+        """Records and checks a version that has just landed. Raises ViolationError."""
         before, manifest = self._view, view.manifest
         version = manifest.version
         old = before.needs if before else frozenset()
@@ -104,7 +105,7 @@ class Retention:
         self._view = view
 
     def check_delete(self, key: str, now_us: int) -> None:
-        """Judges a delete just before it happens; ``now_us`` is by the server's clock. Raises ViolationError."""
+        """Checks a delete just before it happens, at ``now_us`` of the server's clock. Raises ViolationError."""
         view, there = self._view, self._bucket.objects.get(key)
         if there is None or key.startswith("intent/"):
             return
@@ -139,8 +140,10 @@ class Retention:
         return at_us + min(setting(properties, "reader_grace") for properties in self._in_force(mover - 10)) - JITTER_US
 
     def leftovers(self) -> set[str]:
-        """All objects that no kept version needs, and that are not on the work list: a kept version may have dropped a
-        segment that still names what another version replaced long before."""
+        """All objects that no kept version needs and that are not on the work list.
+
+        The work list counts, as a kept version may have dropped a segment with objects that were replaced long before.
+        """
         kept = {key for key, version in self.last_needed.items() if version >= self.horizon}
         kept |= {key for key, version in self._manifests.items() if version >= self.horizon}
         kept = kept.union(*(keys for version, keys in self._released.items() if version > self.horizon))
@@ -160,28 +163,28 @@ class Retention:
             )
 
     def _in_force(self, since: int) -> list[dict[str, Any]]:
-        """All settings of versions from ``since`` on, and those they found."""
+        """All settings in force from version ``since`` on."""
         later = [properties for version, properties in self._settings if version > since]
         return [*later, next(p for version, p in reversed(self._settings) if version <= max(since, 0))]
 
     def _check_released(self, view: StoredVersion, gone: frozenset[str]) -> None:
         manifest = view.manifest
-        lets = [let for let in view.released if let.version == manifest.version]
-        own = frozenset[str]().union(*map(self._reader.reached, lets))
+        releases = [release for release in view.released if release.version == manifest.version]
+        own = frozenset[str]().union(*map(self._reader.reached, releases))
         if lost := gone - own:
             raise ViolationError(
                 Never.COLLECTED, f"version {manifest.version} let go of {sorted(lost)} and does not say so"
             )
         if own:
             self._released[manifest.version] = own
-        for key in own:  # of a table that came and went in this commit, too: no version has ever shown it
+        for key in own:  # also objects of a table that this commit created and dropped, which no version ever showed
             self.last_needed.setdefault(key, manifest.version - 1)
-        told = [let.version for let in view.released]
+        recorded = [release.version for release in view.released]
         due = [version for version in self._released if version > manifest.freed]
-        if any(a >= b for a, b in pairwise(told)) or not set(due) <= set(told):
+        if any(a >= b for a, b in pairwise(recorded)) or not set(due) <= set(recorded):
             raise ViolationError(
                 Never.COLLECTED,
-                f"version {manifest.version} tells of what versions {told} released; it should be {due}",
+                f"version {manifest.version} tells of what versions {recorded} released; it should be {due}",
             )
 
     def _check_work(self, view: StoredVersion, before: StoredVersion) -> None:
@@ -208,10 +211,11 @@ class Retention:
             self._check_freed(view, max(old.horizon, 1))
 
     def _check_freed(self, view: StoredVersion, horizon: int) -> None:
-        """What is off the work list is deleted, unless it was released once more, or will be.
+        """Checks that objects off the work list are deleted, unless another version released or needs them.
 
         Args:
-            horizon: as it was while they were deleted.
+            view: the version.
+            horizon: the horizon while they were deleted.
         """
         new = view.manifest
         done = [(version, self._released.pop(version)) for version in list(self._released) if version <= new.freed]

@@ -1,5 +1,4 @@
-"""What a reader saw, held against what there was: which rows are wrong, and which of the things that must never
-happen that is."""
+"""Compares the rows of a reader with the expected rows, and names the violation if they differ."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from dolmen_simulator.judge.never import Never, ViolationError
 
 
 class VersionRecords(Protocol):
-    """What is known of each version: see ``ledger``."""
+    """The expected content of each version, as ``ledger`` records it."""
 
     @property
     def states(self) -> Sequence[State]:
@@ -29,7 +28,7 @@ class VersionRecords(Protocol):
 
 
 def rows_from(data: pa.Table | pa.RecordBatch) -> list[Row]:
-    """Rows as production code gives them."""
+    """Converts data that production code returned to rows."""
     columns = (data[name] for name in Row._fields[:-1])
     times = data["t"].cast(pa.int64()).to_pylist()
     return [Row(*values) for values in zip(*(column.to_pylist() for column in columns), times, strict=True)]
@@ -39,7 +38,7 @@ def check_rows(ledger: VersionRecords, found: Sequence[Row], version: int, name:
     """Raises ViolationError unless these are the table's rows in that version.
 
     Args:
-        what: who saw them, for the message.
+        what: description of the read, for the message.
     """
     check_one_of(ledger, found, [version], name, what)
 
@@ -47,8 +46,8 @@ def check_rows(ledger: VersionRecords, found: Sequence[Row], version: int, name:
 def check_one_of(ledger: VersionRecords, found: Sequence[Row], versions: Sequence[int], name: str, what: str) -> None:
     """Raises ViolationError unless these are all rows that the table has in one of those versions.
 
-    What is wrong is told by comparing with the last of them, and named by all: a row that each of them has is lost, one
-    that was there before them all is back, anything else is a mixture that no version ever was.
+    The message compares with the last version. All versions decide the kind: a missing row that each of them has is
+    LOST, an extra row from before all of them is REVIVED, and anything else is a mixture of versions, HALF.
     """
     expected = [ledger.states[version][name].rows for version in versions if name in ledger.states[version]]
     seen = set(found)
@@ -59,7 +58,7 @@ def check_one_of(ledger: VersionRecords, found: Sequence[Row], versions: Sequenc
     twice = {row for row, times in Counter(found).items() if times > 1}
     extra = seen.difference(*expected)
     parts = [("missing", last - seen), ("should not be there", seen - last), ("there twice", twice)]
-    told = "; ".join(f"{about}: {sorted(rows, key=lambda row: row.u)}" for about, rows in parts if rows)
+    differences = "; ".join(f"{about}: {sorted(rows, key=lambda row: row.u)}" for about, rows in parts if rows)
     oldest = min(versions)
     if everywhere - seen or twice:
         never = Never.LOST
@@ -67,25 +66,25 @@ def check_one_of(ledger: VersionRecords, found: Sequence[Row], versions: Sequenc
         never = Never.REVIVED
     else:
         never = Never.HALF
-    raise ViolationError(never, f"{what} of {name!r}: {told or 'rows of no version'}")
+    raise ViolationError(never, f"{what} of {name!r}: {differences or 'rows of no version'}")
 
 
 def check_all(ledger: VersionRecords, data: pa.Table, version: int, name: str, what: str) -> None:
-    """Checks rows that come with their commit timestamps, and these too."""
+    """Checks rows and their commit timestamps."""
     check_rows(ledger, rows_from(data), version, name, what)
     ledger.check_timestamps(name, dict(zip(data["u"].to_pylist(), data["_commit_ts"].to_pylist(), strict=True)))
 
 
 def check_memory(data: pa.Table | None, expected: TableRows, what: str) -> None:
-    """Raises ViolationError unless a memory tells of each key that changes have deleted the greatest sequence."""
+    """Raises ViolationError unless a memory holds the greatest sequence of each key that changes have deleted."""
     pairs = () if data is None else zip(data["k"].to_pylist(), data["v"].to_pylist(), strict=True)
     check_remembered(pairs, expected, what)
 
 
 def check_remembered(pairs: Iterable[tuple[int, int]], expected: TableRows, what: str) -> None:
-    """The same for keys and sequences."""
+    """Raises ViolationError unless pairs of key and sequence hold the greatest sequence of each deleted key."""
     found: dict[int, int] = {}
     for k, v in pairs:
         found[k] = max(v, found.get(k, v))
-    if found != expected.deleted:  # what it forgets, a late change brings back
+    if found != expected.deleted:  # a late change revives a key that the memory forgot
         raise ViolationError(Never.REVIVED, f"{what} remembers deletes {found}, not {dict(expected.deleted)}")

@@ -1,6 +1,6 @@
-"""What the bucket holds, declared and decoded apart from the code under test.
+"""Reads manifests and segments from the bucket, with declarations independent of the code under test.
 
-As much of manifests and segments as the checks need: what a version names, and so what must be there for it to be read.
+It decodes the fields that the checks need, above all the objects that a version names and needs to be readable.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StoredAppliedId(msgspec.Struct):
 
 
 class StoredDeed(msgspec.Struct, frozen=True):
-    """A deed: what a commit did to a table."""
+    """A deed: one change by a commit to a table."""
 
     table: str
     what: str
@@ -47,7 +47,7 @@ class StoredDeed(msgspec.Struct, frozen=True):
 
 
 class StoredCommit(msgspec.Struct, frozen=True):
-    """A commit as history tells of it."""
+    """A commit as recorded in the history."""
 
     version: int
     commit_id: str
@@ -59,7 +59,7 @@ class StoredCommit(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, commit: Commit) -> StoredCommit:
-        """As production code tells callers of it."""
+        """Converts a commit that production code returned."""
         return cls(
             commit.version,
             commit.commit_id,
@@ -72,7 +72,7 @@ class StoredCommit(msgspec.Struct, frozen=True):
 
 
 class StoredSegment(msgspec.Struct):
-    """A segment as the manifest names it."""
+    """A reference to a segment."""
 
     kind: str
     object: str
@@ -82,7 +82,7 @@ class StoredSegment(msgspec.Struct):
 
 
 class StoredRelease(msgspec.Struct):
-    """What one commit released."""
+    """The objects and trees that one commit released."""
 
     version: int
     objects: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class StoredRelease(msgspec.Struct):
 
 
 class StoredCounts(msgspec.Struct):
-    """What a commit did to what is stored, in numbers."""
+    """Counts of the changes by a commit."""
 
     files_removed: int = 0
     files_resolved: int = 0
@@ -99,7 +99,7 @@ class StoredCounts(msgspec.Struct):
 
 
 class StoredManifest(msgspec.Struct):
-    """As much of a manifest as the checks need; tables are decoded once for all versions that have them so."""
+    """The fields of a manifest that the checks need. Tables stay raw, so that equal ones are decoded once."""
 
     version: int
     commit_id: str
@@ -127,14 +127,14 @@ class StoredManifest(msgspec.Struct):
 
     @property
     def as_history(self) -> StoredCommit:
-        """The commit, as later versions are to tell of it."""
+        """The commit as later versions must record it."""
         return StoredCommit(
             self.version, self.commit_id, self.created_at, self.operation, self.did, self.did_more, self.message
         )
 
 
 class StoredVector(msgspec.Struct, frozen=True):
-    """Where deleted positions stand."""
+    """The location of a deletion vector."""
 
     object: str
     offset: int
@@ -143,7 +143,7 @@ class StoredVector(msgspec.Struct, frozen=True):
 
 
 class StoredBlob(msgspec.Struct, frozen=True):
-    """Where a delete stands."""
+    """The location of a tombstone's content."""
 
     object: str
     offset: int
@@ -166,7 +166,7 @@ class _Overlay(msgspec.Struct):
 
 
 class StoredTombstone(msgspec.Struct, frozen=True):
-    """A delete: a predicate, or values of columns."""
+    """A tombstone, with a predicate or values of columns."""
 
     kind: str
     columns: tuple[int, ...]
@@ -223,13 +223,12 @@ class StoredTable(NamedTuple):
     """A table of one version.
 
     Args:
-        epoch: which creation or overwriting of its name it is.
-        needs: objects without which it can't be read, or compacted, or told of: live files, the vectors that count,
-            tombstones and segments.
-        segments: those of them that are segments.
-        files: live files, with the pair that counts.
-        tombstones: those that are not resolved, by time.
-        last_delete_ts, unseen_delete_ts: when rows were deleted last: at all, and in a way that no tombstone shows.
+        epoch: version of its creation or last overwrite.
+        needs: keys of the objects that it needs: live files, their effective vectors, tombstones and segments.
+        segments: keys of its segments.
+        files: live files, with their effective pairs.
+        tombstones: unresolved tombstones, by time.
+        last_delete_ts, unseen_delete_ts: time of the last delete, and of the last one without a tombstone.
     """
 
     uuid: str
@@ -245,13 +244,14 @@ class StoredTable(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredVersion:
-    """A version, segments looked through.
+    """A version, with the content of its segments.
 
     Args:
-        needs: all objects that must be there for this version.
-        segments: those that are segments.
-        history, applied, released: whole, oldest first.
-        size: bytes of its root.
+        key: key of its manifest.
+        needs: keys of all objects that this version needs.
+        segments: keys of its segments.
+        history, applied, released: all entries, oldest first.
+        size: size of its root in bytes.
     """
 
     key: str
@@ -266,10 +266,10 @@ class StoredVersion:
 
 
 class BucketReader:
-    """Reads the bucket. What it has read of immutable objects it keeps, so that a later look is cheap.
+    """Reads versions from the bucket. Keeps the decoded content of immutable objects.
 
     Args:
-        bucket: looked into without going through any store.
+        bucket: the bucket, read directly and not through a store.
     """
 
     def __init__(self, bucket: MemoryBucket) -> None:
@@ -278,7 +278,7 @@ class BucketReader:
         self._tables: dict[bytes, StoredTable] = {}
 
     def version(self, key: str) -> StoredVersion:
-        """The version with this manifest. KeyError names an object that is missing."""
+        """Reads the version with this manifest. KeyError names a missing object."""
         body = self._bucket.objects[key].body
         manifest = msgspec.json.decode(body, type=StoredManifest)
         tables = {name: self._table(bytes(raw)) for name, raw in manifest.tables.items()}
@@ -296,8 +296,10 @@ class BucketReader:
         )
 
     def tails(self, key: str) -> Counter[bytes]:
-        """What may leave a root for a segment: the inline entries of all kinds, but for the newest history. Nothing if
-        that version has expired, and is gone."""
+        """The inline entries of a root that may leave it for a segment: all but the newest history.
+
+        Empty if the version's manifest has been deleted.
+        """
         if key not in self._bucket.objects:
             return Counter()
         manifest = msgspec.json.decode(self._bucket.objects[key].body, type=_Tails)
@@ -307,7 +309,7 @@ class BucketReader:
         return Counter(bytes(entry) for tail in tails for entry in tail)
 
     def reached(self, let: StoredRelease) -> frozenset[str]:
-        """Everything that a release lets go of: a tree with all that it names."""
+        """All objects of a release: a tree includes every object that it names."""
         return frozenset(let.objects).union(*(self._objects_under(part) for part in let.trees))
 
     def entries(self, part: StoredSegment) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What a request is, what may become of it, and who decides: the scheduling points of every simulated history."""
+"""Requests, their possible fates, and the wire that decides them: the scheduling points of every history."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 
 class Crash(BaseException):
-    """The process dies here. No production code may catch it."""
+    """Ends a process. No production code may catch it."""
 
 
 class Verb(StrEnum):
-    """What is asked of the store; each request of S3Store is one of these."""
+    """The kinds of requests that S3Store sends."""
 
     GET = "get"
     HEAD = "head"
@@ -27,17 +27,17 @@ class Verb(StrEnum):
 
     @property
     def reads(self) -> bool:
-        """Whether it changes nothing."""
+        """Whether the request changes nothing."""
         return self in (Verb.GET, Verb.HEAD, Verb.LIST)
 
     @property
     def conditional(self) -> bool:
-        """Whether it lands or not by a condition, which may be answered with 409."""
+        """Whether the request may have a condition, and so be answered with 409."""
         return self in (Verb.PUT, Verb.COMPLETE_UPLOAD)
 
 
 class Fate(Enum):
-    """What becomes of one request. The caller is told the truth, or nothing."""
+    """The fates of a request. Its caller gets a true answer, or none."""
 
     OK = "ok"
     CRASH_BEFORE = "the caller dies, and it never leaves"
@@ -57,7 +57,7 @@ _OF_ALL = (Fate.OK, Fate.CRASH_BEFORE, Fate.REQUEST_LOST, Fate.THROTTLED, Fate.U
 
 
 def fates_of(verb: Verb) -> tuple[Fate, ...]:
-    """All fates of a verb that differ: it makes no difference whether a read that nobody hears of took place."""
+    """The distinct fates of a verb. It makes no difference whether a read without an answer took place."""
     if verb.reads:
         return _OF_ALL
     return tuple(fate for fate in Fate if verb.conditional or fate is not Fate.CONFLICT)
@@ -65,22 +65,22 @@ def fates_of(verb: Verb) -> tuple[Fate, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StoreRequest:
-    """One request, as it was signed.
+    """A signed request.
 
     Args:
         who: the process that sends it.
-        verb: what it asks.
-        key: the object; the prefix of a list, the first key of a delete.
-        body: of a put, or of a part.
-        if_match: answer only if the object has this ETag.
-        if_none_match: put only if there is no object.
-        byte_range: of a get: (first, end), end exclusive.
-        keys: of a delete: all of them.
-        start_after: of a list: only greater keys.
-        limit: of a list: so many at most.
+        verb: its kind.
+        key: key of the object; prefix of a list; first key of a delete.
+        body: content of a put or of a part.
+        if_match: required ETag of the object.
+        if_none_match: whether a put requires that there is no object.
+        byte_range: range of a get: (first, end), end exclusive.
+        keys: all keys of a delete.
+        start_after: lower bound of a list's keys, exclusive.
+        limit: maximum number of keys of a list.
         upload: id of a multipart upload.
         part: number of a part.
-        parts: of a completion: numbers and ETags.
+        parts: numbers and ETags of a completion.
     """
 
     who: str
@@ -99,16 +99,16 @@ class StoreRequest:
 
     @property
     def subject(self) -> str:
-        """What it is about, for a trace."""
+        """The object or objects of the request, for a trace."""
         return " ".join(self.keys) or (f"{self.key} part {self.part}" if self.part else self.key)
 
 
 class Refusal(Exception):  # noqa: N818  # an answer like any other
-    """The store's answer is an error: it has done nothing.
+    """An answer of the store that is an error: it has done nothing.
 
     Args:
-        status: of HTTP.
-        code: S3's word for it.
+        status: HTTP status.
+        code: S3's error code.
     """
 
     def __init__(self, status: int, code: str) -> None:
@@ -120,32 +120,32 @@ class Refusal(Exception):  # noqa: N818  # an answer like any other
 
 
 Answer: TypeAlias = Mapping[str, Any] | Refusal
-"""What the store did with a request that has arrived: a response as boto3 gives it, or why it did nothing."""
+"""The store's answer to a request that arrived: a response as boto3 returns it, or a refusal."""
 
 
 class Wire:
-    """Who decides what becomes of requests: here nothing is ever wrong. All others are made of it.
+    """Decides the fates of requests. This base class has no faults.
 
-    Simulated clients call it. A request that is to arrive does so right after ``step``, with nobody else in between.
+    Simulated clients call it. A request that is to arrive does so right after ``step``, with no other in between.
     """
 
     def step(self, request: StoreRequest) -> Fate:
-        """The scheduling point of a request: lets others come in, then says what becomes of it. May raise Crash."""
+        """The scheduling point of a request: lets others run, then returns its fate. May raise Crash."""
         return Fate.OK
 
     def wait_for_timeout(self, request: StoreRequest) -> None:
-        """Lets the time go by until the caller gives up waiting for an answer."""
+        """Lets time pass until the caller gives up waiting for an answer."""
 
     def deliver_later(self, request: StoreRequest, arrive: Callable[[], object]) -> None:
-        """Has a request arrive later, by calling ``arrive`` within the time for which S3 takes a signature."""
+        """Lets a request arrive later, by calling ``arrive`` within the validity of its signature."""
         arrive()
 
     def keys_not_removed(self, request: StoreRequest) -> Collection[str]:
-        """Keys of a delete that the store fails to remove, and says so if it is heard."""
+        """Keys of a delete that the store fails to remove, which its answer reports."""
         return ()
 
     def before_removal(self, key: str) -> None:
-        """An object is about to be removed."""
+        """Called before an object is removed."""
 
     def on_arrival(self, request: StoreRequest, answer: Answer) -> None:
-        """What truly became of a request that has arrived."""
+        """Called with the true answer to a request that arrived."""

@@ -1,4 +1,4 @@
-"""The landing place of a history: a bucket of its own on the same bad wire, into which files are dropped."""
+"""The landing place of a history: a bucket of its own, on the same faulty network, into which files are dropped."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class DroppedFile:
     """A message of the ingest queue: the event of one dropped file.
 
     Args:
-        drop: as the event announces it.
-        body: of the file.
-        effects: what it does once it is ingested; none if nothing of it can be.
-        bad: whether it holds what cannot be read.
+        drop: the drop as the event announces it.
+        body: content of the file.
+        effects: effects of its ingestion; none if nothing of it can be ingested.
+        bad: whether it has unreadable content.
         since: the newest version when it was dropped.
-        dropped_us: when that was; None if its event does not say so.
+        dropped_us: when it was dropped; None if its event does not say.
     """
 
     drop: Drop
@@ -46,30 +46,30 @@ class DroppedFile:
 
     @property
     def id(self) -> str:
-        """Under which it is ingested once."""
+        """The applied id of its ingestion."""
         return self.drop.id
 
     @property
     def table(self) -> str:
-        """For which it was dropped."""
+        """Name of its table."""
         return self.drop.key.split("/")[1]
 
     @property
     def message(self) -> str:
-        """The notification that S3 sends of it; of one without a sequencer, that of a backfill."""
+        """The notification of S3, or without a sequencer that of a backfill."""
         created_us = self.dropped_us if self.drop.sequencer is not None else None
         return write_notification([write_record(replace(self.drop, created_us=created_us))])
 
     def forge(self) -> None:
-        """Its id is of its content, so there is none."""
+        """Returns None: the id follows from the content."""
 
 
 class DropQueue(SimulatedQueue[DroppedFile]):
-    """The ingest queue, and the bucket that its events are of.
+    """The ingest queue, and the bucket of its events.
 
     Args:
-        under_way: by id of a drop, how many deliveries of it are being handled.
-        died: ids of drops of which a delivery that was under way beside others ended without an answer.
+        under_way: number of deliveries in progress, by id of a drop.
+        died: ids of drops with a delivery that ended without an answer while others were in progress.
     """
 
     def __init__(self) -> None:
@@ -79,36 +79,36 @@ class DropQueue(SimulatedQueue[DroppedFile]):
         self._server: Server | None = None
 
     def put(self, network: Network, key: str, body: bytes) -> str:
-        """A user drops a file, over one of the same name if there is one. Returns its ETag, without quotes."""
+        """Drops a file as a user does, and replaces one of the same name. Returns its ETag, without quotes."""
         etag, bucket = hashlib.md5(body, usedforsecurity=False).hexdigest(), self._at(network).bucket
         bucket.objects[key] = MemoryObject(body, f'"{etag}"', bucket.clock_us())
         return etag
 
     def body(self, network: Network, key: str) -> bytes | None:
-        """What is there under a key."""
+        """The content of an object; None if there is none."""
         there = self._at(network).bucket.objects.get(key)
         return there.body if there else None
 
     def begins(self, ids: Iterable[str]) -> None:
-        """A batch with these drops is being handled."""
+        """Records the beginning of a batch with these drops."""
         for id_ in ids:
             if not self.under_way[id_]:
                 self.died.discard(id_)
             self.under_way[id_] += 1
 
     def ends(self, ids: Iterable[str], answered: set[str]) -> None:
-        """It no longer is: some of them were answered, the others are to come again."""
+        """Records the end of a batch, of which some drops were answered and the others will be delivered again."""
         for id_ in ids:
             self.under_way[id_] -= 1
             if id_ not in answered:
                 self.died.add(id_)
 
     def is_settled(self, id_: str) -> bool:
-        """Whether nothing is being done about a drop, nor left undone by a delivery beside the last one."""
+        """Whether no delivery of a drop is in progress, and none beside the last one ended without an answer."""
         return not self.under_way[id_] and id_ not in self.died
 
     def landing(self, process: Process) -> Landing:
-        """The landing place as a process opens it."""
+        """Opens the landing place for a process."""
         session = SimulatedSession(self._at(process.network), process.who)
         stores: dict[str, ObjectStore] = {
             url: S3Store(BUCKET, prefix, runtime=process.runtime, session=session)
@@ -123,7 +123,7 @@ class DropQueue(SimulatedQueue[DroppedFile]):
 
 
 class _LandingWire(Wire):
-    """The wire that all use; the ledger has nothing to do with what is at this end of it."""
+    """The network's wire, without the ledger, as these requests are no part of a commit."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -143,6 +143,6 @@ class _LandingWire(Wire):
         self._network.deliver_later(request, arrive)
 
     def on_arrival(self, request: StoreRequest, answer: Answer) -> None:
-        told = str(answer) if isinstance(answer, Refusal) else "ok"
+        result = str(answer) if isinstance(answer, Refusal) else "ok"
         network = self._network
-        network.trace.step(network.scheduler.now_us, request.who, request.verb.value, request.subject, told)
+        network.trace.step(network.scheduler.now_us, request.who, request.verb.value, request.subject, result)

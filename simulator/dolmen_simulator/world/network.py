@@ -1,7 +1,7 @@
-"""The wire of a history: its seed says how long requests travel, what becomes of them, and when processes stand still.
+"""The network of a history: its seed decides how long requests travel, their fates, and when processes stall.
 
-What the store itself does is the server's business, which is never wrong. Here is also where the ledger hears of all
-that is sent, has landed and is removed.
+The store itself is the server, which has no faults. The network also reports to the ledger what is sent, lands and is
+removed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dolmen_simulator.world.trace import Trace
 
 SECOND_US = 1_000_000
 MINUTE_US = 60 * SECOND_US
-_INTERESTING = 2.0  # so much more often does something happen to a put of the pointer
+_INTERESTING = 2.0  # faults strike puts of the pointer more often by this factor
 _LATEST_US = 13 * MINUTE_US  # S3 refuses what was signed 15 minutes ago, and the way here may take one
 
-_LASTS = 0.2  # so often does what cuts an answer off go on for a while
+_LASTS = 0.2  # probability that a lost answer begins an outage
 
 _OUTAGES = (Fate.REQUEST_LOST, Fate.UNREACHABLE, Fate.THROTTLED)
 _SILENT = (Fate.REQUEST_LOST, Fate.RESPONSE_LOST, Fate.LATE)
@@ -40,7 +40,7 @@ _Table: TypeAlias = list[tuple[float, Fate]]
 
 @dataclass(frozen=True)
 class Faults:
-    """How often what goes wrong, per request: probabilities.
+    """Probabilities of each kind of fault, per request.
 
     Args:
         crash: the process dies, half before the effect, half after it.
@@ -50,8 +50,8 @@ class Faults:
         throttled: 503 or 500; half of the requests had their effect.
         conflict: 409: nothing has happened.
         unreachable: no connection.
-        outage: from here on the process gets no answers, no connection or only 503 for a while.
-        stall: the process stands still for minutes.
+        outage: the process gets no answers, no connection or only 503 for a while.
+        stall: the process stalls for minutes.
         jump: its local clock jumps.
     """
 
@@ -69,12 +69,12 @@ class Faults:
 
 @dataclass
 class Line:
-    """One process's end of the wire. Once it has crashed every request crashes again.
+    """The connection of one process to the network. After a crash every further request crashes again.
 
     Args:
-        random: of the actor, in all its lives: what becomes of its requests does not depend on who else takes part.
-        operation: what it is doing.
-        run: and the run of that.
+        random: random source of the actor in all its lives, so that the fates of its requests do not depend on others.
+        operation: the current operation.
+        run: the current run of that operation.
     """
 
     random: random.Random
@@ -89,7 +89,7 @@ class Line:
 
 @dataclass
 class _Rates:
-    """By kind of request, from which number on the seed's die means which fate."""
+    """Cumulative probabilities of fates, by kind of request."""
 
     reads: _Table = field(default_factory=list)
     writes: _Table = field(default_factory=list)
@@ -97,13 +97,14 @@ class _Rates:
 
 
 class Network(Wire):
-    """What all processes share: the store, its clock, time, faults, and the account of what happened.
+    """The store, its clock, time, faults and ledger, which all processes share.
 
     Args:
-        rng: what is nobody's own: the server's clock and habits.
-        faults: how often what goes wrong.
-        counts: what happened how often.
-        trace: what happened.
+        scheduler: virtual time.
+        rng: random source of the server's clock and behaviour.
+        faults: probabilities of faults.
+        counts: counts of events.
+        trace: record of events.
     """
 
     def __init__(
@@ -126,39 +127,39 @@ class Network(Wire):
         self._rates = _rates(faults)
 
     def connect(self, who: str) -> Line:
-        """The line of an actor's next life."""
+        """Makes the line of an actor's next life."""
         stream = self._streams.setdefault(who, random.Random(f"{self._seed} {who}"))
         line = self.lines[who] = Line(stream)
         return line
 
     def server_clock_us(self) -> int:
-        """The clock of the server that answers."""
+        """The time on the server's clock."""
         return self.scheduler.now_us + self.server_off_us
 
     def sleep(self, who: str, seconds: float) -> None:
-        """What a process does between two attempts; now and then it wakes up much later."""
+        """Sleeps between two attempts of a process; now and then it wakes up much later."""
         line = self.lines[who]
         self.scheduler.pause(round(seconds * 1e6))
         if line.random.random() < self.faults.stall:
             self.trace.note(self.scheduler.now_us, who, "oversleeps")
             self._stall(line, 60 * MINUTE_US)
 
-    # ---- what becomes of requests ------------------------------------------------------------------------------------
+    # ---- fates of requests -------------------------------------------------------------------------------------------
 
     def step(self, request: StoreRequest) -> Fate:
-        """Time goes by on the way there, and then the seed says what becomes of it."""
+        """Lets the travel time pass, then draws the request's fate."""
         line = self.lines[request.who]
         if not line.dead:
             self._sent(line, request)
         return self.deal(request)
 
     def deal(self, request: StoreRequest) -> Fate:
-        """The same for a request to another store than the database's."""
+        """Draws the fate of a request, without recording it as part of a commit."""
         line = self.lines[request.who]
         if line.dead:
             raise Crash
         if self.steps >= self.step_limit:
-            raise Stopped  # what gives up on its way out may still want to clean up
+            raise Stopped  # code that gives up may still clean up
         self._count()
         self.scheduler.pause(_travel_us(line.random))
         fate = line.fate = self._fate(line, request)
@@ -169,12 +170,12 @@ class Network(Wire):
         return fate
 
     def wait_for_timeout(self, request: StoreRequest) -> None:
-        """A lost connection shows soon, an answer that never comes after half a minute."""
+        """Waits shortly for a lost connection, or half a minute for an answer that never comes."""
         rng = self.lines[request.who].random
         self.scheduler.pause(rng.randint(10_000, 2 * SECOND_US if rng.random() < 0.5 else 30 * SECOND_US))
 
     def deliver_later(self, request: StoreRequest, arrive: Callable[[], object]) -> None:
-        """Seconds, or minutes."""
+        """Lets a request arrive seconds or minutes later."""
         line = self.lines[request.who]
         what = "late" if line.fate is Fate.LATE else "double"
         delay_us = line.random.randint(1_000, 3 * SECOND_US if line.random.random() < 0.7 else _LATEST_US)
@@ -189,7 +190,7 @@ class Network(Wire):
         self.scheduler.after(delay_us, belated)
 
     def keys_not_removed(self, request: StoreRequest) -> Collection[str]:
-        """Some keys may fail by themselves; of a delete that nobody hears of, all from one on."""
+        """Draws keys that fail by themselves; for a delete without an answer, also all keys from one on."""
         line, keys = self.lines[request.who], request.keys
         end = len(keys)
         if line.fate in _CHANGED_UNHEARD:
@@ -199,10 +200,10 @@ class Network(Wire):
         self.counts["keys not deleted"] += len(spared) - (len(keys) - end)
         return spared
 
-    # ---- what the ledger hears of ------------------------------------------------------------------------------------
+    # ---- reports to the ledger ---------------------------------------------------------------------------------------
 
     def before_removal(self, key: str) -> None:
-        """Judges it. Raises ViolationError."""
+        """Checks the removal of an object. Raises ViolationError."""
         try:
             self.ledger.retention.check_delete(key, self.server_clock_us())
         except BaseException as error:  # production code may raise another one on its way out
@@ -210,12 +211,12 @@ class Network(Wire):
             raise
 
     def on_arrival(self, request: StoreRequest, answer: Answer) -> None:
-        """Takes note of it; a pointer that has landed is a version. Raises ViolationError."""
+        """Records an answer; a pointer that has landed is a version. Raises ViolationError."""
         now_us, belated = self.scheduler.now_us, self._belated
         refused, pointer = isinstance(answer, Refusal), request.key == POINTER and request.verb is Verb.PUT
-        told = str(answer) if refused else "ok"
+        result = str(answer) if refused else "ok"
         self.trace.step(
-            now_us, request.who, request.verb.value, request.subject, f"{belated}: {told}" if belated else told
+            now_us, request.who, request.verb.value, request.subject, f"{belated}: {result}" if belated else result
         )
         if refused:
             self.counts["conflicts"] += pointer and not belated and self.lines[request.who].fate is Fate.OK
@@ -250,7 +251,7 @@ class Network(Wire):
         if request.key == POINTER:
             self.ledger.record_sent(request.body, run)
 
-    # ---- the seed's decisions ----------------------------------------------------------------------------------------
+    # ---- random decisions --------------------------------------------------------------------------------------------
 
     def _count(self) -> None:
         """Counts a request; ends the history at the limit."""
@@ -288,7 +289,7 @@ class Network(Wire):
         return Fate.OK
 
     def _cut(self, line: Line, outage: Fate) -> None:
-        """From here on the process is cut off for a while."""
+        """Begins an outage of a process."""
         line.outage = outage
         longest_us = MINUTE_US // 6 if outage is Fate.THROTTLED else 6 * MINUTE_US  # answers come at once
         line.outage_until_us = self.scheduler.now_us + line.random.randint(SECOND_US, longest_us)
@@ -299,9 +300,9 @@ class Network(Wire):
         self.scheduler.pause(line.random.randint(MINUTE_US, longest_us))
 
     def _note(self, line: Line, request: StoreRequest, fate: Fate) -> None:
-        told = fate.name.lower().replace("_", " ")
-        self.trace.step(self.scheduler.now_us, request.who, request.verb.value, request.subject, told)
-        self.counts[told] += 1
+        name = fate.name.lower().replace("_", " ")
+        self.trace.step(self.scheduler.now_us, request.who, request.verb.value, request.subject, name)
+        self.counts[name] += 1
         if line.operation is not None:
             line.operation.faults += 1
         if request.verb is Verb.PUT and fate in _UNKNOWN:
@@ -312,7 +313,7 @@ class Network(Wire):
 
 
 def _travel_us(rng: random.Random) -> int:
-    """How long a request takes to arrive; now and then, seconds."""
+    """Draws the travel time of a request; now and then it is seconds."""
     chance = rng.random()
     if chance < 0.93:
         return rng.randint(1_000, 40_000)

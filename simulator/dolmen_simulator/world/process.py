@@ -1,4 +1,4 @@
-"""One incarnation of an actor: a fresh client and a fresh Database, until it crashes."""
+"""One life of an actor: a process with a fresh client and a fresh Database, until it crashes."""
 
 from __future__ import annotations
 
@@ -30,23 +30,24 @@ from dolmen_simulator.world.wire import SimulatedStore
 
 T = TypeVar("T")
 
-#: So often an operation loses to others at most, as few as they are.
+#: Maximum number of runs of an operation: with so few actors it must win before that.
 _MOST_RUNS = 12
 
-#: So many processes upload data files in parts, and so small ones.
+#: Share of processes that upload small data files in parts.
 _MULTIPART = 0.25
 _SMALL_UPLOADS = {"threshold_bytes": 1_500, "part_bytes": 1_000}
 
-#: What a call may raise while the world is as bad as it is; anything else ends the history.
+#: Errors that a call may raise because of faults and other actors; any other error ends the history.
 EXPECTED = (RetryableError, TableNotFoundError, TableExistsError, AppliedIdError, VersionExpiredError)
 
 
 class Process:
-    """Runs an actor's operations through production code, and has the ledger judge the answers.
+    """Runs an actor's operations through production code, and lets the ledger check the answers.
 
     Args:
-        who: the actor's name.
-        rng: of this incarnation: uuids, jitter, skew.
+        network: the network.
+        who: name of the actor.
+        rng: random source of this life, for uuids, jitter and clock skew.
     """
 
     def __init__(self, network: Network, who: str, rng: random.Random) -> None:
@@ -70,7 +71,7 @@ class Process:
 
     @property
     def ledger(self) -> CommitLedger:
-        """The truth."""
+        """The ledger of the history."""
         return self.network.ledger
 
     def write(
@@ -83,13 +84,15 @@ class Process:
         digests: dict[str, str] | None = None,
         message: str = "",
     ) -> bool:
-        """One call that writes. Returns whether it was acknowledged.
+        """Makes one call that writes. Returns whether it was acknowledged.
 
         Args:
-            effects: what it does, in the order of its statements.
-            reads: whether it may conflict with whatever changes what it read.
-            digests: by id, the requests that it answers.
-            message: what it says of itself.
+            kind: description for people.
+            effects: effects of its statements, in order.
+            call: the call.
+            reads: whether changes of what it read may be conflicts.
+            digests: content digests of its requests, by id.
+            message: its message for the history.
         """
         operation = self._begin(
             Operation(kind, self.who, *self._versions, reads=reads, digests=digests or {}, message=message)
@@ -100,7 +103,7 @@ class Process:
     def run_transaction(
         self, kind: str, function: Callable[[Transaction, OperationRun], None], digests: dict[str, str] | None = None
     ) -> bool:
-        """``db.run`` with a function that tells its run what it does. Returns whether it was acknowledged."""
+        """Calls ``db.run`` with a function that adds its effects to its run. Returns whether it was acknowledged."""
         operation = self._begin(Operation(kind, self.who, *self._versions, replays=True, digests=digests or {}))
 
         def run(transaction: Transaction) -> None:
@@ -115,7 +118,7 @@ class Process:
         return self._judge(operation, lambda: self.db.run(run))
 
     def begin_run(self, *effects: Effect) -> OperationRun:
-        """What the next commit id will stand for."""
+        """Begins a run, which the next commit id will stand for."""
         operation = self.line.operation
         assert operation is not None
         operation.runs += 1
@@ -126,17 +129,19 @@ class Process:
     def call_with_base(
         self, transaction: Transaction, run: OperationRun, function: Callable[[Transaction, OperationRun], None]
     ) -> None:
-        """Calls ``function`` and notes on which version it was: known for certain once it has found its tables."""
+        """Calls ``function``, then records its base version, which is certain once it has found its tables."""
         try:
             function(transaction, run)
         finally:
             run.base = transaction.base.version
 
     def upkeep(self, kind: str, call: Callable[[], T], about: tuple[str, ...] = ()) -> T | None:
-        """Background work: any number of commits that change no row. Returns what it returned; None if it failed.
+        """Does background work: any number of commits that change no row. Returns its result; None if it failed.
 
         Args:
-            about: tables that it works on, and which may be gone.
+            kind: description for people.
+            call: the work.
+            about: tables that it works on, which may be dropped meanwhile.
         """
         operation = self._begin(Operation(kind, self.who, *self._versions, upkeep=True, about=about))
         self.begin_run()
@@ -145,10 +150,11 @@ class Process:
         return found[0] if found else None
 
     def read(self, call: Callable[[], T], version: int | None = None) -> T | None:
-        """A call that reads; None if it could not.
+        """Makes a call that reads. Returns its result; None if it failed.
 
         Args:
-            version: the version that it asks for; the newest it knows if None.
+            call: the call.
+            version: the version that it asks for; None for the newest that the process knows.
         """
         operation = self._begin(Operation("read", self.who, *self._versions))
         if version is not None:
@@ -162,7 +168,7 @@ class Process:
             self.ledger.check_refused(operation, None, error)
         except ViolationError:
             raise
-        except Exception as error:  # whatever it is, it is what users would get instead of rows
+        except Exception as error:  # users would get it instead of rows
             raise unexpected_error(f"a read by {self.who}", error) from error
         finally:
             self.evidence.ended_us = self.network.scheduler.now_us
@@ -170,7 +176,7 @@ class Process:
 
     @property
     def context(self) -> Context:
-        """What background work takes."""
+        """The context that background work takes."""
         return self.db._context
 
     @property

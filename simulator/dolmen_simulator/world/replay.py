@@ -1,4 +1,4 @@
-"""What it takes to run a history again, and the error that says so."""
+"""The arguments that replay a history, and the error of a history that failed."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from dolmen_simulator.judge.never import Never
 from dolmen_simulator.world.trace import Event, lines
 
 STEADY = "skew"
-"""Left out like a kind of fault: with it, the actors' clocks differ."""
+"""The skew of the actors' clocks, which can be left out like a kind of fault."""
 
 ALL = "all"
-"""Every kind of fault at once."""
+"""Stands for all kinds of faults."""
 
 _SHOWN = 60
 
 
 @dataclass(frozen=True)
 class Replay:
-    """Which history: all of it follows from this.
+    """The arguments that determine a history.
 
     Args:
-        seed: decides everything.
-        steps: after so many it ends, and is checked.
-        only: the actors that take part; None for all. Those left out leave the streams of the others alone.
-        without: kinds of faults (fields of ``Faults``) that don't happen, and ``skew``.
+        seed: seed of all random numbers.
+        steps: number of requests after which it ends.
+        only: names of the actors that take part; None for all. The others' random numbers do not depend on it.
+        without: kinds of faults (fields of ``Faults``) that do not happen, and ``skew``.
     """
 
     seed: int
@@ -36,7 +36,7 @@ class Replay:
 
     @property
     def command(self) -> str:
-        """How to run it by hand."""
+        """The command that runs this history."""
         return (
             f"dolmen simulate --seed {self.seed} --steps {self.steps}"
             + (f" --only {','.join(self.only)}" if self.only is not None else "")
@@ -46,16 +46,16 @@ class Replay:
 
 @dataclass(frozen=True)
 class HistoryFailure:
-    """What went wrong in a history.
+    """The failure of a history.
 
     Args:
-        replay: which history.
-        never: which of the things that must never happen; None: an exception that nobody expected.
-        reason: what happened, in words.
-        step: at which step it showed.
-        digest: of the trace, the violation included.
-        events: the last of the trace.
-        actors: who took part.
+        replay: the arguments of the history.
+        never: kind of the violation; None for an unexpected exception.
+        reason: description of what happened.
+        step: step at which it was found.
+        digest: digest of the trace, with the violation.
+        events: the last events of the trace.
+        actors: names of the actors that took part.
     """
 
     replay: Replay
@@ -68,7 +68,7 @@ class HistoryFailure:
 
     @property
     def kind(self) -> str:
-        """What a smaller history must show too, to be the same failure."""
+        """The kind of the failure. A smaller history with the same kind has the same failure."""
         return self.never.name if self.never else self.reason.partition(":")[0]
 
 
@@ -76,7 +76,7 @@ class HistoryError(AssertionError):
     """A history in which something happened that must never happen.
 
     Args:
-        failure: what, and how to see it again.
+        failure: the failure, with the arguments that replay it.
     """
 
     def __init__(self, failure: HistoryFailure) -> None:
@@ -85,7 +85,7 @@ class HistoryError(AssertionError):
 
     @property
     def never(self) -> Never | None:
-        """Which of the things that must never happen; None: an exception that nobody expected."""
+        """Kind of the violation; None for an unexpected exception."""
         return self.failure.never
 
     def __str__(self) -> str:
@@ -96,17 +96,17 @@ class HistoryError(AssertionError):
                 f"{what} (seed {failure.replay.seed}, step {failure.step:,})",
                 failure.reason,
                 f"replay: {failure.replay.command}",
-                "the last of it:",
+                "last events:",
                 *(line for _, line in lines(failure.events[-_SHOWN:])),
             ]
         )
 
 
 def check_names(names: Collection[str] | None, there: Collection[str], what: str) -> frozenset[str] | None:
-    """These names, all of which must be known.
+    """Returns the names as a set, and checks that all of them are known.
 
     Raises:
-        InputError: names one that is not there, and those that are.
+        InputError: a name is unknown; the message lists the known ones.
     """
     if names is not None and (unknown := sorted(set(names) - set(there))):
         raise InputError(f"no {what} {', '.join(unknown)}; there are {', '.join(there)}")

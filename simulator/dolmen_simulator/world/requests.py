@@ -1,4 +1,4 @@
-"""Requests that are delivered at least once, in other company each time: what queues do to functions."""
+"""Queues that deliver each message at least once, each time in another batch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _REMEMBERED = 40
 
 
 class QueuedMessage(Protocol):
-    """What a queue holds."""
+    """A message of a queue."""
 
     @property
     def id(self) -> str:
-        """Under which it is applied once."""
+        """The applied id."""
 
     def forge(self) -> Self | None:
-        """One that says something else under the same id; None if there can be none."""
+        """Makes a message with other content under the same id; None if that is impossible."""
 
 
 AnyMessage = TypeVar("AnyMessage", bound=QueuedMessage)
@@ -31,14 +31,14 @@ AnyMessage = TypeVar("AnyMessage", bound=QueuedMessage)
 
 @dataclass(frozen=True)
 class QueuedRequest:
-    """One event or delete request.
+    """An event or a delete request.
 
     Args:
-        effect: what it does to the rows; holds its id.
-        apply: the same, by production code.
-        digest: what its content is known by.
-        finds_digest: whether production code finds that digest in the rows, or is told it.
-        other: makes a request of other content under the same id, by which production code finds that out itself.
+        effect: its effect on the rows, with its id.
+        apply: applies it by production code.
+        digest: digest of its content.
+        finds_digest: whether production code computes the digest itself from the rows.
+        other: makes a request with other content under the same id, whose digest production code computes itself.
     """
 
     effect: Effect
@@ -49,17 +49,17 @@ class QueuedRequest:
 
     @property
     def id(self) -> str:
-        """Under which it is applied once."""
+        """The applied id."""
         assert self.effect.request is not None
         return self.effect.request
 
     def forge(self) -> QueuedRequest:
-        """Another one under the same id; else the same, known by another content."""
+        """Makes another request under the same id, or the same one with another digest."""
         return self.other() if self.other else replace(self, digest=f"{self.digest}, altered", finds_digest=False)
 
 
 class SimulatedQueue(Generic[AnyMessage]):
-    """Delivers pending letters until a batch with them is acknowledged, and now and then after that too."""
+    """Delivers messages until a batch with them is acknowledged, and now and then again after that."""
 
     def __init__(self) -> None:
         self._pending: dict[str, AnyMessage] = {}
@@ -68,20 +68,20 @@ class SimulatedQueue(Generic[AnyMessage]):
 
     @property
     def wants_more(self) -> bool:
-        """Whether there is room for new letters."""
+        """Whether there is room for new messages."""
         return len(self._pending) < _PENDING
 
     def send(self, letter: AnyMessage) -> None:
-        """Adds a letter."""
+        """Adds a message."""
         self._pending[letter.id] = letter
         self._deliveries[letter.id] = 0
 
     def deliveries(self, letter: AnyMessage) -> int:
-        """How often it has been delivered by now."""
+        """Number of deliveries of a message."""
         return self._deliveries.get(letter.id, 1)
 
     def receive(self, rng: random.Random) -> list[AnyMessage]:
-        """A batch, its duplicates folded. What is delivered here may be under way in other batches."""
+        """Receives a batch without duplicates. Its messages may be in progress in other batches."""
         pending = list(self._pending.values())
         batch = rng.sample(pending, min(len(pending), rng.randint(1, 4)))
         if self._finished and (not batch or rng.random() < 0.25):
@@ -97,7 +97,7 @@ class SimulatedQueue(Generic[AnyMessage]):
         return list(folded.values())
 
     def settle(self, batch: Sequence[AnyMessage], acknowledged: bool) -> None:
-        """Takes the outcome of a batch; what fails too often goes to a dead-letter queue."""
+        """Records the outcome of a batch. Messages that fail too often go to a dead-letter queue."""
         for letter in batch:
             if acknowledged or self._deliveries[letter.id] >= _DELIVERIES:
                 there = self._pending.pop(letter.id, None)

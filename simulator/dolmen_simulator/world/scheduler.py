@@ -1,7 +1,7 @@
-"""Virtual time: actors run production code in threads of which exactly one runs, until it pauses.
+"""Virtual time: actors run production code in threads, of which exactly one runs until it pauses.
 
-A pause is the only place where another actor can come in; who comes next is decided by the times at which pauses
-end, hence by whoever chooses their lengths. So one seed decides the whole schedule, on any machine.
+Other actors can run only during a pause, and the times at which pauses end decide which runs next. As the seed
+decides the lengths of pauses, it decides the whole schedule, on any machine.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import traceback
 from collections.abc import Callable
 
 START_US = 1_767_225_600_000_000
-"""2026-01-01T00:00:00Z: when every history begins."""
+"""2026-01-01T00:00:00Z, the beginning of every history."""
 
 
 LOOK_SECONDS = 10.0
 LOOKS = 18
-"""Real time: so often in turn it is looked whether anything has happened before an actor is said to hang. Counted,
-because a machine that stood still itself is looked at but once."""
+"""An actor hangs if nothing happens during this many consecutive looks, so many seconds of real time apart. Looks are
+counted because a machine that stood still has only one look in that time."""
 
 
 class HangError(Exception):
-    """An actor computes without end: it neither asks for anything nor returns."""
+    """An actor computes without end: it neither sends a request nor returns."""
 
 
 class Stopped(BaseException):
-    """The history is over: unwinds an actor's thread. No production code may catch it."""
+    """Unwinds an actor's thread when the history is over. No production code may catch it."""
 
 
 class Task:
-    """An actor's thread, and the baton that lets it run."""
+    """An actor's thread, with the baton that lets it run."""
 
     def __init__(self, name: str, body: Callable[[], None]) -> None:
         self.name, self.body = name, body
@@ -57,17 +57,17 @@ class Scheduler:
         self._unwinding = False
 
     def spawn(self, name: str, body: Callable[[], None], delay_us: int = 0) -> None:
-        """Adds an actor; it begins to run that much later."""
+        """Adds an actor that begins to run after a delay."""
         task = Task(name, body)
         self._tasks.append(task)
         self._schedule(delay_us, task)
 
     def after(self, delay_us: int, action: Callable[[], None]) -> None:
-        """Calls ``action`` that much later, in nobody's name. It must not pause."""
+        """Calls ``action`` after a delay, outside of any actor. It must not pause."""
         self._schedule(delay_us, action)
 
     def pause(self, delay_us: int) -> None:
-        """Lets that much time go by for the calling actor; others run meanwhile."""
+        """Pauses the calling actor; others run meanwhile."""
         task = self._current
         assert task is not None, "only actors pause"
         assert task.thread is threading.current_thread(), "production code reached the store from a thread of its own"
@@ -89,7 +89,7 @@ class Scheduler:
         self._stopping = True
 
     def run(self) -> None:
-        """Runs until an actor stops the history, fails, or hangs, then unwinds all of them."""
+        """Runs until an actor stops the history, fails or hangs, then unwinds all actors."""
         self._hand_on(None)
         self._wait()
         self._unwinding = True
@@ -102,7 +102,7 @@ class Scheduler:
             raise self.failure
 
     def drain(self, within_us: int) -> None:
-        """After ``run``: what was under way and due within that time still happens, without any actor."""
+        """Runs, after ``run``, the actions that are due within that time, without any actor."""
         end_us = self.now_us + within_us
         while self._events:
             self.now_us, _, event = heapq.heappop(self._events)
@@ -112,17 +112,17 @@ class Scheduler:
                 event()
 
     def _wait(self) -> None:
-        """Until the history has ended."""
+        """Waits until the history has ended."""
         looks, events = 0, -1
         while not self._main.acquire(timeout=LOOK_SECONDS):
             looks, events = (looks + 1 if self._events_ever == events else 0), self._events_ever
             if looks == LOOKS:
                 self._interrupt()
             if looks == 2 * LOOKS and self.failure:
-                raise self.failure  # not even Python code: its thread is left behind
+                raise self.failure  # it is not in Python code, so its thread is abandoned
 
     def _interrupt(self) -> None:
-        """Ends what the current actor is at."""
+        """Interrupts the current actor."""
         task = self._current
         if task is None or task.thread is None or task.thread.ident is None:
             return
@@ -137,7 +137,7 @@ class Scheduler:
         heapq.heappush(self._events, (self.now_us + max(delay_us, 0), self._events_ever, event))
 
     def _hand_on(self, task: Task | None) -> bool:
-        """Moves time on to the next event; whether the caller has to wait for its baton."""
+        """Advances time to the next event. Returns whether the caller has to wait for its baton."""
         while self._events and not self._stopping:
             self.now_us, _, event = heapq.heappop(self._events)
             if not isinstance(event, Task):

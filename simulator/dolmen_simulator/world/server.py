@@ -1,4 +1,4 @@
-"""The S3 of the simulation: it never lies and is never wrong; conditions are judged when a request arrives."""
+"""The S3 server of the simulation, without faults of its own. It checks conditions when a request arrives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dolmen_simulator.world.fates import Refusal, StoreRequest, Verb, Wire
 
 
 class RepeatedCompletion(Enum):
-    """What a server says to the completion of an upload that is complete: they differ."""
+    """Answers of different servers to a repeated completion of an upload."""
 
     ANSWERED = "what it said the first time"  # S3
     GONE = "404 NoSuchUpload"  # MinIO
@@ -28,7 +28,7 @@ class RepeatedCompletion(Enum):
 
 @dataclass
 class Upload:
-    """A multipart upload under way. Its object will bear the time when it began, as S3's do."""
+    """A multipart upload in progress. Its object gets the time when the upload began, as on S3."""
 
     key: str
     began_us: int
@@ -36,7 +36,7 @@ class Upload:
 
 
 class SortedObjects(dict[str, MemoryObject]):
-    """Objects by key, and their keys in order: each list would sort them again otherwise."""
+    """Objects by key, with their keys in order, so that listings need not sort them."""
 
     def __init__(self, objects: Mapping[str, MemoryObject]) -> None:
         super().__init__(objects)
@@ -70,13 +70,13 @@ class SortedObjects(dict[str, MemoryObject]):
 
 
 class Server:
-    """Objects and the uploads beside them. Each request is atomic.
+    """Objects and multipart uploads. Each request is atomic.
 
     Args:
         bucket: the objects.
-        wire: is told of what is removed.
-        page: the most that a list answers with, whatever is asked for.
-        repeated: see RepeatedCompletion.
+        wire: called before each removal.
+        page: maximum number of keys in the answer to a list.
+        repeated: answer to a repeated completion.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class Server:
         self._completed: dict[str, str] = {}
 
     def handle(self, request: StoreRequest) -> Mapping[str, Any]:
-        """Does what is asked, and answers as boto3 shows it. Raises Refusal."""
+        """Carries out a request, and returns the answer in boto3's form. Raises Refusal."""
         return _HANDLERS[request.verb](self, request)
 
     def conflict(self, request: StoreRequest) -> None:
-        """Another request for the key was under way: an upload that was to be completed is no more."""
+        """Ends the upload of a completion that was answered with 409."""
         self.uploads.pop(request.upload, None)
 
     # ---- objects -----------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Server:
         return {"ETag": etag}
 
     def _check(self, request: StoreRequest) -> None:
-        """The condition of a put or a completion. Without one, which dolmen never sends, it is done. Raises Refusal."""
+        """Checks the condition of a put or a completion, if there is one. Raises Refusal."""
         there = self.objects.get(request.key)
         if not request.if_none_match and request.if_match is None:
             return
@@ -233,5 +233,5 @@ _HANDLERS = {
 
 @lru_cache(maxsize=4_096)
 def _moment(seconds: int) -> datetime:
-    """As S3 tells times: in whole seconds."""
+    """A time in whole seconds, as S3 returns it."""
     return datetime.fromtimestamp(seconds, UTC)

@@ -1,4 +1,4 @@
-"""The history in words: its last events for people and machines, its digest for comparing runs."""
+"""Records a history in words: the last events for people and machines, and a digest for comparing runs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ Kind = Literal["request", "note", "commit", "violation"]
 class Event(NamedTuple):
     """One line of a trace.
 
-    ``at_us`` is virtual time since the history's beginning. ``verb`` and ``key`` are of requests only; ``told`` is what
-    became of a request, and else all there is to say.
+    Args:
+        kind: kind of the event.
+        at_us: virtual time since the history's beginning.
+        who: name of the actor.
+        verb, key: verb and object of a request; "" otherwise.
+        text: result of a request, or the text of another event.
     """
 
     kind: Kind
@@ -33,10 +37,10 @@ class Event(NamedTuple):
 
 
 class Trace:
-    """Keeps the last events, and a digest of all.
+    """The last events of a history, and a digest of all.
 
     Args:
-        keep: how many to keep; None keeps all.
+        keep: number of events to keep; None keeps all.
     """
 
     def __init__(self, keep: int | None = 60) -> None:
@@ -44,21 +48,21 @@ class Trace:
         self._hash = hashlib.blake2b(digest_size=16)
 
     def step(self, now_us: int, who: str, verb: str, key: str, fate: str) -> None:
-        """Adds a request and what became of it."""
+        """Adds a request with its result."""
         self._add(Event("request", now_us - START_US, who, verb, key, fate))
 
     def note(self, now_us: int, who: str, told: str) -> None:
-        """Adds anything else, such as what an actor begins, and what it was told in the end."""
+        """Adds any other event, such as the beginning or the end of an actor's call."""
         self._add(Event("note", now_us - START_US, who, "", "", told))
 
     def commit(self, now_us: int, version: int, run: OperationRun) -> None:
-        """Adds a version that has just come to be, and what it did."""
+        """Adds a new version with its effects."""
         operation = run.operation
         told = f"version {version}: {operation.kind}{_effects(run.effects)}"
         self._add(Event("commit", now_us - START_US, operation.actor, "", "", told))
 
     def violation(self, now_us: int, told: str) -> None:
-        """Adds what must never happen, and did."""
+        """Adds a violation."""
         self._add(Event("violation", now_us - START_US, "", "", "", told))
 
     def _add(self, event: Event) -> None:
@@ -72,7 +76,7 @@ class Trace:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """The last ones, oldest first."""
+        """The last events, oldest first."""
         return tuple(self._events)
 
 
@@ -84,7 +88,7 @@ _VERSION = re.compile(r"\bv0{5,}(\d+)")
 
 
 def shorten(text: str) -> str:
-    """The same with object names as people can compare them: the same object is always written alike.
+    """Shortens the object names in a text, each always in the same way.
 
     Uuids keep their first 8 digits, versions lose their zeros, and the hour of a data file's folder is left out.
     """
@@ -92,10 +96,11 @@ def shorten(text: str) -> str:
 
 
 def lines(events: Iterable[Event], actors: Collection[str] = ()) -> list[tuple[Event, str]]:
-    """Events, each with its line, which are aligned: virtual seconds, actor, and what.
+    """Returns events with aligned lines: virtual seconds, actor, and text.
 
     Args:
-        actors: leave all others' lines out; empty shows everybody's.
+        events: the events.
+        actors: names of the actors whose lines are kept; empty keeps all.
     """
     shown = [event for event in events if not actors or event.who in actors or event.kind == "violation"]
     who = max((len(event.who) for event in shown), default=0)
@@ -105,7 +110,7 @@ def lines(events: Iterable[Event], actors: Collection[str] = ()) -> list[tuple[E
 
 
 def _told(event: Event, verb: int, key: int) -> str:
-    """What an event says: of a request its verb, key and fate in columns of these widths."""
+    """The text of an event; that of a request has its verb, key and result in columns of these widths."""
     if event.kind == "request":
         return f"{event.verb:<{verb}} {shorten(event.key):<{key}}  {event.text}"
     if event.kind == "commit":
@@ -114,13 +119,13 @@ def _told(event: Event, verb: int, key: int) -> str:
 
 
 def document(event: Event) -> dict[str, Any]:
-    """An event for machines: nothing shorten."""
-    found = {"kind": event.kind, "at": event.at_us / 1e6, "actor": event.who, "told": event.text}
+    """Converts an event to JSON for machines, with nothing shortened."""
+    found = {"kind": event.kind, "at": event.at_us / 1e6, "actor": event.who, "text": event.text}
     return found | ({"verb": event.verb, "key": event.key} if event.kind == "request" else {})
 
 
 def _effects(effects: Iterable[Effect]) -> str:
-    """What a commit's statements do, shortly."""
+    """A short description of a commit's effects."""
     parts = []
     for effect in effects:
         rows = getattr(effect, "rows", None)

@@ -1,7 +1,8 @@
-"""S3Store in a simulated process: its boto3 session makes a client that sends requests over a Wire.
+"""Runs S3Store in a simulated process: its boto3 session makes a client that sends requests over a Wire.
 
-All above the client is production code: retries, verdicts, multipart uploads. Answers and errors have the shapes that
-botocore gives them. Not simulated: signatures, hence a client whose clock is more than 15 minutes wrong is heard.
+Everything above the client is production code: retries, verdicts, multipart uploads. Answers and errors have the forms
+that botocore gives them. Signatures are not simulated, so that a client whose clock is more than 15 minutes wrong is
+not refused.
 """
 
 # ruff: noqa: N803  # arguments have boto3's names
@@ -38,11 +39,11 @@ _STATUS = {Verb.ABORT_UPLOAD: 204}
 
 
 class SimulatedSession:
-    """What S3Store takes for a ``boto3.Session``.
+    """A substitute for ``boto3.Session``.
 
     Args:
-        server: the store; its wire decides what becomes of requests.
-        who: the process.
+        server: the server, whose wire decides the fates of requests.
+        who: name of the process.
     """
 
     region_name = "us-east-1"
@@ -51,20 +52,20 @@ class SimulatedSession:
         self._server, self._who = server, who
 
     def client(self, service: str, **options: Any) -> SimulatedClient:
-        """A client of S3, which sends each request once."""
+        """Makes a client of S3 that sends each request once."""
         assert service == "s3"
         assert options["config"].retries["total_max_attempts"] == 1, "botocore would repeat conditional puts"
         return SimulatedClient(self._server, self._who)
 
 
 class _Events:
-    """Whom a client tells of each response."""
+    """The handlers that a client calls with each response."""
 
     def __init__(self) -> None:
         self.handlers: list[Callable[..., None]] = []
 
     def register(self, event: str, handler: Callable[..., None]) -> None:
-        """As botocore's."""
+        """Registers a handler, as botocore does."""
         assert event == "response-received.s3", event
         self.handlers.append(handler)
 
@@ -89,7 +90,7 @@ class SimulatedClient:
         Range: str | None = None,
         IfMatch: str | None = None,
     ) -> dict[str, Any]:
-        """Its body is a stream, as boto3's is."""
+        """Returns an object with its body as a stream, as boto3 does."""
         byte_range = None
         if Range is not None:
             first, last = Range.removeprefix("bytes=").split("-")
@@ -98,7 +99,7 @@ class SimulatedClient:
         return {**answer, "Body": io.BytesIO(answer["Body"])}
 
     def head_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
-        """Size, ETag and time."""
+        """Returns an object's size, ETag and time."""
         return self._send(StoreRequest(self._who, Verb.HEAD, Key))
 
     def list_objects_v2(
@@ -110,7 +111,7 @@ class SimulatedClient:
         StartAfter: str = "",
         ContinuationToken: str = "",
     ) -> dict[str, Any]:
-        """One page."""
+        """Returns one page of a listing."""
         after = ContinuationToken or StartAfter
         return self._send(StoreRequest(self._who, Verb.LIST, Prefix, start_after=after, limit=MaxKeys))
 
@@ -123,17 +124,17 @@ class SimulatedClient:
         IfMatch: str | None = None,
         IfNoneMatch: str = "",
     ) -> dict[str, Any]:
-        """The body is taken as it is now."""
+        """Puts an object, with a copy of the body."""
         create = IfNoneMatch == "*"
         return self._send(StoreRequest(self._who, Verb.PUT, Key, bytes(Body), if_match=IfMatch, if_none_match=create))
 
     def delete_objects(self, *, Bucket: str, Delete: dict[str, Any]) -> dict[str, Any]:
-        """Answers with errors only (``Quiet``)."""
+        """Deletes objects, and returns errors only (``Quiet``)."""
         keys = tuple(each["Key"] for each in Delete["Objects"])
         return self._send(StoreRequest(self._who, Verb.DELETE, keys[0], keys=keys))
 
     def create_multipart_upload(self, *, Bucket: str, Key: str) -> dict[str, Any]:
-        """Answers with its id."""
+        """Begins an upload, and returns its id."""
         return self._send(StoreRequest(self._who, Verb.CREATE_UPLOAD, Key))
 
     def upload_part(
@@ -145,7 +146,7 @@ class SimulatedClient:
         PartNumber: int,
         Body: bytes,
     ) -> dict[str, Any]:
-        """Answers with its ETag and checksum."""
+        """Uploads a part, and returns its ETag and checksum."""
         return self._send(StoreRequest(self._who, Verb.UPLOAD_PART, Key, Body, upload=UploadId, part=PartNumber))
 
     def complete_multipart_upload(
@@ -157,7 +158,7 @@ class SimulatedClient:
         MultipartUpload: dict[str, Any],
         IfNoneMatch: str = "",
     ) -> dict[str, Any]:
-        """Makes the object of its parts."""
+        """Makes an object of the parts of an upload."""
         parts = tuple((part["PartNumber"], part["ETag"]) for part in MultipartUpload["Parts"])
         create = IfNoneMatch == "*"
         return self._send(
@@ -165,10 +166,10 @@ class SimulatedClient:
         )
 
     def abort_multipart_upload(self, *, Bucket: str, Key: str, UploadId: str) -> dict[str, Any]:
-        """Forgets its parts."""
+        """Removes an upload and its parts."""
         return self._send(StoreRequest(self._who, Verb.ABORT_UPLOAD, Key, upload=UploadId))
 
-    # ---- what becomes of them ----------------------------------------------------------------------------------------
+    # ---- fates -------------------------------------------------------------------------------------------------------
 
     def _send(self, request: StoreRequest) -> dict[str, Any]:
         wire, fate = self._wire, self._wire.step(request)
@@ -238,13 +239,13 @@ def _date(seconds: int) -> str:
 
 
 class SimulatedStore(S3Store):
-    """S3Store as it is, over a simulated client.
+    """The production S3Store over a simulated client.
 
     Args:
-        server: the store; its wire decides what becomes of requests.
-        who: the process.
-        runtime: of the process, with one thread.
-        threshold_bytes, part_bytes: see S3Store; small ones make small objects multipart uploads.
+        server: the server, whose wire decides the fates of requests.
+        who: name of the process.
+        runtime: runtime of the process, with one thread.
+        threshold_bytes, part_bytes: see S3Store; small values turn small objects into multipart uploads.
     """
 
     def __init__(
@@ -263,4 +264,4 @@ class SimulatedStore(S3Store):
 
     @property
     def url(self) -> str:
-        return "simulation:"  # not of S3, so that nothing is kept on this machine's disk
+        return "simulation:"  # not an S3 URL, so that nothing is cached on disk
