@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from html import escape
 
 from dolmen.format.manifest import Counts, Deed, HistoryEntry
+from dolmen.units import utc
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Commit:
         return cls(
             entry.version,
             entry.commit_ts,
-            datetime.fromtimestamp(entry.created_at / 1e6, UTC),
+            utc(entry.created_at),
             entry.commit_id,
             entry.operation,
             entry.counts,
@@ -71,7 +72,7 @@ class Commit:
     def nothing(cls, base: HistoryEntry, already: dict[str, int] | None = None) -> Commit:
         """The outcome of a call that had nothing to change on ``base``, or had been applied before."""
         version = max(already.values()) if already else base.version
-        created_at = datetime.fromtimestamp(base.created_at / 1e6, UTC)
+        created_at = utc(base.created_at)
         return cls(version, base.commit_ts, created_at, "", "nothing", Counts(), already=already or {})
 
     @property

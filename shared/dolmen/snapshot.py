@@ -12,6 +12,7 @@ from dolmen.context import Context
 from dolmen.errors import InputError
 from dolmen.format.manifest import Manifest
 from dolmen.reading import ReadableTable
+from dolmen.units import SECOND_US
 
 if TYPE_CHECKING:
     from dolmen.scan.sql import Parameters, SqlResult
@@ -121,6 +122,6 @@ def microseconds(timestamp: datetime | int | str | None) -> int:
     if timestamp.tzinfo is None:
         timestamp = timestamp.replace(tzinfo=UTC)
     try:
-        return round(timestamp.timestamp() * 1_000_000)
+        return round(timestamp.timestamp() * SECOND_US)
     except (OverflowError, ValueError) as error:  # NaT too is a datetime
         raise InputError(f"timestamp={arguments.shown(timestamp)} is no point in time: {error}") from error

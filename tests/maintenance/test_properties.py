@@ -21,8 +21,8 @@ from dolmen.format.properties import (
     root_bytes,
     shown,
 )
-from dolmen.format.property import parse_duration, parse_size
 from dolmen.format.schema import Schema
+from dolmen.units import parse_duration, parse_size
 
 SCHEMA = Schema.from_arrow(
     pa.schema(

@@ -94,7 +94,7 @@ COMMITS: tuple[Mutation, ...] = (
         "a point in time is settled at once",
         "at(timestamp) is settled once a later version exists or it is over 20 minutes ago",
         "commit/versions.py",
-        "SETTLED_AFTER_US = 20 * 60 * 1_000_000",
+        "SETTLED_AFTER_US = 20 * MINUTE_US",
         "SETTLED_AFTER_US = 0",
     ),
     mutation(

@@ -8,6 +8,7 @@ from functools import partial
 from dolmen.check_store.contract import Check, Need, Place, collector, equal, errors, expect, keys, put, raises
 from dolmen.errors import ObjectNotFoundError
 from dolmen.store.base import ObjectStore
+from dolmen.units import MINUTE_US
 
 CHECKS: list[Check] = []
 check = collector(CHECKS)
@@ -31,8 +32,7 @@ ODD_KEYS = (
 _LISTS = (
     "gc and ingest list objects: some would be missed, and stay for ever or never come in. Reads and commits don't list"
 )
-_MINUTE_US = 60_000_000
-_SIGNED_US = 15 * _MINUTE_US
+_SIGNED_US = 15 * MINUTE_US
 
 
 @check(_LISTS, needs=[Need.LIST])
@@ -50,7 +50,7 @@ def a_listing_is_in_key_order_with_sizes_and_times(place: Place) -> None:
     equal({info.key: info.etag for info in found if info.key != "b"}, etags, "the ETags")
     for info in found:
         late = info.last_modified_us - began_us
-        expect(-2 * _MINUTE_US < late < _SIGNED_US, f"{info.key!r} was written {late / 1e6:.0f} s after it was")
+        expect(-2 * MINUTE_US < late < _SIGNED_US, f"{info.key!r} was written {late / 1e6:.0f} s after it was")
 
 
 @check(_LISTS, needs=[Need.LIST])

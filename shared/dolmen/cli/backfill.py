@@ -28,6 +28,7 @@ from dolmen.ingest.queues.base import Queue
 from dolmen.ingest.queues.sqs import MAX_SQS_BATCH
 from dolmen.ingest.queues.url import open_queue
 from dolmen.store.backoff import attempts
+from dolmen.units import megabytes_text
 
 HERE_FILES, HERE_BYTES = 100, 1 << 30
 """What is one commit, when files are ingested in this process."""
@@ -236,5 +237,5 @@ class _Shown:
                 tally.skipped += 1
                 continue
             yield drop
-            about = f"{tally.files:,} files, {tally.bytes / 1e6:,.1f} MB done; at {drop.key[-60:]}"
+            about = f"{tally.files:,} files, {megabytes_text(tally.bytes)} done; at {drop.key[-60:]}"
             self._bar.update(self._task, description=about)

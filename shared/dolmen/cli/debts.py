@@ -10,12 +10,12 @@ from rich.text import Text
 
 from dolmen.cli.output import console, print_rows
 from dolmen.maintenance.debt import Debts, TableDebt
+from dolmen.units import DAY_US, duration_text
 
 _BAR_WIDTH = 24
 _SLOW_TOMBSTONES = 1_000
 """Unresolved deletes at which a bar is full: scans notice them long before."""
-_LATE_US = 24 * 3_600 * 1_000_000
-_UNITS = (("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000))
+_LATE_US = DAY_US
 
 
 def print_debts(debts: Debts) -> None:
@@ -32,16 +32,11 @@ def print_debts(debts: Debts) -> None:
         )
 
 
-def age(us: int) -> str:
-    """A time as people say it: ``3h``; in the largest unit that gives at least 1."""
-    return next((f"{us // unit:,}{name}" for name, unit in _UNITS if us >= unit), "0s")
-
-
 def _lines(debts: Debts) -> Iterator[tuple[str, float | None, str]]:
     """Name, how full the bar is (None = no bar), and words."""
     tombstones, oldest = debts.total("tombstones"), debts.oldest_unresolved_age_us
     yield "unresolved deletes", tombstones / _SLOW_TOMBSTONES, f"{tombstones:,}"
-    yield "oldest unresolved", oldest / _LATE_US, age(oldest) if tombstones else "none"
+    yield "oldest unresolved", oldest / _LATE_US, duration_text(oldest) if tombstones else "none"
     files, saved = debts.total("files"), debts.total("files_saved")
     yield "small files", _part(saved, files), f"{saved:,} of {files:,} files fewer if compacted"
     rows, dead = debts.total("rows"), debts.total("dead_rows")
@@ -56,7 +51,7 @@ def _lines(debts: Debts) -> Iterator[tuple[str, float | None, str]]:
         waiting += f", {debts.released_trees:,} dropped trees of {debts.released_bytes:,} bytes"
     yield "waiting for gc", None, waiting
     if debts.orphan_cutoff_age_us is not None:
-        yield "orphans", None, f"collected up to {age(debts.orphan_cutoff_age_us)} ago"
+        yield "orphans", None, f"collected up to {duration_text(debts.orphan_cutoff_age_us)} ago"
 
 
 def _table(debt: TableDebt) -> tuple[object, ...]:
@@ -66,7 +61,7 @@ def _table(debt: TableDebt) -> tuple[object, ...]:
         f"{debt.files:,}",
         f"{about}{debt.rows:,}",
         f"{debt.tombstones:,}" if debt.tombstones else "",
-        age(debt.oldest_unresolved_age_us) if debt.oldest_unresolved_age_us is not None else "",
+        duration_text(debt.oldest_unresolved_age_us) if debt.oldest_unresolved_age_us is not None else "",
         f"{about}{debt.small_files:,}" if debt.small_files else "",
         f"{about}{debt.dead_rows:,}" if debt.dead_rows else "",
         sum(one.segments for one in debt.segments.values()) or "",

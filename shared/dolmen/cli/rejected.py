@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -34,6 +33,7 @@ from dolmen.ingest.rejects.retry import retry as put_back
 from dolmen.runtime import shared_runtime
 from dolmen.store.base import ObjectStore
 from dolmen.store.url import open_store
+from dolmen.units import utc
 
 rejected = typer.Typer(help="Files and rows that could not be ingested: list, show, try again.", no_args_is_help=True)
 app.add_typer(rejected, name="rejected")
@@ -149,7 +149,7 @@ def _store(place: str | None) -> ObjectStore:
 
 def _line(one: RejectEntry, report: dict[str, Any]) -> str:
     """A reject for people: two lines."""
-    at = datetime.fromtimestamp(one.rejected_us / 1e6, UTC)
+    at = utc(one.rejected_us)
     place = ", ".join(f"{name} {report[name]}" for name in ("line", "column") if report.get(name) is not None)
     reason = str(report.get("reason", "its report cannot be read")).partition("\n")[0]
     size = one.size if one.size is not None else report.get("bytes")

@@ -13,10 +13,10 @@ from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
 from dolmen.store.disk_cache import DiskCache
+from dolmen.units import DAY_US
 
 _BEHIND_FIRST = manifest_key(1, "").removesuffix("-.json") + "~"
 """Sorts behind all manifests of version 1, which may be those of attempts at the first commit."""
-_DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +154,9 @@ class Head:
         now_us, age_seconds = self.store.clock.reading()
         local_us = self.runtime.clock_us()
         off = min(abs(now_us - other) for other in (local_us, previous.created_at or local_us))
-        if off > _DAY_US and not self.trust_clock:
+        if off > DAY_US and not self.trust_clock:
             raise ClockError(
-                f"the store's clock is {off / _DAY_US:.1f} days away from this machine's and from the last commit; "
+                f"the store's clock is {off / DAY_US:.1f} days away from this machine's and from the last commit; "
                 "set the wrong one right, or open the database with trust_clock=True"
             )
         return now_us, self.runtime.monotonic() - age_seconds

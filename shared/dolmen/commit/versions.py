@@ -15,10 +15,11 @@ from dolmen.errors import (
     VersionNotFoundError,
 )
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment
+from dolmen.units import DAY_US, MINUTE_US, SECOND_US
 
-SETTLED_AFTER_US = 20 * 60 * 1_000_000
+SETTLED_AFTER_US = 20 * MINUTE_US
 """Once this old by the server's clock, a point in time can get no more versions (docs/protocol.md)."""
-_CLOCKS_DIFFER_US = 60 * 1_000_000
+_CLOCKS_DIFFER_US = MINUTE_US
 """So far ahead of the server's clock may be who asks for what is there now."""
 
 
@@ -86,12 +87,12 @@ def manifest_at_time(head: Head, base: Base, timestamp_us: int, *, settled: bool
         raise DatabaseNotFoundError(f"there is no database at {head.store.url} yet")
     ahead_us = timestamp_us - base.date_us
     if ahead_us > _CLOCKS_DIFFER_US:
-        days, seconds = divmod(ahead_us // 1_000_000, 86_400)
+        days, seconds = divmod(ahead_us // SECOND_US, DAY_US // SECOND_US)
         told = f"{days:,} days and {seconds // 3600} hours" if days else f"{seconds:,} seconds"
         raise UnsettledTimestampError(f"that time is {told} in the future by the store's clock: nobody knows its rows")
     if settled and not is_settled(base, timestamp_us):
         raise UnsettledTimestampError(
-            f"by the store's clock that time is {max(-ahead_us, 0) // 1_000_000:,} seconds ago, and no later commit "
+            f"by the store's clock that time is {max(-ahead_us, 0) // SECOND_US:,} seconds ago, and no later commit "
             "exists: until 20 minutes have passed a commit under way may still get an earlier time. "
             f"at(timestamp=...) without settled=True answers with version {newest.version} all the same"
         )

@@ -12,10 +12,11 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from dolmen.errors import Error, InputError, LimitError
+from dolmen.units import MIB
 
 T = TypeVar("T")
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = MIB
 
 _CORE = "tag:yaml.org,2002:"
 _TEXTUAL = frozenset(_CORE + name for name in ("str", "int", "float", "bool", "timestamp", "merge", "value"))

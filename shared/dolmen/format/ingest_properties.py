@@ -13,9 +13,10 @@ from dolmen.arguments import shown
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.file_formats import FORMATS, FileKind
 from dolmen.format.manifest import TableEntry
-from dolmen.format.property import Property, count, name, one_of, parse_duration, truth, value_of, words
+from dolmen.format.property import Property, count, name, one_of, truth, value_of, words
 from dolmen.format.schema import Schema, is_nested
 from dolmen.format.time_pattern import UNIT_DIGITS, parse_time_pattern
+from dolmen.units import parse_duration
 
 IngestMode = Literal["append", "upsert", "cdc"]
 LandingPolicy = Literal["keep", "tag", "expire"]

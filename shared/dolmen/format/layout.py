@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from dolmen import arguments
 from dolmen.errors import CorruptionError, InvalidNameError
+from dolmen.units import SECOND_US
 
 POINTER = "_latest_manifest"
 
@@ -74,4 +75,4 @@ def uuid_of(path: str) -> str:
 
 
 def _hour(now_us: int) -> str:
-    return datetime.fromtimestamp(now_us // 1_000_000, UTC).strftime("%Y/%m/%d/%H")
+    return datetime.fromtimestamp(now_us // SECOND_US, UTC).strftime("%Y/%m/%d/%H")

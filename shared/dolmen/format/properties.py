@@ -15,8 +15,9 @@ import pyarrow as pa
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.property import Property, check_properties, count, parse_duration, sized, value_of
+from dolmen.format.property import Property, check_properties, count, sized, value_of
 from dolmen.format.schema import Schema
+from dolmen.units import GIB, KIB, MIB, parse_duration
 
 
 class TimeToLive(NamedTuple):
@@ -43,7 +44,7 @@ _OWN = {
         Property(
             "target_file_bytes",
             "256MB",
-            sized(4 << 10, 4 << 30),
+            sized(4 * KIB, 4 * GIB),
             "size of a full data file; smaller ones are compacted",
         ),
     )
@@ -72,7 +73,7 @@ DATABASE_PROPERTIES = {
             "ids of applied events and requests are remembered so long: longer than a queue and its dead letters",
         ),
         Property(
-            "root_bytes", "256KB", sized(4 << 10, 16 << 20), "budget of a manifest; entries beyond it are spilled"
+            "root_bytes", "256KB", sized(4 * KIB, 16 * MIB), "budget of a manifest; entries beyond it are spilled"
         ),
     )
 }

@@ -5,40 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from dolmen import arguments
 from dolmen.errors import InputError
-
-_UNITS_US = {"w": 604_800_000_000, "d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000}
-_MAX_US = 36_525 * _UNITS_US["d"]
-_SIZES = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
-_DURATION = re.compile(r"([1-9]\d{0,9})([wdhms])", re.ASCII)
-_SIZE = re.compile(r"([1-9]\d{0,12}) ?([KMG]?B|)", re.IGNORECASE | re.ASCII)
-
-
-@cache
-def parse_duration(text: str) -> int:
-    """Microseconds of ``90d``, ``12h``, ``15m``, ``30s`` or ``2w``. Raises InputError, also beyond a century."""
-    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
-    duration_us = int(match[1]) * _UNITS_US[match[2]] if match else 0
-    if not 0 < duration_us <= _MAX_US:
-        raise InputError(
-            f"{arguments.shown(text)} is no duration: a number and w, d, h, m or s, as in 90d, of at most a century"
-        )
-    return duration_us
-
-
-@cache
-def parse_size(value: str | int) -> int:
-    """Bytes of ``256MB``, ``64KB``, ``1GB`` (powers of 1024) or a plain number. Raises InputError."""
-    match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, (str, int)) else None
-    if match is None:
-        raise InputError(
-            f"{arguments.shown(value)} is no size: a number of bytes, or one with KB, MB or GB, as in 256MB"
-        )
-    return int(match[1]) * _SIZES[match[2].upper()]
+from dolmen.units import parse_size
 
 
 @dataclass(frozen=True)

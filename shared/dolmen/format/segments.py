@@ -33,10 +33,11 @@ from dolmen.format.pointer import FORMAT_VERSION, check_format_version
 from dolmen.format.schema import Schema
 from dolmen.format.segment_bounds import bounds_of_all
 from dolmen.format.segment_files import write_files
+from dolmen.units import GIB
 
 _HEAD = struct.Struct("<4sQQ")
 _MAGIC = b"DSG1"
-_MOST_BYTES = 1 << 30
+_MOST_BYTES = GIB
 """JSON longer than this is no segment's: guards against a forged length."""
 
 E = TypeVar("E")

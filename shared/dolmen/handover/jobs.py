@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Literal, Protocol
 
@@ -22,13 +21,14 @@ import msgspec
 
 from dolmen.errors import Error, StoreUnavailableError
 from dolmen.ingest.redaction import facts_for_log
+from dolmen.units import DAY_US, MINUTE_US, SECOND_US, utc
 
 ALIVE = frozenset({"SUBMITTED", "PENDING", "SCHEDULED", "QUEUED", "RUNNING", "CANCELLING"})
 FAILED = frozenset({"FAILED", "CANCELLED"})
 
-_FIRST_WAIT_US = 15 * 60 * 1_000_000
-_LONGEST_WAIT_US = 24 * 3600 * 1_000_000
-_NEW_US = 10 * 1_000_000
+_FIRST_WAIT_US = 15 * MINUTE_US
+_LONGEST_WAIT_US = DAY_US
+_NEW_US = 10 * SECOND_US
 """A run that is no older is the caller's own (or that of one who called at the same time); clocks differ by less."""
 _MOST_LINKS = 20
 
@@ -131,7 +131,7 @@ def ensure_running(service: JobService, job: SparkJob, now_us: int) -> EnsureRes
         if run.alive:
             return EnsureResult("alive", run.id)
     # Without a last run there is the day: a service need not remember tokens for ever, nor be asked about all of them.
-    before = runs[-1].id if runs else datetime.fromtimestamp(now_us / 1e6, UTC).date().isoformat()
+    before = runs[-1].id if runs else utc(now_us).date().isoformat()
     for _ in range(_MOST_LINKS):
         wait_us = _wait_us(runs, now_us)
         if wait_us > 0:

@@ -29,13 +29,13 @@ from dolmen.predicate.temporal import format_date, format_timestamp
 from dolmen.results import Commit
 from dolmen.segments.live import LiveFiles
 from dolmen.transaction import Transaction
+from dolmen.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 
 EXPIRED = "ttl_expired"
 """The property under which the last expiry of a table is remembered."""
 
 _ROUNDS = 5
-_DAY_US = 86_400_000_000
-_STEPS_US = (_DAY_US, 3_600_000_000, 60_000_000, 1_000_000)
+_STEPS_US = (DAY_US, HOUR_US, MINUTE_US, SECOND_US)
 _STEPS_PER_AGE = 50
 
 
@@ -100,7 +100,7 @@ def expire_rows(
 def cutoff_of(ttl: TimeToLive, now_us: int, arrow_type: pa.DataType) -> int:
     """The time before which rows have expired; microseconds. Never moves back while ``now_us`` does not."""
     step = next((step for step in _STEPS_US if step * _STEPS_PER_AGE <= ttl.age_us), 1)
-    step = _DAY_US if pa.types.is_date(arrow_type) else step
+    step = DAY_US if pa.types.is_date(arrow_type) else step
     return (now_us - ttl.age_us) // step * step
 
 
@@ -167,7 +167,7 @@ def _last_expiry(entry: TableEntry, column: int) -> LastExpiry | None:
 
 def _literal(at_us: int, arrow_type: pa.DataType) -> str:
     if pa.types.is_date(arrow_type):
-        return f"DATE '{format_date(at_us // _DAY_US)}'"
+        return f"DATE '{format_date(at_us // DAY_US)}'"
     if arrow_type.tz:
         return f"TIMESTAMPTZ '{format_timestamp(at_us)}+00'"
     return f"TIMESTAMP '{format_timestamp(at_us)}'"

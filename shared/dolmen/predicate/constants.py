@@ -19,9 +19,10 @@ import pyarrow as pa
 from dolmen.errors import PredicateError
 from dolmen.format.values import Plain
 from dolmen.predicate import temporal
-from dolmen.predicate.domain import DAY_US, Domain, domain_of, fit, grid, into, join, nearest_float32
+from dolmen.predicate.domain import Domain, domain_of, fit, grid, into, join, nearest_float32
 from dolmen.predicate.limits import MAX_NUMBER, check_number, shown
 from dolmen.predicate.temporal import Interval
+from dolmen.units import DAY_US
 
 MAX_DIGITS = 38
 """Exact numbers with more digits become doubles, as in DuckDB."""

@@ -20,11 +20,10 @@ import pyarrow as pa
 
 from dolmen.format.types import type_of
 from dolmen.format.values import Plain
+from dolmen.units import DAY_US
 
 #: A comparison, as it is written in SQL.
 Op: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
-
-DAY_US = 86_400_000_000
 
 
 class Domain(Enum):

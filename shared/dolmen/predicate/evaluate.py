@@ -35,7 +35,6 @@ from dolmen.predicate.ast import (
     columns_in,
 )
 from dolmen.predicate.domain import (
-    DAY_US,
     HOLDS,
     Domain,
     Op,  # fmt: skip
@@ -50,6 +49,7 @@ from dolmen.predicate.domain import (
     rounds_to,
 )
 from dolmen.predicate.functions import compute, result_of, to_floats
+from dolmen.units import DAY_US
 
 Columns: TypeAlias = Mapping[int, pa.Array | pa.ChunkedArray]
 

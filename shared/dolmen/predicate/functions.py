@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 
 from dolmen.errors import PredicateError
 from dolmen.predicate import like
-from dolmen.predicate.domain import DAY_US, Domain, domain_of, grid, join
+from dolmen.predicate.domain import Domain, domain_of, grid, join
+from dolmen.units import DAY_US, HOUR_US, MINUTE_US
 
 Function: TypeAlias = Choice[
     "+", "-", "*", "/", "%", "negate", "lower", "upper", "cast", "year", "month", "day", "hour", "minute"
 ]
 
 MAX_DIGITS = 38
-_HOUR_US, _MINUTE_US = 3_600_000_000, 60_000_000
 _KERNELS = {"+": pc.add, "-": pc.subtract, "*": pc.multiply, "/": pc.divide}
 _ARROWS_DAYS = (-719_162, 2_932_897)
 """The days of the years 1 to 9999, for which Arrow's calendar is surely right."""
@@ -230,7 +230,7 @@ def _part(function: str, array: Any) -> pa.Array:
     raw = array.view(pa.int32() if of_dates else pa.int64()).cast(pa.int64())
     values = raw.fill_null(0).to_numpy(zero_copy_only=False)
     if function in ("hour", "minute"):
-        step = _HOUR_US if function == "hour" else _MINUTE_US
+        step = HOUR_US if function == "hour" else MINUTE_US
         found = values % DAY_US // step % (24 if function == "hour" else 60)
     else:
         found = _civil(values if of_dates else values // DAY_US)[("year", "month", "day").index(function)]

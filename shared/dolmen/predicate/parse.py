@@ -20,7 +20,7 @@ from dolmen.predicate import bind, constants, temporal
 from dolmen.predicate.ast import FALSE, Constant, Predicate, columns
 from dolmen.predicate.bind import Side, find_column
 from dolmen.predicate.constants import Value
-from dolmen.predicate.domain import DAY_US, Domain, Op
+from dolmen.predicate.domain import Domain, Op
 from dolmen.predicate.limits import (
     MAX_CONDITIONS,
     MAX_DEPTH,
@@ -38,6 +38,7 @@ from dolmen.predicate.limits import (
 )
 from dolmen.predicate.mapping import LISTS, from_python, parse_mapping
 from dolmen.predicate.temporal import Interval
+from dolmen.units import DAY_US
 
 if TYPE_CHECKING:
     from sqlglot import exp

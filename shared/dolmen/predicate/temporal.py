@@ -11,10 +11,8 @@ from calendar import monthrange
 from typing import NamedTuple
 
 from dolmen.errors import PredicateError
-from dolmen.predicate.domain import DAY_US
 from dolmen.predicate.limits import check_number, shown
-
-HOUR_US, MINUTE_US, SECOND_US = 3_600_000_000, 60_000_000, 1_000_000
+from dolmen.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 
 _DATE = r"(?P<year>[+-]?\d{1,7})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
 _TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{0,18}))?)?"

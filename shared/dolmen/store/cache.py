@@ -12,10 +12,11 @@ from typing import Any
 
 from dolmen.errors import CorruptionError
 from dolmen.store.disk_cache import CacheKey, DiskCache
+from dolmen.units import MIB
 
 __all__ = ["DEFAULT_BYTES", "CacheKey", "ObjectCache"]
 
-DEFAULT_BYTES = 128 << 20
+DEFAULT_BYTES = 128 * MIB
 
 
 class ObjectCache:

@@ -21,13 +21,14 @@ from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from dolmen.runtime import Runtime
+from dolmen.units import GIB
 
 CacheKey: TypeAlias = tuple[str, str, int]
 """(what it is, the object's key, the offset in it)."""
 
 DIRECTORY = "DOLMEN_CACHE_DIR"
 BYTES = "DOLMEN_CACHE_BYTES"
-DEFAULT_BYTES = 1 << 30
+DEFAULT_BYTES = GIB
 
 _log = logging.getLogger("dolmen")
 _MAGIC = b"DLC1"

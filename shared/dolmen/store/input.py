@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, BinaryIO
 
+from dolmen.units import KIB, MIB
+
 if TYPE_CHECKING:
     from dolmen.store.base import ObjectStore
 
 #: How much one request fetches: large enough to hide the latency of a request, small enough to hold many.
-READ_AHEAD_BYTES = 8 << 20
+READ_AHEAD_BYTES = 8 * MIB
 
 
 class ObjectInput(io.RawIOBase):
@@ -89,4 +91,4 @@ class ObjectInput(io.RawIOBase):
 
 def open_pinned(store: ObjectStore, key: str, *, etag: str | None = None, version: str | None = None) -> BinaryIO:
     """An ObjectInput behind a buffer that makes small reads cheap."""
-    return io.BufferedReader(ObjectInput(store, key, etag=etag, version=version), 64 << 10)
+    return io.BufferedReader(ObjectInput(store, key, etag=etag, version=version), 64 * KIB)

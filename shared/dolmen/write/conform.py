@@ -16,11 +16,12 @@ from pyarrow import types as t
 
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.schema import Schema, readable_names
+from dolmen.units import MIB
 from dolmen.write.lossless import Cast, FindCast, Misfit, first_misfit, lossless, matching
 from dolmen.write.validity import check_values
 
 MAX_BATCH_ROWS = 131_072
-MAX_BATCH_BYTES = 64 << 20
+MAX_BATCH_BYTES = 64 * MIB
 """Batches above either limit are handed out in parts; a single row is never cut."""
 
 

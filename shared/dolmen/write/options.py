@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dolmen.units import MIB
+
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
@@ -18,10 +20,10 @@ class WriteOptions:
         compression_level: of ZSTD. Level 1 takes half the time of level 3, for files 3 % larger on random text.
     """
 
-    target_file_bytes: int = 384 << 20
-    run_bytes: int = 16 << 20
+    target_file_bytes: int = 384 * MIB
+    run_bytes: int = 16 * MIB
     run_rows: int = 1 << 20
-    row_group_bytes: int = 4 << 20
+    row_group_bytes: int = 4 * MIB
     compression_level: int = 1
 
 

@@ -18,6 +18,7 @@ from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS_ID
 from dolmen.store.base import Buffer, ObjectOutput
+from dolmen.units import MIB
 from dolmen.write.encodings import Encodings, choose, leaves
 from dolmen.write.extent import Extent
 from dolmen.write.options import WriteOptions
@@ -66,7 +67,7 @@ class Plan:
 
 
 #: Page headers and small pages are collected to this much before they go to the store.
-_BUFFER_BYTES = 1 << 20
+_BUFFER_BYTES = MIB
 
 
 class ParquetObject:

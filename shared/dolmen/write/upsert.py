@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 from dolmen.errors import LimitError, RowError
 from dolmen.format.keys import Keys, keys_from_arrow
 from dolmen.format.schema import Field
+from dolmen.units import MIB
 
 MAX_KEYS = 1_000_000
-MAX_BYTES = 256 << 20
+MAX_BYTES = 256 * MIB
 """An upsert holds its rows in memory, since a later row may replace any of them: this much Arrow memory at most."""
 
 #: Replaced rows are dropped whenever so much has been added.

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from dolmen.errors import InputError, LimitError
 from dolmen.format.file_formats import Compression
+from dolmen.units import MIB
 
 _MAGIC = {
     b"\x1f\x8b": "gzip",
@@ -30,7 +31,7 @@ _MAGIC = {
 }
 _MAGIC_BYTES = max(map(len, _MAGIC))
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-_COPIED_BYTES = 1 << 20
+_COPIED_BYTES = MIB
 
 
 class ByteStream(Protocol):

@@ -11,12 +11,13 @@ import pyarrow as pa
 from dolmen.errors import InputError
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.formats.text.times import TimeFormat
+from dolmen.units import GIB
 
 CLOSED = {b"dolmen": b"closed"}
 """Metadata of a field in whose structs nothing that is extra is skipped, whatever the options say."""
 
-MAX_BYTES = 64 << 30
-MAX_TEMPORARY_BYTES = 8 << 30
+MAX_BYTES = 64 * GIB
+MAX_TEMPORARY_BYTES = 8 * GIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ from dolmen.errors import InputError
 from dolmen.format.file_formats import FORMATS, Compression, FileFormat, FileKind
 from dolmen.ingest.formats.compression import ByteStream, Decompressed, TextStream, unpack
 from dolmen.ingest.formats.options import ReadOptions
+from dolmen.units import MIB
 
 OpenFile: TypeAlias = Callable[[], BinaryIO]
 
-BLOCK_BYTES = 2 << 20
+BLOCK_BYTES = 2 * MIB
 """How much text is parsed at once: small enough for many columns of strings in bounded memory, large enough that a
 block's fixed costs (about a millisecond) vanish."""
 

@@ -11,7 +11,6 @@ import re
 from base64 import b64decode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from io import BufferedReader
 from typing import Any, BinaryIO, cast
 
@@ -24,6 +23,7 @@ from dolmen.ingest.rejects.report import ERROR_SUFFIX
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore, PreconditionFailed, Stored
 from dolmen.store.url import open_store
+from dolmen.units import utc
 
 RETRIED_SUFFIX = ".retried.json"
 _DIGEST = re.compile(r"[0-9a-f]{8}")
@@ -202,7 +202,7 @@ def earlier_retries(store: ObjectStore, key: str) -> list[dict[str, str]]:
 
 def note_retry(store: ObjectStore, retry: Retry, before: list[dict[str, str]], runtime: Runtime) -> None:
     """Notes that a reject was put back. Raises StoreUnavailableError: it was put back, but could not be noted."""
-    at = datetime.fromtimestamp(runtime.clock_us() / 1e6, UTC).isoformat()
+    at = utc(runtime.clock_us()).isoformat()
     body = json.dumps([*before, {"at": at, "as": retry.url}], indent=2).encode() + b"\n"
     key = retry.key + RETRIED_SUFFIX
     outcome = store.put(key, body) if not before else store.put(key, body, if_match=store.head(key).etag)

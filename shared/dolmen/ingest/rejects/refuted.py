@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from dolmen.commit.applied import find_applied
@@ -31,6 +30,7 @@ from dolmen.ingest.landing import Landing
 from dolmen.ingest.rejects.report import ERROR_SUFFIX, WITHDRAWN, reject_key
 from dolmen.store.backoff import attempts
 from dolmen.store.base import Stored
+from dolmen.units import utc
 
 
 def look_for_commits(database: Database, landing: Landing, outcomes: Sequence[DropOutcome]) -> list[DropOutcome]:
@@ -129,7 +129,7 @@ def _withdraw(landing: Landing, outcome: DropOutcome) -> None:
         report = _report(found.body)
         if WITHDRAWN in report:
             return
-        at = datetime.fromtimestamp(store.clock.now_us / 1e6, UTC).isoformat()
+        at = utc(store.clock.now_us).isoformat()
         void = {
             **report,
             WITHDRAWN: {"at": at, "version": outcome.version},

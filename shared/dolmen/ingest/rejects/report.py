@@ -21,7 +21,6 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from dolmen.errors import CorruptionError, Error, InputError, ObjectChangedError, RowError, StoreUnavailableError
@@ -32,6 +31,7 @@ from dolmen.runtime import Runtime
 from dolmen.store.backoff import attempts
 from dolmen.store.base import ObjectStore, Unknown
 from dolmen.store.keys import MAX_KEY_BYTES
+from dolmen.units import utc
 
 ERROR_SUFFIX = ".error.json"
 WITHDRAWN = "withdrawn"
@@ -133,7 +133,7 @@ def drop_facts(landing: Landing, drop: Drop, key: str | None) -> dict[str, Any]:
         "etag": drop.etag,
         "landing": landing.root(drop),
         "copy": key,
-        "rejected_at": datetime.fromtimestamp(landing.rejects_store(drop).clock.now_us / 1e6, UTC).isoformat(),
+        "rejected_at": utc(landing.rejects_store(drop).clock.now_us).isoformat(),
     }
 
 

@@ -10,8 +10,9 @@ from dolmen.errors import CorruptionError, ObjectNotFoundError, UnsupportedForma
 from dolmen.format.manifest import Manifest
 from dolmen.maintenance.gc.eraser import Eraser
 from dolmen.maintenance.gc.keyset import KeySet
-from dolmen.maintenance.gc.names import HOUR_US, directories, hour_floor, hour_prefix
+from dolmen.maintenance.gc.names import directories, hour_floor, hour_prefix
 from dolmen.store.base import ObjectInfo, ObjectStore
+from dolmen.units import HOUR_US
 
 SLACK_US = HOUR_US
 """Objects count as older than a moment only when they are so by this much: clocks of servers differ."""

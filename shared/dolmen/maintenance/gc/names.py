@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 
 from dolmen.format.layout import data_key, tombstone_key
 from dolmen.store.base import ObjectStore
-
-HOUR_US = 3_600_000_000
+from dolmen.units import HOUR_US, SECOND_US
 
 _DATED = re.compile(r"(?:data|tombstone)/[a-z0-9_]{1,64}/(\d{4})/(\d\d)/(\d\d)/(\d\d)/[^/]+")
 _AFTER_DATES = "~"  # greater than every digit
@@ -27,7 +26,7 @@ def hour_of(key: str) -> int | None:
         return None
     try:
         year, month, day, hour = map(int, match.groups())
-        return int(datetime(year, month, day, hour, tzinfo=UTC).timestamp()) * 1_000_000
+        return int(datetime(year, month, day, hour, tzinfo=UTC).timestamp()) * SECOND_US
     except ValueError:
         return None
 

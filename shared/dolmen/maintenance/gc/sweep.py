@@ -16,8 +16,9 @@ from dolmen.format.layout import manifest_key, parse_manifest_key
 from dolmen.format.manifest import Manifest
 from dolmen.maintenance.gc.eraser import BATCH, Amount, Eraser
 from dolmen.maintenance.gc.keyset import KeySet
-from dolmen.maintenance.gc.names import HOUR_US, directories, hour_floor, hour_of, hour_prefix
+from dolmen.maintenance.gc.names import directories, hour_floor, hour_of, hour_prefix
 from dolmen.store.base import ObjectInfo, ObjectStore
+from dolmen.units import HOUR_US
 
 MARGIN_US = 48 * HOUR_US
 """A name may be older than the upload by this much (a slow upload, a process that was idle), and is found all the

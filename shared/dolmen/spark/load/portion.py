@@ -51,6 +51,7 @@ from dolmen.spark.load.tasks import (
 from dolmen.spark.paths import worker_url
 from dolmen.spark.write.frame import attended, bare
 from dolmen.transaction import Transaction
+from dolmen.units import megabytes_text
 
 ROUNDS = 5
 """How often a portion is made anew because what it was made on has changed under it."""
@@ -144,7 +145,7 @@ class PortionLoader:
         work = _Work(self._spark, transaction, table, self._landing, self._max_file_bytes)
         read, left = new, list[Drop]()
         while read:  # again without those that turned out bad behind rows that were handed on
-            self._notify(f"{table}: {len(read):,} files, {sum(drop.size for drop in read) / 1e6:,.1f} MB")
+            self._notify(f"{table}: {len(read):,} files, {megabytes_text(sum(drop.size for drop in read))}")
             written = work.write(read)
             left += [drop for place, drop in enumerate(read) if not written.told[place].whole]
             counts = {drop.id: written.told[place].rows for place, drop in enumerate(read)}

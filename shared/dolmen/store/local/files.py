@@ -10,9 +10,10 @@ from typing import BinaryIO, Self
 
 from dolmen.errors import ObjectChangedError
 from dolmen.store.base import Buffer
+from dolmen.units import HOUR_US, MIB
 
 #: A left-over must be this old to be swept: a file just made is not locked yet.
-SWEEP_AGE_US = 3_600_000_000
+SWEEP_AGE_US = HOUR_US
 
 
 class TemporaryFile:
@@ -94,4 +95,4 @@ class _PinnedFile(io.FileIO):
 
 def open_pinned_file(fd: int, key: str, stamp: tuple[int, int]) -> BinaryIO:
     """Takes over ``fd``; ``stamp`` is the (mtime_ns, size) that the file must keep."""
-    return io.BufferedReader(_PinnedFile(fd, key, stamp), 1 << 20)
+    return io.BufferedReader(_PinnedFile(fd, key, stamp), MIB)

@@ -19,6 +19,7 @@ from dolmen.errors import InputError
 from dolmen.runtime import Runtime
 from dolmen.store.base import ServerClock
 from dolmen.store.s3.errors import hide_credentials
+from dolmen.units import SECOND_US
 
 #: Seconds to wait for a connection, and for each answer or part of one; adjustable by these environment variables.
 TIMEOUTS = {"connect": ("DOLMEN_S3_CONNECT_TIMEOUT", 5.0), "read": ("DOLMEN_S3_READ_TIMEOUT", 30.0)}
@@ -117,7 +118,7 @@ def _name_owner(owners: Mapping[str, str], params: dict[str, Any], model: Any, *
 def _observe(clock: ServerClock, response: dict[str, Any] | None) -> None:
     date = (response or {}).get("headers", {}).get("Date")
     if date:
-        clock.observe(_seconds(date) * 1_000_000)
+        clock.observe(_seconds(date) * SECOND_US)
 
 
 @lru_cache(maxsize=64)

@@ -28,6 +28,7 @@ from dolmen.store.s3.client import connect
 from dolmen.store.s3.errors import RangeEndedError, Verdict, denied_in_passing, describe, translated, verdict
 from dolmen.store.s3.upload import CREATE_ATTEMPTS, PART_BYTES, THRESHOLD_BYTES, S3Output
 from dolmen.store.schemes import S3
+from dolmen.units import SECOND_US
 
 #: DeleteObjects takes so many keys (docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html).
 DELETE_BATCH = 1000
@@ -231,4 +232,4 @@ class S3Store:
 
 def _microseconds(moment: Any) -> int:
     """A ``datetime`` as S3 gives it, in whole seconds."""
-    return int(moment.timestamp()) * 1_000_000
+    return int(moment.timestamp()) * SECOND_US

@@ -17,15 +17,16 @@ from dolmen.store.base import Buffer, ObjectStore
 from dolmen.store.create import create
 from dolmen.store.s3.client import Connection
 from dolmen.store.s3.errors import Verdict, denied_in_passing, describe, translated, upload_is_gone, verdict
+from dolmen.units import MIB
 
 #: How often an object's creation is asked for, as long as each answer says that nothing has landed.
 CREATE_ATTEMPTS = 6
 
 #: Up to here an upload is one PutObject; and so many bytes of a larger one may be on their way at once.
-THRESHOLD_BYTES = 64 << 20
+THRESHOLD_BYTES = 64 * MIB
 
 #: Size of the parts of a larger upload. Each is paid for as a request, and is held in memory.
-PART_BYTES = 32 << 20
+PART_BYTES = 32 * MIB
 
 #: docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
 MAX_PARTS = 10_000

@@ -11,6 +11,7 @@ from dolmen.errors import AccessDeniedError, InputError
 from dolmen.store.base import ObjectInfo
 from dolmen.store.s3.errors import status_and_code
 from dolmen.store.s3.store import LIST_PAGE, S3Store
+from dolmen.units import SECOND_US
 
 _NONE = "null"
 """Version id of what was written while the bucket kept no versions."""
@@ -47,7 +48,7 @@ def newest_versions(store: S3Store, prefix: str, start_after: str = "") -> Itera
             key = found["Key"]
             if not found["IsLatest"] or key <= start_after:
                 continue
-            changed_us = int(found["LastModified"].timestamp() * 1_000_000)
+            changed_us = int(found["LastModified"].timestamp() * SECOND_US)
             version = found.get("VersionId") or _NONE
             yield ObjectInfo(key, found["Size"], found["ETag"], changed_us), None if version == _NONE else version
         if not page.get("IsTruncated"):

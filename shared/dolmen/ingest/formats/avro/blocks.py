@@ -18,14 +18,15 @@ import pyarrow as pa
 
 from dolmen.errors import InputError
 from dolmen.ingest.formats.compression import ByteStream
+from dolmen.units import MIB
 
-MAX_BLOCK_BYTES = 64 << 20
+MAX_BLOCK_BYTES = 64 * MIB
 
 MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
-_MAX_HEADER_BYTES = 16 << 20
+_MAX_HEADER_BYTES = 16 * MIB
 _MAX_VARINT_BYTES = 10
-_XZ_BYTES = 256 << 20
+_XZ_BYTES = 256 * MIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,10 @@ from dolmen.ingest.formats.avro.types import AvroTypes, decoded_type, finished, 
 from dolmen.ingest.formats.columnar.typed import conform_file, stored_schema
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.formats.source import SourceFile
+from dolmen.units import MIB
 
 BATCH_ROWS = 8192
-_BATCH_BYTES = 8 << 20
+_BATCH_BYTES = 8 * MIB
 _SYNC = bytes(16)
 
 

@@ -21,8 +21,9 @@ from dolmen.ingest.formats.columnar.typed import check_schema, conform_file, sto
 from dolmen.ingest.formats.compression import ByteStream
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.formats.source import SourceFile
+from dolmen.units import MIB
 
-MAX_MESSAGE_BYTES = 256 << 20
+MAX_MESSAGE_BYTES = 256 * MIB
 
 _MAGIC, _OLD_FEATHER = b"ARROW1", b"FEA1"
 

@@ -15,9 +15,10 @@ from pyarrow import parquet
 from dolmen.ingest.formats.columnar.typed import check_schema, common_schema, conform_file, stored_schema
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.formats.source import SourceFile
+from dolmen.units import MIB
 
 BATCH_ROWS = 65_536
-_BUFFER_BYTES = 1 << 20
+_BUFFER_BYTES = MIB
 
 
 def infer(source: SourceFile) -> pa.Schema:

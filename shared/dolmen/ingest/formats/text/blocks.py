@@ -10,12 +10,13 @@ import numpy as np
 
 from dolmen.errors import RowError
 from dolmen.ingest.formats.compression import ByteStream
+from dolmen.units import KIB, MIB
 
-MAX_RECORD_BYTES = 64 << 20
+MAX_RECORD_BYTES = 64 * MIB
 """The longest record. Without a limit, one quote that is never closed would gather a whole file in memory."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_WINDOW_BYTES = 64 << 10
+_WINDOW_BYTES = 64 * KIB
 _LF, _CR = b"\n\r"
 
 
@@ -121,7 +122,7 @@ def blocks(
             return
         if len(pending) > MAX_RECORD_BYTES:
             raise RowError(
-                f"a record is longer than {MAX_RECORD_BYTES >> 20} MiB; is a quote never closed?", file=name, line=line
+                f"a record is longer than {MAX_RECORD_BYTES // MIB} MiB; is a quote never closed?", file=name, line=line
             )
 
 

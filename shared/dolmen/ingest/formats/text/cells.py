@@ -33,6 +33,7 @@ from pyarrow import types as t
 
 from dolmen.format.types import TextKind, type_of
 from dolmen.ingest.formats.text.decimals import parse_decimal
+from dolmen.units import DAY_US
 from dolmen.write.lossless import Cast, Misfit, shown
 
 Parse: TypeAlias = Callable[[pa.Array], pa.Array]
@@ -41,7 +42,6 @@ _EXACT_INTEGER = pa.decimal128(38, 0)
 _HOUR_ALONE = "[T ][0-9]{2}([Z+-]|$)"
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 """The first day of year 1 and the last of 9999, in days since 1970: the range of Python, and of ISO 8601."""
-DAY_US = 86_400_000_000
 
 
 def text_cast(target: pa.DataType, *, empty_is_null: bool, parse: Parse | None = None) -> Cast:

@@ -26,7 +26,8 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.format.types import JsonKind, TextKind, type_of
-from dolmen.ingest.formats.text.cells import DAY_US, FIRST_DAY, LAST_DAY
+from dolmen.ingest.formats.text.cells import FIRST_DAY, LAST_DAY
+from dolmen.units import DAY_US
 from dolmen.write.lossless import flattened_offsets
 
 _ALPHABET = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
