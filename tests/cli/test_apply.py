@@ -18,7 +18,7 @@ import pytest
 import dolmen
 from dolmen import declaration
 from dolmen.cli import apply as command
-from dolmen.declaration import Declaration, Plan, plan
+from dolmen.declaration import Declaration, DeclarationPlan, plan
 from dolmen.errors import ConflictError, Error, InputError, SchemaError
 from dolmen.format.ingest_properties import IngestSettings
 
@@ -301,7 +301,7 @@ def test_the_command_shows_the_differences_anew_after_a_conflict(
     file.write_text(PLAIN.replace("90d", "9d"))
     meddle = iter([lambda: db.table("events").set(target_file_bytes="1MB")])
 
-    def plan_then_meddle(database: dolmen.Database, wanted: Declaration) -> Plan:
+    def plan_then_meddle(database: dolmen.Database, wanted: Declaration) -> DeclarationPlan:
         planned = plan(database, wanted)
         for change in meddle:
             change()

@@ -118,3 +118,10 @@ def test_types_that_are_not_stored_are_no_column_types(arrow_type: pa.DataType) 
 def test_docs_of_declarations_list_every_type_that_can_be_declared() -> None:
     text = (ROOT / "docs" / "tables.md").read_text()
     assert [one.sql for one in TYPES if one.sql and f"`{one.sql}`" not in text] == []
+
+
+def test_the_format_lists_every_stored_type() -> None:
+    _, _, listed = (ROOT / "docs" / "format.md").read_text().partition("\nTypes: `bool`, `int8` to `int64`, `uint8` to")
+    others = [one for one in TYPES if one.stored is not None and "int" not in str(one.stored) and one.name != "bool"]
+    assert listed
+    assert [one.name for one in others if f"`{one.stored}`" not in listed[:300]] == []

@@ -14,7 +14,7 @@ import dolmen
 from dolmen.cli.exit_codes import DECLINED, INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, Json, Yes, app
 from dolmen.cli.output import commit_facts, console, errors, print_commit, print_json
-from dolmen.declaration import Change, Declaration, Plan, plan
+from dolmen.declaration import Declaration, DeclarationPlan, DeclaredChange, plan
 from dolmen.declaration.plan import ROUNDS
 from dolmen.errors import ConflictError, InputError
 
@@ -67,11 +67,11 @@ def apply(
         return
 
 
-def _facts(wanted: Plan) -> dict[str, Any]:
+def _facts(wanted: DeclarationPlan) -> dict[str, Any]:
     return {"version": wanted.version, "changes": [asdict(change) for change in wanted.changes]}
 
 
-def _print(wanted: Plan) -> None:
+def _print(wanted: DeclarationPlan) -> None:
     """The differences, in one block per table."""
     if not wanted.changes:
         console.print(f"nothing to do; version [bold]{wanted.version}[/] is what {wanted.declaration.file!r} declares")
@@ -88,7 +88,7 @@ def _print(wanted: Plan) -> None:
             console.print(Text(f"    {sign} {_told(change)}", style=style), soft_wrap=True)
 
 
-def _told(change: Change) -> str:
+def _told(change: DeclaredChange) -> str:
     what = change.what.replace("_", " ") if change.what.endswith("_key") else change.name
     sides = [_shown(side) for side in (change.before, change.after) if side is not None]
     return f"{what}: {' -> '.join(sides)}" if change.what != "column" else f"column {change.name} {sides[0]}"

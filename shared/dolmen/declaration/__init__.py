@@ -4,7 +4,7 @@ It imports ``dolmen.database`` and what lies below that, but not ``dolmen.ingest
 Begin with ``dolmen.declaration.plan``; ``dolmen.declaration.reading`` checks the file. docs/tables.md shows one.
 """
 
-from dolmen.declaration.plan import Change, Plan, apply, plan
+from dolmen.declaration.plan import DeclarationPlan, DeclaredChange, apply, plan
 from dolmen.declaration.reading import Declaration, DeclaredTable
 
-__all__ = ["Change", "Declaration", "DeclaredTable", "Plan", "apply", "plan"]
+__all__ = ["Declaration", "DeclarationPlan", "DeclaredChange", "DeclaredTable", "apply", "plan"]

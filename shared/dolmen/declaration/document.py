@@ -24,7 +24,7 @@ _NULL = _CORE + "null"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DocumentPart:
     """A node of the document.
 
     Args:
@@ -57,7 +57,7 @@ class Part:
         """Whether it is a list."""
         return bool(self.node.id == "sequence")
 
-    def members(self, known: Iterable[str] | None = None, *, of: str = "{}") -> dict[str, Part]:
+    def members(self, known: Iterable[str] | None = None, *, of: str = "{}") -> dict[str, DocumentPart]:
         """The members of a mapping, in their order.
 
         Args:
@@ -70,9 +70,9 @@ class Part:
         if self.node.id != "mapping" or self.node.tag != _CORE + "map":
             raise self.error(f"{self._shown()} is no mapping: write 'name: value' lines, or {{name: value, ...}}")
         allowed = None if known is None else list(known)
-        members: dict[str, Part] = {}
+        members: dict[str, DocumentPart] = {}
         for key, value in self.node.value:
-            place = Part(key, self.file, self.what)
+            place = DocumentPart(key, self.file, self.what)
             name = place.text("a name")
             if name == "<<":
                 raise place.error("'<<' is not understood here: write the members out")
@@ -80,7 +80,7 @@ class Part:
                 raise place.error(f"{name!r} stands here twice, first on line {members[name].line}")
             if allowed is not None and name not in allowed:
                 raise place.error(f"unknown member {name!r}; {_instead(name, allowed)}")
-            members[name] = Part(value, self.file, of.format(repr(name)) if "{}" in of else f"{of} {name!r}")
+            members[name] = DocumentPart(value, self.file, of.format(repr(name)) if "{}" in of else f"{of} {name!r}")
         return members
 
     def text(self, wanted: str = "one value") -> str:
@@ -99,7 +99,7 @@ class Part:
         if not self.is_list:
             return [self.text()]
         if wrong := next((node for node in self.node.value if node.id != "scalar"), None):
-            raise Part(wrong, self.file, self.what).error("a list of texts has no lists and mappings in it")
+            raise DocumentPart(wrong, self.file, self.what).error("a list of texts has no lists and mappings in it")
         return [str(node.value) for node in self.node.value]
 
     def _shown(self) -> str:
@@ -108,7 +108,7 @@ class Part:
         return repr(self.node.value) if self.node.value else "nothing"
 
 
-def parse_document(text: str, file: str) -> Part:
+def parse_document(text: str, file: str) -> DocumentPart:
     """Reads a YAML document.
 
     Raises:
@@ -132,7 +132,7 @@ def parse_document(text: str, file: str) -> Part:
         raise InputError(f"{file}: not a declaration: nested too deeply") from None
     if node is None:
         raise InputError(f"{file}: empty: write 'tables:' and a table below it")
-    return Part(node, file, "the file")
+    return DocumentPart(node, file, "the file")
 
 
 def _instead(name: str, known: list[str]) -> str:

@@ -26,7 +26,7 @@ ROUNDS = 5
 
 
 @dataclass(frozen=True)
-class Change:
+class DeclaredChange:
     """One difference between a database and a declaration.
 
     Args:
@@ -46,7 +46,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DeclarationPlan:
     """The differences between one version of a database and a declaration.
 
     Args:
@@ -56,7 +56,7 @@ class Plan:
 
     database: Database
     declaration: Declaration
-    changes: tuple[Change, ...]
+    changes: tuple[DeclaredChange, ...]
     version: int
     _seen: tuple[Expect, ...]
 
@@ -91,7 +91,7 @@ class Plan:
                 transaction.table(table.name).set(**{change.name: change.after for change in changes})
 
 
-def plan(database: Database, declaration: Declaration) -> Plan:
+def plan(database: Database, declaration: Declaration) -> DeclarationPlan:
     """Compares a declaration with the newest version.
 
     The declaration is the whole truth about the properties of what it names: one that is set and does not stand there
@@ -101,7 +101,7 @@ def plan(database: Database, declaration: Declaration) -> Plan:
         SchemaError: a table is there with other columns or another key.
     """
     transaction = database.transaction()
-    changes: list[Change] = []
+    changes: list[DeclaredChange] = []
     seen: list[Expect] = []
     if declaration.database is not None:
         properties = transaction.base.properties
@@ -115,7 +115,7 @@ def plan(database: Database, declaration: Declaration) -> Plan:
         _check_same(declaration.file, table, entry)
         changes += _properties(name, entry.properties, table.properties, TABLE_PROPERTIES)
         seen.append(Expect(name, entry.uuid, entry.properties))
-    return Plan(database, declaration, tuple(changes), transaction.base.version, tuple(seen))
+    return DeclarationPlan(database, declaration, tuple(changes), transaction.base.version, tuple(seen))
 
 
 def apply(database: Database, declaration: Declaration | str | os.PathLike[str]) -> Commit:
@@ -142,30 +142,30 @@ def apply(database: Database, declaration: Declaration | str | os.PathLike[str])
     raise AssertionError("the last round returns or raises")
 
 
-def _creation(table: DeclaredTable) -> Iterator[Change]:
-    yield Change("add", table.name, "table", table.name)
+def _creation(table: DeclaredTable) -> Iterator[DeclaredChange]:
+    yield DeclaredChange("add", table.name, "table", table.name)
     for field in Schema.from_arrow(table.schema).arrow:
-        yield Change("add", table.name, "column", field.name, after=column_text(field))
+        yield DeclaredChange("add", table.name, "column", field.name, after=column_text(field))
     if table.primary_key:
-        yield Change("add", table.name, "primary_key", table.name, after=list(table.primary_key))
+        yield DeclaredChange("add", table.name, "primary_key", table.name, after=list(table.primary_key))
     if table.sort_key:
-        yield Change("add", table.name, "sort_key", table.name, after=list(table.sort_key))
+        yield DeclaredChange("add", table.name, "sort_key", table.name, after=list(table.sort_key))
     for name, value in table.properties.items():
-        yield Change("add", table.name, "property", name, after=value)
+        yield DeclaredChange("add", table.name, "property", name, after=value)
 
 
 def _properties(
     table: str | None, now: Mapping[str, Any], wanted: Mapping[str, Any], known: Mapping[str, Property]
-) -> Iterator[Change]:
+) -> Iterator[DeclaredChange]:
     """In the order of the settings' list. What a newer version of dolmen has set, and this one does not know, stays."""
     for name, property_ in known.items():
         before, after = now.get(name), wanted.get(name)
         if before is None and after is not None:
-            yield Change("add", table, "property", name, after=after)
+            yield DeclaredChange("add", table, "property", name, after=after)
         elif before is not None and after is None:
-            yield Change("remove", table, "property", name, before)
+            yield DeclaredChange("remove", table, "property", name, before)
         elif before is not None and not _same(property_, before, after):
-            yield Change("change", table, "property", name, before, after)
+            yield DeclaredChange("change", table, "property", name, before, after)
 
 
 def _same(known: Property, before: Any, after: Any) -> bool:

@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen.declaration.columns import parse_column
-from dolmen.declaration.document import MAX_BYTES, Part, parse_document
+from dolmen.declaration.document import MAX_BYTES, DocumentPart, parse_document
 from dolmen.errors import InputError, LimitError, SchemaError
 from dolmen.format.ingest_properties import INGEST_PROPERTIES
 from dolmen.format.layout import check_table_name
@@ -102,7 +102,7 @@ class Declaration:
         return cls({name: _table(name, part) for name, part in tables.items()}, database, file)
 
 
-def _table(name: str, part: Part) -> DeclaredTable:
+def _table(name: str, part: DocumentPart) -> DeclaredTable:
     part.check(check_table_name, name)
     members = part.members(_MEMBERS, of=f"table {name!r}, {{}}")
     if "columns" not in members:
@@ -130,7 +130,7 @@ def _table(name: str, part: Part) -> DeclaredTable:
     return DeclaredTable(name, schema, primary_key, sort_key, properties)
 
 
-def _columns(table: str, part: Part) -> pa.Schema:
+def _columns(table: str, part: DocumentPart) -> pa.Schema:
     members = part.members(of=f"table {table!r}, column")
     if not members:
         raise part.error("there are none: write 'name: TYPE' lines, as in 'id: BIGINT NOT NULL'")
@@ -147,7 +147,7 @@ def _columns(table: str, part: Part) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _key(part: Part | None, schema: Schema) -> tuple[str, ...]:
+def _key(part: DocumentPart | None, schema: Schema) -> tuple[str, ...]:
     if part is None:
         return ()
     names = part.texts()
@@ -158,7 +158,7 @@ def _key(part: Part | None, schema: Schema) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _properties(parts: Mapping[str, Part], known: Mapping[str, Any]) -> dict[str, Value]:
+def _properties(parts: Mapping[str, DocumentPart], known: Mapping[str, Any]) -> dict[str, Value]:
     """The values of properties, each checked alone, so that an error has its line."""
     values: dict[str, Value] = {}
     for name, part in parts.items():

@@ -44,7 +44,7 @@ class States(NamedTuple):
         return zlib.crc32(body, self.start) == self.end
 
 
-class Part(NamedTuple):
+class PartSums(NamedTuple):
     """Bytes of a file outside its column chunks."""
 
     start: int
@@ -127,16 +127,16 @@ class ChunkSums:
         row_group, first = metadata.row_group(group), group * metadata.num_columns
         return {chunk_place(row_group.column(leaf)): self.states[first + leaf] for leaf in leaves}
 
-    def others(self, metadata: pq.FileMetaData) -> Iterator[Part]:
+    def others(self, metadata: pq.FileMetaData) -> Iterator[PartSums]:
         """All that is neither in a column chunk nor in the footer: magic, page index, Bloom filters."""
         place, state = 0, 0
         chunks = sorted(zip(_places(metadata), self.states, strict=True))
         for (start, length), states in chunks:
             if place < start:
-                yield Part(place, start, States(state, states.start))
+                yield PartSums(place, start, States(state, states.start))
             place, state = start + length, states.end
         if place < self.place:
-            yield Part(place, self.place, States(state, self.end))
+            yield PartSums(place, self.place, States(state, self.end))
 
 
 def _places(metadata: pq.FileMetaData) -> Iterator[Place]:

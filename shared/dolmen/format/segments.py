@@ -43,19 +43,19 @@ _MOST_BYTES = GIB
 E = TypeVar("E")
 
 
-class _Document(msgspec.Struct, Generic[E]):
+class _SegmentDocument(msgspec.Struct, Generic[E]):
     kind: str
     entries: list[E]
 
 
 _DOCUMENTS: dict[str, Any] = {
-    "overlays": _Document[Overlay],
-    "removed": _Document[str],
-    "tombstones": _Document[Tombstone],
-    "applied": _Document[AppliedId],
-    "released": _Document[Released],
-    "history": _Document[HistoryEntry],
-    "table": _Document[TableEntry],
+    "overlays": _SegmentDocument[Overlay],
+    "removed": _SegmentDocument[str],
+    "tombstones": _SegmentDocument[Tombstone],
+    "applied": _SegmentDocument[AppliedId],
+    "released": _SegmentDocument[Released],
+    "history": _SegmentDocument[HistoryEntry],
+    "table": _SegmentDocument[TableEntry],
 }
 
 

@@ -40,7 +40,7 @@ class BlobInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     cardinality: int = 0
 
 
-class Footer(msgspec.Struct, frozen=True):
+class TombstoneFooter(msgspec.Struct, frozen=True):
     """The footer: the table's uuid and the blobs in order."""
 
     format_version: int
@@ -85,11 +85,11 @@ class TombstoneObject:
 
     def encode(self) -> bytes:
         """The whole object."""
-        footer = seal(msgspec.json.encode(Footer(FORMAT_VERSION, self.table, tuple(self._blobs))))
+        footer = seal(msgspec.json.encode(TombstoneFooter(FORMAT_VERSION, self.table, tuple(self._blobs))))
         return b"".join((self._body, footer, len(footer).to_bytes(4, "little"), MAGIC))
 
 
-def read_footer(body: bytes, key: str) -> Footer:
+def read_footer(body: bytes, key: str) -> TombstoneFooter:
     """The footer of a whole ``.del`` object. Raises CorruptionError or UnsupportedFormatError."""
     if len(body) < 12 or body[:4] != MAGIC or body[-4:] != MAGIC:
         raise CorruptionError(key, "not a .del object (truncated?)")
@@ -99,7 +99,7 @@ def read_footer(body: bytes, key: str) -> Footer:
     document = unseal(body[-8 - length : -8], key)
     check_format_version(document, key)
     try:
-        return msgspec.json.decode(document, type=Footer)
+        return msgspec.json.decode(document, type=TombstoneFooter)
     except msgspec.DecodeError as error:
         raise CorruptionError(key, f"footer: {error}") from error
 
@@ -111,4 +111,4 @@ def check_blob(body: bytes, blob: Blob | Vector) -> bytes:
     return body
 
 
-prepare(Footer)
+prepare(TombstoneFooter)

@@ -26,7 +26,7 @@ MAX_BATCH_BYTES = 64 * MIB
 
 
 @dataclass(frozen=True)
-class Column:
+class CastColumn:
     """How one column of the target is made: from which input column (None: all NULL), by which cast (None: as is)."""
 
     field: pa.Field
@@ -35,14 +35,14 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CastPlan:
     """How batches of one schema become batches of a table's schema."""
 
     target: pa.Schema
-    columns: tuple[Column, ...]
+    columns: tuple[CastColumn, ...]
 
 
-def plan_conform(source: pa.Schema, target: Schema | pa.Schema, find: FindCast = lossless) -> Plan:
+def plan_conform(source: pa.Schema, target: Schema | pa.Schema, find: FindCast = lossless) -> CastPlan:
     """How batches of ``source`` are made to fit ``target`` (a table's schema, or an Arrow schema of stored types).
 
     Args:
@@ -54,8 +54,8 @@ def plan_conform(source: pa.Schema, target: Schema | pa.Schema, find: FindCast =
     schema = target.arrow if isinstance(target, Schema) else target
     with readable_names():
         matched = matching(list(source), list(schema), find)
-    columns = (Column(field, place, cast) for field, (cast, place) in zip(schema, matched, strict=True))
-    return Plan(schema, tuple(columns))
+    columns = (CastColumn(field, place, cast) for field, (cast, place) in zip(schema, matched, strict=True))
+    return CastPlan(schema, tuple(columns))
 
 
 def conform(
@@ -76,7 +76,7 @@ def conform(
     return _conform(batches, plan_conform(batches.schema, schema, find))
 
 
-def _conform(batches: Iterable[pa.RecordBatch], plan: Plan) -> Iterator[pa.RecordBatch]:
+def _conform(batches: Iterable[pa.RecordBatch], plan: CastPlan) -> Iterator[pa.RecordBatch]:
     row = 1
     for batch in batches:
         check_values(batch, first_row=row)
@@ -85,7 +85,7 @@ def _conform(batches: Iterable[pa.RecordBatch], plan: Plan) -> Iterator[pa.Recor
             row += part.num_rows
 
 
-def conform_batch(batch: pa.RecordBatch, plan: Plan, *, first_row: int = 1) -> pa.RecordBatch:
+def conform_batch(batch: pa.RecordBatch, plan: CastPlan, *, first_row: int = 1) -> pa.RecordBatch:
     """One batch made to fit. ``first_row`` is the 1-based number of its first row, for errors.
 
     Raises:
@@ -107,7 +107,7 @@ def conform_batch(batch: pa.RecordBatch, plan: Plan, *, first_row: int = 1) -> p
     return pa.RecordBatch.from_arrays(arrays, schema=plan.target)
 
 
-def _fit(array: pa.Array, column: Column) -> pa.Array:
+def _fit(array: pa.Array, column: CastColumn) -> pa.Array:
     values = column.cast(array) if column.cast else array
     if not column.field.nullable and values.null_count:  # asked of the decoded values: dictionaries may hold NULLs
         raise Misfit("NULL in a column that is not nullable")

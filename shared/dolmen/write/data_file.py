@@ -16,7 +16,7 @@ from dolmen.format.schema import COMMIT_TS_FIELD
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore
 from dolmen.write.options import DEFAULT, WriteOptions
-from dolmen.write.parquet_object import ParquetObject, Plan
+from dolmen.write.parquet_object import ParquetObject, WritePlan
 from dolmen.write.runs import Run, cut, prepare
 
 #: Runs that are prepared ahead in the background, the one being written included.
@@ -53,11 +53,11 @@ def write_data_files(
         StoreUnavailableError, AccessDeniedError: from the upload; and whatever ``batches`` raises.
     """
     files: list[DataFile] = []
-    plan: Plan | None = None
+    plan: WritePlan | None = None
     current: ParquetObject | None = None
     with ExitStack() as opened, closing(_runs(table, batches, runtime, options)) as runs:
         for run in runs:
-            plan = plan or Plan.of(run, options)
+            plan = plan or WritePlan.of(run, options)
             if current and not current.accepts(run):
                 files.append(current.commit())
                 opened.close()

@@ -38,7 +38,7 @@ MAX_GROUP_ROWS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WritePlan:
     """What all files of one write have in common.
 
     Args:
@@ -52,7 +52,7 @@ class Plan:
     no_statistics: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, first: Run, options: WriteOptions) -> Plan:
+    def of(cls, first: Run, options: WriteOptions) -> WritePlan:
         """What suits the first run."""
         encodings = choose(first.table, options.compression_level)
         rows = options.row_group_bytes / encodings.row_bytes if encodings.row_bytes else MAX_GROUP_ROWS
@@ -60,7 +60,7 @@ class Plan:
         group_rows = 1 << int(math.log2(min(MAX_GROUP_ROWS, max(MIN_GROUP_ROWS, rows))))
         return cls(encodings, group_rows, options.compression_level)
 
-    def without_float_statistics(self, entry: TableEntry) -> Plan:
+    def without_float_statistics(self, entry: TableEntry) -> WritePlan:
         """The same for files in which no float column has Parquet statistics."""
         floats = (field.id for field in entry.schema.fields if pa.types.is_floating(field.arrow_type))
         return replace(self, no_statistics=frozenset(floats))
@@ -89,7 +89,7 @@ class ParquetObject:
         output: ObjectOutput,
         path: str,
         entry: TableEntry,
-        plan: Plan,
+        plan: WritePlan,
         first: Run,
     ) -> None:
         self._path, self._entry, self._group_rows = path, entry, plan.group_rows

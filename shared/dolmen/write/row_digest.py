@@ -46,7 +46,7 @@ class RowDigest:
     """
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._columns = {field.name: _Node(field.type) for field in schema}
+        self._columns = {field.name: _DigestNode(field.type) for field in schema}
         self._rows = 0
 
     def update(self, batch: pa.RecordBatch) -> None:
@@ -70,7 +70,7 @@ class RowDigest:
         return content_digest("rows", self._rows, columns)
 
 
-class _Node:
+class _DigestNode:
     """One column, or a child of a nested one."""
 
     def __init__(self, kind: pa.DataType) -> None:
@@ -78,13 +78,13 @@ class _Node:
         self.stored = _widest(kind)
         self.type = str(self.stored)
         self.nulls, self.values, self.lengths = _hash(), _hash(), _hash()
-        self.children: dict[str, _Node] = {}
+        self.children: dict[str, _DigestNode] = {}
         if t.is_struct(kind):
-            self.type, self.children = "struct", {field.name: _Node(field.type) for field in kind}
+            self.type, self.children = "struct", {field.name: _DigestNode(field.type) for field in kind}
         elif t.is_map(kind):
-            self.type, self.children = "map", {"key": _Node(kind.key_type), "value": _Node(kind.item_type)}
+            self.type, self.children = "map", {"key": _DigestNode(kind.key_type), "value": _DigestNode(kind.item_type)}
         elif t.is_nested(kind):
-            self.type, self.children = "list", {"item": _Node(kind.value_type)}
+            self.type, self.children = "list", {"item": _DigestNode(kind.value_type)}
 
     def told(self) -> list[Any]:
         """What is known of it, for the digest of all."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dolmen.declaration import Change, Declaration, DeclaredTable, plan
+from dolmen.declaration import Declaration, DeclaredChange, DeclaredTable, plan
 from dolmen.declaration.plan import ROUNDS
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.results import Commit
@@ -126,7 +126,7 @@ def create_table_in(transaction: Transaction, name: str, shape: int) -> Transact
     return transaction.create_table(name, SHAPES[shape].schema, primary_key="k", sort_key=SHAPES[shape].sort_key)
 
 
-def _effects(changes: Sequence[Change], shapes: dict[str, int]) -> list[Effect]:
+def _effects(changes: Sequence[DeclaredChange], shapes: dict[str, int]) -> list[Effect]:
     """The effects of a plan's changes."""
     effects: list[Effect] = []
     tables = list(dict.fromkeys(change.table for change in changes))

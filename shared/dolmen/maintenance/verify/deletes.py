@@ -16,7 +16,7 @@ from dolmen.format import vectors
 from dolmen.format.checksum import crc32
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector
 from dolmen.format.keys import Keys, decode_keys, decode_keys_in_parts, inline_keys
-from dolmen.format.tombstone_object import BlobInfo, Footer, check_blob, read_footer
+from dolmen.format.tombstone_object import BlobInfo, TombstoneFooter, check_blob, read_footer
 from dolmen.format.values import to_plain
 from dolmen.maintenance.verify.report import Ledger
 from dolmen.predicate import from_builtins, from_json
@@ -137,7 +137,7 @@ def _check_object(body: BinaryIO, one: DeleteObject, ledger: Ledger) -> None:
             ledger.found("delete-footer", one.key, reason, table=one.table)
 
 
-def _footer(body: BinaryIO, one: DeleteObject, ledger: Ledger) -> Footer | None:
+def _footer(body: BinaryIO, one: DeleteObject, ledger: Ledger) -> TombstoneFooter | None:
     size = body.seek(0, SEEK_END)
     body.seek(max(0, size - 8))
     length = int.from_bytes(body.read(4), "little")
@@ -168,7 +168,7 @@ def _check_info(
     blob: Blob | Vector,
     kind: str,
     one: DeleteObject,
-    footer: Footer | None,
+    footer: TombstoneFooter | None,
     ledger: Ledger,
 ) -> None:
     if footer is None:

@@ -50,7 +50,7 @@ class RangeEndedError(InputError):
     """The range asked for begins after the object's end (416)."""
 
 
-class Verdict(Enum):
+class PutVerdict(Enum):
     """What an error says of a conditional put."""
 
     NOTHING_LANDED = auto()  # may be sent again
@@ -64,25 +64,25 @@ def status_and_code(error: ClientError) -> tuple[int, str]:
     return response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0), response.get("Error", {}).get("Code", "")
 
 
-def verdict(error: BotoCoreError | ClientError) -> Verdict:
+def verdict(error: BotoCoreError | ClientError) -> PutVerdict:
     """What ``error`` says of a conditional PutObject or CompleteMultipartUpload that was sent once.
 
     In doubt it is UNKNOWN: that costs a read, anything else may cost a commit.
     """
     if not isinstance(error, ClientError):
         if isinstance(error, _NOT_CONNECTED):
-            return Verdict.NOTHING_LANDED
-        return Verdict.REFUSED if isinstance(error, (*_NO_CREDENTIALS, ParamValidationError)) else Verdict.UNKNOWN
+            return PutVerdict.NOTHING_LANDED
+        return PutVerdict.REFUSED if isinstance(error, (*_NO_CREDENTIALS, ParamValidationError)) else PutVerdict.UNKNOWN
     status, code = status_and_code(error)
     if status == 412 or (status == 404 and code in ("NoSuchKey", "404", "NotFound")):  # 404: If-Match on an absent key
-        return Verdict.PRECONDITION
+        return PutVerdict.PRECONDITION
     if denied_in_passing(error):
-        return Verdict.NOTHING_LANDED
+        return PutVerdict.NOTHING_LANDED
     if status in (409, 429) or code in _SEND_AGAIN:  # 409: ConditionalRequestConflict, a race in which nobody won yet
-        return Verdict.NOTHING_LANDED
+        return PutVerdict.NOTHING_LANDED
     if status == 501 or (400 <= status < 500 and status != 408 and code != "RequestTimeout"):
-        return Verdict.REFUSED
-    return Verdict.UNKNOWN
+        return PutVerdict.REFUSED
+    return PutVerdict.UNKNOWN
 
 
 def denied_in_passing(error: BotoCoreError | ClientError) -> bool:

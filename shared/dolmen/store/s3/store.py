@@ -25,7 +25,7 @@ from dolmen.store.base import (
 )
 from dolmen.store.input import open_pinned
 from dolmen.store.s3.client import connect
-from dolmen.store.s3.errors import RangeEndedError, Verdict, denied_in_passing, describe, translated, verdict
+from dolmen.store.s3.errors import PutVerdict, RangeEndedError, denied_in_passing, describe, translated, verdict
 from dolmen.store.s3.upload import CREATE_ATTEMPTS, PART_BYTES, THRESHOLD_BYTES, S3Output
 from dolmen.store.schemes import S3
 from dolmen.units import SECOND_US
@@ -136,13 +136,13 @@ class S3Store:
                 if attempt == CREATE_ATTEMPTS - 1 and denied_in_passing(error):
                     raise translated(error, self.bucket, key) from error
                 match verdict(error):
-                    case Verdict.PRECONDITION:
+                    case PutVerdict.PRECONDITION:
                         return PreconditionFailed()
-                    case Verdict.UNKNOWN:
+                    case PutVerdict.UNKNOWN:
                         return Unknown(describe(error))
-                    case Verdict.REFUSED:
+                    case PutVerdict.REFUSED:
                         raise translated(error, self.bucket, key) from error
-                    case Verdict.NOTHING_LANDED:
+                    case PutVerdict.NOTHING_LANDED:
                         reason = describe(error)
         raise StoreUnavailableError(f"{self.url}: {key!r} was not put: {reason}")
 
@@ -209,7 +209,7 @@ class S3Store:
                     answer["Body"] = answer["Body"].read()
                 return answer
             except (BotoCoreError, ClientError) as error:
-                if attempt == READ_ATTEMPTS - 1 or verdict(error) in (Verdict.REFUSED, Verdict.PRECONDITION):
+                if attempt == READ_ATTEMPTS - 1 or verdict(error) in (PutVerdict.REFUSED, PutVerdict.PRECONDITION):
                     conditional, version = "IfMatch" in request, request.get("VersionId")
                     raise translated(error, self.bucket, key, conditional=conditional, version=version) from error
         raise AssertionError("the last attempt returns or raises")

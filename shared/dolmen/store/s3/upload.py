@@ -16,7 +16,7 @@ from dolmen.store.backoff import attempts
 from dolmen.store.base import Buffer, ObjectStore
 from dolmen.store.create import create
 from dolmen.store.s3.client import Connection
-from dolmen.store.s3.errors import Verdict, denied_in_passing, describe, translated, upload_is_gone, verdict
+from dolmen.store.s3.errors import PutVerdict, denied_in_passing, describe, translated, upload_is_gone, verdict
 from dolmen.units import MIB
 
 #: How often an object's creation is asked for, as long as each answer says that nothing has landed.
@@ -161,16 +161,16 @@ class S3Output:
             except (BotoCoreError, ClientError) as error:
                 reason = describe(error)
                 found = verdict(error)
-                if found is Verdict.UNKNOWN:
+                if found is PutVerdict.UNKNOWN:
                     unclear = True
                     self._state = _State.DONE
                 # Something between may have sent it twice: the second meets the object, or finds the upload gone.
-                doubtful = unclear or found is Verdict.PRECONDITION or upload_is_gone(error)
-                if found is not Verdict.NOTHING_LANDED and doubtful and self._landed():
+                doubtful = unclear or found is PutVerdict.PRECONDITION or upload_is_gone(error)
+                if found is not PutVerdict.NOTHING_LANDED and doubtful and self._landed():
                     return
-                if found is Verdict.PRECONDITION:
+                if found is PutVerdict.PRECONDITION:
                     raise CorruptionError(self._key, "another object stands under this name") from error
-                if found is Verdict.REFUSED or (attempt == CREATE_ATTEMPTS - 1 and denied_in_passing(error)):
+                if found is PutVerdict.REFUSED or (attempt == CREATE_ATTEMPTS - 1 and denied_in_passing(error)):
                     raise translated(error, self._store.bucket, self._key) from error
         raise StoreUnavailableError(f"{self._store.url}: {self._key!r} was not uploaded: {reason}")
 

@@ -16,7 +16,7 @@ from dolmen.ingest.formats.csv.native import SUSPECTS, cell_cast, native_type, w
 from dolmen.ingest.formats.csv.quoting import Records
 from dolmen.ingest.formats.options import BadRow, OnBadRow, ReadOptions
 from dolmen.ingest.formats.text.blocks import Block
-from dolmen.write.conform import Plan, conform_batch, plan_conform
+from dolmen.write.conform import CastPlan, conform_batch, plan_conform
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class _AskedTypes:
     """The types as which pyarrow parses the columns, and the conversions that are left to do."""
 
     types: dict[str, pa.DataType]
-    plan: Plan
+    plan: CastPlan
 
 
 class DelimitedConverter:

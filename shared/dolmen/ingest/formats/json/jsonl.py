@@ -38,7 +38,7 @@ from dolmen.ingest.formats.json.values import json_cast, parse_objects, parser_t
 from dolmen.ingest.formats.options import OnBadRow, ReadOptions, is_closed
 from dolmen.ingest.formats.source import SourceFile
 from dolmen.ingest.formats.text.blocks import Block
-from dolmen.write.conform import Plan, conform_batch, plan_conform
+from dolmen.write.conform import CastPlan, conform_batch, plan_conform
 
 __all__ = ["infer", "read"]
 
@@ -94,7 +94,7 @@ class _JsonConverter:
 
     def _ask(self, asked: dict[str, pa.DataType]) -> None:
         self._asked = pa.schema(asked)
-        self._as_asked: Plan = plan_conform(self._asked, self._schema, self._find_cast)
+        self._as_asked: CastPlan = plan_conform(self._asked, self._schema, self._find_cast)
 
     def convert(self, block: Block, row: int) -> tuple[pa.RecordBatch, int]:
         """The block's rows, and how many. Raises RowError for the first that is malformed or does not fit."""

@@ -23,7 +23,7 @@ from dolmen.ingest.formats.text.cells import Parse, precision_check, text_cast
 from dolmen.ingest.formats.text.decimals import has_decimals, has_quoted_tiny, may_be_tiny, native_decimal, without_tiny
 from dolmen.ingest.formats.text.export import join_lines
 from dolmen.ingest.formats.text.times import TimeFormat
-from dolmen.write.conform import Plan, conform_batch, plan_conform
+from dolmen.write.conform import CastPlan, conform_batch, plan_conform
 from dolmen.write.lossless import Cast, FindCast, Misfit
 
 _PARSER_WORDS = re.compile(r"^JSON parse error: |[.]? in row \d+$")
@@ -146,7 +146,7 @@ def _in_words(text: str | None, wanted: Wanted) -> str | None:
     return msgspec.json.encode(row.get("value")).decode()
 
 
-def _parse_as(text: pa.Array, asked: pa.Schema, plan: Plan, ignore_extra: bool) -> pa.Array:
+def _parse_as(text: pa.Array, asked: pa.Schema, plan: CastPlan, ignore_extra: bool) -> pa.Array:
     if not len(text):
         return pa.nulls(0, plan.target.types[0])
     lines = join_lines(pc.binary_join_element_wise('{"value":', pc.fill_null(text, "null"), "}\n", ""))

@@ -1,0 +1,70 @@
+"""CONTRIBUTING.md lists what to touch to add a format, a store, a type or a property: the code has what it names."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from dolmen.format.ingest_properties import INGEST_PROPERTIES, CdcSettings, IngestSettings
+from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES, DatabaseSettings, TableSettings
+from project.test_types import MAPPINGS
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADING = "## Adding to a table of the code\n"
+LISTS = ("A file format", "A store", "A column type", "A property of tables")
+
+
+def lists() -> dict[str, list[str]]:
+    """The items of each list, by its title."""
+    _, found, rest = (ROOT / "CONTRIBUTING.md").read_text().partition(HEADING)
+    assert found
+    parts = re.split(r"^\*\*(.+)\*\*\n", rest.partition("\n## ")[0], flags=re.MULTILINE)
+    return {
+        title: re.findall(r"^- (.+)$", body, re.MULTILINE) for title, body in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+def wrong(item: str) -> list[str]:
+    """What an item names that is not there: files, and names that do not stand in its first file."""
+    named = re.findall(r"`([^`]+)`", item)
+    paths = [name for name in named if "/" in name]
+    lines = [f"no file {path}" for path in paths if not (ROOT / path).exists()]
+    sources = [ROOT / path for path in paths if path.endswith(".py") and (ROOT / path).is_file()]
+    text = "".join(path.read_text() for path in sources)
+    names = [name for name in named if "/" not in name and re.fullmatch(r"[A-Z]\w+|_\w+", name)]
+    return lines + [f"{item}: no {name} there" for name in names if sources and not re.search(rf"\b{name}\b", text)]
+
+
+def test_there_is_a_list_for_each_table() -> None:
+    assert tuple(lists()) == LISTS
+    assert all(len(items) > 2 for items in lists().values())
+
+
+@pytest.mark.parametrize("title", LISTS)
+def test_a_list_names_files_and_tables_that_there_are(title: str) -> None:
+    assert [line for item in lists()[title] for line in wrong(item)] == []
+
+
+def test_a_list_that_names_what_is_gone_is_found() -> None:
+    assert wrong("`shared/dolmen/format/nothing.py`: `TYPES`") == ["no file shared/dolmen/format/nothing.py"]
+    assert wrong("`shared/dolmen/format/types.py`: `KINDS_GONE`") != []
+
+
+def test_modules_that_map_kinds_of_types_are_there() -> None:
+    for place in MAPPINGS:
+        module, name = place.split(":")
+        path = ROOT / "shared" / f"{module.replace('.', '/')}.py"
+        assert re.search(rf"^(class )?{name}\b", path.read_text(), re.MULTILINE), place
+
+
+def test_every_property_has_a_field_of_the_settings_that_read_it() -> None:
+    ingest = {field.name for field in dataclasses.fields(IngestSettings)} - {"cdc"}
+    cdc = {field.name.removesuffix("_us") for field in dataclasses.fields(CdcSettings)}
+    assert set(INGEST_PROPERTIES) == {f"ingest_{name}" for name in ingest} | {f"cdc_{name}" for name in cdc}
+    table = {field.name for field in dataclasses.fields(TableSettings)}
+    assert set(TABLE_PROPERTIES) == table | set(INGEST_PROPERTIES)
+    database = {field.name.removesuffix("_us") for field in dataclasses.fields(DatabaseSettings)}
+    assert set(DATABASE_PROPERTIES) == database
