@@ -23,7 +23,7 @@ from corruption.worlds import WORLDS, World, kept, kinds, spilled
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 FIXED_SEED = 20_260_101
 FRESH_SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(10**9)))
-TRIALS = {"kinds": 16_000, "spilled": 12_000, "kept": 22_000} if LONG else {"kinds": 400, "spilled": 300, "kept": 500}
+TRIALS = {"kinds": 16_000, "spilled": 12_000, "kept": 22_000} if LONG else {"kinds": 160, "spilled": 120, "kept": 200}
 """By database, how many damages are tried; in the long mode with more acts for each."""
 SELDOM = 2
 """Of a hundred damages: what is drawn no more often than that is not asked of a few hundred of them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,16 +15,18 @@ from support.killed_streams import WAYS, Kill, Way, run, stages
 from support.spark import NO_JAVA, has_java, streams_arrow
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
+SEED = os.environ["DOLMEN_TEST_SEED"]
 FILES, ROWS = (10, 20) if LONG else (3, 20)
 SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string())])
 
-SOME: list[tuple[Way, str]] = [
-    ("by_batches", "before its tasks"),
-    ("by_format", "while its tasks write"),
-    ("by_batches", "after its data files"),
-    ("by_format", "after its commit"),
-]
 ALL: list[tuple[Way, str]] = [(way, stage) for stage in stages("by_format") for way in WAYS]
+
+
+def draw_kills() -> list[tuple[Way, str]]:
+    """A kill at another stage for each way, by the seed of the run."""
+    rng = random.Random(SEED)
+    print(f"DOLMEN_TEST_SEED={SEED}")
+    return list(zip(rng.sample(WAYS, len(WAYS)), rng.sample(list(stages("by_format")), len(WAYS)), strict=True))
 
 
 @pytest.mark.timeout(3600)  # so many JVMs on a busy machine
@@ -38,7 +41,7 @@ def test_a_driver_that_is_killed_at_every_stage_writes_each_row_once(tmp_path: P
         (files / f"{file}.json").write_text("\n".join(lines))
     db = dolmen.open(str(tmp_path / "db"))
     tables = {way: db.create_table(way, SCHEMA) for way in WAYS}
-    for place, (way, stage) in enumerate(ALL if LONG else SOME):
+    for place, (way, stage) in enumerate(ALL if LONG else draw_kills()):
         kill = stages(way)[stage]
         if place == 0:  # of the second batch: after the first one's is in the checkpoint
             kill = Kill(kill.key, kill.when, kill.roles, 2)

@@ -20,6 +20,9 @@ from dolmen_simulator.interleavings.steps import Fault
 Share: TypeAlias = tuple[str, Fault | None]
 """The unit of work of a process: a pair with one fault, or without any."""
 
+Draw: TypeAlias = Callable[[str, Sequence[Fault]], Sequence[Fault]]
+"""Called with a pair's name and all faults that may strike it; returns the faults to try."""
+
 ProgressCallback: TypeAlias = Callable[[int, int], object]
 """Called with the number of finished shares and the number of all shares."""
 
@@ -68,6 +71,7 @@ def run_pairs(
     quick: bool,
     jobs: int,
     journal: Path | None = None,
+    draw: Draw = lambda name, faults: faults,
     progress: ProgressCallback = lambda done, total: None,
 ) -> Iterator[PairCount]:
     """Runs and judges all executions of pairs.
@@ -77,6 +81,7 @@ def run_pairs(
         quick: see Enumeration.
         jobs: number of processes.
         journal: a file; shares with a tally there, by the same code, are not run again.
+        draw: chooses the faults to try; by default all.
         progress: called after each share.
 
     Yields:
@@ -91,7 +96,8 @@ def run_pairs(
         undisturbed: list[Share] = [(name, None) for name in names]
         for done in _run(pool, undisturbed, kept, quick):
             progress(done, len(undisturbed))
-        left = {name: [(name, None), *((name, fault) for fault in kept.done[name, None].faults)] for name in names}
+        drawn = {name: draw(name, kept.done[name, None].faults) for name in names}
+        left = {name: [(name, None), *((name, fault) for fault in drawn[name])] for name in names}
         every = [share for shares in left.values() for share in shares]
         for done in _run(pool, every, kept, quick):
             progress(done, len(every))
