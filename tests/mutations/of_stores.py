@@ -19,7 +19,7 @@ STORES: tuple[Mutation, ...] = (
         "409 means that nothing landed and nobody won: the request may be sent again",
         "store/s3/errors.py",
         "    if status in (409, 429) or code in _SEND_AGAIN:",
-        "    if status == 409:\n        return Verdict.PRECONDITION\n    if status == 429 or code in _SEND_AGAIN:",
+        "    if status == 409:\n        return PutVerdict.PRECONDITION\n    if status == 429 or code in _SEND_AGAIN:",
     ),
     mutation(
         "409 counts as success",
@@ -32,15 +32,15 @@ STORES: tuple[Mutation, ...] = (
         "5xx on a conditional PUT counts as nothing landed",
         "time-out, connection loss and 5xx on a conditional PUT are an unknown outcome",
         "store/s3/errors.py",
-        "        return Verdict.REFUSED\n    return Verdict.UNKNOWN\n",
-        "        return Verdict.REFUSED\n    return Verdict.NOTHING_LANDED\n",
+        "        return PutVerdict.REFUSED\n    return PutVerdict.UNKNOWN\n",
+        "        return PutVerdict.REFUSED\n    return PutVerdict.NOTHING_LANDED\n",
     ),
     mutation(
         "a time-out of a conditional PUT counts as nothing landed",
         "time-out, connection loss and 5xx on a conditional PUT are an unknown outcome",
         "store/s3/errors.py",
-        "(*_NO_CREDENTIALS, ParamValidationError)) else Verdict.UNKNOWN\n",
-        "(*_NO_CREDENTIALS, ParamValidationError)) else Verdict.NOTHING_LANDED\n",
+        "(*_NO_CREDENTIALS, ParamValidationError)) else PutVerdict.UNKNOWN\n",
+        "(*_NO_CREDENTIALS, ParamValidationError)) else PutVerdict.NOTHING_LANDED\n",
     ),
     mutation(
         "a PUT without an answer counts as done",
