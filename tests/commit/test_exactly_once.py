@@ -13,11 +13,11 @@ from support.commit_world import (
     World,
     append,
     delete,
+    is_refused,
     land_late,
     lose_the_request,
     meanwhile,
     paths,
-    refused,
     table,
 )
 
@@ -152,7 +152,7 @@ def test_the_second_delivery_shuts_out_a_first_attempt_that_is_still_under_way(w
     with pytest.raises(UnknownOutcomeError):
         first.commit(append(entry, "a", request="r"), applied={"r": "d"})
     second.commit(append(entry, "a2", request="r"), applied={"r": "d"})
-    assert refused(first.store.land())
+    assert is_refused(first.store.land())
     assert paths(table(world)) == ["a2"]
 
 

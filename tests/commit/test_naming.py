@@ -9,7 +9,7 @@ from dolmen.errors import UnknownOutcomeError
 from dolmen.format.layout import POINTER
 from dolmen.format.pointer import Pointer
 from dolmen.store.memory import MemoryStore
-from support.commit_world import World, append, land_late, lose_the_request, meanwhile, paths, refused, table
+from support.commit_world import World, append, is_refused, land_late, lose_the_request, meanwhile, paths, table
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_a_late_pointer_of_an_old_version_never_lands_again(world: World) -> Non
         writer.commit(append(table(world), "a"))
     for number in range(3):
         other.commit(append(table(world), f"b{number}"))
-    assert refused(writer.store.land())
+    assert is_refused(writer.store.land())
     assert paths(table(world)) == ["b0", "b1", "b2"]
 
 

@@ -12,13 +12,13 @@ from support.commit_world import (
     World,
     append,
     deny,
+    is_refused,
     land_late,
     lose_the_request,
     lose_the_response,
     meanwhile,
     paths,
     refuse_409,
-    refused,
     retry_below,
     table,
 )
@@ -72,7 +72,7 @@ def test_a_late_put_cannot_land_after_the_resend_did(world: World) -> None:
     writer = world.writer()
     writer.store.script.append(land_late)
     writer.commit(append(table(world), "a"))
-    assert refused(writer.store.land())
+    assert is_refused(writer.store.land())
     assert paths(table(world)) == ["a"]
 
 

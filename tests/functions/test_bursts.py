@@ -83,7 +83,7 @@ def test_a_file_of_more_than_the_template_allows_is_rejected_at_once_where_it_li
     pipeline.run()
     assert (pipeline.deaths, pipeline.dead_files()) == (0, set())
     assert world.ids() == [0, 1, 2, 3, 4, 6]
-    [outcome] = world.heard("drop rejected")
+    [outcome] = world.log_entries("drop rejected")
     assert outcome["error"] == "LimitError"
     assert "20,000,000,000 bytes" in outcome["reason"]
 

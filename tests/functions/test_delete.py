@@ -102,7 +102,7 @@ def test_poison_of_every_kind_fails_alone_with_its_reason(filled: World) -> None
     assert failed == [f"message-{n}" for n, body in enumerate(mixed) if body not in good]
     assert filled.ids() == list(range(3, 100))
     assert filled.versions("delete") == 1
-    heard = {facts["message_id"]: facts for facts in filled.heard("delete failed")}
+    heard = {facts["message_id"]: facts for facts in filled.log_entries("delete failed")}
     wrong = {}
     for message_id, (name, (_, error)) in zip(failed, POISON.items(), strict=True):
         assert heard[message_id]["reason"]
@@ -123,8 +123,8 @@ def test_a_refused_request_says_what_is_wrong_and_quotes_no_value(filled: World)
         "no table 'nowhere' in version 4; tables: events, users": {"table": "nowhere", "keys": [1]},
     }
     filled.delete(*({"table": "events"} | body for body in said.values()))
-    assert [facts["reason"] for facts in filled.heard("delete failed")] == list(said)
-    assert all(facts["final"] for facts in filled.heard("delete failed"))
+    assert [facts["reason"] for facts in filled.log_entries("delete failed")] == list(said)
+    assert all(facts["final"] for facts in filled.log_entries("delete failed"))
 
 
 def test_a_request_without_a_queue_raises_when_it_fails(filled: World) -> None:

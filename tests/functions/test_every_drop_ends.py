@@ -211,10 +211,10 @@ def test_an_error_that_nobody_foresaw_is_logged_with_its_place_and_without_its_t
     world.create()
     monkeypatch.setattr(*_writing(KeyError("Alice Smith")))
     assert world.ingest(world.drop("events/bad.csv", FILES["bad.csv"])) == []
-    (heard,) = [record for record in world.listener.heard if record["text"] == "drop rejected"]
+    (heard,) = [record for record in world.listener.entries if record["text"] == "drop rejected"]
     assert heard["error"] == "UnforeseenError"
     assert "test_every_drop_ends" in heard["at"][-1]
-    assert "Alice" not in str(world.listener.heard)
+    assert "Alice" not in str(world.listener.entries)
 
 
 def test_inference_that_fails_makes_a_reject_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ def test_a_malformed_message_fails_alone(world: World) -> None:
         "message-3",
     ]
     assert world.ids() == [1, 2]
-    assert [facts["message_id"] for facts in world.heard("message malformed")] == [
+    assert [facts["message_id"] for facts in world.log_entries("message malformed")] == [
         "message-0",
         "message-2",
         "message-3",
@@ -126,7 +126,7 @@ def test_an_object_overwritten_before_it_was_read_is_left_to_its_own_event(s3_wo
     second = world.drop("events/a.csv", f"{HEAD}2,2,x\n", sequencer="02")
     assert world.ingest(first) == []
     assert world.ids() == []
-    assert len(world.heard("drop superseded")) == 1
+    assert len(world.log_entries("drop superseded")) == 1
     assert world.ingest(second, first) == []
     assert world.ids() == [2]
     assert world.rejects() == {}
@@ -137,7 +137,7 @@ def test_an_object_that_was_removed_is_reported_and_acknowledged(world: World) -
     record = world.drop("events/a.csv", f"{HEAD}1,1,x\n")
     world.landing.delete(["landing/events/a.csv"])
     assert world.ingest(record) == []
-    assert [facts["error"] for facts in world.heard("drop superseded")] == ["ObjectNotFoundError"]
+    assert [facts["error"] for facts in world.log_entries("drop superseded")] == ["ObjectNotFoundError"]
     assert world.versions("ingest") == 0
 
 
@@ -167,7 +167,7 @@ def test_objects_that_are_no_drops_are_acknowledged_and_left(world: World) -> No
     world.create()
     keys = ["rejected/events/a.csv", "landing/events/_SUCCESS", "landing/events/", "else/where.csv"]
     assert world.ingest(*(s3_record(key, "e", bucket=world.bucket) for key in keys)) == []
-    assert len(world.heard("drop ignored")) == 4
+    assert len(world.log_entries("drop ignored")) == 4
     assert world.versions("ingest") == 0
 
 
@@ -177,7 +177,7 @@ def test_a_file_without_rows_is_applied_too(world: World) -> None:
     assert world.ingest(record) == []
     assert world.ingest(record) == []
     assert world.ids() == []
-    assert [facts["version"] for facts in world.heard("drop duplicate")] == [2]
+    assert [facts["version"] for facts in world.log_entries("drop duplicate")] == [2]
 
 
 def test_a_missing_table_is_created_with_types_from_the_whole_file(
@@ -257,8 +257,8 @@ def test_logs_and_metrics_tell_numbers_and_places_and_no_values(
     assert metrics["FilesRejected"] == [1.0]
     assert metrics["CommitAttempts"] == [1.0]
     assert metrics["ManifestBytes"][0] > 500
-    assert world.heard("drop rejected")[0]["column"] == "user_id"
-    assert world.heard("drop rejected")[0]["line"] == 2
+    assert world.log_entries("drop rejected")[0]["column"] == "user_id"
+    assert world.log_entries("drop rejected")[0]["line"] == 2
 
 
 def test_notifications_of_a_real_server_arrive_as_rows(ministack: str, s3_world: World) -> None:

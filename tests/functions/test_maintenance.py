@@ -52,11 +52,11 @@ def test_a_round_resolves_and_compacts_every_table_and_changes_no_row(filled: Wo
 
 def test_a_second_round_finds_nothing_to_do_and_makes_no_version(filled: World) -> None:
     version = filled.call("compact")["version"]
-    told = len(filled.listener.heard)
+    told = len(filled.listener.entries)
     assert filled.call("compact") == {"finished": True, "version": version}
     filled.restart()
     assert filled.call("compact") == {"finished": True, "version": version}
-    assert len(filled.listener.heard) == told  # nor does it fill the log
+    assert len(filled.listener.entries) == told  # nor does it fill the log
 
 
 def test_a_schedule_may_name_tables_and_steps(filled: World) -> None:
@@ -104,7 +104,7 @@ def test_without_time_nothing_is_begun_and_the_next_call_does_it_all(filled: Wor
     before = filled.database.version
     assert filled.call("compact", remaining_ms=[5_000]) == {"finished": False, "version": before}
     assert filled.database.version == before
-    assert [facts["text"] for facts in filled.listener.heard][-1] == "to be continued"
+    assert [facts["text"] for facts in filled.listener.entries][-1] == "to be continued"
     assert filled.call("compact")["finished"] is True
     assert files(filled) == {"a": 1, "b": 1, "c": 1}
 
@@ -133,7 +133,7 @@ def test_a_table_that_fails_does_not_stop_the_others_and_is_named(
     with pytest.raises(RuntimeError, match="compact b: ") as raised:
         filled.call("compact")
     assert "compact a" not in str(raised.value)
-    told = filled.heard("resolve failed") + filled.heard("compact failed")
+    told = filled.log_entries("resolve failed") + filled.log_entries("compact failed")
     assert [(facts["table"], facts["error"]) for facts in told] == [("b", "CorruptionError")]
     assert all(facts["reason"] for facts in told)
     there = files(filled)
@@ -155,8 +155,8 @@ def test_rows_expire_before_anything_else(filled: World) -> None:
     table.append(pa.table({"id": [1, 2, 3, 4], "at": times}))
     filled.call("compact", {"tables": ["d"]})
     assert filled.ids("d") == [1]
-    assert [facts["text"] for facts in filled.listener.heard] == ["expire", "resolve", "compact"]
-    assert filled.heard("expire")[0]["tables"] == ["d"]
+    assert [facts["text"] for facts in filled.listener.entries] == ["expire", "resolve", "compact"]
+    assert filled.log_entries("expire")[0]["tables"] == ["d"]
     assert unresolved(filled)["d"] == 0
 
 
@@ -193,7 +193,7 @@ def test_collection_deletes_what_expired_versions_alone_needed(
     assert len(list((tmp_path / "database" / "data").rglob("*.parquet"))) == 4
     assert filled.database.verify(deep=True).ok
     assert {name: filled.rows(name) for name in ("b", "c")} == {name: before[name] for name in ("b", "c")}
-    [*_, facts] = filled.heard("collected")
+    [*_, facts] = filled.log_entries("collected")
     assert facts["deleted"]["released"] >= 18
 
 
@@ -205,7 +205,7 @@ def test_a_dry_run_of_collection_deletes_nothing(filled: World, capsys: pytest.C
     assert filled.call("gc", {"dry_run": True}) == {"finished": True, "version": before}
     assert filled.database.version == before
     assert measured(capsys, "ObjectsDeleted")["ObjectsDeleted"] == 0
-    assert filled.heard("collected")[0]["versions_expired"] > 0
+    assert filled.log_entries("collected")[0]["versions_expired"] > 0
 
 
 def test_before_there_is_a_database_there_is_nothing_to_do(world: World) -> None:

@@ -38,11 +38,11 @@ def test_every_malformed_event_fails_or_is_ignored_alone_and_good_drops_go_in(wo
         bodies = [case if isinstance(case, dict) else case.text for case in batch]
         names = ["good" if isinstance(case, dict) else case.name for case in batch]
         ids = [f"message-{number}-{n}" for n in range(len(batch))]
-        world.listener.heard.clear()
+        world.listener.entries.clear()
         answer = world.invoke("ingest", sqs_event(bodies, ids))
         failed += [names[ids.index(id_)] for id_ in answer]
         heard += [
-            (names[ids.index(facts["message_id"])], facts) for facts in world.listener.heard if "message_id" in facts
+            (names[ids.index(facts["message_id"])], facts) for facts in world.listener.entries if "message_id" in facts
         ]
 
     assert set(failed) ^ {event.name for event in MALFORMED_EVENTS if event.outcome == "failed"} == set()
@@ -74,9 +74,9 @@ def test_every_malformed_request_fails_alone_and_good_ones_are_applied(world: Wo
         bodies = [case if isinstance(case, dict) else case.text for case in batch]
         names = ["good" if isinstance(case, dict) else case.name for case in batch]
         ids = [f"message-{number}-{n}" for n in range(len(batch))]
-        world.listener.heard.clear()
+        world.listener.entries.clear()
         answer = world.invoke("delete", sqs_event(bodies, ids))
-        told = {facts["message_id"]: facts for facts in world.heard("delete failed")}
+        told = {facts["message_id"]: facts for facts in world.log_entries("delete failed")}
         assert set(told) == set(answer)
         failed |= {names[ids.index(id_)]: told[id_] for id_ in answer}
 

@@ -31,7 +31,7 @@ def test_each_malformed_file_gives_up_its_bad_rows_or_is_rejected_whole(world: W
     assert world.ingest(*records) == []
     assert world.versions("ingest") == 1
 
-    told = {facts["source"].rpartition("/")[2]: facts for facts in world.listener.heard if "source" in facts}
+    told = {facts["source"].rpartition("/")[2]: facts for facts in world.listener.entries if "source" in facts}
     reports = {report["file"].rpartition("/")[2]: report for report in world.rejects().values()}
     assert set(reports) == {file.name for file in files}
     wrong, ingested = [], 3

@@ -22,8 +22,8 @@ HEAD = "id,user_id,kind\n"
 
 def told(world: World, text: str = "drop ingested") -> dict[str, Any]:
     """The facts of the one log record with this text; forgets all of them."""
-    [facts] = world.heard(text)
-    world.listener.heard.clear()
+    [facts] = world.log_entries(text)
+    world.listener.entries.clear()
     return facts
 
 
@@ -145,7 +145,7 @@ def test_a_tag_that_cannot_be_set_fails_nobody(s3_world: World, proxy: Proxy) ->
     proxy.rule("forbid", method="PUT", query="tagging", times=None)
     assert s3_world.ingest(record) == []
     assert s3_world.ids() == [1]
-    assert [facts["error"] for facts in s3_world.heard("landing not tagged")] == ["AccessDeniedError"]
+    assert [facts["error"] for facts in s3_world.log_entries("landing not tagged")] == ["AccessDeniedError"]
 
 
 def test_nothing_is_tagged_before_the_commit_is_known(s3_world: World, proxy: Proxy) -> None:

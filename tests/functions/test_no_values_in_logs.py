@@ -43,8 +43,8 @@ def variants(document: Any) -> Iterator[Any]:
 
 def assert_silent(world: World, printed: str, raised: Sequence[BaseException] = ()) -> None:
     """Nothing heard, printed or raised holds a marked value."""
-    told = [json.dumps(facts, default=str, ensure_ascii=False) for facts in world.listener.heard]
-    for facts in world.listener.heard:
+    told = [json.dumps(facts, default=str, ensure_ascii=False) for facts in world.listener.entries]
+    for facts in world.listener.entries:
         if facts.get("exc_info"):
             told += traceback.format_exception(*facts["exc_info"])
     told += [line for error in raised for line in traceback.format_exception(error)]
@@ -121,8 +121,8 @@ def test_values_of_delete_requests_are_in_no_log(world: World, capsys: pytest.Ca
         except Exception as error:  # noqa: BLE001 - what Lambda would log
             raised.append(error)
     assert len(raised) > 10
-    assert len(world.heard("delete failed")) > 1000
-    assert len(world.heard("delete applied")) > 10
+    assert len(world.log_entries("delete failed")) > 1000
+    assert len(world.log_entries("delete applied")) > 10
     assert_silent(world, capsys.readouterr().out, raised)
 
 
@@ -196,8 +196,8 @@ def test_values_of_files_are_in_no_log(
     records = [world.drop(f"users/{name}", data) for name, data in files]
     for start in range(0, len(records), 100):
         assert world.ingest(*records[start : start + 100]) == []
-    assert len(world.heard("drop ingested")) >= 3
-    assert len(world.heard("drop rejected")) > 100
+    assert len(world.log_entries("drop ingested")) >= 3
+    assert len(world.log_entries("drop rejected")) > 100
     quoting = [report for report in world.rejects().values() if "zqx" in report["reason"].lower()]
     assert len(quoting) > 50, "the reports are where a reader finds out what was wrong"
 
@@ -223,8 +223,8 @@ def test_values_of_changes_are_in_no_log(world: World, capsys: pytest.CaptureFix
     files = [json.dumps(variant) for variant in variants(change)] + [f"{TEXT}\n", f'{{"op": "{TEXT}"\n']
     assert len(files) > 40
     assert world.ingest(*(world.drop(f"changes/{n}.jsonl", body) for n, body in enumerate(files))) == []
-    assert len(world.heard("drop ingested")) > 10
-    assert len(world.heard("drop rejected" if policy == "reject_file" else "drop ingested")) > 20
+    assert len(world.log_entries("drop ingested")) > 10
+    assert len(world.log_entries("drop rejected" if policy == "reject_file" else "drop ingested")) > 20
     assert_silent(world, capsys.readouterr().out)
 
 
@@ -247,7 +247,7 @@ def test_values_of_events_are_in_no_log(world: World, capsys: pytest.CaptureFixt
         except Exception as error:  # noqa: BLE001 - what Lambda would log
             raised.append(error)
     assert len(raised) > 10
-    assert len(world.heard("message malformed")) > 500
+    assert len(world.log_entries("message malformed")) > 500
     assert world.ingest(notification(world.drop("events/a.csv", f"id\n{NUMBER}\n"))["Records"][0]) == []
     assert_silent(world, capsys.readouterr().out, raised)
 

@@ -60,7 +60,7 @@ def test_logs_and_metrics_count_them_and_hold_no_value(world: World, capsys: pyt
     assert "hush" not in output
     [metrics] = [line for line in map(json.loads, output.splitlines()) if "Messages" in line]
     assert (metrics["RowsIngested"], metrics["RowsQuarantined"]) == ([3.0], [2.0])
-    [facts] = world.heard("drop ingested")
+    [facts] = world.log_entries("drop ingested")
     assert (facts["rows"], facts["rows_quarantined"]) == (3, 2)
     assert facts["rejected_to"].endswith(".rows.jsonl")
 

@@ -28,7 +28,7 @@ def test_thousands_of_duplicates_are_ingested_once(world: World) -> None:
     for start in range(0, len(events), 10):
         assert world.ingest(*events[start : start + 10]) == []
     assert world.ids() == list(range(25))
-    assert len(world.heard("drop duplicate")) == 18
+    assert len(world.log_entries("drop duplicate")) == 18
     assert world.versions("ingest") <= 5
 
 
@@ -63,7 +63,7 @@ def test_half_of_a_batch_that_another_worker_applies_meanwhile_is_left_out(world
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Database, "transaction", the_other_is_faster)
         assert world.ingest(a, b) == []
-    assert [facts["version"] for facts in world.heard("drop duplicate")] == [2]
+    assert [facts["version"] for facts in world.log_entries("drop duplicate")] == [2]
     assert world.ids() == [1, 2]
     assert world.versions("ingest") == 2
 
@@ -89,7 +89,9 @@ def test_a_commit_that_fails_fails_exactly_the_records_in_it(s3_world: World, pr
     proxy.reset()
     assert s3_world.ingest(*good) == []
     assert s3_world.ids() == [0, 1, 2]
-    assert list(s3_world.rejects()) == [s3_world.heard("drop rejected")[0]["rejected_to"].rpartition("rejected/")[2]]
+    assert list(s3_world.rejects()) == [
+        s3_world.log_entries("drop rejected")[0]["rejected_to"].rpartition("rejected/")[2]
+    ]
 
 
 def test_a_store_that_fails_for_the_moment_rejects_nothing(s3_world: World, proxy: Proxy) -> None:
@@ -122,7 +124,7 @@ def test_the_same_request_id_with_another_body_is_reported(world: World) -> None
     assert world.delete(first, ids=["m1"]) == []
     assert world.delete(other, {"table": "events", "keys": [3]}, ids=["m2", "m3"]) == ["m2"]
     assert world.ids() == [2]
-    assert "other content" in world.heard("delete failed")[0]["reason"]
+    assert "other content" in world.log_entries("delete failed")[0]["reason"]
     world.restart()
     assert world.delete(first, other, ids=["m1", "m2"]) == ["m2"]
     assert world.ids() == [2]
@@ -171,7 +173,7 @@ def test_an_applied_drop_is_known_after_its_file_is_gone(world: World) -> None:
     world.landing.delete(["landing/events/a.csv"])
     world.restart()
     assert world.ingest(record) == []
-    assert [facts["version"] for facts in world.heard("drop duplicate")] == [2]
+    assert [facts["version"] for facts in world.log_entries("drop duplicate")] == [2]
     assert world.ids() == [1]
 
 

@@ -73,8 +73,8 @@ def test_who_rejects_sees_that_another_has_ingested_it_meanwhile(world: World) -
     [report] = world.rejects().values()
     assert report["withdrawn"]["version"] == 2
     assert "nothing: another delivery" in report["then"]
-    assert world.heard("drop rejected") == []
-    assert [facts["version"] for facts in world.heard("drop duplicate")] == [2]
+    assert world.log_entries("drop rejected") == []
+    assert [facts["version"] for facts in world.log_entries("drop duplicate")] == [2]
 
 
 def test_who_ingests_sees_that_another_has_rejected_it_meanwhile(world: World) -> None:
@@ -91,7 +91,7 @@ def test_who_ingests_sees_that_another_has_rejected_it_meanwhile(world: World) -
     assert world.ids() == [1]
     [report] = world.rejects().values()
     assert report["withdrawn"]["version"] == 3
-    assert len(world.heard("drop rejected")) == 1
+    assert len(world.log_entries("drop rejected")) == 1
 
 
 def test_an_event_that_comes_again_withdraws_what_whoever_ingested_it_did_not_live_to(world: World) -> None:
@@ -158,12 +158,12 @@ def test_what_was_read_by_settings_that_have_changed_since_is_read_anew(world: W
     def changed_and_rejected() -> None:
         world.database.table("events").set(ingest_on_bad_row="reject_file")
         assert deliver(world, record) == {"batchItemFailures": []}
-        assert len(world.heard("drop rejected")) == 1
+        assert len(world.log_entries("drop rejected")) == 1
 
     with before(Transaction, "commit", changed_and_rejected):
         assert world.ingest(record) == []
     assert world.ids() == []
-    assert len(world.heard("drop rejected")) == 2
+    assert len(world.log_entries("drop rejected")) == 2
     assert [report for report in world.rejects().values() if "withdrawn" in report] == []
 
 

@@ -71,7 +71,7 @@ def test_rejects_go_where_they_are_told_to(world: World, monkeypatch: pytest.Mon
     world.create()
     assert world.ingest(world.drop("events/a.csv", "id\nx\n")) == []
     assert world.rejects() == {}
-    [facts] = world.heard("drop rejected")
+    [facts] = world.log_entries("drop rejected")
     assert facts["rejected_to"].startswith(f"{elsewhere}/events/a-")
 
 
@@ -85,7 +85,7 @@ def test_a_file_of_more_bytes_than_one_may_hold_is_rejected_unread_and_stays_whe
     proxy.forget_requests()
     assert s3_world.ingest(large, small) == []
     assert s3_world.ids() == [1]
-    [outcome] = s3_world.heard("drop rejected")
+    [outcome] = s3_world.log_entries("drop rejected")
     assert outcome["reason"].startswith(f"file 'events/{name}' has 1,001 bytes, and one file may hold 1,000")
     assert not [one for one in proxy.requests() if one.method == "GET" and one.key.endswith(f"landing/events/{name}")]
     [key] = [info.key for info in s3_world.landing.list("rejected/")]
@@ -129,7 +129,7 @@ def test_a_file_that_is_too_large_and_gone_is_superseded(s3_world: World, monkey
     record = s3_world.drop("events/a.csv", "x" * 30)
     s3_world.drop("events/a.csv", f"{HEAD}1,1,x\n"[:20])
     assert s3_world.ingest(record) == []
-    assert len(s3_world.heard("drop superseded")) == 1
+    assert len(s3_world.log_entries("drop superseded")) == 1
     assert list(s3_world.landing.list("rejected/")) == []
 
 

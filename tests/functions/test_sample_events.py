@@ -19,15 +19,15 @@ from support.samples import (
     LEFT,
     SCHEDULED,
     USER_ROWS,
-    landed,
     sample,
+    sample_files,
 )
 
 
 @pytest.fixture
 def samples(ministack: str, s3_world: World) -> Iterator[World]:
     """A world with the files that the samples speak of."""
-    with landed(boto3_client("s3", ministack)):
+    with sample_files(boto3_client("s3", ministack)):
         s3_world.landing = open_store(f"s3://{BUCKET}")
         s3_world.create()
         yield s3_world

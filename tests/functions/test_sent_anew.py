@@ -130,7 +130,7 @@ def test_a_request_without_an_id_keeps_its_message_id_when_it_is_sent_anew(
     world.context.remaining_ms = [60_000]
     second, _ = delete.invoke()
     [left] = second
-    told = [facts["request_id"] for facts in world.heard("delete applied")]
+    told = [facts["request_id"] for facts in world.log_entries("delete applied")]
     assert sorted(told) == sorted(record["messageId"] for record in first)
     assert left["messageId"] not in told
 
@@ -147,8 +147,8 @@ def test_what_can_never_be_applied_is_given_up_at_once_and_says_why(
     assert set(letters) == set(bodies)
     assert letters[bodies[0]].startswith("MessageError: not JSON")
     assert "no table 'nowhere'" in letters[bodies[1]]
-    assert len(world.heard("delete applied")) == 1
-    assert len(world.heard("message given up")) == 3
+    assert len(world.log_entries("delete applied")) == 1
+    assert len(world.log_entries("message given up")) == 3
 
 
 def test_a_malformed_event_is_given_up_at_once(queues: Callable[[str], Queues], world: World) -> None:
@@ -239,8 +239,8 @@ def test_without_an_answer_from_sqs_the_queue_delivers_again(
         _, failed = delete.invoke()
         assert len(failed) == 2
         assert len(hole.requests) == 1, hole.requests
-    assert len(world.heard("delete applied")) == 1
-    assert world.heard("queue not reached")[0]["error"] == "StoreUnavailableError"
+    assert len(world.log_entries("delete applied")) == 1
+    assert world.log_entries("queue not reached")[0]["error"] == "StoreUnavailableError"
     [line] = [line for line in map(json.loads, capsys.readouterr().out.splitlines()) if "QueueErrors" in line]
     assert line["QueueErrors"] == [1.0]
 
@@ -256,4 +256,4 @@ def test_attributes_that_somebody_made_up_do_no_harm(queues: Callable[[str], Que
     delete.send({"table": "events", "keys": [1]}, **made_up)
     [record], failed = delete.invoke()
     assert failed == []
-    assert [facts["request_id"] for facts in world.heard("delete applied")] == [record["messageId"]]
+    assert [facts["request_id"] for facts in world.log_entries("delete applied")] == [record["messageId"]]

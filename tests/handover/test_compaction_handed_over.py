@@ -56,7 +56,7 @@ def test_a_large_plan_becomes_a_job_and_all_else_is_done_here(
     assert files(filled, "little") == 1
     assert unresolved(filled, "big") == unresolved(filled, "little") == 0
     assert metrics(capsys)["JobsStarted"] == 1
-    assert filled.world.heard("job started")[0]["table"] == "big"
+    assert filled.world.log_entries("job started")[0]["table"] == "big"
 
 
 def test_while_a_job_is_alive_its_table_is_left_alone_even_when_little_is_left(filled: Handing) -> None:
@@ -96,7 +96,7 @@ def test_a_service_that_refuses_leaves_the_compaction_here(
     filled.world.call("compact")
     assert files(filled, "big") == files(filled, "little") == 1
     assert metrics(capsys)["JobStartsFailed"] == 1
-    assert filled.world.heard("jobs unknown")[0]["error"] == "NotFoundError"
+    assert filled.world.log_entries("jobs unknown")[0]["error"] == "NotFoundError"
 
 
 @pytest.mark.parametrize("event", [{"tables": ["little"]}, {"steps": ["resolve", "merge"]}])

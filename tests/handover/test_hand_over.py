@@ -61,9 +61,9 @@ def test_what_is_large_is_noted_for_a_job_and_the_rest_ingested_at_once(
     [run] = handing.runs()
     assert run.arguments == ["--database", world.database.url, "--handed", handing.records.url]
     assert metrics(capsys, "FilesHanded") == [1]
-    [told] = world.heard("drop handed")
+    [told] = world.log_entries("drop handed")
     assert told["bytes"] > LARGE_BYTES
-    assert world.heard("job started")[0]["run"] == run.id
+    assert world.log_entries("job started")[0]["run"] == run.id
     assert run_job(handing) == ["ingested"]
     assert world.ids() == [1, *range(100, 120)]
     assert handing.handed() == []
@@ -127,7 +127,7 @@ def test_what_a_job_has_ingested_is_not_handed_over_again(handing: Handing) -> N
     run_job(handing)
     world.restart()
     assert world.ingest(record) == []
-    assert [told["source"] for told in world.heard("drop duplicate")] == ["s3://drops/landing/events/large.csv"]
+    assert [told["source"] for told in world.log_entries("drop duplicate")] == ["s3://drops/landing/events/large.csv"]
     assert handing.handed() == []
     assert len(handing.runs()) == 1
     assert world.ids() == list(range(100, 120))
@@ -186,7 +186,7 @@ def test_a_job_that_cannot_be_started_loses_nothing_and_is_told(
     monkeypatch.setenv("DOLMEN_SPARK_APPLICATION", "00nosuchapplication")
     assert world.ingest(world.drop("events/large.csv", large(100))) == []
     assert handing.handed() == ["large.csv"]
-    [told] = world.heard("job not started")
+    [told] = world.log_entries("job not started")
     assert told["error"] == "NotFoundError"
     assert metrics(capsys, "JobStartsFailed") == [1]
     monkeypatch.setenv("DOLMEN_SPARK_APPLICATION", handing.application)
@@ -252,7 +252,7 @@ def test_a_backlog_that_cannot_be_asked_is_none_and_is_told(
     monkeypatch.setenv("DOLMEN_INGEST_QUEUE", f"{queue[1]}-that-is-not-there")
     assert world.ingest(world.drop("events/a.csv", small(1))) == []
     assert world.ids() == [1]
-    assert world.heard("backlog unknown")[0]["error"] == "NotFoundError"
+    assert world.log_entries("backlog unknown")[0]["error"] == "NotFoundError"
     assert metrics(capsys, "QueueErrors") == [1]
 
 

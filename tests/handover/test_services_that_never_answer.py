@@ -46,7 +46,7 @@ def test_files_are_ingested_when_the_queue_never_says_how_many_wait(
     assert world.ingest(*(world.drop(f"events/{n}.csv", small(n)) for n in range(5))) == []
     assert world.ids() == list(range(5))
     assert len(hole.requests) == 1, hole.requests
-    assert world.heard("backlog unknown")[0]["error"] == "StoreUnavailableError"
+    assert world.log_entries("backlog unknown")[0]["error"] == "StoreUnavailableError"
     assert metrics(capsys, "QueueErrors") == [1]
 
 
@@ -70,7 +70,7 @@ def test_a_function_that_has_too_little_time_left_leaves_the_job_to_the_schedule
     assert world.ingest(world.drop("events/large.csv", large(100))) == []
     assert handing.handed() == ["large.csv"]
     assert len(hole.requests) == 1, hole.requests
-    assert "compact starts it" in world.heard("job not started")[0]["reason"]
+    assert "compact starts it" in world.log_entries("job not started")[0]["reason"]
 
 
 def test_a_round_asks_a_service_that_never_answers_once(

@@ -14,7 +14,7 @@ import pytest
 import dolmen
 from support.minio import Minio
 from support.ministack import endpoint_environment
-from support.steadfast import steadfast
+from support.steadfast import repeat_until_acknowledged
 from support.writers import SCHEMA, context, start
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
@@ -64,7 +64,7 @@ def test_a_server_killed_in_the_middle_of_commits_loses_and_doubles_nothing_ackn
         dolmen.open(url).create_table("rows", SCHEMA, primary_key="id")
         pipes = [context.Pipe(duplex=False) for _ in range(WRITERS)]
         for writer, (_, sender) in enumerate(pipes):
-            start(steadfast, url, writer, enough, sender)
+            start(repeat_until_acknowledged, url, writer, enough, sender)
             sender.close()
         ear = Ear([receiver for receiver, _ in pipes])
         for _ in range(KILLS):

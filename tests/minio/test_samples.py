@@ -19,7 +19,7 @@ from dolmen.database import open as open_database
 from support.functions import SCHEMA
 from support.ministack import AWS_ENVIRONMENT, boto3_client, endpoint_environment
 from support.rie import Emulator
-from support.samples import EVENT_ROWS, EVENTS, INGESTED, LEFT, SCHEDULED, USER_ROWS, landed, sample
+from support.samples import EVENT_ROWS, EVENTS, INGESTED, LEFT, SCHEDULED, USER_ROWS, sample, sample_files
 
 OVERRIDES: dict[str, str] = json.loads((EVENTS / "local-env.json").read_text())["Parameters"]
 TEMPLATE = EVENTS.parent / "template.yaml"
@@ -39,7 +39,7 @@ def database(minio: str, settings: dict[str, str], monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, value)
     s3 = boto3_client("s3", minio)
     s3.create_bucket(Bucket=BUCKET)
-    with landed(s3):
+    with sample_files(s3):
         found = open_database(settings["DOLMEN_DATABASE"])
         found.create_table("events", SCHEMA, primary_key="id")
         found.create_table("users", pa.schema([("id", pa.int64()), ("user_id", pa.int64())]), primary_key="id")

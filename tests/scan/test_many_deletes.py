@@ -27,7 +27,7 @@ from dolmen.segments.live import LiveFiles, tombstones_of
 from dolmen.segments.tombstones import TombstoneJudge
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
-from support.spilled import spilled
+from support.spilled import spill_entries
 from support.tables import World
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
@@ -98,7 +98,7 @@ def test_thousands_of_deletes_by_keys_of_all_kinds_hide_what_a_plain_model_delet
             entry, files=tuple(LiveFiles.of(entry, world.db._context.segments)), tombstones=tombstones, segments=()
         )
         inline = msgspec.structs.replace(world.manifest, tables={"t": whole})
-        for manifest in (world.manifest, inline, spilled(world.store, rng, inline)):
+        for manifest in (world.manifest, inline, spill_entries(world.store, rng, inline)):
             assert world.scan(manifest=manifest).to_arrow().sort_by("id").to_pylist() == expected
             assert world.scan(manifest=manifest).count() == len(expected)
             where = "a BETWEEN -100 AND 500 AND s > '01'"

@@ -26,7 +26,7 @@ from dolmen.store.cache import ObjectCache
 from support.random_entries import random_file
 from support.random_predicates import random_predicate
 from support.random_tables import random_table
-from support.spilled import spilled
+from support.spilled import spill_entries
 from support.tables import World
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
@@ -82,7 +82,7 @@ def test_scans_of_a_spilled_table_are_those_of_the_same_table_before() -> None:
         rows = history(rng, world)
         before = world.manifest
         for _ in range(3):
-            after = spilled(world.store, rng, before)
+            after = spill_entries(world.store, rng, before)
             cache = ObjectCache(rng.choice([0, 1 << 24]))
             for _ in range(4):
                 text = None if rng.random() < 0.2 else random_predicate(rng, rows)
@@ -131,7 +131,7 @@ def snapshots(world: World, seed: int) -> tuple[Snapshot, Snapshot]:
     before = world.manifest
     return tuple(  # type: ignore[return-value]
         Snapshot(context_of(world), manifest)
-        for manifest in (before, spilled(world.store, random.Random(seed), before))
+        for manifest in (before, spill_entries(world.store, random.Random(seed), before))
     )
 
 
@@ -215,7 +215,7 @@ def test_many_tombstones_are_judged_together_as_they_are_one_by_one() -> None:
         files = [random_file(rng, rows.slice(rng.randrange(1_000), 5), schema) for _ in range(30)]
         entry = msgspec.structs.replace(world.entry(), files=tuple(files))
         manifest = msgspec.structs.replace(world.manifest, tables={"t": entry})
-        after = spilled(world.store, rng, manifest).table("t")
+        after = spill_entries(world.store, rng, manifest).table("t")
         live = LiveFiles.of(after, context_of(world).segments)
         for part in live.parts():
             mask = judge.mask(part)

@@ -15,7 +15,7 @@ from dolmen.spark.compact.compaction import compact
 from dolmen.spark.merge.merge import merge
 from dolmen.spark.read.frame import to_spark
 from dolmen.spark.write.frame import append, delete, overwrite, upsert
-from support.spark_history import listed, rows_of
+from support.spark_history import rows_of, sorted_rows
 from support.spark_settings import settings
 
 ODD = [
@@ -60,7 +60,7 @@ def test_columns_of_any_name_are_read(names: list[str], spark: SparkSession, db:
     assert expected.num_rows == 36
     for native in (True, False):
         frame = to_spark(table, with_commit_ts=True, native=native)
-        assert rows_of(frame, expected.schema) == listed(expected)
+        assert rows_of(frame, expected.schema) == sorted_rows(expected)
 
 
 @pytest.mark.parametrize("patterns", ["true", "false"])
@@ -68,12 +68,12 @@ def test_columns_of_any_name_are_written_merged_and_deleted_by(
     patterns: str, spark: SparkSession, db: Database, tmp_path: Path
 ) -> None:
     table = history(db, ODD)
-    given = listed(table.to_arrow())
+    given = sorted_rows(table.to_arrow())
     copy = dolmen.open(str(tmp_path / "copy")).create_table("copy", schema(ODD), primary_key=KEY, sort_key="a.*")
     with settings(spark, {"spark.sql.parser.quotedRegexColumnNames": patterns}):
         frame = to_spark(table)
         append(copy, frame)
-        assert listed(copy.to_arrow()) == given
+        assert sorted_rows(copy.to_arrow()) == given
         upsert(copy, frame)
         merge(copy, frame, KEY)
         merge(copy, frame, "a.b", {"a": "source.a"}, None)
@@ -84,7 +84,7 @@ def test_columns_of_any_name_are_written_merged_and_deleted_by(
         delete(copy, frame.select("`tick```"), on="tick`")
         assert copy.count() == 0
         merge(copy, frame, "a.*", None, "insert")
-        assert listed(copy.to_arrow()) == given == listed(table.to_arrow())
+        assert sorted_rows(copy.to_arrow()) == given == sorted_rows(table.to_arrow())
         merge(copy, frame.select(f"`{KEY.replace('`', '``')}`"), KEY, "delete", None)
         assert copy.count() == 0
 

@@ -28,7 +28,7 @@ from dolmen.spark.compact import run as compaction_run
 from dolmen.spark.compact.compaction import compact
 from dolmen.spark.compact.tasks import CompactionTask, rewrite_groups
 from support.random_tables import random_table
-from support.spark_history import ROWS, History, listed
+from support.spark_history import ROWS, History, sorted_rows
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 HISTORIES = 60 if os.environ.get("DOLMEN_LONG") else 3
@@ -54,7 +54,7 @@ class SortedHistory(History):
 
 def everything(db: Database) -> list[str]:
     """All rows with their commit timestamps."""
-    return listed(dolmen.open(db.url).table("t").scan(with_commit_ts=True).to_arrow())
+    return sorted_rows(dolmen.open(db.url).table("t").scan(with_commit_ts=True).to_arrow())
 
 
 def shape(db: Database) -> list[tuple[Any, ...]]:

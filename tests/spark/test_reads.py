@@ -17,7 +17,7 @@ from dolmen.errors import CorruptionError, Error, PredicateError, SchemaError
 from dolmen.spark.failures import told
 from dolmen.spark.read import native as reading
 from dolmen.spark.read.frame import to_spark
-from support.spark_history import History, listed, rows_of
+from support.spark_history import History, rows_of, sorted_rows
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 HISTORIES = 60 if os.environ.get("DOLMEN_LONG") else 6
@@ -37,7 +37,7 @@ def test_spark_reads_the_same_rows_as_dolmen(place: int, spark: SparkSession, tm
         with_ts = history.rng.random() < 0.3
         expected = table.scan(columns, where, with_commit_ts=with_ts).to_arrow()
         frame = to_spark(table, columns, where, with_commit_ts=with_ts, native=bool(query))
-        assert rows_of(frame, expected.schema) == listed(expected), (columns, where)
+        assert rows_of(frame, expected.schema) == sorted_rows(expected), (columns, where)
 
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.float64()), ("s", pa.string())])
@@ -73,7 +73,7 @@ def test_a_row_that_was_written_again_after_its_delete_is_read(spark: SparkSessi
     table.upsert(some(6, 1))
     expected = table.to_arrow()
     assert expected.num_rows == 300 - 2 + 1 - 34 + 1
-    assert rows_of(to_spark(table), SCHEMA) == listed(expected)
+    assert rows_of(to_spark(table), SCHEMA) == sorted_rows(expected)
 
 
 def test_an_older_version_is_read_by_at(spark: SparkSession, db: Database, table: Table) -> None:
@@ -122,7 +122,7 @@ def test_too_much_for_one_filter_is_read_by_workers(
     for value in range(5):
         table.delete(f"x > {value} AND x < {value + 0.5} OR s = 'none {value}'")
     table.delete(keys=[1, 2, 3])
-    expected = listed(table.to_arrow())
+    expected = sorted_rows(table.to_arrow())
     monkeypatch.setattr(reading, "MOST_PREDICATES", 4)
     frame = to_spark(table)
     assert "MapInArrow" in frame._jdf.queryExecution().toString()
@@ -139,7 +139,7 @@ def test_many_files_with_deletes_are_read_some_at_a_time(
     monkeypatch.setattr(reading, "FILES_TOGETHER", 2)
     frame = to_spark(table)
     assert frame._jdf.queryExecution().executedPlan().toString().count("FileScan parquet") == 2
-    assert rows_of(frame, SCHEMA) == listed(table.to_arrow())
+    assert rows_of(frame, SCHEMA) == sorted_rows(table.to_arrow())
 
 
 @pytest.mark.parametrize("pruning", ["true", "false"])
@@ -157,7 +157,7 @@ def test_files_of_equal_size_are_told_apart(spark: SparkSession, db: Database, p
     spark.conf.set("spark.sql.optimizer.nestedSchemaPruning.enabled", pruning)
     try:
         frame = to_spark(table, with_commit_ts=True)
-        assert rows_of(frame, expected.schema) == listed(expected)
+        assert rows_of(frame, expected.schema) == sorted_rows(expected)
     finally:
         spark.conf.set("spark.sql.optimizer.nestedSchemaPruning.enabled", before)
 

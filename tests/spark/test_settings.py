@@ -22,7 +22,7 @@ from dolmen.spark.load.load import load
 from dolmen.spark.merge.merge import merge
 from dolmen.spark.read.frame import to_spark
 from dolmen.spark.write.frame import append, delete, overwrite, upsert
-from support.spark_history import History, listed, rows_of
+from support.spark_history import History, rows_of, sorted_rows
 from support.spark_settings import HOSTILE, ZONES, settings
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
@@ -53,7 +53,7 @@ def test_random_histories_are_read_alike_whatever_a_session_is_set_to(
                 with settings(spark, values):
                     frame = to_spark(table, columns, where, with_commit_ts=not query, native=native)
                     found = rows_of(frame, expected.schema)
-                assert found == listed(expected), (columns, where, native, values)
+                assert found == sorted_rows(expected), (columns, where, native, values)
 
 
 SCHEMA = pa.schema(
@@ -109,7 +109,7 @@ def write_all(spark: SparkSession, db: Database, name: str, directory: Path) -> 
     (landing / "rows.csv").write_text("id,day,s\n1000,1500-02-28,a\n1001,1582-10-04,\n")
     load(spark, db, DropSource.of(str(directory / "landing"), database=db.url))
     compact(spark, db, name, recluster=True)
-    return listed(table.to_arrow())
+    return sorted_rows(table.to_arrow())
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_an_export_does_not_depend_on_settings_of_the_cluster(
         done = export(table, str(tmp_path / "export"), spark=spark)
     found = pa.parquet.read_table(tmp_path / "export")
     assert done.rows == 100
-    assert listed(found.cast(SCHEMA)) == listed(table.to_arrow())
+    assert sorted_rows(found.cast(SCHEMA)) == sorted_rows(table.to_arrow())
 
 
 def test_a_frame_of_a_thousand_files_takes_no_job_to_make(spark: SparkSession, db: Database) -> None:

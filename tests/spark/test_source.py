@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dolmen.database import Database, Table
 from dolmen.format.entries import DataFile
 from dolmen.spark.source.read import partitions_of
-from support.spark_history import History, listed, rows_of
+from support.spark_history import History, rows_of, sorted_rows
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 HISTORIES = 40 if os.environ.get("DOLMEN_LONG") else 4
@@ -57,7 +57,7 @@ def test_the_data_source_reads_the_same_rows_as_dolmen(place: int, spark: SparkS
     expected = history.table.scan(columns, where, with_commit_ts=with_ts).to_arrow()
     frame = load(spark, history.db, columns=",".join(columns), with_commit_ts=with_ts, where=where)
     assert frame.columns == expected.column_names
-    assert rows_of(frame, expected.schema) == listed(expected), (columns, where)
+    assert rows_of(frame, expected.schema) == sorted_rows(expected), (columns, where)
 
 
 def test_a_frame_shows_one_version_however_often_it_is_used(spark: SparkSession, db: Database, table: Table) -> None:

@@ -13,7 +13,7 @@ from dolmen.database import Database
 from dolmen.spark.merge.merge import merge
 from dolmen.spark.read.frame import to_spark
 from dolmen.spark.write.frame import append, delete, upsert
-from support.spark_history import listed, rows_of
+from support.spark_history import rows_of, sorted_rows
 from support.spark_settings import ZONES, settings
 
 NAIVE = [
@@ -56,7 +56,7 @@ def test_unresolved_keys_hide_their_own_rows_and_no_others(
     expected = table.to_arrow()
     assert expected.num_rows == rows(kind).num_rows - len(keys)
     with settings(spark, {"spark.sql.session.timeZone": zone}):
-        assert rows_of(to_spark(table, native=native), expected.schema) == listed(expected)
+        assert rows_of(to_spark(table, native=native), expected.schema) == sorted_rows(expected)
 
 
 @pytest.mark.parametrize("zone", ZONES)
@@ -70,7 +70,7 @@ def test_what_is_written_and_deleted_from_spark_is_what_was_meant(
     with settings(spark, {"spark.sql.session.timeZone": zone, "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY"}):
         frame = source.to_spark()
         append(table, frame)
-        assert listed(table.to_arrow()) == listed(source.to_arrow())
+        assert sorted_rows(table.to_arrow()) == sorted_rows(source.to_arrow())
         upsert(table, frame.where("n < 4").selectExpr("k", "n + 100 AS n"))
         delete(table, frame.where("n = 4").select("k"))
         merge(table, frame.where("n IN (4, 5)"), "k", when_matched={"n": "target.n + 1000"})

@@ -19,7 +19,7 @@ from support.spark_checks import (
     read,
     write,
 )
-from support.spark_history import History, listed
+from support.spark_history import History, sorted_rows
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 
@@ -41,7 +41,7 @@ def test_executors_read_the_rows_of_dolmen_natively_and_by_workers(cluster: Spar
         where = history.predicate()
         expected = history.table.scan(history.columns, where, with_commit_ts=native).to_arrow()
         found = cluster.run(read, str(tmp_path), "t", history.columns, where, with_commit_ts=native, native=native)
-        assert listed(found.rows.cast(expected.schema)) == listed(expected), where
+        assert sorted_rows(found.rows.cast(expected.schema)) == sorted_rows(expected), where
         assert native or NATIVE not in found.plan
 
 

@@ -12,7 +12,7 @@ import dolmen
 from dolmen.database import Database
 from support.spark import SparkProcess
 from support.spark_checks import BY_WORKERS, NATIVE, read, read_without
-from support.spark_history import History, listed
+from support.spark_history import History, sorted_rows
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 HISTORIES = 20 if os.environ.get("DOLMEN_LONG") else 2
@@ -46,7 +46,7 @@ def test_rows_are_those_of_dolmen_after_deletes_of_all_kinds(native: SparkProces
         where = history.predicate() if query else None
         expected = history.table.scan(columns, where, with_commit_ts=query == 1).to_arrow()
         found = native.run(read, s3_url, "t", columns, where, with_commit_ts=query == 1)
-        assert listed(found.rows.cast(expected.schema)) == listed(expected), (columns, where)
+        assert sorted_rows(found.rows.cast(expected.schema)) == sorted_rows(expected), (columns, where)
 
 
 @pytest.mark.parametrize("prefix", ["100% of 2+2", "naïve/☃ %2F%20", "a:b#c=d&e;f,g'h\"i"])
@@ -55,7 +55,7 @@ def test_a_prefix_of_special_characters_is_read_natively(native: SparkProcess, s
     table = with_deletes(url).table("t")
     found = native.run(read, url)
     assert (NATIVE in found.plan, BY_WORKERS in found.plan) == (True, False)
-    assert listed(found.rows) == listed(table.to_arrow())
+    assert sorted_rows(found.rows) == sorted_rows(table.to_arrow())
 
 
 def test_what_hadoop_takes_for_a_pattern_is_read_by_workers(native: SparkProcess, s3_url: str) -> None:
@@ -63,7 +63,7 @@ def test_what_hadoop_takes_for_a_pattern_is_read_by_workers(native: SparkProcess
     table = with_deletes(url).table("t")
     found = native.run(read, url)
     assert (NATIVE in found.plan, BY_WORKERS in found.plan) == (False, True)
-    assert listed(found.rows) == listed(table.to_arrow())
+    assert sorted_rows(found.rows) == sorted_rows(table.to_arrow())
 
 
 def test_a_file_that_is_gone_is_an_error_and_not_fewer_rows(native: SparkProcess, s3_url: str) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 import dolmen
 from dolmen.spark import append, overwrite, to_spark
 from support.spark_checks import BY_WORKERS
-from support.spark_history import History, listed, rows_of
+from support.spark_history import History, rows_of, sorted_rows
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 
@@ -32,7 +32,7 @@ def test_without_hadoop_aws_rows_are_read_by_workers_and_it_is_said_why(
             frame = to_spark(history.table, columns)
         assert BY_WORKERS in frame._jdf.queryExecution().toString()
         expected = history.table.scan(columns).to_arrow()
-        assert rows_of(frame, expected.schema) == listed(expected)
+        assert rows_of(frame, expected.schema) == sorted_rows(expected)
     assert [record.getMessage() for record in caplog.records] == [
         f"{s3_url} is read by Python workers: Spark's own readers need hadoop-aws on the class path"
     ], "said once, and not with every read"

@@ -16,7 +16,7 @@ from dolmen.check_store.site import Others, opened
 from dolmen.errors import ObjectNotFoundError
 from dolmen.runtime import Runtime
 from dolmen.store import MemoryStore, ObjectStore
-from support.stores import KINDS, RUNTIME, keys, make_store, put, reopened
+from support.stores import KINDS, RUNTIME, keys, make_store, put, reopen
 
 LOAD = Load(writers=32, increments=20, commits=3)
 
@@ -43,7 +43,7 @@ def others() -> Iterator[dict[str, Others]]:
 @pytest.fixture
 def place(kind: str, store: ObjectStore, others: dict[str, Others]) -> Place:
     def again(runtime: Runtime | None) -> ObjectStore:
-        return reopened(store, runtime) if isinstance(store, MemoryStore) else opened(store.url, runtime or RUNTIME)
+        return reopen(store, runtime) if isinstance(store, MemoryStore) else opened(store.url, runtime or RUNTIME)
 
     def elsewhere(function: Callable[..., Any], *arguments: object) -> Any:
         if isinstance(store, MemoryStore):

@@ -24,7 +24,7 @@ from dolmen.runtime import Runtime
 from dolmen.store import ObjectStore, PreconditionFailed, Stored, Unknown, create, open_store
 from dolmen.store.s3.store import S3Store
 from support.proxy import Proxy
-from support.stores import PART_BYTES, Naps, at_once, keys, put
+from support.stores import PART_BYTES, Naps, keys, put, run_in_threads
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "20260"))
 
@@ -434,7 +434,7 @@ def test_increments_through_random_faults_are_never_lost_or_doubled(
                     break
                 time.sleep(0.01)
 
-    at_once(write, 6)
+    run_in_threads(write, 6)
     proxy.reset()
     marks = store.get("log").body.split()
     assert sorted(marks) == sorted(f"{writer}.{number}".encode() for writer in range(6) for number in range(6))

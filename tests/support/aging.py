@@ -1,4 +1,4 @@
-"""A database in memory whose server's clock the test moves, and what collection leaves of it."""
+"""A database in memory with a clock that the test moves, and checks of what collection leaves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.float64())])
 
 
 def rows(*keys: int) -> pa.Table:
-    """Rows with these keys."""
+    """Makes rows with these keys."""
     return pa.table({"k": pa.array(keys, pa.int64()), "v": pa.array([k / 2 for k in keys], pa.float64())})
 
 
@@ -36,7 +36,7 @@ class Place:
     """A bucket, its clock, and databases opened on it.
 
     Args:
-        local_off_us: how far this machine's clock is ahead of the server's.
+        local_off_us: difference between the local clock and the server's, in microseconds.
     """
 
     def __init__(self, seed: int = 1, *, local_off_us: int = 0) -> None:
@@ -46,7 +46,7 @@ class Place:
         self.db = self.open()
 
     def copy(self) -> Place:
-        """Another place that is as this one is now."""
+        """Copies this place."""
         other = Place(self.seed, local_off_us=self.local_off_us)
         other.now_us, other._opened = self.now_us, self._opened
         other.bucket.objects.update(self.bucket.objects)
@@ -54,7 +54,7 @@ class Place:
         return other
 
     def runtime(self) -> Runtime:
-        """A runtime that goes by this place's clock; each has randomness of its own."""
+        """Makes a runtime with this place's clock and randomness of its own."""
         self._opened += 1
 
         def sleep(seconds: float) -> None:
@@ -69,50 +69,50 @@ class Place:
         )
 
     def open(self, store: ObjectStore | None = None) -> Database:
-        """Another process's view of the database."""
+        """Opens the database as another process does."""
         runtime = self.runtime()
         return Database(store or MemoryStore(self.bucket, runtime), runtime)
 
     def context(self, store: ObjectStore | None = None) -> Context:
-        """What maintenance functions take, with nothing cached."""
+        """Makes a context with empty caches, for maintenance functions."""
         return self.open(store)._context
 
     def pass_hours(self, hours: float) -> None:
-        """Time goes by."""
+        """Advances the clock."""
         self.now_us += round(hours * HOUR_US)
 
     def collect(self, settings: DatabaseSettings = EAGER, **options: object) -> Collected:
-        """One run of collection, by a process that has just begun."""
+        """Runs collection once, in a new process."""
         return collect(self.context(), settings=settings, **options)  # type: ignore[arg-type]
 
     def collect_all(self, settings: DatabaseSettings = EAGER, times: int = 4) -> None:
-        """Runs it again and again, two hours apart."""
+        """Runs collection repeatedly, two hours apart."""
         for _ in range(times):
             self.collect(settings)
             self.pass_hours(2)
 
     @property
     def manifest(self) -> Manifest:
-        """The newest version's."""
+        """The newest version's manifest."""
         return self.context().head.refresh().manifest
 
     def there(self, *prefixes: str) -> set[str]:
-        """Objects under any of these prefixes; all but pointer and manifests by default."""
+        """The objects under these prefixes; by default all but the pointer and manifests."""
         wanted = prefixes or ("data/", "tombstone/", "segment/", "intent/")
         return {key for key in self.bucket.objects if key.startswith(wanted)}
 
     def needed(self) -> set[str]:
-        """What the newest version needs."""
+        """The objects that the newest version needs."""
         context = self.context()
         return set(needed(context.head.refresh().manifest, context.segments))
 
     def orphan(self, key: str, body: bytes = b"orphan") -> str:
-        """An object that nobody commits."""
+        """Puts an object that no commit references."""
         MemoryStore(self.bucket).put(key, body)
         return key
 
     def read_versions(self) -> dict[int, object]:
-        """Every version that can be read, with its rows; what cannot be read stands there as the name of its error."""
+        """Reads every version: its rows, or the name of the error of an unreadable one."""
         found: dict[int, object] = {}
         db = self.open()
         for version in range(1, db.version + 1):
@@ -125,7 +125,7 @@ class Place:
 
 
 def busy(place: Place) -> None:
-    """A life with everything that drops references: deletes by position, overwritten vectors, dropped tables."""
+    """Makes a history with every kind of dropped reference: deletes by position, new vectors, dropped tables."""
     db = place.db
     t = db.create_table("t", SCHEMA, primary_key=["k"])
     for start in range(0, 50, 10):

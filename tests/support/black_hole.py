@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class BlackHole:
-    """The server; ``requests`` are the first lines of what it was asked, in their order."""
+    """The server; ``requests`` are the first lines of its requests, in order."""
 
     endpoint: str
     requests: list[str] = field(default_factory=list)
@@ -19,7 +19,7 @@ class BlackHole:
 
 @contextmanager
 def black_hole() -> Iterator[BlackHole]:
-    """Runs one on a free port of this machine."""
+    """Runs a server on a free local port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         hole = BlackHole(f"http://127.0.0.1:{listener.getsockname()[1]}")
         accepted: list[socket.socket] = []

@@ -1,4 +1,4 @@
-"""What is deployed: the layers and functions as ``sam build`` makes them, built once for what they are made of."""
+"""The layers and functions as ``sam build`` makes them, built once for each state of the sources."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def runtime_python() -> str:
 
 @cache
 def built_stack() -> Path:
-    """The folder that ``sam build`` made of the checkout as it is now: ``template.yaml``, and a folder for each layer.
+    """The folder that ``sam build`` made of the current checkout:  ``template.yaml``, and a folder for each layer.
 
     Functions are not built: the built template names their folders in the checkout. Nothing is built again until
     something changes that goes into it; processes that want it at the same time wait for the one that builds. Don't
@@ -62,7 +62,7 @@ def built_stack() -> Path:
 
 
 def layer_paths(architecture: str = "x86_64") -> list[Path]:
-    """What Lambda unpacks into ``/opt`` for a function: the ``python`` folder of each layer, dependencies first."""
+    """The folders that Lambda unpacks into ``/opt`` for a function: each layer's ``python`` folder, in order."""
     stack = built_stack()
     return [stack / LAYERS[architecture] / "python", stack / "CoreLayer" / "python"]
 
@@ -71,7 +71,7 @@ def run_as_deployed(source: str, *arguments: str, before: Sequence[Path] = ()) -
     """Runs Python source on the functions' Python, with the built layers and nothing else of this machine on its path.
 
     Args:
-        source: what ``python -c`` takes.
+        source: the program for ``python -c``.
         arguments: ``sys.argv[1:]`` of it.
         before: folders to look for modules in first, such as that of a function.
     """
@@ -104,7 +104,7 @@ def _build(stack: Path) -> None:
 
 
 def _finished(stack: Path) -> Path:
-    """What stands beside a build that was not interrupted."""
+    """The marker file beside a build that was not interrupted."""
     return stack.with_suffix(".finished")
 
 

@@ -1,4 +1,4 @@
-"""Files of changes (CDC), a model of what they come to, and a database that they are fed to."""
+"""Files of changes (CDC), a model of their result, and a database that applies them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Change:
 
     @property
     def flat(self) -> dict[str, Any]:
-        """As a line of the envelope ``flat``."""
+        """The change as a line of the envelope ``flat``."""
         if self.value is None:
             return {"Op": "D", "id": self.key, "seq": self.seq}
         return {"Op": "U", "id": self.key, "v": self.value, "seq": self.seq}
@@ -48,12 +48,12 @@ class File:
 
     @property
     def body(self) -> bytes:
-        """Its bytes."""
+        """The file's bytes."""
         return "".join(json.dumps(change.flat) + "\n" for change in self.changes).encode()
 
 
 def model(files: Sequence[File]) -> dict[int, tuple[int, str]]:
-    """Sequence and value by key, of the rows that are there when the greatest sequence of each key holds."""
+    """The expected rows, as sequence and value by key: the change with the greatest sequence of each key wins."""
     newest: dict[int, Change] = {}
     for change in (change for file in files for change in file.changes):
         if change.key not in newest or newest[change.key].seq < change.seq:
@@ -62,7 +62,7 @@ def model(files: Sequence[File]) -> dict[int, tuple[int, str]]:
 
 
 def history(rng: random.Random, changes: int, keys: int) -> list[Change]:
-    """Changes of few keys with sequences from 1 on, in order."""
+    """Makes changes of few keys, with sequences from 1 on, in order."""
     return [
         Change(rng.randrange(keys), seq, None if rng.random() < 0.3 else f"{seq}/{rng.randrange(100)}")
         for seq in range(1, changes + 1)
@@ -70,7 +70,7 @@ def history(rng: random.Random, changes: int, keys: int) -> list[Change]:
 
 
 def cut(rng: random.Random, changes: Sequence[Change], files: int) -> list[File]:
-    """Files that hold all of the changes, some in several of them, and not in order within a file."""
+    """Divides the changes into files, some of them into several, and out of order within a file."""
     made: list[list[Change]] = [[] for _ in range(files)]
     for place, change in enumerate(changes):
         home = min(files - 1, place * files // len(changes))
@@ -87,7 +87,7 @@ def cut(rng: random.Random, changes: Sequence[Change], files: int) -> list[File]
 
 @dataclass
 class Feed:
-    """A table that takes changes, and what became of its files."""
+    """A table that takes changes, with the outcomes of its files."""
 
     place: Place = field(default_factory=Place)
     table: str = "t"
@@ -104,7 +104,7 @@ class Feed:
         self.place.db.create_table(name or self.table, schema, primary_key=key, properties=told)
 
     def request(self, id: str, body: bytes, name: str = "t/changes.jsonl") -> BatchRequest:
-        """One file as a request."""
+        """Makes a request of one file."""
 
         def state(transaction: Transaction) -> bool:
             self.bad = []
@@ -123,16 +123,16 @@ class Feed:
         return BatchRequest(id, id, state)
 
     def deliver(self, *files: File, database: Database | None = None) -> BatchResult:
-        """Files in one batch; raises what one of them fails by."""
+        """Applies files in one batch; raises the error of a failed one."""
         return self.apply(*(self.request(file.id, file.body) for file in files), database=database)
 
     def drop(self, id: str, body: bytes, name: str = "t/changes.jsonl") -> ChangeCounts:
-        """One file by its bytes."""
+        """Applies one file."""
         self.apply(self.request(id, body, name))
         return self.counts[id]
 
     def apply(self, *requests: BatchRequest, database: Database | None = None) -> BatchResult:
-        """A batch; raises what a request of it fails by."""
+        """Applies a batch; raises the error of a failed request."""
         folded = apply_together(database or self.place.db, "ingest", requests)
         for outcome in folded.outcomes:
             if outcome.error:
@@ -140,7 +140,7 @@ class Feed:
         return folded
 
     def rows(self) -> dict[int, tuple[int, str]]:
-        """Sequence and value by key, as the model tells them. Fails if a key is there twice."""
+        """The rows as sequence and value by key, like the model. Fails if a key has two rows."""
         found = self.place.db.table(self.table).to_arrow().to_pylist()
         by_key = {row["id"]: (row["seq"], row["v"]) for row in found}
         assert len(by_key) == len(found), "a key is there twice"

@@ -1,4 +1,4 @@
-"""Writers that commit metadata alone, on stores whose next verbs misbehave as the test tells them to."""
+"""Writers that commit only metadata, on stores whose next requests fail as the test scripts them."""
 
 from __future__ import annotations
 
@@ -38,45 +38,45 @@ Behaviour: TypeAlias = Callable[["ScriptedStore", Perform], PutOutcome]
 
 
 def lose_the_request(store: ScriptedStore, perform: Perform) -> PutOutcome:
-    """Time-out; nothing ever arrives."""
+    """Times out; the request never arrives."""
     return Unknown("timed out")
 
 
 def lose_the_response(store: ScriptedStore, perform: Perform) -> PutOutcome:
-    """It takes effect; the answer is lost."""
+    """Loses the answer to a request that takes effect."""
     perform()
     return Unknown("connection reset")
 
 
 def land_late(store: ScriptedStore, perform: Perform) -> PutOutcome:
-    """Time-out; it takes effect when the test calls ``land``."""
+    """Times out; the request takes effect when the test calls ``land``."""
     store.under_way.append(perform)
     return Unknown("timed out")
 
 
 def retry_below(store: ScriptedStore, perform: Perform) -> PutOutcome:
-    """Something between here and the store sends it twice, and hands on the second answer."""
+    """Sends the request twice, as a proxy may do, and returns the second answer."""
     perform()
     return perform()
 
 
 def refuse_409(store: ScriptedStore, perform: Perform) -> PutOutcome:
-    """409 ConditionalRequestConflict to the end of the store's patience: nothing landed."""
+    """Answers 409 ConditionalRequestConflict until the store gives up: nothing landed."""
     raise StoreUnavailableError("409 ConditionalRequestConflict")
 
 
 def deny(store: ScriptedStore, perform: Perform) -> PutOutcome:
-    """The credentials have expired."""
+    """Refuses the request because of expired credentials."""
     raise AccessDeniedError("403")
 
 
 def succeed(store: ScriptedStore, perform: Perform) -> PutOutcome:
-    """Nothing happens to it."""
+    """Lets the request succeed."""
     return perform()
 
 
 def meanwhile(action: Callable[[], object], then: Behaviour = succeed) -> Behaviour:
-    """``action`` happens just before this put arrives."""
+    """Runs ``action`` just before this put arrives."""
 
     def behaviour(store: ScriptedStore, perform: Perform) -> PutOutcome:
         action()
@@ -122,7 +122,7 @@ class ScriptedStore(MemoryStore):
         return super().get(key, byte_range, etag=etag, version=version)
 
     def land(self) -> PutOutcome:
-        """Lets the oldest put that is under way arrive."""
+        """Lets the oldest put in flight arrive."""
         return self.under_way.popleft()()
 
 
@@ -136,25 +136,25 @@ class World:
         self.writers = 0
 
     def writer(self, *, local_off_us: int = 0, trust_clock: bool = False) -> Writer:
-        """Another process, with a clock of its own."""
+        """Makes a process with a clock of its own."""
         self.writers += 1
         return Writer(self, self.writers, local_off_us, trust_clock)
 
     def pass_minutes(self, minutes: float) -> None:
-        """Time goes by."""
+        """Advances the clock."""
         self.now_us += round(minutes * MINUTE_US)
 
     @property
     def newest(self) -> Manifest:
-        """What the pointer names."""
+        """The newest manifest."""
         return self.manifest(Pointer.decode(self.bucket.objects[POINTER].body, POINTER).manifest)
 
     def manifest(self, key: str) -> Manifest:
-        """One manifest."""
+        """Reads a manifest."""
         return Manifest.decode(self.bucket.objects[key].body, key)
 
     def shrink_roots(self, root_bytes: int = 16 << 10) -> None:
-        """From now on manifests spill when they are larger than this."""
+        """Sets the size above which manifests spill."""
         writer = self.writer()
         submit(writer.head, "settings", [SetProperties(None, "", {"root_bytes": root_bytes})])
 
@@ -166,7 +166,7 @@ class World:
         return manifests[::-1]
 
     def put_by_hand(self, **changes: object) -> Manifest:
-        """A next version with some fields set as no statement could yet."""
+        """Commits a version with fields that no statement can set."""
         base = self.newest
         version = base.version + 1
         manifest = msgspec.structs.replace(
@@ -188,7 +188,7 @@ class World:
 
 
 class Writer:
-    """One process with a view of its own of what is newest."""
+    """A process with its own view of the newest version."""
 
     def __init__(self, world: World, number: int, local_off_us: int, trust_clock: bool) -> None:
         self.world, self.number, self.changes = world, number, 0
@@ -207,11 +207,11 @@ class Writer:
         self.head = Head(self.store, self.runtime, trust_clock=trust_clock)
 
     def bench(self) -> Workbench:
-        """A workbench for one commit."""
+        """Makes a workbench for one commit."""
         return Workbench(self.store, self.runtime, self.head.segments)
 
     def change(self, *statements: Statement, **rest: object) -> Change:
-        """A change with an id that tells whose it is."""
+        """Makes a change with an id that names its writer."""
         self.changes += 1
         fields = {"commit_id": f"writer-{self.number}-change-{self.changes}", "operation": "test"} | rest
         return Change(statements=statements, **fields)  # type: ignore[arg-type]
@@ -236,32 +236,32 @@ def table(world: World, name: str = "t") -> TableEntry:
 
 
 def file(name: str, rows: int = 10) -> DataFile:
-    """An entry of a data file that nobody will read."""
+    """Makes an entry of a data file that nobody reads."""
     return DataFile(path=f"data/t/{name}.parquet", size=100, rows=rows, footer=(90, 10, 0))
 
 
 def append(entry: TableEntry, *names: str, name: str = "t", request: str | None = None) -> Write:
-    """A statement that adds data files."""
+    """Makes a statement that adds data files."""
     return Write(name, entry.uuid, files=tuple(file(each) for each in names), request=request)
 
 
 def tombstone(column: int = 1) -> WhereTombstone:
-    """A delete whose predicate nobody will read."""
+    """Makes a tombstone whose predicate nobody reads."""
     return WhereTombstone((column,), Blob("tombstone/t/x.del", 4, 2, 0))
 
 
 def delete(entry: TableEntry, name: str = "t", request: str | None = None) -> Write:
-    """A statement that adds a tombstone."""
+    """Makes a statement that adds a tombstone."""
     return Write(name, entry.uuid, tombstones=(tombstone(),), request=request)
 
 
 def delete_positions(entry: TableEntry, positions: dict[str, Sequence[int]]) -> DeletePositions:
-    """A statement that deletes positions of data files, by name."""
+    """Makes a statement that deletes positions of data files, by name."""
     return DeletePositions.of("t", entry.uuid, {file(name).path: BitMap(values) for name, values in positions.items()})
 
 
 def claim(entry: TableEntry, manifest: Manifest, may_match: bool = True) -> Claim:
-    """A read of the whole table in the version ``manifest``."""
+    """Makes a read of the whole table in the version ``manifest``."""
     return Claim("t", entry.uuid, entry.epoch, manifest.commit_ts, lambda _: may_match)
 
 
@@ -270,6 +270,6 @@ def paths(entry: TableEntry) -> list[str]:
     return [each.uuid for each in entry.files]
 
 
-def refused(outcome: PutOutcome) -> bool:
+def is_refused(outcome: PutOutcome) -> bool:
     """Whether a put changed nothing."""
     return isinstance(outcome, PreconditionFailed)

@@ -1,4 +1,4 @@
-"""A store whose process dies at one of its verbs."""
+"""A store whose process dies at one of its requests."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ VERBS = ("get", "head", "put", "list", "delete", "open_input")
 
 
 class Crash(BaseException):
-    """The end of the process: nothing catches it."""
+    """Ends the process; nothing catches it."""
 
 
 class Countdown:
-    """Counts the verbs of all stores that share it; the one at which ``left`` runs out is where the process dies.
+    """Counts the requests of all stores that share it; the process dies at the one at which ``left`` runs out.
 
     Args:
-        left: how many verbs are still answered; None for all.
-        after: whether the last one is applied before.
+        left: number of requests that are still answered; None for all.
+        after: whether the last request takes effect first.
     """
 
     def __init__(self, left: int | None = None, *, after: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Databases in memory that are damaged on purpose: objects lost, cut and swapped, entries that say what is not so."""
+"""Databases in memory that are damaged on purpose: lost, cut and swapped objects, and wrong entries."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Change = Callable[[Any], Any]
 
 
 class Damaged:
-    """A copy of a database, to be damaged and verified.
+    """A copy of a database, to damage and verify.
 
     Args:
-        objects: of the healthy one.
+        objects: objects of the healthy database.
         now_us: the server's time.
     """
 
@@ -53,46 +53,46 @@ class Damaged:
         return self.bucket.objects[key].body
 
     def put(self, key: str, body: bytes) -> str:
-        """Replaces or adds an object behind everybody's back; returns its key."""
+        """Replaces or adds an object without a commit; returns its key."""
         there = self.bucket.objects.get(key)
         modified = there.last_modified_us if there else self.bucket.clock_us()
         self.bucket.objects[key] = MemoryObject(body, f'"{hash(body)}"', modified)
         return key
 
     def lose(self, key: str) -> str:
-        """The object is gone."""
+        """Removes an object."""
         del self.bucket.objects[key]
         return key
 
     def cut(self, key: str, by: int = 1) -> str:
-        """The object's end is gone."""
+        """Cuts off an object's end."""
         return self.put(key, self.body(key)[:-by])
 
     def flip(self, key: str, place: int) -> str:
-        """One bit of the object differs."""
+        """Flips one bit of an object."""
         body = bytearray(self.body(key))
         body[place] ^= 1
         return self.put(key, bytes(body))
 
     def swap(self, one: str, other: str) -> None:
-        """Each object holds what the other held."""
+        """Exchanges the content of two objects."""
         first, second = self.body(one), self.body(other)
         self.put(one, second)
         self.put(other, first)
 
     def edit(self, key: str | None = None, **changes: Any) -> str:
-        """A manifest (the newest by default) says something else, under a right checksum; returns its key."""
+        """Changes a manifest (the newest by default), under a right checksum; returns its key."""
         manifest = self.manifest if key is None else self.manifest_at(key)
         return self.put(manifest.key, msgspec.structs.replace(manifest, **changes).encode())
 
     def edit_table(self, name: str = "t", **changes: Any) -> str:
-        """So does a table's entry."""
+        """Changes a table's entry in the newest manifest."""
         manifest = self.manifest
         entry = msgspec.structs.replace(manifest.tables[name], **changes)
         return self.edit(tables={**manifest.tables, name: entry})
 
     def edit_file(self, place: int = 0, name: str = "t", **changes: Any) -> str:
-        """So does a data file's entry; returns the file's key."""
+        """Changes a data file's entry; returns the file's key."""
         files = list(self.table(name).files)
         files[place] = msgspec.structs.replace(files[place], **changes)
         self.edit_table(name, files=tuple(files))
@@ -103,19 +103,19 @@ class Damaged:
         return self.table(name).files[place]
 
     def context(self) -> Context:
-        """Opened by somebody who knows nothing yet."""
+        """A context with empty caches."""
         runtime = Runtime()
         return Context(self.store, runtime, Head(self.store, runtime))
 
     def verify(self, **options: Any) -> Report:
-        """Checks it."""
+        """Verifies the database."""
         return verify(self.context(), **options)
 
     def found(self, **options: Any) -> set[tuple[str, str]]:
-        """What is found: kinds and objects."""
+        """The findings of verification: kinds and objects."""
         return {(finding.kind, finding.object) for finding in self.verify(**options).findings}
 
 
 def copy_of(bucket: MemoryBucket) -> Damaged:
-    """A copy of the database in a bucket, at the time of that bucket's clock."""
+    """Copies the database in a bucket, at the time of that bucket's clock."""
     return Damaged(dict(bucket.objects), bucket.clock_us())

@@ -1,4 +1,4 @@
-"""Stacks in a cloud on this machine: `sam deploy` of what `sam build` made, and what a user of them has in hand.
+"""Stacks in a local cloud: `sam deploy` of the build, and the interface of a stack's users.
 
 Real are SAM, the template, the packages, S3's and EventBridge's notifications, queues with visibility and dead letters,
 event source mappings, schedules, and the functions: on the template's Python, with nothing but their layers. Not real:
@@ -31,7 +31,7 @@ ARCHITECTURE = "arm64" if platform.machine() in ("aarch64", "arm64") else "x86_6
 
 @contextmanager
 def cloud(directory: Path) -> Iterator[str]:
-    """The endpoint of a ministack of one's own, for deploying into; all its files are in ``directory``."""
+    """Runs a ministack to deploy into, with all its files in ``directory``; yields its endpoint."""
     [translator] = (ROOT / ".venv-sam").glob("lib/python3*/site-packages")
     runner = str(Path(__file__).with_name("run_ministack.py"))
     server = Ministack.start(
@@ -48,14 +48,14 @@ def cloud(directory: Path) -> Iterator[str]:
 
 
 def package(endpoint: str, directory: Path) -> Path:
-    """Runs `sam package`: zips and uploads what was built. Returns the template that names the uploads."""
+    """Runs `sam package`, which zips and uploads the build. Returns the template with the uploads."""
     packaged = directory / "packaged.yaml"
     _sam(endpoint, directory, "package", "--template-file", _built_template(), "--output-template-file", str(packaged))
     return packaged
 
 
 def deploy(endpoint: str, packaged: Path, stack: str, parameters: Mapping[str, str]) -> Stack:
-    """Runs `sam deploy` on what was packaged, and returns what it made."""
+    """Runs `sam deploy` on a package, and returns the stack."""
     overrides = [f"{name}={value!r}" for name, value in parameters.items()]
     where = ("--template-file", str(packaged), "--stack-name", stack)
     how = ("--capabilities", "CAPABILITY_IAM", "--no-confirm-changeset")
@@ -66,7 +66,7 @@ def deploy(endpoint: str, packaged: Path, stack: str, parameters: Mapping[str, s
 
 
 def run_smoke_test(endpoint: str, stack: str, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs scripts/aws_smoke.py on what `sam build` made."""
+    """Runs scripts/aws_smoke.py on the build."""
     command = [sys.executable, str(ROOT / "scripts" / "aws_smoke.py"), "--stack", stack]
     return subprocess.run(
         [*command, "--template", _built_template(), "--architecture", ARCHITECTURE, *arguments],
@@ -78,7 +78,7 @@ def run_smoke_test(endpoint: str, stack: str, directory: Path, *arguments: str) 
 
 
 def delete_stack(endpoint: str, stack: str) -> None:
-    """Deletes what was deployed, and waits for its end. Buckets stay."""
+    """Deletes a stack, and waits for its end. Buckets stay."""
     client = boto3_client("cloudformation", endpoint)
     client.delete_stack(StackName=stack)
     client.get_waiter("stack_delete_complete").wait(StackName=stack, WaiterConfig={"Delay": 1, "MaxAttempts": 120})
@@ -89,7 +89,7 @@ def _built_template() -> str:
 
 
 def _sam(endpoint: str, directory: Path, command: str, *arguments: str) -> None:
-    """Runs the SAM command line; raises RuntimeError with what it said when it fails."""
+    """Runs the SAM command line; raises RuntimeError with its output when it fails."""
     done = subprocess.run(
         [find_sam(), command, *arguments, "--region", "us-east-1", "--resolve-s3", "--no-progressbar"],
         env={
@@ -173,7 +173,7 @@ class Stack:
         return [json.loads(line) for line in told][::-1]
 
     def waiting(self, queue: str) -> int:
-        """How many messages the queue of this output holds, those in work too."""
+        """Number of messages in the queue of this output, with those in progress."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         told = self.sqs.get_queue_attributes(QueueUrl=self.outputs[queue], AttributeNames=names)["Attributes"]
         return sum(int(told[name]) for name in names)
@@ -191,8 +191,8 @@ class Stack:
         return list(found.values())
 
     def expect(self, ids: Iterable[int], table: str = "events") -> None:
-        """Waits until the table holds rows with these ids, and no others. An empty queue alone tells nothing:
-        notifications come a moment after the PUT."""
+        """Waits until the table holds exactly the rows with these ids. An empty queue is no sign of that: notifications
+        come a moment after the PUT."""
         wanted = sorted(ids)
         found: list[int] = []
 
@@ -208,7 +208,7 @@ class Stack:
             raise AssertionError(f"{table} holds {found}, not {wanted}") from None
 
     def settle(self) -> None:
-        """Waits until all messages in the queues have been dealt with."""
+        """Waits until all messages in the queues are handled."""
         for queue in ("IngestQueueUrl", "DeleteQueueUrl"):
             wait(f"an empty {queue}", partial(self._empty, queue))
 
@@ -216,7 +216,7 @@ class Stack:
         return self.waiting(queue) == 0
 
     def logged(self, function: str) -> list[str]:
-        """What a function wrote to CloudWatch Logs so far; ``function`` is the output with its name."""
+        """The lines that a function wrote to CloudWatch Logs; ``function`` is the output with its name."""
         name = self.outputs[function]
         about = boto3_client("lambda", self.endpoint).get_function_configuration(FunctionName=name)
         told = boto3_client("logs", self.endpoint).filter_log_events(logGroupName=about["LoggingConfig"]["LogGroup"])
@@ -224,7 +224,7 @@ class Stack:
 
 
 def wait(what: str, until: Callable[[], bool], *, between: float = 0.1) -> None:
-    """Waits until that is so. Raises TimeoutError, and says for what it waited, when that does not come."""
+    """Waits until a condition holds. Raises TimeoutError with the condition's description."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not until():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""The wheels as ``make dist`` builds them, and environments that they are installed into."""
+"""The wheels as ``make dist`` builds them, and environments with them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from scripts.distributions import build
 
 @dataclass(frozen=True)
 class Built:
-    """What ``make dist`` built.
+    """The distributions that ``make dist`` built.
 
     Attributes:
         dolmen: the wheel of dolmen.
         simulator: the wheel of dolmen-simulator.
-        files: those, and both source distributions.
+        files: both wheels and both source distributions.
     """
 
     dolmen: Path
@@ -50,15 +50,15 @@ def metadata(wheel: Path) -> str:
 class Environment:
     """A virtual environment without a checkout near it.
 
-    It takes what dolmen needs from the environment of the tests, and so downloads nothing. Projects that are installed
-    there in editable mode are not visible: only ``.pth`` files of its own folder are followed.
+    It takes dolmen's dependencies from the environment of the tests, and so downloads nothing. Projects that
+    are installed there in editable mode are not visible: only ``.pth`` files of its own folder are followed.
     """
 
     directory: Path
 
     @classmethod
     def make(cls, directory: Path, *wheels: Path) -> Environment:
-        """Makes one, and installs wheels into it."""
+        """Makes an environment, and installs wheels into it."""
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True)
         made = cls(directory)
         [own] = directory.glob("lib/python3*/site-packages")

@@ -20,7 +20,7 @@ _START_SECONDS = 120
 
 @dataclass(frozen=True)
 class StartedRun:
-    """A run, and what it was started with (moto's names)."""
+    """A run with its arguments, under moto's names."""
 
     id: str
     state: str
@@ -28,7 +28,7 @@ class StartedRun:
 
     @property
     def arguments(self) -> list[str]:
-        """Those of the script."""
+        """Arguments of the script."""
         found: list[str] = self.request["job_driver"]["sparkSubmit"]["entryPointArguments"]
         return found
 
@@ -41,7 +41,7 @@ class EmrServerlessServer:
 
     @classmethod
     def start(cls, directory: Path) -> EmrServerlessServer:
-        """Starts one, and waits until it answers."""
+        """Starts a server, and waits until it answers."""
         port = free_port()
         with (directory / "emr-serverless.log").open("wb") as log:
             process = subprocess.Popen(
@@ -75,20 +75,20 @@ class EmrServerlessServer:
         return str(made["applicationId"])
 
     def runs(self, application: str | None = None) -> list[StartedRun]:
-        """All runs, oldest first; of an application, or of all."""
+        """All runs of one or all applications, oldest first."""
         found = [StartedRun(**run) for run in self._tell("runs", None)]
         return [run for run in found if application is None or run.request["application_id"] == application]
 
     def set_state(self, run: str, state: str) -> None:
-        """What the service would say of a run from now on."""
+        """Sets the state of a run."""
         self._tell("state", {"id": run, "state": state})
 
     def backdate(self, seconds: float) -> None:
-        """Makes all runs so much older."""
+        """Makes all runs older."""
         self._tell("backdate", {"seconds": seconds})
 
     def hide(self, *runs: str) -> None:
-        """Runs that listings do not show, as they lag behind; those hidden before are shown again."""
+        """Hides only these runs from listings, as if those lagged behind."""
         self._tell("hide", {"ids": runs})
 
     def _tell(self, path: str, body: Any) -> Any:

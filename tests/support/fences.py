@@ -1,4 +1,4 @@
-"""What collection commits before it deletes anything, committed by a test."""
+"""Commits the fence that collection commits before it deletes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dolmen.database import Database
 
 
 def move_fence(db: Database, horizon: int | None = None, revoke: Sequence[str] = ()) -> None:
-    """Lets versions before ``horizon`` expire, and takes jobs for dead.
+    """Expires versions before ``horizon``, and revokes jobs.
 
     Args:
-        revoke: txids of their intents.
+        revoke: txids of the jobs' intents.
     """
     context = db.context
     now = context.head.refresh().manifest

@@ -26,7 +26,7 @@ _ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 @dataclass
 class Context:
-    """What Lambda gives a handler; ``remaining_ms`` are answered in turn, the last one for ever."""
+    """Lambda's context of a handler; returns the ``remaining_ms`` in turn, and then the last one again."""
 
     function_name: str = "dolmen"
     memory_limit_in_mb: int = 1024
@@ -39,19 +39,19 @@ class Context:
 
 
 class Listener(logging.Handler):
-    """Keeps what a function logs: its text and the named facts."""
+    """Keeps a function's log entries: text and named fields."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard: list[dict[str, Any]] = []
+        self.entries: list[dict[str, Any]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         facts = {name: value for name, value in vars(record).items() if name not in _ORDINARY}
-        self.heard.append({"text": record.getMessage(), **facts})
+        self.entries.append({"text": record.getMessage(), **facts})
 
 
 def load(name: str) -> ModuleType:
-    """A fresh ``functions/<name>/app.py``, as in a new container."""
+    """Loads ``functions/<name>/app.py`` as in a new container."""
     spec = importlib.util.spec_from_file_location(f"test_function_{name}", FUNCTIONS / name / "app.py")
     assert spec is not None
     assert spec.loader is not None
@@ -65,8 +65,8 @@ class World:
 
     Args:
         landing: the landing bucket, or the directory that stands for it.
-        database_url: where the database is.
-        bucket: what events call the landing bucket.
+        database_url: URL of the database.
+        bucket: name of the landing bucket in events.
     """
 
     def __init__(self, landing: ObjectStore, database_url: str, bucket: str = "drops") -> None:
@@ -88,7 +88,7 @@ class World:
 
     @property
     def database(self) -> Database:
-        """Opened anew, so that nothing but what is stored is seen."""
+        """The database, opened with empty caches."""
         return Database(self._store, _RUNTIME)
 
     def create(self, name: str = "events", schema: pa.Schema = SCHEMA, primary_key: str | None = "id") -> None:
@@ -124,7 +124,7 @@ class World:
         return answer
 
     def rows(self, table: str = "events") -> list[dict[str, Any]]:
-        """All rows, in a settled order."""
+        """All rows, sorted."""
         found: list[dict[str, Any]] = self.database.table(table).to_arrow().to_pylist()
         return sorted(found, key=lambda row: [str(value) for value in row.values()])
 
@@ -132,11 +132,11 @@ class World:
         return sorted(row["id"] for row in self.rows(table))
 
     def versions(self, operation: str) -> int:
-        """How many commits there were of that kind."""
+        """Number of commits of one operation."""
         return sum(commit.operation == operation for commit in self.database.history())
 
     def rejects(self) -> dict[str, dict[str, Any]]:
-        """The reports of rejects, by the key of the copy below ``rejected/``; asserts that each copy is there."""
+        """The reports of rejects, by key of the copy below ``rejected/``; asserts that each copy exists."""
         keys = [info.key for info in self.landing.list("rejected/")]
         reports = {
             key.removesuffix(".error.json").removeprefix("rejected/"): json.loads(self.landing.get(key).body)
@@ -148,6 +148,6 @@ class World:
         )
         return reports
 
-    def heard(self, text: str) -> list[dict[str, Any]]:
-        """What was logged with this text."""
-        return [facts for facts in self.listener.heard if facts["text"] == text]
+    def log_entries(self, text: str) -> list[dict[str, Any]]:
+        """The fields of the log entries with this text."""
+        return [facts for facts in self.listener.entries if facts["text"] == text]

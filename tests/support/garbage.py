@@ -15,7 +15,7 @@ _SEGMENT = 50_000
 
 
 def fill(place: Place, objects: int) -> int:
-    """Puts so many data files, over 48 hours; returns how many of them the table's newest version names."""
+    """Puts ``count`` data files with times of 48 hours; returns the number of those that the newest version names."""
     place.db.create_table("t", SCHEMA)
     runtime = place.runtime()
     body = MemoryObject(b"x", '"x"', place.now_us)

@@ -1,4 +1,4 @@
-"""What ``jobs/load.py --handed`` promises of records, done with the core alone: for tests that are not about Spark."""
+"""Does the work of ``jobs/load.py --handed`` without Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dolmen.ingest.landing import Landing
 
 
 def ingest_handed(database: Database, landing: Landing, records: HandoverRecords) -> list[str]:
-    """Ingests all drops of all records, and settles them; what became of each, in order."""
+    """Ingests all drops of all records, and settles them; returns their outcomes, in order."""
     statuses: list[str] = []
     for record in records.pending():
         outcomes = ingest_drops(database, landing, record.drops).outcomes

@@ -1,4 +1,4 @@
-"""Runs a function's handler in processes that can be killed: each event in a fork of one that has imported it all.
+"""Runs a function's handler in processes that can be killed, one fork per event of a process that has imported it.
 
 ``python handler_server.py`` with a function's environment imports ``app`` and says so with a line on standard output.
 Then each line of standard input is an event; answered are two lines, ``{"pid": ...}`` when the process runs, and
@@ -22,7 +22,7 @@ from typing import Any
 
 
 class Context:
-    """What Lambda gives a handler."""
+    """Lambda's context of a handler."""
 
     function_name = os.environ.get("AWS_LAMBDA_FUNCTION_NAME", "")
     memory_limit_in_mb = 1024
@@ -37,7 +37,7 @@ class Context:
 
 
 def handle(handler: Any, event: Any, result: int) -> int:
-    """Runs the handler; writes what it answers into the pipe ``result``; returns the exit status."""
+    """Runs the handler, and writes its answer into the pipe ``result``; returns the exit status."""
     try:
         answer = handler(event, Context(900))
     except Exception:  # noqa: BLE001 - printed, and told by the status

@@ -21,7 +21,7 @@ _SERVER = Path(__file__).with_name("handler_server.py")
 
 @dataclass(frozen=True)
 class Ended:
-    """How an invocation ended: ``killed`` by the test, or with an exit status and what the handler answered."""
+    """The end of an invocation: ``killed`` by the test, or an exit status and the handler's answer."""
 
     killed: bool
     status: int
@@ -29,7 +29,7 @@ class Ended:
 
 
 class Handlers:
-    """Starts a process for each event; one at a time."""
+    """Runs a process for each event, one at a time."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -102,7 +102,7 @@ class Handlers:
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether a process is gone, or waits for its parent to hear of its end."""
+    """Whether a process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

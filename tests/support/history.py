@@ -1,4 +1,4 @@
-"""What a database holds and how it came to, told by the database alone."""
+"""The content and the history of a database, as it reports them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def ids(database: Database, table: str = "events") -> list[int]:
 
 
 def operations(database: Database) -> list[str]:
-    """What was committed, but for the making of the tables."""
+    """The operations of all commits but those that create tables."""
     return [commit.operation for commit in database.history() if not commit.operation.startswith("create")][::-1]
 
 

@@ -1,4 +1,4 @@
-"""A process with two streaming queries from a directory of files, one by each way into a table; and its killing.
+"""A process with two streaming queries from a directory of files, one for each way into a table, that is killed.
 
 ``python -m support.killed_streams URL INPUT SCRATCH FIRST`` runs both on all that is there, the query ``FIRST`` first.
 """
@@ -20,13 +20,13 @@ TESTS = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Kill:
-    """When the driver is killed.
+    """The moment at which a process is killed.
 
     Args:
-        key: how the key of the object begins.
+        key: prefix of the object's key.
         when: before or after it was put.
         roles: by whom: the driver's own process, or Spark's workers (where ``format("dolmen")`` commits).
-        nth: at which of these puts.
+        nth: number of the put.
     """
 
     key: str
@@ -36,7 +36,7 @@ class Kill:
 
 
 def stages(way: Way) -> dict[str, Kill]:
-    """By name: a point in a batch's life, for one of the ways into a table named after it."""
+    """Moments in a batch's life, by name, for one of the ways into a table."""
     committer = ("worker",) if way == "by_format" else ("driver",)
     return {
         "before its tasks": Kill("intent/", "before", committer),
@@ -47,7 +47,7 @@ def stages(way: Way) -> dict[str, Kill]:
 
 
 def run(url: str, files: Path, scratch: Path, first: Way, kill: Kill | None) -> int:
-    """Runs the process to its end, and gives its exit code."""
+    """Runs the process to its end; returns its exit code."""
     (scratch / "count").unlink(missing_ok=True)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS / "support" / "killing"), str(TESTS)])}
     environment.pop("DOLMEN_TEST_KILL", None)

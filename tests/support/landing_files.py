@@ -23,7 +23,7 @@ Rows = Sequence[tuple[int, int, str]]
 
 
 def rows_of(first: int, count: int) -> list[tuple[int, int, str]]:
-    """Rows of ``SCHEMA``, times in microseconds."""
+    """The rows of a table, with times in microseconds."""
     return [(id_, START + 7_919 * id_ % 1_000_003, f"name {id_ % 10}") for id_ in range(first, first + count)]
 
 
@@ -82,14 +82,14 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def put(directory: Path, path: str, rows: Rows) -> None:
-    """Writes a file in the format and compression that its name says."""
+    """Writes a file in the format and compression of its name."""
     form, _, compression = path.rpartition("/")[2].partition(".")[2].partition(".")
     body = COMPRESSIONS[f".{compression}" if compression else ""](FORMATS[form](rows))
     put_bytes(directory, path, body)
 
 
 def put_bytes(directory: Path, path: str, body: bytes) -> None:
-    """Writes a file below the landing directory, whatever is in it."""
+    """Writes any bytes as a file below the landing directory."""
     target = directory / path
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(body)

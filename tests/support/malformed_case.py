@@ -84,7 +84,7 @@ def as_parquet(table: pa.Table, **options: object) -> bytes:
     return sink.getvalue()
 
 
-def flipped(data: bytes, place: int) -> bytes:
+def flip_bit(data: bytes, place: int) -> bytes:
     """The bytes with those of one place turned over."""
     changed = bytearray(data)
     changed[place] ^= 0xFF

@@ -10,7 +10,7 @@ import zipfile
 
 import pyarrow as pa
 
-from support.malformed_case import LINES, MalformedFile, flipped, whole
+from support.malformed_case import LINES, MalformedFile, flip_bit, whole
 from support.malformed_parquet import PARQUET
 
 _GZIP, _BZIP2 = gzip.compress(LINES, mtime=0), bz2.compress(LINES)
@@ -35,7 +35,7 @@ MALFORMED_COMPRESSED: list[MalformedFile] = [
     whole("truncated", "last-byte-missing.csv.gz", _GZIP[:-1], "truncated", None),
     whole("truncated", "truncated.csv.zst", _ZSTD[: len(_ZSTD) // 2], "truncated"),
     whole("truncated", "truncated.parquet.gz", gzip.compress(PARQUET, mtime=0)[:-20], "truncated"),
-    whole("damaged compression", "flipped.csv.gz", flipped(_GZIP, len(_GZIP) - 6), "damaged"),
+    whole("damaged compression", "flipped.csv.gz", flip_bit(_GZIP, len(_GZIP) - 6), "damaged"),
     whole("damaged compression", "garbage-after.csv.gz", _GZIP + b"garbage", "damaged"),
     whole("damaged compression", "garbage-after.csv.zst", _ZSTD + b"garbage", "damaged"),
     whole("wrong name", "plain.csv.gz", LINES, "not (only) gzip"),
@@ -50,16 +50,16 @@ MALFORMED_COMPRESSED: list[MalformedFile] = [
     whole("truncated", "magic-alone.csv.gz", b"\x1f\x8b", "truncated"),
     whole("truncated", "second-member-cut-off.csv.gz", _GZIP + gzip.compress(b"1,a\n" * 999, mtime=0)[:-9], "truncated"),
     whole("damaged compression", "wrong-magic.csv.gz", b"\x1f\x8c" + _GZIP[2:], "damaged"),
-    whole("damaged compression", "wrong-checksum.csv.gz", flipped(_GZIP, len(_GZIP) - 8), "damaged"),
-    whole("damaged compression", "wrong-length.csv.gz", flipped(_GZIP, len(_GZIP) - 1), "damaged"),
-    whole("damaged compression", "second-member-damaged.csv.gz", _GZIP + flipped(gzip.compress(b"1,a\n" * 999, mtime=0), -8), "damaged"),
+    whole("damaged compression", "wrong-checksum.csv.gz", flip_bit(_GZIP, len(_GZIP) - 8), "damaged"),
+    whole("damaged compression", "wrong-length.csv.gz", flip_bit(_GZIP, len(_GZIP) - 1), "damaged"),
+    whole("damaged compression", "second-member-damaged.csv.gz", _GZIP + flip_bit(gzip.compress(b"1,a\n" * 999, mtime=0), -8), "damaged"),
     whole("damaged compression", "unknown-method.csv.gz", _GZIP[:2] + b"\x07" + _GZIP[3:], "damaged"),
     whole("no header", "empty.csv.gz", b"", "is empty"),
     whole("wrong name", "zstd.csv.gz", _ZSTD, "not (only) gzip"),
     whole("wrong name", "compressed-twice.csv.gz", gzip.compress(_GZIP, mtime=0), "holds gzip data"),
     # bzip2
     whole("truncated", "truncated.csv.bz2", _BZIP2[:-20], "truncated"),
-    whole("damaged compression", "flipped.csv.bz2", flipped(_BZIP2, len(_BZIP2) // 2), "damaged"),
+    whole("damaged compression", "flipped.csv.bz2", flip_bit(_BZIP2, len(_BZIP2) // 2), "damaged"),
     whole("damaged compression", "garbage-after.csv.bz2", _BZIP2 + b"garbage", "damaged"),
     whole("damaged compression", "wrong-magic.csv.bz2", b"BZx" + _BZIP2[3:], "damaged"),
     whole("wrong name", "plain.csv.bz2", LINES, "not (only) bz2"),

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from support.malformed_case import MalformedFile, as_parquet, flipped, value, whole
+from support.malformed_case import MalformedFile, as_parquet, flip_bit, value, whole
 
 _ROWS = pa.table({"id": pa.array(range(1000), pa.int64()), "name": [f"name {n}" for n in range(1000)]})
 PARQUET = as_parquet(_ROWS, compression="none", use_dictionary=False, write_page_checksum=True)
@@ -30,8 +30,8 @@ MALFORMED_PARQUET: list[MalformedFile] = [
     whole("damaged Parquet", "empty.parquet", b"", "not a readable Parquet file"),
     whole("damaged Parquet", "truncated.parquet", PARQUET[:-100], "not a readable Parquet file", None),
     whole("damaged Parquet", "beginning-cut-off.parquet", PARQUET[1000:], "not a readable Parquet file"),
-    whole("damaged Parquet", "flipped-page.parquet", flipped(PARQUET, 600), "not a readable Parquet file"),
-    whole("damaged Parquet", "flipped-footer.parquet", flipped(PARQUET, _FOOTER), "not a readable Parquet file"),
+    whole("damaged Parquet", "flipped-page.parquet", flip_bit(PARQUET, 600), "not a readable Parquet file"),
+    whole("damaged Parquet", "flipped-footer.parquet", flip_bit(PARQUET, _FOOTER), "not a readable Parquet file"),
     whole("other kind", "integer-as-string.parquet", as_parquet(pa.table({"id": [1], "name": [5]})), "never stored as string"),
     whole("other kind", "string-as-integer.parquet", as_parquet(pa.table({"id": ["1"]})), "text is never parsed here"),
     whole("other kind", "float-as-integer.parquet", as_parquet(pa.table({"id": [1.0]})), "never stored as int64"),
@@ -51,7 +51,7 @@ MALFORMED_PARQUET: list[MalformedFile] = [
     whole("damaged Parquet", "footer-of-4-gigabytes.parquet", PARQUET[:-8] + bytes([255] * 4) + b"PAR1", "not a readable Parquet file"),
     whole("damaged Parquet", "footer-of-zeros.parquet", PARQUET[:_FOOTER] + bytes(len(PARQUET) - 8 - _FOOTER) + PARQUET[-8:], "not a readable Parquet file"),
     whole("damaged Parquet", "magic-of-the-end.parquet", PARQUET[:-1] + b"2", "not a readable Parquet file"),
-    whole("damaged Parquet", "page-checksum.parquet", flipped(PARQUET, 2000), "CRC"),
+    whole("damaged Parquet", "page-checksum.parquet", flip_bit(PARQUET, 2000), "CRC"),
     whole("damaged Parquet", "zeros-in-a-page.parquet", PARQUET[:100] + bytes(500) + PARQUET[600:], "CRC"),
     whole("damaged Parquet", "one-and-a-half.parquet", PARQUET + PARQUET[:-50], "not a readable Parquet file"),
     value("not-utf-8.parquet", _column("name", NOT_UTF8), "the text is not UTF-8", 1, "name"),

@@ -13,7 +13,7 @@ import fastavro
 import pyarrow as pa
 from pyarrow import ipc
 
-from support.malformed_case import LINES, MalformedFile, flipped, value, whole
+from support.malformed_case import LINES, MalformedFile, flip_bit, value, whole
 from support.malformed_parquet import NOT_UTF8, PARQUET
 
 _ROWS = pa.table({"id": pa.array(range(1000), pa.int64()), "name": [f"name {n}" for n in range(1000)]})
@@ -64,7 +64,7 @@ MALFORMED_RECORDS: list[MalformedFile] = [
     whole("damaged Arrow", "magic-alone.arrow", b"ARROW1\0\0", "not a readable Arrow file"),
     whole("damaged Arrow", "half.arrow", _FILE[: len(_FILE) // 2], "not a readable Arrow file"),
     whole("damaged Arrow", "half.arrows", _STREAM[: len(_STREAM) // 2], "not a readable Arrow file"),
-    whole("damaged Arrow", "flipped-footer.arrow", flipped(_FILE, len(_FILE) - 10), "not a readable Arrow file"),
+    whole("damaged Arrow", "flipped-footer.arrow", flip_bit(_FILE, len(_FILE) - 10), "not a readable Arrow file"),
     whole("damaged Arrow", "not-utf-8.arrow", _column("name", NOT_UTF8), "not a readable Arrow file"),
     whole("damaged Arrow", "offsets-beyond.arrow", _column("name", _strings(0, 100, 2)), "not a readable Arrow file"),
     whole("damaged Arrow", "offsets-below.arrow", _column("name", _strings(0, -5, 2)), "not a readable Arrow file"),
@@ -88,9 +88,9 @@ MALFORMED_RECORDS: list[MalformedFile] = [
     whole("damaged Avro", "magic-alone.avro", b"Obj\x01", "ends early"),
     whole("damaged Avro", "header-cut-off.avro", _AVRO[:30], "ends early"),
     whole("damaged Avro", "truncated.avro", _AVRO[:-30], "ends early"),
-    whole("damaged Avro", "flipped-mark.avro", flipped(_AVRO, len(_AVRO) - 1), "damaged"),
+    whole("damaged Avro", "flipped-mark.avro", flip_bit(_AVRO, len(_AVRO) - 1), "damaged"),
     whole("damaged Avro", "garbage-after.avro", _AVRO + b"garbage", "damaged"),
-    whole("damaged Avro", "flipped-block.avro", flipped(_DEFLATED, len(_DEFLATED) - 60), "damaged"),
+    whole("damaged Avro", "flipped-block.avro", flip_bit(_DEFLATED, len(_DEFLATED) - 60), "damaged"),
     whole("damaged Avro", "schema-without-fields.avro", _AVRO.replace(b'"fields"', b'"fidles"', 1), "schema"),
     whole("damaged Avro", "unknown-codec.avro", _AVRO.replace(b"null", b"nulx", 1) if _AVRO.index(b"avro.codec") < _AVRO.index(b"null") else _AVRO.replace(b"\x08null", b"\x08nulx"), "codec 'nulx'"),
     whole("truncated", "truncated.avro.gz", gzip.compress(_AVRO, mtime=0)[:-20], "truncated"),

@@ -1,4 +1,4 @@
-"""DuckDB as an oracle of what predicates mean."""
+"""DuckDB as an oracle of the meaning of predicates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import duckdb
 
 
 def connect_oracle() -> duckdb.DuckDBPyConnection:
-    """A connection to a DuckDB of its own, in UTC, that evaluates expressions as they are written.
+    """Opens a DuckDB in UTC that evaluates expressions as they are written.
 
     One of its rules for rewriting them, which moves constants to one side, fails inside on ``u + 1 = 2**64 - 1``.
     """

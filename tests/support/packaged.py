@@ -1,4 +1,4 @@
-"""What `sam build` made, as a process finds it on Lambda: a function, the layers, and nothing else of this machine."""
+"""The build as a process finds it on Lambda: a function and the layers, without other local packages."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ MEMORY_MB = 1024
 
 
 def packaged_python() -> list[str]:
-    """The functions' interpreter without its site-packages: what a layer lacks is not found elsewhere."""
+    """The functions' interpreter without site-packages, so that packages come only from the layers."""
     return [runtime_python(), "-s", "-S"]
 
 
 def function_folder(function: str) -> Path:
-    """What Lambda unpacks to /var/task: there is nothing to build in a function."""
+    """The folder that Lambda unpacks to /var/task; a function needs no build."""
     return ROOT / "functions" / function
 
 
 def function_environment(function: str, settings: Mapping[str, str], scratch: Path) -> dict[str, str]:
-    """The whole environment of a function's process: what Lambda and the template set, then ``settings``.
+    """The whole environment of a function's process: Lambda's variables, the template's, then ``settings``.
 
     Args:
-        scratch: stands for /tmp, which a function on Lambda has for itself.
+        scratch: folder that replaces /tmp.
     """
     path = [function_folder(function), *layer_paths(), runtime_client()]
     return {

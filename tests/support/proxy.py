@@ -1,4 +1,4 @@
-"""An HTTP proxy in a process of its own, between a client under test and an S3 server: it counts, and it breaks.
+"""An HTTP proxy in a process of its own, between a client and an S3 server, that counts requests and injects faults.
 
     proxy = Proxy.start("http://127.0.0.1:4566")
     proxy.rule("lose", method="PUT", key="_latest_manifest")   # the next such answer is lost after it was applied
@@ -58,7 +58,7 @@ class Request:
 
     @property
     def size(self) -> int:
-        """How many bytes a range asks for; 0 without one."""
+        """Size of a range in bytes; 0 without a range."""
         if not self.range:
             return 0
         first, last = self.range.removeprefix("bytes=").split("-")
@@ -67,7 +67,7 @@ class Request:
 
 @dataclass
 class Rule:
-    """Which requests meet which fault."""
+    """A rule that injects a fault into some requests."""
 
     faults: list[str]
     method: str | None = None
@@ -138,7 +138,7 @@ class Proxy:
         return [Request(**request) for request in self._ask("requests")]
 
     def reset(self) -> None:
-        """Forgets all requests and rules. Held connections are let go."""
+        """Forgets all requests and rules, and releases held connections."""
         self._ask("reset")
 
     def forget_requests(self) -> None:
@@ -146,7 +146,7 @@ class Proxy:
         self._ask("forget")
 
     def land(self) -> None:
-        """Applies the "late" requests that wait for it; they have been by the time this returns."""
+        """Sends the waiting "late" requests, and returns when they are done."""
         self._ask("land")
 
     def rule(

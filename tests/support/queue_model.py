@@ -1,4 +1,4 @@
-"""A queue of SQS, the pollers of Lambda and the time that passes, as a model: events in their order, no waiting.
+"""A model of an SQS queue and Lambda's pollers: events in order of time, without waiting.
 
 The function is the real one, over a real database: what it decides is what is tried. What the model knows of SQS and
 Lambda: a delivered message is hidden for the visibility time-out; one that was delivered too often goes to the
@@ -24,12 +24,12 @@ from support.template import PARAMETERS, TEMPLATE
 
 
 class Died(BaseException):
-    """The process is gone: no handler of errors runs any more."""
+    """Ends the process without running any error handler."""
 
 
 @dataclass
 class Lambda:
-    """What the template says of a function and its queue, by default."""
+    """The template's defaults for a function and its queue."""
 
     timeout: int
     batch_size: int
@@ -69,7 +69,7 @@ class Stored:
 
 @dataclass
 class ModelQueue:
-    """A queue: what functions do with it, and what Lambda does."""
+    """A queue, with the calls of functions and of Lambda."""
 
     clock: Callable[[], float]
     visibility: float
@@ -93,7 +93,7 @@ class ModelQueue:
             del self.messages[receipt]
 
     def receive(self, now: float, most: int) -> list[Stored]:
-        """Delivers what is visible; what was delivered too often goes to the dead letters."""
+        """Delivers visible messages; those delivered too often become dead letters."""
         batch: list[Stored] = []
         for stored in sorted(self.messages.values(), key=lambda one: one.visible):
             if stored.visible > now or len(batch) == most:
@@ -112,7 +112,7 @@ class ModelQueue:
 
 
 def record_of(stored: Stored) -> dict[str, Any]:
-    """What Lambda hands over of a message."""
+    """The record of a message in Lambda's event."""
     return {
         "messageId": stored.id,
         "receiptHandle": stored.id,
@@ -135,10 +135,10 @@ class Pipeline:
     """The ingest function behind its queue.
 
     Args:
-        world: where the function and its database are.
-        megabytes_per_second: how fast a file is read.
+        world: the function and its database.
+        megabytes_per_second: speed of reading a file.
         killers: names of files that end the process that reads them.
-        sends_anew: whether the function knows its queues.
+        sends_anew: whether the function knows its queues, and so sends messages again.
     """
 
     world: World
@@ -157,7 +157,7 @@ class Pipeline:
         self.queue = ModelQueue(lambda: self.now, visibility, receives, self.dead)
 
     def run(self) -> None:
-        """Until the queue is empty."""
+        """Runs until the queue is empty."""
         self.world.functions["ingest"]._open_queues = lambda settings: (  # type: ignore[attr-defined]
             (self.queue, self.dead) if self.sends_anew else None
         )

@@ -31,7 +31,7 @@ def stats_of(column: pa.ChunkedArray) -> ColumnStats:
 
 
 def with_gaps(rng: Rng, stats: ColumnStats) -> ColumnStats | None:
-    """The same, or less of it."""
+    """Removes some of the statistics at random."""
     kind = rng.random()
     if kind < 0.6:
         return stats
@@ -73,6 +73,6 @@ def random_file(rng: Rng, rows: pa.Table, schema: Schema, *, gaps: bool = True) 
 
 
 def random_vector(rng: Rng, rows: int) -> Vector:
-    """A deletion vector of at most all rows, in an object that is not there."""
+    """Makes a deletion vector of some rows, in an object that does not exist."""
     key = f"tombstone/t/2026/01/02/03/{uuid(rng)}.del"
     return Vector(key, rng.randrange(4, 1000), rng.randrange(1, 1000), rng.getrandbits(32), rng.randint(1, rows))

@@ -22,7 +22,7 @@ def random_predicate(rng: Rng, table: pa.Table, depth: int | None = None) -> str
     """A condition on some columns of ``table``; nested columns are left alone.
 
     Args:
-        depth: how many AND, OR, NOT may stand above a comparison; random by default.
+        depth: maximum number of AND, OR and NOT above a comparison; random by default.
     """
     if depth is None:
         depth = rng.choice([0, 0, 1, 1, 2, 3])
@@ -76,7 +76,7 @@ def _leaf(rng: Rng, table: pa.Table) -> str:
 
 
 def _computed(rng: Rng, name: str, arrow_type: pa.DataType, literal: Callable[[], str]) -> str:
-    """A comparison of what is computed of a column."""
+    """A comparison of a value computed from a column."""
     operator, small = rng.choice(_OPERATORS), rng.choice([-3, -1, 1, 2, 3, 10])
     t = pa.types
     if t.is_integer(arrow_type):

@@ -42,7 +42,7 @@ class Column:
 
     @property
     def kind(self) -> str:
-        """What it compares with."""
+        """The family of types that it compares with."""
         if self.type in ("DOUBLE", "FLOAT"):
             return "float"
         if "INT" in self.type or self.type.startswith("DECIMAL"):
@@ -53,7 +53,7 @@ class Column:
 
 
 def hostile_table(rng: random.Random, rows: int) -> pa.Table:
-    """Columns of NAMES, each of a random type: what is a number in one table is a text in another."""
+    """A table with columns NAMES of random types: a column may be a number in one table and a text in another."""
     columns = {}
     for name in NAMES:
         kind = rng.choice(_KINDS) if rng.random() < 0.8 else rng.choice(FLAT)
@@ -73,7 +73,7 @@ class Queries:
     """Makes queries over tables.
 
     Args:
-        oracle: has the tables; binds what is made here.
+        oracle: a DuckDB with the tables, which binds the queries.
         tables: their names.
     """
 
@@ -86,7 +86,7 @@ class Queries:
         ]  # fmt: skip
 
     def query(self, depth: int) -> str:
-        """A SELECT of one to five columns. Raises duckdb.Error if what came out cannot be bound."""
+        """Makes a SELECT of one to five columns. Raises duckdb.Error if it cannot be bound."""
         if depth == 0:
             return self._base()
         return self._rng.choice(self._shapes)(depth - 1)

@@ -1,4 +1,4 @@
-"""AWS's Runtime Interface Emulator: a packaged function as a Lambda runs it, invoked over HTTP.
+"""AWS's Runtime Interface Emulator, which runs a packaged function as Lambda does, invoked over HTTP.
 
     with Emulator.start("ingest", {"DOLMEN_DATABASE": url}, directory) as ingest:
         answer = ingest.invoke(event)
@@ -33,7 +33,7 @@ START_SECONDS = 60.0
 
 
 def emulator_binary() -> Path:
-    """It comes with the SAM command line."""
+    """The emulator's binary, which comes with the SAM command line."""
     machine = {"x86_64": "x86_64", "aarch64": "arm64"}[platform.machine()]
     [binary] = (ROOT / ".venv-sam").glob(f"lib/python3*/site-packages/samcli/local/rapid/aws-lambda-rie-{machine}")
     return binary
@@ -41,7 +41,7 @@ def emulator_binary() -> Path:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an invocation gave: ``payload`` as JSON, or as text where it is none; ``error`` is why it failed."""
+    """The result of an invocation: ``payload`` as JSON, or as text if it is none; ``error`` is the failure."""
 
     payload: Any
     error: str | None
@@ -119,7 +119,7 @@ class Emulator:
         return Answer(payload, f"{payload.get('errorType')}: {payload['errorMessage']}" if failed else None)
 
     def logged(self) -> list[dict[str, Any]]:
-        """What the function logged as JSON."""
+        """The function's log entries in JSON."""
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.startswith("{")]
         return [json.loads(line) for line in lines]
 
@@ -131,14 +131,14 @@ class Emulator:
         self.process.wait()
 
     def peak_mb(self) -> float:
-        """The most memory that the function's process has had resident at once."""
+        """Peak resident memory of the function's process."""
         [process] = self.functions()
         status = Path(f"/proc/{process.pid}/status").read_text()
         [peak] = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
         return int(peak) / 1024
 
     def functions(self) -> list[psutil.Process]:
-        """The processes that the emulator started: the function's, if it runs."""
+        """The processes that the emulator started."""
         with suppress(psutil.NoSuchProcess):
             return psutil.Process(self.process.pid).children(recursive=True)
         return []

@@ -1,4 +1,4 @@
-"""Runs moto's EMR Serverless over HTTP: ``python run_emr_serverless.py PORT``, with what moto 5.2 leaves out.
+"""Runs moto's EMR Serverless over HTTP: ``python run_emr_serverless.py PORT``, with what moto 5.2 lacks.
 
 moto keeps applications and runs; but it takes every start for a new run, whatever its token; calls a run ended as soon
 as it is started, and created at midnight; and answers 404 to a listing of no runs. Here, as the service's API reference

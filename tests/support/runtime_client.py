@@ -1,4 +1,4 @@
-"""AWS's own client of the Lambda runtime API, for the Python that the functions run on: Lambda's image brings it."""
+"""AWS's client of the Lambda runtime API, which Lambda's image contains, for the functions' Python."""
 
 from __future__ import annotations
 

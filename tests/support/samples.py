@@ -1,4 +1,4 @@
-"""The samples in ``events/``, and the files that they speak of."""
+"""The samples in ``events/``, and the files that they name."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ SCHEDULED = {"compact-schedule", "compact-schedule-all", "compact-eventbridge", 
 
 
 def sample(name: str) -> Any:
-    """A file of ``events/``, verbatim."""
+    """Reads a file of ``events/``."""
     return json.loads((EVENTS / f"{name}.json").read_text())
 
 
 @contextmanager
-def landed(s3: Any) -> Iterator[None]:
-    """The files that the samples speak of are in their bucket, with the ETags that they tell."""
+def sample_files(s3: Any) -> Iterator[None]:
+    """Puts the files that the samples name into their bucket, with the ETags of the samples."""
     s3.create_bucket(Bucket=BUCKET)
     try:
         for key, text in FILES.items():

@@ -38,11 +38,11 @@ def has_java() -> bool:
 
 
 def start_session(scratch: Path, master: str = "local[2,3]", **settings: str) -> SparkSession:
-    """Two cores, a task is tried three times, little parallelism, nothing to look at.
+    """Starts a session with two cores, three attempts per task, little parallelism and no UI.
 
     Args:
-        scratch: for all files of its own.
-        settings: more of Spark's, with ``__`` for dots.
+        scratch: folder for its files.
+        settings: more Spark settings, with ``__`` for dots.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable  # of the workers
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -75,7 +75,7 @@ class SparkProcess:
     def start(
         cls, scratch: Path, environment: Mapping[str, str], master: str = "local[2,3]", **settings: str
     ) -> Iterator[SparkProcess]:
-        """Starts one, with a JVM of its own; both end with the block.
+        """Starts a process with a JVM of its own; both end with the block.
 
         Args:
             environment: variables for it, and for Spark's workers.
@@ -90,9 +90,9 @@ class SparkProcess:
                 pool.submit(_end).result()
 
     def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """The result of a function of an importable module (``support``); its session is the active one.
+        """Runs a function of an importable module (``support``) with the session active, and returns its result.
 
-        What it raises fails the test, with its own traceback.
+        An error of the function fails the test, with its own traceback.
         """
         result, error = self._pool.submit(_call, function, args, kwargs).result()
         assert not error, f"in Spark's own process:\n{error}"

@@ -1,4 +1,4 @@
-"""What tests have run in a Spark process of its own (``support.spark.SparkProcess``): its session is the active one."""
+"""Functions that tests run in a Spark process (``support.spark.SparkProcess``), whose session is the active one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BY_WORKERS = "MapInArrow"
 
 @dataclass(frozen=True)
 class Answer:
-    """The rows of a DataFrame, and what Spark did for them."""
+    """The rows of a DataFrame, with Spark's plan and metrics."""
 
     rows: pa.Table
     plan: str
@@ -42,7 +42,7 @@ def read(
     with_commit_ts: bool = False,
     native: bool = True,
 ) -> Answer:
-    """``to_spark`` on a database opened there."""
+    """Opens a database and reads with ``to_spark``."""
     frame = to_spark(dolmen.open(url).table(table), columns, where, with_commit_ts=with_commit_ts, native=native)
     return Answer(frame.toArrow(), frame._jdf.queryExecution().executedPlan().toString())
 

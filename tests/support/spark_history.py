@@ -17,10 +17,10 @@ ROWS = 80
 
 def rows_of(frame: DataFrame, schema: pa.Schema) -> list[str]:
     """The rows as text, sorted: NaN equals itself so, and -0.0 is not 0.0."""
-    return listed(frame.toArrow().cast(schema))
+    return sorted_rows(frame.toArrow().cast(schema))
 
 
-def listed(table: pa.Table) -> list[str]:
+def sorted_rows(table: pa.Table) -> list[str]:
     for place, field in enumerate(table.schema):
         if pa.types.is_temporal(field.type):  # Python's own end at the year 9999
             raw = pa.int32() if field.type.bit_width == 32 else pa.int64()

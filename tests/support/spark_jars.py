@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "spark_jars.sh"
 
 @cache
 def find_jars() -> tuple[str | None, str]:
-    """Their class path, or None and what to do about it."""
+    """The jars' class path, or None and a message that says how to fetch them."""
     environment = {**os.environ, "PYTHON": sys.executable}
     result = subprocess.run([str(SCRIPT), "path"], env=environment, capture_output=True, text=True, check=False)
     if result.returncode == 0:

@@ -1,4 +1,4 @@
-"""Races that are certain to happen: writers that meet just before their commits, and go on in an order."""
+"""Deterministic races: writers wait for each other just before their commits, and go on in a given order."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PATIENCE_SECONDS = 300.0
 
 
 class Meeting:
-    """Writers that each wait with their first commit until all others are ready for theirs, or have gone.
+    """Writers that delay their first commits until all of them are ready to commit, or have ended.
 
-    All were begun on the same version then, so that only the first one of them can succeed.
+    They all began on the same version, so that only the first can succeed.
 
     Args:
-        order: their names; in this order their commits are sent, each after the answer to the one before.
+        order: names of the writers, in the order of their commits, each after the answer to the one before.
     """
 
     def __init__(self, order: Sequence[str]) -> None:
@@ -29,7 +29,7 @@ class Meeting:
         """How many commits of each were refused, because another one had taken the place."""
 
     def commit(self, name: str, put: Callable[[], PutOutcome]) -> PutOutcome:
-        """One try of a writer to commit."""
+        """Makes one attempt of a writer to commit."""
         with self._changed:
             first = name in self._awaited
             if first:
@@ -47,7 +47,7 @@ class Meeting:
         return outcome
 
     def leave(self, name: str) -> None:
-        """The others wait for this one no more."""
+        """Removes a writer, so that the others no longer wait for it."""
         with self._changed:
             self._awaited.discard(name)
             if name in self._order:
@@ -56,7 +56,7 @@ class Meeting:
 
 
 class MeetingStore:
-    """A writer's store, whose commits go through the meeting of the day."""
+    """A writer's store, whose commits go through the meeting."""
 
     def __init__(self, store: ObjectStore, name: str) -> None:
         self._store, self._name = store, name

@@ -1,4 +1,4 @@
-"""Settings of a Spark session, for the length of a block, and those that could change what is read or written."""
+"""Changes settings of a Spark session within a block, and lists those that could change what is read or written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same table with its entries elsewhere: in segments, with overlays, removals and what else may stand there."""
+"""Moves a table's entries to segments, with overlays, removals and all other kinds."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from support.random_entries import uuid
 Rng = random.Random
 
 
-def spilled(store: ObjectStore, rng: Rng, manifest: Manifest, name: str = "t") -> Manifest:
-    """A version that shows the same rows, with some or all of a table's entries in segments."""
+def spill_entries(store: ObjectStore, rng: Rng, manifest: Manifest, name: str = "t") -> Manifest:
+    """Makes a version with the same rows, and some or all of a table's entries in segments."""
     entry = manifest.table(name)
     schema = entry.schema
     segments: list[Segment] = []
@@ -61,7 +61,7 @@ def spilled(store: ObjectStore, rng: Rng, manifest: Manifest, name: str = "t") -
 
 
 def _older(rng: Rng, file: DataFile, overlays: list[Overlay]) -> DataFile:
-    """An entry as it was before the newest pair, which is among the overlays then."""
+    """An entry before its newest pair, which is then among the overlays."""
     if rng.random() < 0.2:
         overlays.append(Overlay(file.uuid, file.applied_through - 1, file.vector))  # of no account
     if file.vector is None or rng.random() < 0.3:

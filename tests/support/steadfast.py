@@ -1,4 +1,4 @@
-"""A writer that repeats each request, under its id, until it is acknowledged: as a queue does with its messages."""
+"""A writer that repeats each request under its id until it is acknowledged, as a queue does."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from support.writers import Connection, rows
 TRIES = 200
 
 
-def steadfast(url: str, writer: int, enough: Event, told: Connection) -> None:
+def repeat_until_acknowledged(url: str, writer: int, enough: Event, acknowledgements: Connection) -> None:
     """Appends, upserts and deletes on keys of its own, one commit each, until ``enough`` is set.
 
-    Tells each acknowledged request as (id, version, what must be there by then of the key it is about: a value, or None
-    for deleted); in the end None, and how often each trouble was met.
+    Sends each acknowledged request as (id, version, expected value of its key: None if deleted), and at the end None
+    with the number of errors of each kind.
     """
     troubles: Counter[str] = Counter()
     table = None
@@ -37,10 +37,10 @@ def steadfast(url: str, writer: int, enough: Event, told: Connection) -> None:
             except (UnknownOutcomeError, RetryableError) as error:
                 troubles[type(error).__name__] += 1
                 continue
-            told.send((request, commit.version, key, None if step % 4 == 3 and key % 2 else step))
+            acknowledgements.send((request, commit.version, key, None if step % 4 == 3 and key % 2 else step))
             break
         else:
             raise AssertionError(f"{request} was not acknowledged in {TRIES} tries")
         step += 1
-    told.send(None)
-    told.send(troubles)
+    acknowledgements.send(None)
+    acknowledgements.send(troubles)

@@ -1,4 +1,4 @@
-"""The stores, made alike, and small things to do with any of them."""
+"""Makes stores of every kind, and helpers for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PART_BYTES = 5 << 20
 
 
 def make_store(kind: str, directory: Path, url: Callable[[str], str], runtime: Runtime | None = None) -> ObjectStore:
-    """An empty store of this kind; ``url("s3")`` and ``url("minio")`` are asked for a place on these servers.
+    """Makes an empty store of this kind;  ``url("s3")`` and ``url("minio")`` are asked for a place on these servers.
 
     Uploads to S3 turn into multipart above 6 MB, so that tests need not be large.
     """
@@ -36,8 +36,8 @@ def make_store(kind: str, directory: Path, url: Callable[[str], str], runtime: R
     return S3Store(bucket, prefix, runtime=runtime or RUNTIME, threshold_bytes=6 << 20, part_bytes=PART_BYTES)
 
 
-def reopened(store: ObjectStore, runtime: Runtime | None = None) -> ObjectStore:
-    """Another client of the same place."""
+def reopen(store: ObjectStore, runtime: Runtime | None = None) -> ObjectStore:
+    """Opens another client of the same store."""
     if isinstance(store, MemoryStore):
         return MemoryStore(store.bucket, runtime)
     return open_store(store.url, runtime)
@@ -54,14 +54,14 @@ def keys(store: ObjectStore, prefix: str = "", start_after: str = "") -> list[st
     return [found.key for found in store.list(prefix, start_after)]
 
 
-def at_once(function: Callable[[int], T], count: int) -> list[T]:
+def run_in_threads(function: Callable[[int], T], count: int) -> list[T]:
     """Calls ``function(0)`` to ``function(count - 1)`` in threads of their own; returns or raises what they do."""
     with ThreadPoolExecutor(count) as pool:
         return [call.result() for call in [pool.submit(function, number) for number in range(count)]]
 
 
 class Naps:
-    """A ``sleep`` that does not: it notes how long it was asked to."""
+    """A ``sleep`` that records the duration and returns at once."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []

@@ -29,10 +29,10 @@ from dolmen.write.runs import prepare
 
 
 class World:
-    """A database in memory whose requests are counted.
+    """A database in memory that counts requests.
 
     Args:
-        store: another place for it.
+        store: another store to use.
     """
 
     def __init__(self, store: ObjectStore | None = None, runtime: Runtime | None = None) -> None:
@@ -43,14 +43,14 @@ class World:
     def create(
         self, data: pa.Table, name: str = "t", *, group_rows: int = 10, files: int = 1, key: Sequence[str] = ()
     ) -> None:
-        """A table that holds ``data`` in files of small row groups."""
+        """Creates a table with ``data`` in files of small row groups."""
         self.db.create_table(name, data.schema, primary_key=list(key) or None)
         step = -(-data.num_rows // files)
         for start in range(0, data.num_rows, max(1, step)):
             self.append(data.slice(start, step), name, group_rows=group_rows)
 
     def append(self, data: pa.Table, name: str = "t", *, group_rows: int = 10) -> None:
-        """One more file, in a commit of its own."""
+        """Appends one file, in a commit of its own."""
         with self.db.transaction() as tx:
             entry = tx.entry(name)
             tx.begin_upload()
@@ -59,7 +59,7 @@ class World:
 
     @property
     def manifest(self) -> Manifest:
-        """The newest version's."""
+        """The newest version's manifest."""
         return self.db._context.head.refresh().manifest
 
     def entry(self, name: str = "t") -> TableEntry:
@@ -71,7 +71,7 @@ class World:
         return view(self.store, self.runtime, cache or ObjectCache(), manifest or self.manifest, name)
 
     def predicate(self, text: str, name: str = "t") -> Predicate:
-        """A bound predicate."""
+        """Parses and binds a predicate."""
         return parse(text, self.entry(name).schema, now_us=0)
 
     def scan(
@@ -86,7 +86,7 @@ class World:
         order_by: str | Sequence[str] | None = None,
         with_commit_ts: bool = False,
     ) -> Scan:
-        """A scan that begins with an empty cache, unless one is given."""
+        """Makes a scan, by default with an empty cache."""
         return Scan(
             self.view(manifest, name, cache),
             columns=columns,
@@ -103,7 +103,7 @@ class World:
 
 
 def view(store: ObjectStore, runtime: Runtime, cache: ObjectCache, manifest: Manifest, name: str = "t") -> View:
-    """A table in a version, to be read through this cache."""
+    """Makes a view of a table in a version, with this cache."""
     return View(Context(store, runtime, Head(store, runtime, cache=cache)), manifest, name)
 
 

@@ -1,4 +1,4 @@
-"""``template.yaml`` as CloudFormation would see it: its conditions decided, its intrinsic functions kept as data."""
+"""``template.yaml`` as CloudFormation reads it, with conditions decided and intrinsic functions kept as data."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _expanded(part: Any, mappings: dict[str, Any]) -> Any:
 
 
 def _with(part: Any, identifier: str, value: str, mappings: dict[str, Any]) -> Any:
-    """A loop's body for one value of its identifier; what has no other unknowns is computed."""
+    """A loop's body for one value of its identifier, with the functions that this makes computable computed."""
 
     def written(part: Any) -> Any:
         match part:
@@ -120,7 +120,7 @@ decided by itself."""
 
 
 def all_choices() -> Iterator[dict[str, str]]:
-    """Every combination of what conditions can be decided by; an application of others in some of them."""
+    """Every combination of the parameters that decide conditions, some of them with an existing application."""
     for number, values in enumerate(itertools.product(*CHOICES.values())):
         choice = dict(zip(CHOICES, values, strict=True))
         yield choice | (GIVEN if number % 4 == 0 else {})
@@ -132,7 +132,7 @@ OWNERS = {"DatabaseBucketOwner": "111122223333", "LandingBucketOwner": "44445555
 
 @dataclass(frozen=True)
 class Stack:
-    """The template with its conditions decided: what is not made is not there.
+    """The template with its conditions decided, without the resources that it does not create.
 
     Args:
         resources: by name.
@@ -152,7 +152,7 @@ class Stack:
         return [name for name, resource in self.resources.items() if resource["Type"] == type_]
 
     def statements(self, role: str) -> dict[str, dict[str, Any]]:
-        """What a role may do: its statements, and those of the policies that it shares with others, by id."""
+        """The statements of a role by id, with those of shared policies."""
         own = self.properties(role)
         shared = [self.properties(each["Ref"]) for each in own.get("ManagedPolicyArns", ())]
         documents = [policy["PolicyDocument"] for policy in [*own["Policies"], *shared]]
@@ -161,7 +161,7 @@ class Stack:
         return {statement["Sid"]: statement for statement in found}
 
     def allowed(self, role: str) -> dict[str, set[str]]:
-        """What a role may do: actions by statement id."""
+        """The actions that a role allows, by statement id."""
         found = self.statements(role)
         assert all(statement["Effect"] == "Allow" for statement in found.values())
         return {sid: set(as_list(statement["Action"])) for sid, statement in found.items()}

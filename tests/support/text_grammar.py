@@ -1,4 +1,4 @@
-"""What text means, by docs/ingest.md and nothing else: slow, strict, one text at a time, by Python's exact numbers."""
+"""The meaning of text as docs/ingest.md defines it: a slow, strict reference implementation in exact Python numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EPOCH = dt.datetime(1970, 1, 1)
 
 
 def meaning(text: str, kind: pa.DataType) -> Any:
-    """The value that some text stands for in a column, as Python has it; ``REFUSED`` if it stands for none."""
+    """The Python value of a text in a column; ``REFUSED`` if it has none."""
     if pa.types.is_string(kind):
         return text
     text = text.strip(_SPACES)

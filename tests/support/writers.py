@@ -26,7 +26,7 @@ def rows(*ids: int, writer: int, value: int = 0) -> pa.Table:
 
 
 def start(target: Callable[..., None], *arguments: object) -> ForkServerProcess:
-    """Runs ``target`` in a process of its own, with this process's environment as it is now."""
+    """Runs ``target`` in a process of its own, with the current environment."""
     settings = {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "DOLMEN_"))}
     process = context.Process(target=_run, args=(settings, target, *arguments), daemon=True)
     process.start()
@@ -39,9 +39,9 @@ def _run(settings: dict[str, str], target: Callable[..., None], *arguments: obje
 
 
 def mixed_commits(url: str, writer: int, commits: int, results: Connection) -> None:
-    """Appends, upserts, deletes of all kinds and transactions on keys of its own; sends what must be there in the end.
+    """Appends, upserts, deletes and commits transactions on keys of its own; sends the expected rows at the end.
 
-    No error is caught: one that reaches this caller is a failure.
+    It catches no error: each one is a failure.
     """
     rng = random.Random(writer)
     db = dolmen.open(url)
@@ -88,7 +88,7 @@ def two_tables(url: str, number: int) -> None:
 
 
 def persistent(url: str, writer: int, commits: int, results: Connection) -> None:
-    """Appends under request ids, again and again until each is acknowledged, whatever the store does."""
+    """Appends under request ids, and repeats each until it is acknowledged."""
     acknowledged: dict[str, int] = {}
     troubles: dict[str, int] = {}
     db = None

@@ -1,4 +1,4 @@
-"""Data files written by the production writer, and what readers that know nothing of dolmen find in them."""
+"""Data files of the production writer, and helpers to read them without dolmen."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL_RUNS = WriteOptions(run_bytes=64 << 10)
 
 
 def entry_for(schema: pa.Schema, primary_key: Sequence[str] = (), sort_key: Sequence[str] = ()) -> TableEntry:
-    """A table of this schema as a manifest has it."""
+    """Makes the manifest's entry of a table with this schema."""
     stored = Schema.from_arrow(schema)
     ids = {field.name: field.id for field in stored.fields}
     return TableEntry(
