@@ -83,7 +83,7 @@ def _arrow_type(kind: Any) -> pa.DataType:
 def _decimal(size: list[int], text: str) -> pa.DataType:
     precision, scale = size if len(size) == 2 else (size[0], 0)
     if not (0 < precision <= 38 and 0 <= scale <= precision):
-        raise SchemaError(f"{text}: a decimal has 1 to 38 digits, of which so many are after the point")
+        raise SchemaError(f"{text}: a decimal has 1 to 38 digits, and no more than these after the point")
     return pa.decimal128(precision, scale)
 
 

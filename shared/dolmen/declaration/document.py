@@ -38,11 +38,11 @@ class DocumentPart:
 
     @property
     def line(self) -> int:
-        """Where it begins, from 1."""
+        """The line on which it begins, counted from 1."""
         return int(self.node.start_mark.line) + 1
 
     def error(self, reason: object, kind: type[InputError] = InputError) -> InputError:
-        """An error that says where, of what, and why."""
+        """An error that says where in the file, about what, and why."""
         return kind(f"{self.file}, line {self.line}: {self.what}: {reason}")
 
     def check(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -84,7 +84,7 @@ class DocumentPart:
         return members
 
     def text(self, wanted: str = "one value") -> str:
-        """What stands here, as text. Raises InputError for a list, a mapping, or nothing."""
+        """The value of this node as text. Raises InputError for a list, a mapping, or nothing."""
         node = self.node
         if node.id != "scalar":
             raise self.error(f"{self._shown()} is not {wanted}")

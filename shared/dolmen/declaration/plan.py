@@ -1,4 +1,4 @@
-"""What it takes to make a database what a declaration says, and doing it: in one commit, or not at all."""
+"""Plans the changes that make a database match a declaration, and applies them in one commit or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a declaration says: tables with their columns, keys and properties; all that can be checked without a database.
+"""Reads a declaration: tables with their columns, keys and properties, checked as far as that takes no database.
 
 ::
 

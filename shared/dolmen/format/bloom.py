@@ -31,7 +31,7 @@ def build(ids: Sequence[str]) -> bytes:
 
 
 def maybe(body: bytes, ids: Sequence[str]) -> list[str]:
-    """Those of ``ids`` that may be among the ids the filter was built of; the others certainly are not."""
+    """Selects the ids that may be among those of which the filter was built; the others certainly are not."""
     words = np.frombuffer(body, "<u4").reshape(-1, 8)
     place, bits = _bits(ids, len(words))
     there = ((words[place] & bits) == bits).all(axis=1)

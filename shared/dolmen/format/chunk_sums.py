@@ -1,4 +1,4 @@
-"""Checksums of a data file's column chunks: what Parquet has none for, page headers, page index and Bloom filters too.
+"""Checksums of column chunks, page headers, page index and Bloom filters, for which Parquet has none.
 
 They stand between the page index and the Parquet footer, where readers of Parquet never look::
 
@@ -53,7 +53,7 @@ class PartSums(NamedTuple):
 
 
 def chunk_place(chunk: pq.ColumnChunkMetaData) -> Place:
-    """Where a column chunk is, its dictionary included."""
+    """The place of a column chunk, its dictionary included."""
     start = chunk.data_page_offset
     if chunk.dictionary_page_offset is not None:
         start = min(start, chunk.dictionary_page_offset)

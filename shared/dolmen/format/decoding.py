@@ -1,4 +1,4 @@
-"""What msgspec reads structs by is made ahead of time."""
+"""Prepares msgspec's decoders ahead of time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 def prepare(*types: Any) -> None:
-    """Makes what msgspec reads these types by, while their module is imported: by one thread, that is.
+    """Builds msgspec's decoders of these types while their module is imported, when only one thread runs.
 
     Otherwise msgspec makes it when a type is first read, and a thread that reads the same type meanwhile finds it half
     made: the process dies of a segmentation fault (msgspec 0.22, ``json_decode_struct_map_inner``).

@@ -156,7 +156,7 @@ INGEST_PROPERTIES = {
             "the field that tells inserts, updates and deletes apart (dms, flat)",
             refuse=_refuse_name,
         ),
-        Property("cdc_memory", "7d", parse_duration, "keys of deleted rows are remembered so long"),
+        Property("cdc_memory", "7d", parse_duration, "keys of deleted rows are remembered for this long"),
     )
 }
 
@@ -169,7 +169,7 @@ class CdcSettings:
         sequence: the column of the table that orders changes.
         sequence_from: paths in the envelope, whose values make the sequence; empty: the row has it.
         operation: the field that says what a change is.
-        memory_us: how long keys of deleted rows are remembered, microseconds.
+        memory_us: how long keys of deleted rows are remembered, in microseconds.
     """
 
     envelope: EnvelopeKind
@@ -231,7 +231,7 @@ class IngestSettings:
         )
 
     def check(self, schema: Schema, primary_key: Sequence[int]) -> None:
-        """Raises SchemaError when a table of this schema and primary key can't be fed so."""
+        """Raises SchemaError if files cannot be ingested into a table of this schema and primary key in this way."""
         if self.mode != "append" and not primary_key:
             raise SchemaError(f"property ingest_mode: {self.mode} needs a primary key, and the table has none")
         if self.cdc is None:

@@ -24,9 +24,9 @@ from dolmen.format.types import can_be_key, type_of
 from dolmen.format.values import Json, Plain, from_json, to_array, to_json, to_plain
 
 _FEW = 64
-"""Up to so many keys are not worth the time that it takes to set up a thorough compression."""
+"""Up to this many keys, a thorough compression costs more time than it saves space."""
 _FIXED_AT_ONCE, _TEXTS_AT_ONCE = 1 << 17, 1 << 13
-"""So many keys of a long list are decoded at once: of fixed width, and others."""
+"""The number of keys of a long list that are decoded at once: of fixed width, and others."""
 INLINE_BYTES = 1024
 """Lists whose JSON is at most this long also stand in the manifest entry."""
 
@@ -95,7 +95,7 @@ def all_inline_keys(tombstones: Sequence[KeysTombstone]) -> pa.Table:
 
 
 def plain_values(values: list[Json], arrow_type: pa.DataType) -> list[Plain]:
-    """The plain values of many JSON forms of one type, without a call for each where the two are the same.
+    """The plain values of many JSON forms of one type, without a call for each value where both forms are the same.
 
     Raises:
         SchemaError: one does not fit the type.

@@ -24,7 +24,7 @@ FEATURES = frozenset({PREDICATE_EXPRESSIONS})
 
 
 class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one commit did, in numbers. ``rows_deleted`` counts only deletes by position, which are exact.
+    """The numbers of one commit. ``rows_deleted`` counts only deletes by position, which are exact.
 
     ``groups_dropped`` = groups of a compaction that others changed meanwhile; ``files_resolved`` = files whose pair a
     resolution replaced.
@@ -45,7 +45,7 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Deed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a commit did to one table, without a value of any row.
+    """The effect of a commit on one table, without the values of any row.
 
     Args:
         table: its name; "" for the database itself.
@@ -81,7 +81,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str = ""
 
     def is_same_commit(self, other: HistoryEntry) -> bool:
-        """Whether both tell of one commit, though one may tell less of what it did: not every writer knows of that."""
+        """Whether both describe one commit, even if one says less of what it did, as older writers do."""
         bare = [msgspec.structs.replace(entry, did=(), did_more=0, message="") for entry in (self, other)]
         return bare[0] == bare[1]
 
@@ -316,11 +316,11 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             raise TableNotFoundError(f"no table {name!r} in version {self.version}; tables: {there}") from None
 
     def name_of(self, uuid: str) -> str | None:
-        """What the table with this uuid is called; None if there is none. Tables are renamed: uuids stay."""
+        """The name of the table with this uuid; None if there is none. A renamed table keeps its uuid."""
         return next((name for name, entry in self.tables.items() if entry.uuid == uuid), None)
 
     def as_history(self) -> HistoryEntry:
-        """This commit, as later manifests tell of it."""
+        """This commit as an entry in the history of later manifests."""
         return HistoryEntry(
             self.version,
             self.attempt,
@@ -342,7 +342,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             raise InputError(f"this can't be committed, as it can't be written down: {error}") from error
 
     def as_read(self) -> tuple[Manifest, bytes]:
-        """The object's bytes, and what the code that reads them makes of them: what all others will see.
+        """The object's bytes, and the manifest that readers will decode from them.
 
         Raises:
             InputError: it can make nothing of them; so they may not be committed.
@@ -391,7 +391,7 @@ EMPTY = Manifest(
     created_at=0,
     operation="empty",
 )
-"""What a prefix without a pointer holds: the base of the first commit."""
+"""The manifest of a prefix without a pointer: the base of the first commit."""
 
 
 prepare(Manifest)

@@ -13,7 +13,7 @@ FORMAT_VERSION = 1
 
 
 class Pointer(msgspec.Struct, frozen=True):
-    """Which manifest is the newest. Holds version and commit id, so no two pointers are ever equal (no ABA)."""
+    """Names the newest manifest. Holds version and commit id, so no two pointers are ever equal (no ABA)."""
 
     version: int
     manifest: str

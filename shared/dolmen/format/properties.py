@@ -55,7 +55,7 @@ DATABASE_PROPERTIES = {
     for known in (
         Property("retention", "30d", parse_duration, "versions younger than this are kept"),
         Property("keep_versions", 1000, count, "this many of the newest versions are kept, whatever their age"),
-        Property("reader_grace", "1h", parse_duration, "a scan under way may go on reading an expired version so long"),
+        Property("reader_grace", "1h", parse_duration, "a running scan may read an expired version for this long"),
         Property(
             "orphan_age",
             "7d",
@@ -63,14 +63,12 @@ DATABASE_PROPERTIES = {
             "objects that no version names are removed at this age; a job must commit within it. Below a day is for "
             "tests, below 15m (for which S3 takes a signature) it is unsafe",
         ),
-        Property(
-            "intent_timeout", "1h", parse_duration, "a long job without a heartbeat for so long is taken for dead"
-        ),
+        Property("intent_timeout", "1h", parse_duration, "a long job without a heartbeat for this long counts as dead"),
         Property(
             "applied_retention",
             "35d",
             parse_duration,
-            "ids of applied events and requests are remembered so long: longer than a queue and its dead letters",
+            "ids of applied events and requests are kept for this long: longer than queues keep their dead letters",
         ),
         Property(
             "root_bytes", "256KB", sized(4 * KIB, 16 * MIB), "budget of a manifest; entries beyond it are spilled"
@@ -116,7 +114,7 @@ class DatabaseSettings:
 
 
 def root_bytes(manifest: Manifest) -> int:
-    """How many bytes a manifest of this database may have before entries are spilled."""
+    """The size that a manifest of this database may reach before entries are spilled, in bytes."""
     return int(value_of(DATABASE_PROPERTIES["root_bytes"], manifest.properties))
 
 
@@ -161,5 +159,5 @@ def check_ttl_column(ttl: TimeToLive, schema: Schema) -> pa.DataType:
 
 
 def shown(properties: Mapping[str, Any], known: Mapping[str, Property]) -> dict[str, Any]:
-    """Every setting with the value that holds, the default where none is set."""
+    """All settings with their values, or defaults where none is set."""
     return {name: properties.get(name, property_.default) for name, property_ in known.items()}

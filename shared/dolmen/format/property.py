@@ -87,18 +87,18 @@ def name(value: Any) -> str:
     return value.strip()
 
 
-def check_properties(changes: Mapping[str, Any], known: Mapping[str, Property], what: str) -> dict[str, Any]:
+def check_properties(changes: Mapping[str, Any], known: Mapping[str, Property], owner: str) -> dict[str, Any]:
     """Returns ``changes`` if each is a known property and a value of it; None as a value unsets. Raises InputError."""
     for changed, value in changes.items():
         if changed not in known:
-            raise InputError(f"{what} has no property {arguments.shown(changed)}; there are: {', '.join(known)}")
+            raise InputError(f"{owner} has no property {arguments.shown(changed)}; there are: {', '.join(known)}")
         if value is not None:
             _read(known[changed], value, anew=True)
     return dict(changes)
 
 
 def value_of(known: Property, properties: Mapping[str, Any]) -> Any:
-    """What a property is, read; its default where it is not set. Raises InputError."""
+    """The parsed value of a property, or its default where it is not set. Raises InputError."""
     value = properties.get(known.name, known.default)
     return None if value is None else _read(known, value)
 

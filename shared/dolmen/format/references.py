@@ -47,7 +47,7 @@ INSIDE: dict[type, tuple[str, ...]] = {
 """Fields whose value, or whose values, hold references."""
 
 RESERVED: dict[type, tuple[str, ...]] = {TableEntry: ("indexes",)}
-"""Fields that will hold references one day: with anything in them, what a version needs can't be told."""
+"""Fields that will hold references one day. If one is not empty, this code cannot tell what the version needs."""
 
 RELEASED: dict[type, tuple[str, ...]] = {Manifest: ("released",), Released: ("objects", "trees")}
 """Fields that name objects of OLDER versions: the work list of collection, no need of this version."""

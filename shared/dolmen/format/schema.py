@@ -27,8 +27,7 @@ COMMIT_TS_ID = 2**31 - 1
 """Field id of ``_commit_ts``; ids of users' columns stay below."""
 
 MAX_DEPTH = 32
-"""So many lists, structs and maps may lie in each other: readers of Parquet take 100 levels, of which each takes up to
-three."""
+"""How deeply lists, structs and maps may nest: readers of Parquet take 100 levels, each of these up to three."""
 
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _FIELD_ID = b"PARQUET:field_id"
@@ -73,7 +72,7 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema) -> Schema:
-        """Gives every column, nested ones too, an id and its stored type.
+        """Gives every column, nested ones included, an id and its stored type.
 
         Raises:
             SchemaError: no columns, a name twice (in whatever case) or reserved, or a type that cannot be stored.
@@ -114,7 +113,7 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
 
 @contextmanager
 def readable_names() -> Iterator[None]:
-    """Around whatever looks at an Arrow schema from elsewhere: Arrow takes any bytes for the names of its columns.
+    """Guards code that looks at a foreign Arrow schema, whose column names may be any bytes.
 
     Raises:
         SchemaError: a name is not UTF-8.
@@ -128,7 +127,7 @@ def readable_names() -> Iterator[None]:
 
 
 def same_names(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first two names that SQL can't tell apart, as it looks at no letter's case; None if there are none."""
+    """The first two names that SQL cannot tell apart because it ignores case; None if there are none."""
     seen: dict[str, str] = {}
     for name in names:
         if name.lower() in seen:
@@ -225,7 +224,7 @@ STORABLE: dict[ColumnType, Callable[[pa.DataType, int], pa.DataType]] = {
 
 
 def _instead(arrow_type: pa.DataType) -> str:
-    """What to do with a type that is not stored."""
+    """Advice for a type that cannot be stored."""
     t = pa.types
     if t.is_null(arrow_type):
         return "nothing but NULL tells no type; cast it to the type of the values to come"
@@ -262,9 +261,9 @@ def _type_to_json(arrow_type: pa.DataType, ids: Iterator[int]) -> TypeJson:
 
 
 def _child_to_json(field: pa.Field, ids: Iterator[int]) -> dict[str, Any]:
-    """As it is read again: a schema that was made equals the same one that was read."""
-    told: dict[str, Any] = msgspec.to_builtins(_number(field, ids))
-    return told
+    """A child in the form in which it is read again, so that a new schema equals itself when it is read."""
+    child: dict[str, Any] = msgspec.to_builtins(_number(field, ids))
+    return child
 
 
 def type_from_json(json: TypeJson) -> pa.DataType:

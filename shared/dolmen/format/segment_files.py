@@ -134,7 +134,7 @@ def to_table(entries: Sequence[DataFile], schema: Schema | None) -> pa.Table:
 
 
 def to_entries(table: pa.Table) -> list[DataFile]:
-    """The entries in rows that have at least ``BASE_COLUMNS``; of statistics those there are columns for."""
+    """The entries in rows that have at least ``BASE_COLUMNS``, with the statistics for which there are columns."""
     ids = stats_ids(table.column_names)
     stats = {id_: _stats([_one(table[name]) for name in stats_columns(id_)]) for id_ in ids}
     plain: dict[str, list[Any]] = {name: table[name].to_pylist() for name in BASE_COLUMNS}
@@ -168,7 +168,7 @@ def to_entries(table: pa.Table) -> list[DataFile]:
 
 
 def decode_odd(text: str) -> _Odd:
-    """What a value of the column ``odd`` says."""
+    """Decodes a value of the column ``odd``."""
     return msgspec.json.decode(text, type=_Odd)
 
 
@@ -177,7 +177,7 @@ def _encode_odd(odd: _Odd) -> str:
 
 
 def _same(stats: ColumnStats, back: ColumnStats | None) -> bool:
-    """Whether two say the same, in the same JSON: 1 and 1.0 and true are equal in Python alone."""
+    """Whether two values have the same JSON: 1, 1.0 and true are equal in Python only."""
     return stats == back and msgspec.json.encode(stats) == msgspec.json.encode(back)
 
 

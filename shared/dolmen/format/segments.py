@@ -142,7 +142,7 @@ def decode(segment: Segment, body: bytes) -> tuple[Any, ...]:
 
 
 def _time(kind: SegmentKind, entry: Any) -> int:
-    """What ``least`` and ``greatest`` are of: see ``Segment``."""
+    """The values that ``least`` and ``greatest`` of a ``Segment`` bound."""
     if kind == "tombstones":
         return int(entry.ts)
     if kind == "overlays":

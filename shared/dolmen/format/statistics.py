@@ -15,7 +15,7 @@ TEXT_LIMIT = 16
 
 
 class Bounds(NamedTuple):
-    """What is known of a column's values in one file.
+    """The facts known about a column's values in one file.
 
     ``min`` <= every value <= ``max`` (plain values; None = unknown, or no value at all when ``nulls`` says so);
     NaN lies outside both and is counted by ``nans``. A count of None is unknown.

@@ -1,4 +1,4 @@
-"""What dolmen asks of an object store: one small Protocol and the types of its answers."""
+"""The Protocol of an object store, and the types of its answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a listing or a HEAD tells of an object. ``last_modified_us`` is by the server's clock."""
+    """The facts about an object from a listing or a HEAD. ``last_modified_us`` is by the server's clock."""
 
     key: str
     size: int
@@ -130,7 +130,7 @@ class ObjectStore(Protocol):
 
     @property
     def url(self) -> str:
-        """Where this store's root is, in the form ``open_store`` takes."""
+        """The URL of this store's root, as ``open_store`` takes it."""
 
     @property
     def clock(self) -> ServerClock:

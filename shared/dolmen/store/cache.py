@@ -1,4 +1,4 @@
-"""What was read of immutable objects: footers, deletion vectors, keys, segments. In memory, and if wanted on disk.
+"""A cache of parts of immutable objects: footers, deletion vectors, keys, segments. In memory, and if wanted on disk.
 
 Objects never change under their key, so nothing here is ever out of date; the least recently used goes first.
 """
@@ -34,7 +34,7 @@ class ObjectCache:
         self._lock = threading.Lock()
 
     def get(self, key: CacheKey) -> Any:
-        """What was put under ``key``, or None. Looks at memory only."""
+        """The value that was put under ``key``, or None. Looks at memory only."""
         with self._lock:
             found = self._kept.get(key)
             if found is None:

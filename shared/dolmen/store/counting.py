@@ -29,12 +29,12 @@ class CountingStore:
 
     @property
     def url(self) -> str:
-        """Of the other store."""
+        """The same property of the other store."""
         return self._store.url
 
     @property
     def clock(self) -> ServerClock:
-        """Of the other store."""
+        """The same property of the other store."""
         return self._store.clock
 
     def get(

@@ -36,7 +36,7 @@ _HEAD = struct.Struct("<4sII")
 _KEPT_PART = 0.9
 """An eviction goes on until so much of the bound is left."""
 _LARGEST_PART = 4
-"""What is larger than this part of the bound is not kept."""
+"""Values larger than this part of the bound are not kept."""
 
 
 class _File(NamedTuple):
@@ -75,7 +75,7 @@ class DiskCache:
         return cls(directory, url, runtime, most) if most else None
 
     def read(self, key: CacheKey) -> bytes | None:
-        """What was written under ``key``, or None."""
+        """The bytes that were written under ``key``, or None."""
         path = self._path(key)
         try:
             with open(path, "rb") as file:

@@ -54,7 +54,7 @@ class ObjectInput(io.RawIOBase):
 
     @property
     def size(self) -> int:
-        """The object's size in bytes; asks the store when no read has told yet."""
+        """The object's size in bytes; asks the store if no read has shown it yet."""
         if self._size is None:
             self._size = self._store.head(self._key, version=self._version).size
         return self._size

@@ -1,4 +1,4 @@
-"""What a key may look like."""
+"""Checks the form of keys."""
 
 from __future__ import annotations
 

@@ -92,4 +92,4 @@ OPENERS: dict[str, Callable[[str, str, Runtime], ObjectStore]] = {
     FILE.name: _open_file,
     MEMORY.name: _open_memory,
 }
-"""What opens the stores of each scheme, given the URL, what stands behind ``://``, and the runtime."""
+"""The function that opens a store of each scheme, given the URL, its part after ``://``, and the runtime."""

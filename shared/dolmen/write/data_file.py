@@ -1,4 +1,4 @@
-"""From a stream of record batches to data files: bounded memory, whatever the input's size."""
+"""Writes a stream of record batches as data files, in bounded memory whatever the input's size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Parquet encoding each column gets: found by trying them on a sample of the rows.
+"""Chooses the Parquet encoding of each column by trying them on a sample of the rows.
 
 Only encodings that DuckDB, Polars and Spark's vectorised reader all know are tried: dictionary, plain,
 DELTA_BINARY_PACKED for integers and times, DELTA_LENGTH_BYTE_ARRAY for strings and binaries.
@@ -20,7 +20,7 @@ SAMPLE_ROWS = 8192
 _SAMPLE_SLICES = 4
 #: With fewer rows than this a trial would take longer than writing them: texts get dictionaries, integers are packed.
 _TRIAL_ROWS = 16_384
-#: A dictionary that takes less than this many times the space of the alternative gets a second trial, on so many rows.
+#: A dictionary that takes less than this many times the alternative's space gets a second trial, on ``_GROUP_ROWS``.
 _NEAR_MISS = 1.5
 _GROUP_ROWS = 65_536
 
@@ -62,7 +62,7 @@ class Encodings:
     row_bytes: float | None = None
 
     def options(self) -> dict[str, Any]:
-        """As arguments of pyarrow's writer."""
+        """The arguments of pyarrow's writer."""
         return {"use_dictionary": list(self.dictionary) or False, "column_encoding": self.delta or None}
 
 
@@ -131,7 +131,7 @@ def _sample(rows: pa.Table) -> pa.Table:
 
 
 def _dictionary_sizes_of_more_rows(rows: pa.Table, compression_level: int) -> dict[str, float]:
-    """By path, for columns whose dictionary does not pay in the sample but may in a row group: sizes per sample.
+    """Sizes per sample, by path, of columns whose dictionary does not pay in the sample but may in a row group.
 
     The more rows share a dictionary the less it costs each: the sample is too small for a verdict on near misses.
     """

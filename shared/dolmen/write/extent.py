@@ -1,4 +1,4 @@
-"""What the values of a column reach from and to: exact, and merged over the runs of a file."""
+"""The exact least and greatest value of a column, merged over the runs of a file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Extent(NamedTuple):
         )
 
     def stats(self) -> ColumnStats:
-        """As an entry holds it."""
+        """The statistics that an entry holds."""
         return column_stats(self.least, self.greatest, self.nulls, self.nans)
 
 

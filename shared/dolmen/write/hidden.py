@@ -1,4 +1,4 @@
-"""What stands in a struct's fields where the struct itself is NULL.
+"""Fills the values in a struct's fields where the struct itself is NULL.
 
 Nobody sees it, and Arrow may hold anything there: NULL, as readers put it there, or a value. Parquet's writer though
 refuses NULL in a field that is not nullable wherever it stands. So it is made to hold some value there.
@@ -35,7 +35,7 @@ def fill_hidden(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _with_values(array: pa.Array) -> pa.Array:
-    """What ``fill_hidden`` makes of one array."""
+    """Applies ``fill_hidden`` to one array."""
     kind = array.type
     if not _needs_values(kind):
         return array

@@ -25,7 +25,7 @@ from dolmen.write.options import WriteOptions
 from dolmen.write.runs import Run
 
 STATISTICS_COLUMNS = 64
-"""So many columns have statistics in the entry: the key columns, then the others in the schema's order."""
+"""The number of columns with statistics in the entry: the key columns, then others in the schema's order."""
 
 #: With this rate 2^n rows take 2^n bytes of filter: one size smaller than for 0.01, since sizes are powers of two.
 BLOOM_FALSE_POSITIVES = 0.03
@@ -39,7 +39,7 @@ MAX_GROUP_ROWS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """What all files of one write have in common.
+    """The settings that all files of one write have in common.
 
     Args:
         group_rows: rows of a row group at most.
@@ -53,7 +53,7 @@ class WritePlan:
 
     @classmethod
     def of(cls, first: Run, options: WriteOptions) -> WritePlan:
-        """What suits the first run."""
+        """The settings that suit the first run."""
         encodings = choose(first.table, options.compression_level)
         rows = options.row_group_bytes / encodings.row_bytes if encodings.row_bytes else MAX_GROUP_ROWS
         # A power of two, because bloom filters come in such sizes.
@@ -208,7 +208,7 @@ class ParquetObject:
 
 
 class _Sink:
-    """What pyarrow's writer takes for a file: passes bytes on, and holds the last of them back, for the footer.
+    """A file as pyarrow's writer sees it: passes bytes on, but holds the last of them back, for the footer.
 
     Args:
         output: the upload.
@@ -239,13 +239,13 @@ class _Sink:
         self.output.write(body)
 
     def flush(self) -> None:
-        """What is held back is small."""
+        """Does nothing: the bytes held back are few."""
 
     def close(self) -> None:
         """The upload is committed or aborted by its owner."""
 
     def keep_tail(self) -> None:
-        """From here on what is written is kept: page index, bloom filters and footer."""
+        """Keeps all bytes written from here on: page index, Bloom filters and footer."""
         self._pass_on(b"".join(self._held))
         self._most = sys.maxsize
 

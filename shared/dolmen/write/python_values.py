@@ -18,7 +18,7 @@ from pyarrow import types as t
 from dolmen.errors import RowError
 
 NOT_ARROW = pa.ArrowException, ArithmeticError, TypeError, ValueError
-"""What pyarrow raises of values that it has no type for."""
+"""The exceptions that pyarrow raises for values that it has no type for."""
 MOST_DIGITS = 400
 """Digits before or behind the point of a decimal that no type of numbers has room for, of floats either."""
 
@@ -70,7 +70,7 @@ def _check_nested(values: Iterable[Any], target: pa.DataType, name: str) -> None
 
 
 def _lost(value: Any, kind: pa.DataType) -> str | None:
-    """What of a value an array of this type does not hold, though pyarrow makes one of it; None if nothing."""
+    """Says which part of a value pyarrow would silently drop in an array of this type; None if none."""
     inner: list[tuple[Any, pa.DataType]] = []
     if isinstance(value, Decimal) and t.is_integer(kind) and value % 1 != 0:
         return f"a decimal with a fraction stands among values of type {kind}"
@@ -107,7 +107,7 @@ def has_endless_decimal(values: Any) -> bool:
 
 
 def _first_fault(values: Any, *, nan_is_null: bool) -> int:
-    """How many values at the beginning can be taken."""
+    """The number of values at the beginning that can be converted."""
     good, bad = 0, len(values)
     while bad - good > 1:
         middle = (good + bad) // 2

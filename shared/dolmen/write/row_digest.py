@@ -29,7 +29,7 @@ SCHEME = "c1-"
 
 
 def content_digest(*parts: Any) -> str:
-    """The digest of what a statement says: of its canonical JSON (sorted members, no spaces).
+    """The digest of a statement's content: of its canonical JSON (sorted members, no spaces).
 
     Args:
         parts: of plain values that JSON has, digests of rows among them.
@@ -62,11 +62,11 @@ class RowDigest:
             yield batch
 
     def hexdigest(self) -> str:
-        """Of the rows so far, with the names and types of their columns, whose order does not count.
+        """The digest of the rows so far, with the names and types of their columns, in any order.
 
-        A column of nothing but NULLs does not either: it need not have been given.
+        A column of nothing but NULLs does not count, as it need not have been given.
         """
-        columns = sorted([name, *node.told()] for name, node in self._columns.items() if node.holds)
+        columns = sorted([name, *node.facts()] for name, node in self._columns.items() if node.holds)
         return content_digest("rows", self._rows, columns)
 
 
@@ -86,10 +86,10 @@ class _DigestNode:
         elif t.is_nested(kind):
             self.type, self.children = "list", {"item": _DigestNode(kind.value_type)}
 
-    def told(self) -> list[Any]:
-        """What is known of it, for the digest of all."""
+    def facts(self) -> list[Any]:
+        """The type and digests of this column, for the digest of all columns."""
         streams = [stream.hexdigest() for stream in (self.nulls, self.values, self.lengths)]
-        return [self.type, *streams, [[name, *child.told()] for name, child in self.children.items()]]
+        return [self.type, *streams, [[name, *child.facts()] for name, child in self.children.items()]]
 
     def update(self, array: pa.Array) -> None:
         """Takes values: the places of NULLs, and then what is left without them."""

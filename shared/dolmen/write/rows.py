@@ -1,4 +1,4 @@
-"""Whatever holds rows, as a stream of Arrow record batches."""
+"""Turns any holder of rows into a stream of Arrow record batches."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _hint(data: Any) -> str:
 
 
 def _from_items(items: Iterable[Any], schema: pa.Schema | None) -> pa.RecordBatchReader:
-    """From an iterable of record batches (or tables), which is not run ahead of, or of dicts, which is taken whole."""
+    """Reads an iterable: record batches or tables one at a time, dicts all at once."""
     try:
         iterator = iter(items)
     except TypeError as error:  # a NumPy array without dimensions

@@ -1,4 +1,4 @@
-"""What an upsert needs beside its rows: their keys, and of rows with equal keys only the last."""
+"""Prepares an upsert: the keys of its rows, and only the last of several rows with equal keys."""
 
 from __future__ import annotations
 

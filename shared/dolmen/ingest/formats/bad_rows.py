@@ -18,7 +18,7 @@ class BlockRows(Protocol):
     def __len__(self) -> int: ...
 
     def convert(self, start: int, stop: int) -> pa.RecordBatch:
-        """Those from ``start`` to before ``stop``.
+        """Converts the rows from ``start`` to before ``stop``.
 
         Raises:
             RowError: for the first that is bad; its ``row`` is its number in the file.

@@ -1,6 +1,6 @@
 """Files as streams of plain bytes, whatever they are compressed with.
 
-A compressed file may unpack to so many bytes as its reader says, and no more: a megabyte of gzip can hold a gigabyte,
+The reader of a compressed file limits the bytes that it may unpack to: a megabyte of gzip can hold a gigabyte,
 and of bzip2 a terabyte. What is read as a stream takes no room for that, but time; what is unpacked into a temporary
 file takes room on its disk.
 """

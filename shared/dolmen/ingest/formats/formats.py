@@ -1,4 +1,4 @@
-"""Which format a file has, by its name, and its rows as record batches that fit a table.
+"""Finds the format of a file by its name, and reads its rows as record batches that fit a table.
 
 ==============================  =========  ==========================================================================
 name ends in                    kind       documented in
@@ -47,7 +47,7 @@ __all__ = [
 
 
 class Reader(Protocol):
-    """What reads files of one format: a module."""
+    """A module that reads files of one format."""
 
     def infer(self, source: SourceFile) -> pa.Schema:
         """The stored types that hold every row of a file."""
@@ -64,7 +64,7 @@ READERS: dict[FileKind, Reader] = {
     "arrow": arrow,
     "avro": avro,
 }
-"""What reads files of each format."""
+"""The module that reads files of each format."""
 
 
 def detect(name: str, kind: FileKind | None = None) -> Format:
@@ -112,8 +112,8 @@ def read(source: SourceFile, schema: pa.Schema | None, *, on_bad_row: OnBadRow |
 
     Args:
         schema: the table's columns, of stored types; None to infer them.
-        on_bad_row: is told of each row that is malformed or does not fit, and the rest is read on. Faults that are
-            not of one row are errors still: a damaged file, columns that are not the table's, a record without an
+        on_bad_row: called with each row that is malformed or does not fit; the rest is read on. Faults that are
+            not of one row are still errors: a damaged file, columns that are not the table's, a record without an
             end. With no ``schema``, a malformed row is one too: types are inferred from all rows.
 
     Raises:

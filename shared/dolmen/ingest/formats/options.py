@@ -22,7 +22,7 @@ MAX_TEMPORARY_BYTES = 8 * GIB
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How to read a file. What a format does not know of, it does not look at.
+    """Options for reading a file. A format ignores those that do not concern it.
 
     Args:
         delimiter: what separates the fields of CSV and TSV, one ASCII character; None: comma or tab, by the format.
@@ -79,7 +79,7 @@ class ReadOptions:
 
 
 def is_closed(field: pa.Field) -> bool:
-    """Whether a field is marked so (``CLOSED``)."""
+    """Whether a field is marked as ``CLOSED``."""
     return bool(field.metadata) and CLOSED.items() <= field.metadata.items()
 
 

@@ -56,7 +56,7 @@ class SourceFile:
 
     @property
     def delimiter(self) -> str:
-        """What stands between the fields of delimited text: as the options say, or by the format."""
+        """The delimiter of the options, or else that of the format."""
         found = self.options.delimiter or self.format.known.delimiter
         assert found is not None, self.format
         return found

@@ -1,4 +1,4 @@
-"""What S3's errors mean: for a conditional put (did it land?), and in dolmen's words."""
+"""Translates S3's errors: what they mean for a conditional put (did it land?), and which dolmen error they are."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RangeEndedError(InputError):
 
 
 class PutVerdict(Enum):
-    """What an error says of a conditional put."""
+    """The meaning of an error for a conditional put."""
 
     NOTHING_LANDED = auto()  # may be sent again
     PRECONDITION = auto()
@@ -65,7 +65,7 @@ def status_and_code(error: ClientError) -> tuple[int, str]:
 
 
 def verdict(error: BotoCoreError | ClientError) -> PutVerdict:
-    """What ``error`` says of a conditional PutObject or CompleteMultipartUpload that was sent once.
+    """Judges what ``error`` means for a conditional PutObject or CompleteMultipartUpload that was sent once.
 
     In doubt it is UNKNOWN: that costs a read, anything else may cost a commit.
     """

@@ -30,10 +30,10 @@ from dolmen.store.s3.upload import CREATE_ATTEMPTS, PART_BYTES, THRESHOLD_BYTES,
 from dolmen.store.schemes import S3
 from dolmen.units import SECOND_US
 
-#: DeleteObjects takes so many keys (docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html).
+#: The most keys that DeleteObjects takes (docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html).
 DELETE_BATCH = 1000
 
-#: ListObjectsV2 gives so many at most.
+#: The most objects that one ListObjectsV2 returns.
 LIST_PAGE = 1000
 
 #: How often a request that may be repeated freely is sent: about 5 seconds of waiting in all.
@@ -56,7 +56,7 @@ class S3Store:
         prefix: what all keys start with, without the ``/`` at either end; empty for the whole bucket.
         runtime: clock, jitter, sleep and threads.
         session: a ``boto3.Session`` to use instead of the process's ordinary configuration.
-        threshold_bytes: streamed uploads up to this size are one PutObject, and so many bytes may be under way.
+        threshold_bytes: uploads up to this size are one PutObject; of larger ones, this many bytes may be under way.
         part_bytes: size of the parts above it; S3 wants at least 5 MB, and takes 10,000 parts.
     """
 

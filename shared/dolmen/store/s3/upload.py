@@ -22,7 +22,7 @@ from dolmen.units import MIB
 #: How often an object's creation is asked for, as long as each answer says that nothing has landed.
 CREATE_ATTEMPTS = 6
 
-#: Up to here an upload is one PutObject; and so many bytes of a larger one may be on their way at once.
+#: An upload up to this size is one PutObject; of a larger one, this many bytes may be on their way at once.
 THRESHOLD_BYTES = 64 * MIB
 
 #: Size of the parts of a larger upload. Each is paid for as a request, and is held in memory.

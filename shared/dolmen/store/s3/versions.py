@@ -1,4 +1,4 @@
-"""What a bucket holds, with the version of each object: what its notifications name it by."""
+"""Lists a bucket with the version of each object, by which its notifications name it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dolmen.errors import InputError, SchemaError
 from dolmen.ingest.formats.avro.blocks import MAGIC, AvroBlock, Container
-from dolmen.ingest.formats.avro.types import AvroTypes, decoded_type, finished, wide_type
+from dolmen.ingest.formats.avro.types import AvroTypes, decoded_type, to_column_type, wide_type
 from dolmen.ingest.formats.columnar.typed import conform_file, stored_schema
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.formats.source import SourceFile
@@ -43,7 +43,7 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
     """The rows as batches of ``schema``.
 
     Args:
-        on_bad_row: is told of each row that does not fit, instead of an error.
+        on_bad_row: called with each row that does not fit; None raises an error for the first.
 
     Raises:
         SchemaError: the columns do not match, or are of another kind.
@@ -86,7 +86,7 @@ def _batches(container: Container, types: AvroTypes, own: pa.Schema, name: str) 
             if rows and (len(rows) == BATCH_ROWS or taken > _BATCH_BYTES or block is None):
                 with _damage(name):
                     columns = [pa.array([row[column] for row in rows], kind) for column, kind in decoded]
-                    arrays = [finished(column, field.type) for column, field in zip(columns, own, strict=True)]
+                    arrays = [to_column_type(column, field.type) for column, field in zip(columns, own, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=own)
                 rows, taken = [], 0
             if ended:
@@ -114,7 +114,7 @@ class _Reframed:
         return data
 
     def tell(self) -> int:
-        """How many bytes have been read."""
+        """The number of bytes that have been read."""
         return self._place
 
 

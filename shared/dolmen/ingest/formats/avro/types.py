@@ -180,20 +180,22 @@ def _nested(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> 
     return kind
 
 
-def finished(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Decoded values as ``kind``. The array is not a slice."""
+def to_column_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Converts decoded values to ``kind``. The array is not a slice."""
     if array.type == kind:
         return array
     mask = array.is_null() if array.null_count else None
     if t.is_decimal(kind):
         return _decimals(array, kind)
     if t.is_struct(kind):
-        children = [finished(array.field(place), field.type) for place, field in enumerate(kind)]
+        children = [to_column_type(array.field(place), field.type) for place, field in enumerate(kind)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
     if t.is_list(kind):
-        return pa.ListArray.from_arrays(array.offsets, finished(array.values, kind.value_type), type=kind, mask=mask)
+        return pa.ListArray.from_arrays(
+            array.offsets, to_column_type(array.values, kind.value_type), type=kind, mask=mask
+        )
     if t.is_map(kind):
-        items = finished(array.items, kind.item_type)
+        items = to_column_type(array.items, kind.item_type)
         return pa.MapArray.from_arrays(array.offsets, array.keys, items, type=kind, mask=mask)
     return array.cast(kind)
 

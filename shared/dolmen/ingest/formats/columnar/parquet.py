@@ -36,7 +36,7 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
     """The file's rows as batches of ``schema``.
 
     Args:
-        on_bad_row: is told of each row that does not fit, instead of an error.
+        on_bad_row: called with each row that does not fit; None raises an error for the first.
 
     Raises:
         SchemaError: the columns do not match, or are of another kind.

@@ -48,7 +48,7 @@ def conform_file(
 
     Args:
         batches: of the schema ``own``.
-        on_bad_row: is told of each row that does not fit, instead of an error.
+        on_bad_row: called with each row that does not fit; None raises an error for the first.
 
     Raises:
         SchemaError: the columns do not match, or are of another kind.

@@ -55,7 +55,7 @@ class DelimitedConverter:
         return with_count(self._convert(block, row))
 
     def convert_good(self, block: Block, row: int, on_bad_row: OnBadRow) -> tuple[pa.RecordBatch, int]:
-        """The block's good rows, and how many there are with the bad ones, which are told."""
+        """The block's good rows, and the number of all its rows. The bad ones go to ``on_bad_row``."""
         if block.fault is not None:
             line = block.line_at(block.fault.offset)
             on_bad_row(BadRow(block.fault.reason, row, line, None, block.data.rstrip(b"\r\n")))

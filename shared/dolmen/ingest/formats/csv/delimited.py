@@ -17,7 +17,7 @@
 Each block is first parsed straight into the declared types. If anything in it does not fit, the block is parsed
 again as text, and ``text`` decides: that is what a cell means, and finds the place to blame.
 
-Where bad rows are told one by one, a record with text after a closing quote is taken to end with that line; a quote
+Where bad rows are reported one by one, a record with text after a closing quote is taken to end with that line; a quote
 that is never closed still ends the reading, and so does a header that cannot be read.
 """
 
@@ -40,7 +40,7 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
     """The rows of a delimited file as batches of ``schema``, one per block of text that has any.
 
     Args:
-        on_bad_row: is told of each bad row, instead of an error.
+        on_bad_row: called with each bad row; None raises an error for the first.
 
     Raises:
         SchemaError: the header does not match the schema.

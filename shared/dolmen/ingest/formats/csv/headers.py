@@ -1,4 +1,4 @@
-"""Which columns the fields of delimited text are: by a header, or by their places.
+"""Finds the columns of delimited text: by a header, or by their places.
 
 A column that is ignored has no name here: None.
 """
@@ -16,7 +16,7 @@ from dolmen.ingest.formats.text.blocks import Block
 
 
 def columns_by_place(fields: int, wanted: list[str] | None) -> tuple[Sequence[str | None], str]:
-    """The columns of a file whose first record has so many fields, and what says how many a record has.
+    """The columns of a file whose first record has ``fields`` fields, and the words for what sets that number.
 
     Args:
         wanted: the table's columns, where others are ignored; None to make names up.

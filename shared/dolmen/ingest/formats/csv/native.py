@@ -1,4 +1,4 @@
-"""Which cells pyarrow's CSV reader may parse itself, and which text it would take for more than dolmen does."""
+"""Decides which cells pyarrow's CSV reader may parse itself, and finds text of which it would accept too much."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class _QuotedRanges:
     fault: Broken | None = None
 
     def outside(self, offsets: Offsets) -> Offsets:
-        """Those of ``offsets`` that lie in no quoted stretch."""
+        """Selects the offsets that lie outside quotes."""
         stretch = np.searchsorted(self.opens, offsets) - 1
         inside = (stretch >= 0) & (offsets < self.closes[stretch]) if len(self.opens) else np.zeros(len(offsets), bool)
         kept: Offsets = offsets[~inside]
@@ -94,7 +94,7 @@ class Records:
 
     @property
     def fields(self) -> Offsets:
-        """How many fields each record has."""
+        """The number of fields of each record."""
         count: Offsets = np.searchsorted(self.delimiters, self.ends) - np.searchsorted(self.delimiters, self.starts) + 1
         return count
 

@@ -51,7 +51,7 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
     """The rows of a file of JSON lines as batches of ``schema``, one per block of text that has any.
 
     Args:
-        on_bad_row: is told of each bad row, instead of an error.
+        on_bad_row: called with each bad row; None raises an error for the first.
 
     Raises:
         SchemaError: JSON lines cannot hold a column of the schema.
@@ -104,7 +104,7 @@ class _JsonConverter:
         return batch, batch.num_rows
 
     def convert_good(self, block: Block, row: int, on_bad_row: OnBadRow) -> tuple[pa.RecordBatch, int]:
-        """The block's good rows, and how many there are with the bad ones, which are told."""
+        """The block's good rows, and the number of all its rows. The bad ones go to ``on_bad_row``."""
         batch = self._at_once(block, row)
         if batch is not None:
             return batch, batch.num_rows

@@ -125,7 +125,7 @@ def _select_wanted(value: Any, kind: pa.DataType | None, wanted: Wanted, closed:
 
 
 def count_objects(lines: bytes) -> int | None:
-    """How many lines are not blank, if each of them begins with ``{`` and ends with ``}``; None if one does not.
+    """The number of lines that are not blank, if all of them begin with ``{`` and end with ``}``; else None.
 
     If so, no value can reach from one line into the next, and if as many objects are parsed, each line holds one.
     """

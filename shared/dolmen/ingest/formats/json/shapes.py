@@ -80,7 +80,7 @@ def type_of(node: Node) -> pa.DataType:
 
 
 def _type_of(node: Node) -> pa.DataType | None:
-    """None: no type but the JSON text of each value."""
+    """The type of such a column; None if only the JSON text of each value will do."""
     if isinstance(node, TextShape):
         found = node.arrow_type
         return None if t.is_string(found) and _json_kind(node) == "number" else found

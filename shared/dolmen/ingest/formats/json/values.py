@@ -129,7 +129,7 @@ def _has_floats(kind: pa.DataType) -> bool:
 
 
 def _parse_nested(text: pa.Array, parse: Parse, exactly: Parse, wanted: Wanted) -> pa.Array:
-    """All at once, or where the parser takes less than there is, with the numbers in question as strings."""
+    """Parses all at once; where the parser accepts too little, again with the doubtful numbers as strings."""
     try:
         return parse(text)
     except Misfit:

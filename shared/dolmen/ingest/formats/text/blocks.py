@@ -53,17 +53,17 @@ them ends (0: none does). Raises ``Broken`` when the FIRST record can never end.
 
 
 def count_lines(data: bytes) -> int:
-    """How many line ends there are: LF, CR LF, or a CR alone."""
+    """The number of line ends: LF, CR LF, or a CR alone."""
     return count_feeds(data) + count_lone_returns(data)
 
 
 def count_feeds(data: bytes) -> int:
-    """How many LFs there are. Ten times as fast as ``bytes.count`` where lines are short."""
+    """The number of LFs. Ten times as fast as ``bytes.count`` where lines are short."""
     return int(np.count_nonzero(np.frombuffer(data, np.uint8) == _LF))
 
 
 def count_lone_returns(data: bytes) -> int:
-    """How many CRs stand without an LF after them."""
+    """The number of CRs without an LF after them."""
     if b"\r" not in data:
         return 0
     array = np.frombuffer(data, np.uint8)

@@ -1,4 +1,4 @@
-"""Which type holds every value of a column, found from all of them.
+"""Infers the type that holds every value of a column, from all of them.
 
 What is remembered of a column is its *shape*: the narrowest kind of text seen in all its cells, and between which
 bounds its integers lie. Shapes join, in any order and grouping, to the shape of all their cells: so the type does
