@@ -21,7 +21,7 @@ from dolmen.context import Context
 from dolmen.errors import InputError, VersionExpiredError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import AppliedId, Manifest, Segment, TableEntry
-from dolmen.predicate import Predicate, Verdict, columns, judge
+from dolmen.predicate import Predicate, StatsVerdict, columns, judge
 from dolmen.results import Commit
 from dolmen.segments.judging import known_bounds
 from dolmen.write.row_digest import content_digest
@@ -170,7 +170,7 @@ class UnitOfWork:
         def may_match(file: DataFile | Segment) -> bool:
             if predicate is None:
                 return True
-            return judge(predicate, known_bounds(file, schema, columns(predicate)), file.rows) is not Verdict.NEVER
+            return judge(predicate, known_bounds(file, schema, columns(predicate)), file.rows) is not StatsVerdict.NEVER
 
         self._claims.append(Claim(known, entry.uuid, entry.epoch, self.base.commit_ts, may_match))
 

@@ -18,7 +18,7 @@ from dolmen.format.statistics import Bounds, bounds, column_stats
 from dolmen.format.values import to_plain
 from dolmen.predicate import (
     Predicate,
-    Verdict,
+    StatsVerdict,
     as_keys,
     columns,
     evaluate,
@@ -163,10 +163,10 @@ def _check_verdict(
     for stats in (exact, _looser(rng, exact, schema)):
         verdict = judge(p, stats, len(table))
         seen["judged"] += len(table) > 0
-        if verdict is Verdict.NEVER:
+        if verdict is StatsVerdict.NEVER:
             assert not pc.any(mask).as_py(), f"seed {SEED}: NEVER {to_sql(p, schema)} {stats}"
             seen["never"] += len(table) > 0
-        if verdict is Verdict.ALWAYS:
+        if verdict is StatsVerdict.ALWAYS:
             assert pc.all(mask).as_py(), f"seed {SEED}: ALWAYS {to_sql(p, schema)} {stats}"
             seen["always"] += 1
 

@@ -11,13 +11,13 @@ import pytest
 
 from dolmen.format.schema import Schema
 from dolmen.format.statistics import UNKNOWN, Bounds, bounds, column_stats
-from dolmen.predicate import Verdict, judge, parse
+from dolmen.predicate import StatsVerdict, judge, parse
 
-NEVER, MAYBE, ALWAYS = Verdict.NEVER, Verdict.MAYBE, Verdict.ALWAYS
+NEVER, MAYBE, ALWAYS = StatsVerdict.NEVER, StatsVerdict.MAYBE, StatsVerdict.ALWAYS
 ROWS = 10
 
 
-def verdict(text: str, arrow_type: pa.DataType, *known: Bounds | None, rows: int = ROWS) -> Verdict:
+def verdict(text: str, arrow_type: pa.DataType, *known: Bounds | None, rows: int = ROWS) -> StatsVerdict:
     """Of a predicate over columns x, y, ... of one type with these statistics."""
     schema = Schema.from_arrow(pa.schema([(name, arrow_type) for name, _ in zip("xyz", known, strict=False)]))
     stats = {column: known_of for column, known_of in enumerate(known, 1) if known_of is not None}
@@ -50,6 +50,7 @@ def verdict(text: str, arrow_type: pa.DataType, *known: Bounds | None, rows: int
         ("x NOT BETWEEN 10 AND 20", ALWAYS),
         ("x IN (1, 2, 20)", NEVER),
         ("x IN (1, 7, 20)", MAYBE),
+        ("x IN (1, 7.5, 20)", NEVER),
         ("x NOT IN (1, 2, 20)", ALWAYS),
         ("x IN (1, 20, NULL)", NEVER),
         ("x IN (7, NULL)", MAYBE),
@@ -67,7 +68,7 @@ def verdict(text: str, arrow_type: pa.DataType, *known: Bounds | None, rows: int
         ("FALSE", NEVER),
     ],
 )
-def test_a_range_of_integers_without_null(text: str, expected: Verdict) -> None:
+def test_a_range_of_integers_without_null(text: str, expected: StatsVerdict) -> None:
     assert verdict(text, pa.int8(), Bounds(5, 9, 0, 0)) is expected
 
 
@@ -75,7 +76,7 @@ def test_a_range_of_integers_without_null(text: str, expected: Verdict) -> None:
     ("text", "expected"),
     [("x < 10", MAYBE), ("x <> 4", MAYBE), ("x = 4", NEVER), ("x IS NULL", MAYBE), ("x < 10 OR x IS NULL", MAYBE)],
 )
-def test_nulls_or_an_unknown_number_of_them_prevent_always(text: str, expected: Verdict) -> None:
+def test_nulls_or_an_unknown_number_of_them_prevent_always(text: str, expected: StatsVerdict) -> None:
     assert verdict(text, pa.int64(), Bounds(5, 9, 1, 0)) is expected
     assert verdict(text, pa.int64(), Bounds(5, 9, None, 0)) is expected
 
@@ -120,7 +121,7 @@ def test_a_column_of_only_null_matches_nothing_but_is_null() -> None:
         ("x > 'inf'", NEVER, MAYBE),
     ],
 )
-def test_nan_is_outside_of_minimum_and_maximum(text: str, without: Verdict, with_nan: Verdict) -> None:
+def test_nan_is_outside_of_minimum_and_maximum(text: str, without: StatsVerdict, with_nan: StatsVerdict) -> None:
     assert verdict(text, pa.float64(), Bounds(5.0, 9.0, 0, 0)) is without
     assert verdict(text, pa.float64(), Bounds(5.0, 9.0, 0, 2)) is with_nan
     assert verdict(text, pa.float64(), Bounds(5.0, 9.0, 0, None)) is with_nan
@@ -178,7 +179,7 @@ def test_bounds_of_one_value_decide_equality() -> None:
         ("x ILIKE 'C%'", MAYBE),
     ],
 )
-def test_like_is_judged_by_its_prefix(text: str, expected: Verdict) -> None:
+def test_like_is_judged_by_its_prefix(text: str, expected: StatsVerdict) -> None:
     known = Bounds("ba", "baz", 0, 0) if text != "x LIKE 'b%'" else Bounds("aa", "bz", 0, 0)
     assert verdict(text, pa.string(), known) is expected
 
@@ -201,7 +202,9 @@ def test_prefixes_at_the_end_of_unicode_have_an_upper_bound_or_none() -> None:
         (">=", NEVER, ALWAYS, MAYBE),
     ],
 )
-def test_two_columns_are_judged_by_both_ranges(op: str, apart: Verdict, same: Verdict, crossing: Verdict) -> None:
+def test_two_columns_are_judged_by_both_ranges(
+    op: str, apart: StatsVerdict, same: StatsVerdict, crossing: StatsVerdict
+) -> None:
     text = f"x {op} y"
     assert verdict(text, pa.int64(), Bounds(1, 4, 0, 0), Bounds(5, 9, 0, 0)) is apart
     assert verdict(text, pa.int64(), Bounds(5, 5, 0, 0), Bounds(5, 5, 0, 0)) is same
@@ -252,7 +255,7 @@ def test_nothing_matches_in_an_empty_file(text: str) -> None:
     ],
 )
 def test_every_type_of_bounds_is_exact(
-    arrow_type: pa.DataType, least: Any, greatest: Any, text: str, expected: Verdict
+    arrow_type: pa.DataType, least: Any, greatest: Any, text: str, expected: StatsVerdict
 ) -> None:
     assert verdict(text, arrow_type, Bounds(least, greatest, 0, 0)) is expected
 

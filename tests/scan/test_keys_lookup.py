@@ -18,7 +18,7 @@ from dolmen.format.keys import keys_from_arrow
 from dolmen.format.schema import Schema
 from dolmen.format.statistics import Bounds, column_stats
 from dolmen.format.values import to_plain
-from dolmen.predicate import Verdict
+from dolmen.predicate import StatsVerdict
 from dolmen.scan.key_codes import codes, is_exact
 from dolmen.scan.keys_gathering import KeysGathering
 from dolmen.scan.keys_lookup import KeysLookup, Tuples
@@ -247,11 +247,11 @@ def test_row_groups_without_any_key_between_their_bounds_are_not_asked(place: st
     found = lookups((5, pa.table({"k": [10, 1000]})), (9, pa.table({"k": [500]})))
     (id_,) = found[0].columns
 
-    def verdict(known: Bounds, applied_through: int) -> Verdict:
+    def verdict(known: Bounds, applied_through: int) -> StatsVerdict:
         return (
-            Verdict.MAYBE
-            if Verdict.MAYBE in {each.judge({id_: known}, 10, applied_through) for each in found}
-            else Verdict.NEVER
+            StatsVerdict.MAYBE
+            if StatsVerdict.MAYBE in {each.judge({id_: known}, 10, applied_through) for each in found}
+            else StatsVerdict.NEVER
         )
 
     for least, greatest, applied_through, expected in (
@@ -267,9 +267,11 @@ def test_row_groups_without_any_key_between_their_bounds_are_not_asked(place: st
     ):
         judged = verdict(Bounds(least, greatest, 0, 0), applied_through)
         # between the fences of a file there may be keys or not
-        assert judged is (Verdict.MAYBE if expected or (place == "in files" and least == 11) else Verdict.NEVER)
-    assert verdict(Bounds(), 0) is Verdict.MAYBE
-    assert verdict(Bounds(nulls=10), 0) is Verdict.NEVER
+        assert judged is (
+            StatsVerdict.MAYBE if expected or (place == "in files" and least == 11) else StatsVerdict.NEVER
+        )
+    assert verdict(Bounds(), 0) is StatsVerdict.MAYBE
+    assert verdict(Bounds(nulls=10), 0) is StatsVerdict.NEVER
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -285,12 +287,12 @@ def test_rows_that_all_have_one_deleted_tuple_need_not_be_read(seed: int, place:
     for row in plain(rows):
         expected = row in set(plain(keys))
         known = {id_: Bounds(value, value, 0, 0) for id_, value in zip(found.columns, row, strict=True)}
-        assert found.judge(known, 7, 4) is (Verdict.ALWAYS if expected else Verdict.NEVER)
-        assert found.judge(known, 7, 5) is Verdict.NEVER
+        assert found.judge(known, 7, 4) is (StatsVerdict.ALWAYS if expected else StatsVerdict.NEVER)
+        assert found.judge(known, 7, 5) is StatsVerdict.NEVER
         for id_ in known:
             for unsure in (Bounds(known[id_].min, known[id_].max, 1), Bounds(known[id_].min, known[id_].max), Bounds()):
                 verdict = found.judge({**known, id_: unsure}, 7, 0)
-                assert verdict is Verdict.MAYBE if expected else verdict is not Verdict.ALWAYS
+                assert verdict is StatsVerdict.MAYBE if expected else verdict is not StatsVerdict.ALWAYS
 
 
 def test_keys_that_find_no_room_on_the_disk_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:

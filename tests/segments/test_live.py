@@ -13,7 +13,7 @@ from dolmen.format.layout import segment_key
 from dolmen.format.manifest import SegmentKind, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.segments import encode
-from dolmen.predicate import Verdict, columns, judge, parse
+from dolmen.predicate import StatsVerdict, columns, judge, parse
 from dolmen.runtime import Runtime
 from dolmen.segments.judging import known_bounds, may_match
 from dolmen.segments.live import LiveFiles, tombstones_of
@@ -157,7 +157,7 @@ def test_live_files_are_those_of_a_plain_model_through_any_history() -> None:
         expected = [
             file
             for file in live
-            if judge(where, known_bounds(file, SCHEMA, columns(where)), file.rows) is not Verdict.NEVER
+            if judge(where, known_bounds(file, SCHEMA, columns(where)), file.rows) is not StatsVerdict.NEVER
         ]
         assert list(live.matching(where)) == expected, seed
         assert list(live.matching(None)) == list(live), seed

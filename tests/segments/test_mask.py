@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from dolmen.format.entries import DataFile
-from dolmen.format.schema import Schema
+from dolmen.format.schema import Schema, type_from_json
 from dolmen.format.segments import encode
 from dolmen.format.statistics import bounds
-from dolmen.predicate import Predicate, Verdict, columns, judge, parse
+from dolmen.format.values import to_array, to_json
+from dolmen.predicate import Column, Compare, In, Literal, Not, Predicate, StatsVerdict, columns, judge, parse
+from dolmen.predicate.ast import children, computes, terms_of
+from dolmen.predicate.domain import Domain, domain_of
 from dolmen.segments.file_table import FileTable
 from dolmen.segments.mask import always_mask, may_match_mask
 from support.random_entries import random_file
@@ -22,10 +27,13 @@ from support.random_predicates import random_predicate
 from support.random_tables import FLAT, random_table
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(2**32)))
+SIGNED = frozenset((pa.int8(), pa.int16(), pa.int32(), pa.int64()))
+FINER = {("int8", "decimal128(4, 1)"): Decimal("0.5"), ("date32[day]", "timestamp[us]"): 43_200_000_000}
+SEARCHED_BY_ENDS = frozenset((Domain.TEXT, Domain.BYTES))
 ROUNDS = 1_500 if os.environ.get("DOLMEN_LONG") else 60
 
 
-def one_by_one(where: Predicate, files: list[DataFile], schema: Schema) -> list[Verdict]:
+def one_by_one(where: Predicate, files: list[DataFile], schema: Schema) -> list[StatsVerdict]:
     """The verdict on each file."""
     return [
         judge(where, {id_: bounds(f.stats.get(id_), schema.by_id[id_].arrow_type) for id_ in columns(where)}, f.rows)
@@ -38,9 +46,22 @@ def as_table(files: list[DataFile], schema: Schema) -> FileTable:
     return FileTable(*encode("files", files, "segment/files/x", schema))
 
 
-def test_the_mask_has_every_file_that_may_match_whatever_is_known_of_it() -> None:
+def is_exact(where: Predicate) -> bool:
+    """Whether the mask is as sharp as the judge: all of the predicate's comparisons are exact in columns."""
+    if not isinstance(where, (Compare, In)) or computes(where):
+        return all(map(is_exact, children(where)))
+    own, other = terms_of(where)[0].arrow_type, (where.right if isinstance(where, Compare) else where).arrow_type
+    if isinstance(where, Compare) and not isinstance(where.right, Literal):
+        both = {own, other}
+        return own == other or both <= SIGNED or all(map(pa.types.is_floating, both))
+    if not pa.types.is_floating(own) and pa.types.is_floating(other):
+        return bool(pa.types.is_integer(own) and other == pa.float64())
+    return isinstance(where, Compare) or len(where.values) <= 32 or domain_of(own) not in SEARCHED_BY_ENDS
+
+
+def test_the_mask_says_of_each_file_what_the_judge_says_of_it_alone() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
-    pruned = 0
+    exact = pruned = certain = 0
     for round_ in range(ROUNDS):
         rng = random.Random(SEED + round_)
         rows = random_table(rng, 60, FLAT)
@@ -50,16 +71,72 @@ def test_the_mask_has_every_file_that_may_match_whatever_is_known_of_it() -> Non
             first = rng.randrange(60)
             files.append(random_file(rng, rows.slice(first, rng.choice([0, 1, 2, 5, 60])), schema))
         table = as_table(files, schema)
+        odd = table.column("odd")
+        assert odd is not None
         for _ in range(12):
             text = random_predicate(rng, rows)
             where = parse(text, schema, now_us=0)
-            verdicts = one_by_one(where, files, schema)
+            verdicts, all_exact = one_by_one(where, files, schema), is_exact(where)
             mask, always = may_match_mask(where, table), always_mask(where, table)
-            for file, verdict, may, certain in zip(files, verdicts, mask, always, strict=True):
-                assert may or verdict is Verdict.NEVER, (SEED + round_, text, file)
-                assert not certain or not file.rows or verdict is Verdict.ALWAYS, (SEED + round_, text, file)
+            for place, (file, verdict) in enumerate(zip(files, verdicts, strict=True)):
+                case = SEED + round_, text, file
+                assert mask[place] or verdict is StatsVerdict.NEVER, case
+                assert not always[place] or not file.rows or verdict is StatsVerdict.ALWAYS, case
+                if all_exact and file.rows and not odd[place].is_valid:
+                    assert mask[place] == (verdict is not StatsVerdict.NEVER), case
+                    assert always[place] == (verdict is StatsVerdict.ALWAYS), case
+                    exact += 1
             pruned += int(np.count_nonzero(~mask))
-    assert pruned > 0, "a mask that prunes nothing is no use"
+            certain += int(np.count_nonzero(always))
+    assert exact > ROUNDS * 100, "most predicates are exact in columns"
+    assert pruned > ROUNDS * 10, "a mask that prunes nothing is no use"
+    assert certain > ROUNDS * 10, "nor is one that is never certain"
+
+
+@pytest.mark.parametrize(
+    ("bound", "members", "draw"),
+    [
+        ("int8", ("int16", "double", "decimal128(4, 1)"), lambda rng: rng.randint(-128, 127)),
+        ("int64", ("int64", "double"), lambda rng: 2**53 + rng.randint(-200, 200)),
+        ("uint64", ("uint64",), lambda rng: 2**64 - rng.randint(1, 400)),
+        ("float", ("float", "double"), lambda rng: rng.choice([float("nan"), *(n / 8 for n in range(-99, 99))])),
+        ("double", ("double", "float"), lambda rng: rng.choice([float("inf"), *(n / 8 for n in range(-99, 99))])),
+        ("date32[day]", ("date32[day]", "timestamp[us]"), lambda rng: rng.randint(-200, 200)),
+        ("timestamp[us, tz=UTC]", ("timestamp[us, tz=UTC]",), lambda rng: rng.randint(0, 400)),
+        ("string", ("string",), lambda rng: "ä" * rng.randint(0, 20) + str(rng.randint(0, 200))),
+        ("decimal128(9, 2)", ("decimal128(9, 2)",), lambda rng: Decimal(rng.randint(0, 400)).scaleb(-2)),
+    ],
+)
+def test_long_lists_leave_out_files_between_their_members(
+    bound: str, members: tuple[str, ...], draw: Callable[[random.Random], Any]
+) -> None:
+    arrow_type = type_from_json(bound)
+    exact = domain_of(arrow_type) is not Domain.TEXT and not pa.types.is_decimal(arrow_type)
+    schema = Schema.from_arrow(pa.schema([("x", arrow_type)]))
+    left_out = 0
+    for round_ in range(ROUNDS // 10):
+        rng = random.Random(SEED + round_)
+        values = [
+            to_array([rng.choice([draw(rng), None]) for _ in range(rng.randint(1, 3))], arrow_type) for _ in range(40)
+        ]
+        files = [random_file(rng, pa.table({"x": each}), schema) for each in values]
+        table = as_table(files, schema)
+        for name in members:
+            drawn = {draw(rng) * FINER.get((bound, name), 1) for _ in range(90)}
+            nan = [value for value in drawn if value != value][:1]
+            listed = [*sorted(value for value in drawn if value == value), *nan]
+            where = In(Column(1, bound), name, tuple(map(to_json, listed)), null=rng.random() < 0.2)
+            for p in (where, Not(where)):
+                may, certain = may_match_mask(p, table), always_mask(p, table)
+                verdicts = one_by_one(p, files, schema)
+                for place, verdict in enumerate(verdicts):
+                    case = SEED + round_, p, files[place]
+                    assert may[place] or verdict is StatsVerdict.NEVER, case
+                    assert not certain[place] or verdict is StatsVerdict.ALWAYS, case
+                    assert not exact or may[place] == (verdict is not StatsVerdict.NEVER), case
+                    assert not exact or certain[place] == (verdict is StatsVerdict.ALWAYS), case
+                left_out += int(np.count_nonzero(~may))
+    assert left_out > 0
 
 
 @pytest.mark.parametrize(
@@ -102,7 +179,7 @@ def test_the_mask_is_as_sharp_as_the_judge_for_plain_conditions(
     rng = random.Random(1)
     files = [random_file(rng, rows.slice(place, 1), schema, gaps=False) for place in range(len(values))]
     where = parse(text, schema, now_us=0)
-    expected = [verdict is not Verdict.NEVER for verdict in one_by_one(where, files, schema)]
+    expected = [verdict is not StatsVerdict.NEVER for verdict in one_by_one(where, files, schema)]
     assert may_match_mask(where, as_table(files, schema)).tolist() == expected
     assert False in expected or values == [], "the case proves nothing"
 

@@ -17,7 +17,7 @@ from dolmen.format.manifest import AppliedId, Counts, HistoryEntry, Released, Se
 from dolmen.format.schema import Schema
 from dolmen.format.segments import check, check_bloom, decode, encode
 from dolmen.format.statistics import bounds
-from dolmen.predicate import Verdict, judge, parse
+from dolmen.predicate import StatsVerdict, judge, parse
 from dolmen.segments.file_table import FileTable
 from dolmen.segments.uuids import Uuids
 from support.random_entries import random_file, random_vector, uuid
@@ -146,7 +146,7 @@ def test_bounds_in_the_root_never_prune_what_a_file_may_hold() -> None:
                 each = [
                     judge(where, {field.id: bounds(f.stats.get(field.id), field.arrow_type)}, f.rows) for f in files
                 ]
-                assert whole is not Verdict.NEVER or set(each) == {Verdict.NEVER}
+                assert whole is not StatsVerdict.NEVER or set(each) == {StatsVerdict.NEVER}
             own = segment.stats.get(field.id)
             for file in files if own else ():
                 inner, outer = bounds(file.stats[field.id], field.arrow_type), bounds(own, field.arrow_type)

@@ -24,7 +24,7 @@ from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
 from dolmen.format.statistics import Bounds
 from dolmen.format.statistics import bounds as stored_bounds
 from dolmen.maintenance import never
-from dolmen.predicate import Predicate, Verdict, columns, judge, parse
+from dolmen.predicate import Predicate, StatsVerdict, columns, judge, parse
 from dolmen.predicate.temporal import format_date, format_timestamp
 from dolmen.results import Commit
 from dolmen.segments.live import LiveFiles
@@ -177,7 +177,7 @@ def _may_match(file: DataFile, predicate: Predicate, entry: TableEntry) -> bool:
     known: dict[int, Bounds] = {
         id_: stored_bounds(file.stats.get(id_), entry.schema.by_id[id_].arrow_type) for id_ in columns(predicate)
     }
-    return judge(predicate, known, file.rows) is not Verdict.NEVER
+    return judge(predicate, known, file.rows) is not StatsVerdict.NEVER
 
 
 prepare(LastExpiry)

@@ -51,13 +51,13 @@ from dolmen.predicate.bind import find_column, rebind
 from dolmen.predicate.evaluate import evaluate, matches
 from dolmen.predicate.keys import as_keys
 from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
-from dolmen.predicate.prune import Verdict, judge
+from dolmen.predicate.prune import StatsVerdict, judge
 from dolmen.predicate.text import to_sql
 from dolmen.predicate.trial import check_evaluates
 
 __all__ = [
-    "And", "Column", "Compare", "Constant", "In", "IsNull", "Like", "Literal", "Not", "Or", "Parameters", "Predicate",
-    "Truth", "Verdict", "Where", "as_keys", "check_evaluates", "columns", "evaluate", "find_column", "from_builtins",
-    "from_json", "judge", "matches", "parse", "rebind", "to_builtins", "to_json", "to_sql", "uses_calls",
-    "with_parameters",
+    "And", "Column", "Compare", "Constant", "In", "IsNull", "Like", "Literal", "Not", "Or", "Parameters",
+    "Predicate", "StatsVerdict", "Truth", "Where", "as_keys", "check_evaluates", "columns", "evaluate",
+    "find_column", "from_builtins", "from_json", "judge", "matches", "parse", "rebind", "to_builtins", "to_json",
+    "to_sql", "uses_calls", "with_parameters",
 ]  # fmt: skip

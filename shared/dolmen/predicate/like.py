@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +27,16 @@ class Pattern:
     def prefix(self) -> str:
         """The text that every match begins with."""
         return self.pieces[0] if self.pieces and isinstance(self.pieces[0], str) else ""
+
+    @cached_property
+    def after_prefix(self) -> str | None:
+        """The least text above all texts that begin with the prefix; None if there is none."""
+        prefix = self.prefix
+        for end in range(len(prefix), 0, -1):
+            code = ord(prefix[end - 1]) + 1
+            if code <= 0x10FFFF:
+                return prefix[: end - 1] + chr(0xE000 if code == 0xD800 else code)  # surrogates are no characters
+        return None
 
     @property
     def is_text(self) -> bool:

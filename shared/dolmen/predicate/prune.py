@@ -1,20 +1,26 @@
-"""Judging a whole file by its statistics, without reading it.
+"""Judges a predicate by statistics alone, for one file or for many at once, without reading a row.
 
-Every node is followed by the set of outcomes (TRUE, FALSE, NULL) that any of its rows may have. These sets are never
-too small, so "no row can be TRUE" and "no row can be anything else" are proofs. That makes NOT, NULL and NaN simple:
-each is just one more outcome that is possible or not.
+Each node of a predicate is followed by the outcomes (TRUE, FALSE, NULL) that it may have for some row. An outcome is
+left out only if it is proven impossible, so "no row can be TRUE" and "no row can be anything else" are proofs. That
+makes NOT, NULL and NaN simple: each is just one more outcome that is possible or not.
+
+What is possible is a ``Fact``: a bool for one file, a mask for many. The reasoning here is the same for both, because
+``&`` and ``|`` work on both, and nothing is ever negated but by exchanging TRUE and FALSE. ``Statistics`` tells the
+spread of a column: this module has that of one file; ``dolmen.segments.mask`` has that of a table of many files.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from enum import Enum, IntFlag
-from functools import reduce
-from typing import Any, NamedTuple
+from enum import Enum
+from functools import lru_cache, reduce
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-import pyarrow as pa
+import numpy as np
+import numpy.typing as npt
 
+from dolmen.format.schema import type_from_json
 from dolmen.format.statistics import UNKNOWN, Bounds
 from dolmen.predicate import like
 from dolmen.predicate.ast import (
@@ -33,33 +39,74 @@ from dolmen.predicate.ast import (
     Truth,
 )
 from dolmen.predicate.domain import (
-    HOLDS,
     Domain,
     Op,  # fmt: skip
     domain_of,
+    fit,
+    grid,
     into,
     join,
 )
 
+Fact: TypeAlias = bool | npt.NDArray[np.bool_]
+"""Whether something is possible: in one file, or in each of many. A bool stands for all of many, too."""
 
-class Verdict(Enum):
-    """What statistics say of a predicate on a file: NEVER = TRUE for no row, ALWAYS = TRUE for every row."""
+
+_GRIDS = frozenset((Domain.EXACT, Domain.DATE, Domain.TIME, Domain.NAIVE, Domain.ZONED))
+"""Domains in which a type has its values at even distances."""
+
+
+class StatsVerdict(Enum):
+    """What statistics say of a predicate: TRUE for no row (NEVER), for each (ALWAYS), or they do not tell (MAYBE)."""
 
     NEVER = "never"
     MAYBE = "maybe"
     ALWAYS = "always"
 
 
-class _May(IntFlag):
-    BE_FALSE = 1
-    BE_TRUE = 2
-    BE_NULL = 4
+class Outcomes(NamedTuple):
+    """Whether a predicate may be TRUE, FALSE or NULL for some row."""
+
+    true: Fact
+    false: Fact
+    null: Fact
 
 
-_NOTHING = _May(0)
+class Spread(NamedTuple):
+    """The values that one side of a comparison may have, in the domain of that comparison.
+
+    Args:
+        least, greatest: bounds of ordinary values; None = unknown. Each is one plain value, or stands for those of many
+            files: then ``<`` and ``<=`` give a mask that is true where the comparison may hold.
+        ordinary, nan, null: whether there may be any ordinary value, NaN, NULL.
+    """
+
+    least: Any
+    greatest: Any
+    ordinary: Fact
+    nan: Fact
+    null: Fact
 
 
-def judge(p: Predicate, stats: Mapping[int, Bounds], rows: int) -> Verdict:
+class Statistics(Protocol):
+    """Statistics of one file, or of many files."""
+
+    def spread(self, column: Column, domain: Domain | None) -> Spread:
+        """The spread of a column.
+
+        Args:
+            domain: where its bounds will be compared; None when they are not needed.
+        """
+
+    def members(self, spread: Spread, p: In, domain: Domain) -> tuple[Fact, Fact]:
+        """Whether an ordinary value of a spread may be a member of an IN, and whether one may be none.
+
+        Args:
+            domain: that of the spread; ``sorted_members`` has the members in it.
+        """
+
+
+def judge(p: Predicate, stats: Mapping[int, Bounds], rows: int) -> StatsVerdict:
     """Whether the predicate is TRUE for none, some or all rows of a file, as far as can be known.
 
     Args:
@@ -68,167 +115,191 @@ def judge(p: Predicate, stats: Mapping[int, Bounds], rows: int) -> Verdict:
         rows: number of rows; with none the verdict is NEVER.
     """
     if rows == 0:
-        return Verdict.NEVER
-    outcomes = _outcomes(p, stats, rows)
-    if not outcomes & _May.BE_TRUE:
-        return Verdict.NEVER
-    return Verdict.ALWAYS if outcomes == _May.BE_TRUE else Verdict.MAYBE
+        return StatsVerdict.NEVER
+    possible = outcomes(p, _FileStatistics(stats, rows))
+    if not possible.true:
+        return StatsVerdict.NEVER
+    return StatsVerdict.MAYBE if possible.false or possible.null else StatsVerdict.ALWAYS
 
 
-def _outcomes(p: Predicate, stats: Mapping[int, Bounds], rows: int) -> _May:
+def outcomes(p: Predicate, statistics: Statistics) -> Outcomes:
+    """The outcomes that a predicate may have for some row of a file, of which there is one at least."""
     match p:
         case And():
-            return reduce(_and, (_outcomes(arg, stats, rows) for arg in p.args))
+            return reduce(_and, [outcomes(arg, statistics) for arg in p.args])
         case Or():
-            return _not(reduce(_and, (_not(_outcomes(arg, stats, rows)) for arg in p.args)))
+            return _not(reduce(_and, [_not(outcomes(arg, statistics)) for arg in p.args]))
         case Not():
-            return _not(_outcomes(p.arg, stats, rows))
+            return _not(outcomes(p.arg, statistics))
         case Constant():
-            return _May.BE_NULL if p.value is None else _truth(p.value)
+            return Outcomes(p.value is True, p.value is False, p.value is None)
         case IsNull():
-            nulls = _bounds(p.column, stats).nulls
-            return _May.BE_TRUE | _May.BE_FALSE if nulls is None else _either(nulls > 0, nulls < rows)
+            spread = _spread(p.column, statistics, None)
+            return Outcomes(spread.null, spread.ordinary | spread.nan, False)
         case Compare():
-            domain = _domain(p.left, p.right.arrow_type)
-            left = _spread(p.left, stats, rows, domain)
+            domain = _common_domain(p.left.type, p.right.type)
+            left = _spread(p.left, statistics, domain)
             if isinstance(p.right, Literal):
-                return _compare(left, p.op, _point(into(p.right.plain, domain_of(p.right.arrow_type), domain)))
-            return _compare(left, p.op, _spread(p.right, stats, rows, domain))
+                return compare(left, p.op, point(into(p.right.plain, _own_domain(p.right.type), domain)))
+            return compare(left, p.op, _spread(p.right, statistics, domain))
         case In():
-            return _in(p, stats, rows)
+            return _in(p, statistics)
         case Like():
-            return _like(p, _spread(p.column, stats, rows, Domain.TEXT))
+            return _like(p, _spread(p.column, statistics, Domain.TEXT))
         case Truth():
-            return _compare(_spread(p.column, stats, rows, Domain.BOOLEAN), "=", _point(True))
+            return compare(_spread(p.column, statistics, Domain.BOOLEAN), "=", point(True))
 
 
-def _truth(value: bool) -> _May:
-    return _May.BE_TRUE if value else _May.BE_FALSE
+def _not(a: Outcomes) -> Outcomes:
+    return Outcomes(a.false, a.true, a.null)
 
 
-def _either(true: bool, false: bool) -> _May:
-    return (_May.BE_TRUE if true else _NOTHING) | (_May.BE_FALSE if false else _NOTHING)
-
-
-def _not(a: _May) -> _May:
-    return _either(bool(a & _May.BE_FALSE), bool(a & _May.BE_TRUE)) | (a & _May.BE_NULL)
-
-
-def _and(a: _May, b: _May) -> _May:
+def _and(a: Outcomes, b: Outcomes) -> Outcomes:
     """Outcomes of ``a AND b`` for any pair of rows' outcomes."""
-    false = bool((a | b) & _May.BE_FALSE)
-    true = bool(a & b & _May.BE_TRUE)
-    null = bool((a & _May.BE_NULL and b & ~_May.BE_FALSE) or (b & _May.BE_NULL and a & ~_May.BE_FALSE))
-    return _either(true, false) | (_May.BE_NULL if null else _NOTHING)
+    null = (a.null & (b.true | b.null)) | (b.null & a.true)
+    return Outcomes(a.true & b.true, a.false | b.false, null)
 
 
-class _Spread(NamedTuple):
-    """The values that one side may have, in the domain of its comparison.
-
-    Args:
-        least, greatest: bounds of ordinary values; None = unknown.
-        ordinary, nan, null: whether there may be any ordinary value, NaN, NULL.
-    """
-
-    least: Any
-    greatest: Any
-    ordinary: bool
-    nan: bool
-    null: bool
-
-
-def _point(value: Any) -> _Spread:
+def point(value: Any) -> Spread:
+    """The spread of one value, which may be NaN."""
     nan = value != value
-    return _Spread(value, value, not nan, nan, False)
+    return Spread(value, value, not nan, nan, False)
 
 
-def _bounds(term: Term, stats: Mapping[int, Bounds]) -> Bounds:
-    """What statistics say of a column, which is nothing of what is computed of columns."""
-    return stats.get(term.id, UNKNOWN) if isinstance(term, Column) else UNKNOWN
+def compare(a: Spread, op: Op, b: Spread) -> Outcomes:
+    """The outcomes of ``a op b``. NaN equals itself and is greater than every other value."""
+    match op:
+        case "=":
+            return _equal(a, b)
+        case "<>":
+            return _not(_equal(a, b))
+        case "<":
+            return _less(a, b)
+        case ">=":
+            return _not(_less(a, b))
+        case ">":
+            return _less(b, a)
+        case "<=":
+            return _not(_less(b, a))
 
 
-def _spread(column: Term, stats: Mapping[int, Bounds], rows: int, domain: Domain) -> _Spread:
-    least, greatest, nulls, nans = _bounds(column, stats)
-    own = domain_of(column.arrow_type)
-    if own is not None and not own.is_float:
-        nans = 0
-    if nulls is not None and nulls >= rows:
-        return _Spread(None, None, False, False, True)
-    ordinary = nulls is None or nans is None or nulls + nans < rows
-    least, greatest = (None if v is None or v != v else into(v, own, domain) for v in (least, greatest))
-    return _Spread(least, greatest, ordinary, nans is None or nans > 0, nulls is None or nulls > 0)
+def _less(a: Spread, b: Spread) -> Outcomes:
+    both = a.ordinary & b.ordinary
+    true = (both & _may_be_less(a.least, b.greatest)) | (a.ordinary & b.nan)
+    false = (both & _may_be_at_most(b.least, a.greatest)) | (a.nan & (b.ordinary | b.nan))
+    return Outcomes(true, false, a.null | b.null)
 
 
-def _domain(column: Term, other: pa.DataType) -> Domain:
-    domain = join(domain_of(column.arrow_type), domain_of(other))
+def _equal(a: Spread, b: Spread) -> Outcomes:
+    both = a.ordinary & b.ordinary
+    true = (both & _may_be_at_most(a.least, b.greatest) & _may_be_at_most(b.least, a.greatest)) | (a.nan & b.nan)
+    unequal = both & (_may_be_less(a.least, b.greatest) | _may_be_less(b.least, a.greatest))
+    return Outcomes(true, unequal | (a.ordinary & b.nan) | (a.nan & b.ordinary), a.null | b.null)
+
+
+def _may_be_less(a: Any, b: Any) -> Fact:
+    found: Fact = a is None or b is None or a < b
+    return found
+
+
+def _may_be_at_most(a: Any, b: Any) -> Fact:
+    found: Fact = a is None or b is None or a <= b
+    return found
+
+
+def _in(p: In, statistics: Statistics) -> Outcomes:
+    domain = _common_domain(p.column.type, p.type)
+    spread = _spread(p.column, statistics, domain)
+    has_nan = p.plain[-1] != p.plain[-1]
+    may_be_member, may_be_other = statistics.members(spread, p, domain)
+    found = (spread.ordinary & may_be_member) | (spread.nan & has_nan)
+    missed = (spread.ordinary & may_be_other) | (spread.nan & (not has_nan))
+    if p.null:
+        return Outcomes(found, False, spread.null | missed)
+    return Outcomes(found, missed, spread.null)
+
+
+def sorted_members(p: In, domain: Domain) -> list[Any]:
+    """The members of an IN as plain values of a domain, ascending, made once.
+
+    NULL, NaN, and values that the column's type lacks, are left out.
+    """
+    members: list[Any] | None = p.prepared.get(domain)
+    if members is None:
+        own = _own_domain(p.type)
+        members = [into(value, own, domain) for value in p.plain if value == value]
+        if p.type != p.column.type and domain in _GRIDS:
+            cells = grid(p.column.arrow_type, domain)
+            members = [member for member in members if isinstance(fit("=", member, cells), tuple)]
+        p.prepared[domain] = members
+    return members
+
+
+def _like(p: Like, spread: Spread) -> Outcomes:
+    if p.ignore_case:
+        return Outcomes(spread.ordinary, spread.ordinary, spread.null)
+    pattern = like.pattern(p.pattern, p.escape)
+    if pattern.is_text:
+        return _equal(spread, point(pattern.prefix))
+    inside = _not(_less(spread, point(pattern.prefix)))
+    if pattern.after_prefix is not None:
+        inside = _and(inside, _less(spread, point(pattern.after_prefix)))
+    # Both halves are NULL for the same rows: a row is never NULL in one and FALSE in the other.
+    false = inside.false if pattern.is_prefix else inside.false | spread.ordinary
+    return Outcomes(inside.true, false, spread.null)
+
+
+def _spread(term: Term, statistics: Statistics, domain: Domain | None) -> Spread:
+    """The spread of a column. Statistics say nothing of what is computed of columns."""
+    if isinstance(term, Column):
+        return statistics.spread(term, domain)
+    return Spread(None, None, True, _may_have_nan(term.type), True)
+
+
+@lru_cache(4_096)
+def _own_domain(type_name: str) -> Domain | None:
+    return domain_of(type_from_json(type_name))
+
+
+def _may_have_nan(type_name: str) -> bool:
+    own = _own_domain(type_name)
+    return own is None or own.is_float
+
+
+@lru_cache(4_096)
+def _common_domain(a: str, b: str) -> Domain:
+    domain = join(_own_domain(a), _own_domain(b))
     assert domain is not None, "bound predicates compare what can be compared"
     return domain
 
 
-def _compare(a: _Spread, op: Op, b: _Spread) -> _May:
-    """The outcomes of ``a op b``, from the signs that a comparison of their values may have."""
-    signs = set()
-    if a.ordinary and b.ordinary:
-        if _below(a.least, b.greatest):
-            signs.add(-1)
-        if _below(b.least, a.greatest):
-            signs.add(1)
-        if not (_below(a.greatest, b.least, unknown=False) or _below(b.greatest, a.least, unknown=False)):
-            signs.add(0)
-    if a.nan and b.ordinary:
-        signs.add(1)
-    if a.ordinary and b.nan:
-        signs.add(-1)
-    if a.nan and b.nan:
-        signs.add(0)
-    holds = HOLDS[op]
-    outcomes = _either(any(sign in holds for sign in signs), any(sign not in holds for sign in signs))
-    return outcomes | (_May.BE_NULL if a.null or b.null else _NOTHING)
+class _FileStatistics:
+    """Statistics of one file: plain bounds by column id."""
 
+    __slots__ = ("_bounds", "_rows")
 
-def _below(a: Any, b: Any, *, unknown: bool = True) -> bool:
-    """Whether ``a < b``, or ``unknown`` when either is not known."""
-    return unknown if a is None or b is None else bool(a < b)
+    def __init__(self, bounds: Mapping[int, Bounds], rows: int) -> None:
+        self._bounds, self._rows = bounds, rows
 
+    def spread(self, column: Column, domain: Domain | None) -> Spread:
+        """See Statistics."""
+        least, greatest, nulls, nans = self._bounds.get(column.id, UNKNOWN)
+        if nulls is not None and nulls >= self._rows:
+            return Spread(None, None, False, False, True)
+        own = _own_domain(column.type)
+        if own is not None and not own.is_float:
+            nans = 0
+        ordinary = nulls is None or nans is None or nulls + nans < self._rows
+        if domain is not own and domain is not None:
+            least = None if least is None else into(least, own, domain)
+            greatest = None if greatest is None else into(greatest, own, domain)
+        if own is None or own.is_float:
+            least, greatest = (None if end != end else end for end in (least, greatest))
+        return Spread(least, greatest, ordinary, nans is None or nans > 0, nulls is None or nulls > 0)
 
-def _in(p: In, stats: Mapping[int, Bounds], rows: int) -> _May:
-    domain = _domain(p.column, p.arrow_type)
-    spread = _spread(p.column, stats, rows, domain)
-    members: list[Any] | None = p.prepared.get(domain)
-    if members is None:
-        own = domain_of(p.arrow_type)
-        members = p.prepared[domain] = [into(value, own, domain) for value in p.plain if value == value]
-    has_nan = p.plain[-1] != p.plain[-1]
-    least, greatest = spread.least, spread.greatest
-    first = 0 if least is None else bisect_left(members, least)
-    inside = first < len(members) and (greatest is None or members[first] <= greatest)
-    one_value = inside and least is not None and least == greatest
-    found = (spread.ordinary and inside) or (spread.nan and has_nan)
-    missed = (spread.ordinary and not one_value) or (spread.nan and not has_nan)
-    null = spread.null or (missed and p.null)
-    return _either(found, missed and not p.null) | (_May.BE_NULL if null else _NOTHING)
-
-
-def _like(p: Like, spread: _Spread) -> _May:
-    if not spread.ordinary:
-        return _May.BE_NULL
-    pattern = like.pattern(p.pattern, p.escape)
-    null = _May.BE_NULL if spread.null else _NOTHING
-    if p.ignore_case:
-        return _either(True, True) | null
-    if pattern.is_text:
-        return _compare(spread, "=", _point(pattern.prefix))
-    end = successor(pattern.prefix)
-    from_start = _compare(spread, ">=", _point(pattern.prefix))
-    to_end = _compare(spread, "<", _point(end)) if end is not None else _May.BE_TRUE
-    inside = _and(from_start, to_end) | null
-    return inside if pattern.is_prefix else inside | _May.BE_FALSE
-
-
-def successor(prefix: str) -> str | None:
-    """The least text above all that begin with ``prefix``; None if there is none."""
-    for end in range(len(prefix), 0, -1):
-        code = ord(prefix[end - 1]) + 1
-        if code <= 0x10FFFF:
-            return prefix[: end - 1] + chr(0xE000 if code == 0xD800 else code)
-    return None
+    def members(self, spread: Spread, p: In, domain: Domain) -> tuple[bool, bool]:
+        """See Statistics."""
+        members, least, greatest = sorted_members(p, domain), spread.least, spread.greatest
+        first = 0 if least is None else bisect_left(members, least)
+        inside = first < len(members) and (greatest is None or members[first] <= greatest)
+        return inside, not (inside and least is not None and least == greatest)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.statistics import Bounds
 from dolmen.format.values import to_array
-from dolmen.predicate import Verdict
+from dolmen.predicate import StatsVerdict
 from dolmen.scan.key_codes import codes, is_exact, slots
 from dolmen.scan.sorted_keys import HeldKeys, Int64s, Mask, Span, StoredKeys
 from dolmen.segments.judging import KeyRanges, one_tuple
@@ -111,14 +111,18 @@ class KeysLookup:
         """Asked only where the keys themselves can't tell."""
         return KeyRanges.each(self._tombstones)
 
-    def judge(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> Verdict:
+    def judge(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> StatsVerdict:
         """Judges by bounds whether all, some or none of the rows of a file with this ``applied_through`` are hidden."""
         if self._greatest_ts <= applied_through:
-            return Verdict.NEVER
+            return StatsVerdict.NEVER
         if rows and (values := one_tuple(known.get(id_) for id_ in self.columns)):
             arrays = [to_array([value], own) for value, own in zip(values, self.types, strict=True)]
-            return Verdict.ALWAYS if self.hidden_mask(Tuples(arrays, self.types), applied_through)[0] else Verdict.NEVER
-        return Verdict.MAYBE if self._may_match(known, rows, applied_through) else Verdict.NEVER
+            return (
+                StatsVerdict.ALWAYS
+                if self.hidden_mask(Tuples(arrays, self.types), applied_through)[0]
+                else StatsVerdict.NEVER
+            )
+        return StatsVerdict.MAYBE if self._may_match(known, rows, applied_through) else StatsVerdict.NEVER
 
     def _may_match(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> bool:
         own = known[self.columns[0]]

@@ -15,7 +15,7 @@ from dolmen.errors import InputError, SchemaError
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import Segment, TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, Field
-from dolmen.predicate import Predicate, Verdict, columns, judge, to_sql
+from dolmen.predicate import Predicate, StatsVerdict, columns, judge, to_sql
 from dolmen.scan.display import html, text
 from dolmen.scan.view import View
 from dolmen.segments.judging import known_bounds
@@ -247,9 +247,9 @@ class _ScanPlanner:
         wanted: list[Segment] = []
         for segment in self.live.segments:
             verdict = self._verdict(segment)
-            if verdict is Verdict.NEVER:
+            if verdict is StatsVerdict.NEVER:
                 self.pruned["filter"] += segment.count
-            elif verdict is Verdict.ALWAYS and self._known_by_root(segment):
+            elif verdict is StatsVerdict.ALWAYS and self._known_by_root(segment):
                 self.counted_files += segment.count
                 self.counted_rows += segment.rows - segment.deleted
             else:
@@ -305,9 +305,9 @@ class _ScanPlanner:
             else:
                 self._add(file, tombstones)
 
-    def _verdict(self, file: DataFile | Segment) -> Verdict:
+    def _verdict(self, file: DataFile | Segment) -> StatsVerdict:
         if self._where is None:
-            return Verdict.ALWAYS
+            return StatsVerdict.ALWAYS
         return judge(self._where, known_bounds(file, self._schema, self._filtered), file.rows)
 
     def _add(self, file: DataFile, deletes: TombstoneJudge) -> None:
@@ -315,13 +315,13 @@ class _ScanPlanner:
             self.pruned["deleted"] += 1
             return
         verdict = self._verdict(file)
-        if verdict is Verdict.NEVER:
+        if verdict is StatsVerdict.NEVER:
             self.pruned["filter"] += 1
             return
         tombstones = deletes.of_file(file)
         if tombstones is None:
             self.pruned["deleted"] += 1
             return
-        plan = FilePlan(file, verdict is Verdict.MAYBE, tombstones)
+        plan = FilePlan(file, verdict is StatsVerdict.MAYBE, tombstones)
         self.files.append(plan)
         self._exact += plan.exact_rows or 0

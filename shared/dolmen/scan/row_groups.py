@@ -10,7 +10,7 @@ from pyroaring import BitMap
 
 from dolmen.format.entries import DataFile
 from dolmen.format.statistics import Bounds
-from dolmen.predicate import Predicate, Verdict, columns, judge
+from dolmen.predicate import Predicate, StatsVerdict, columns, judge
 from dolmen.scan.deletes import Deletes
 from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.footers import Footer
@@ -96,14 +96,14 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes) -> Ite
         if gone == rows:
             continue
         known = {id_: footer.bounds(index, id_, nans.get(id_)) for id_ in ids}
-        verdict = Verdict.ALWAYS if wanted is None else judge(wanted, known, rows)
-        if verdict is Verdict.NEVER:
+        verdict = StatsVerdict.ALWAYS if wanted is None else judge(wanted, known, rows)
+        if verdict is StatsVerdict.NEVER:
             continue
         tests = _predicates_to_test(predicates, known, rows)
         if tests is None:
             continue
         judged = [(lookup.judge(known, rows, plan.file.applied_through), lookup) for lookup in lookups]
-        if any(found is Verdict.ALWAYS for found, _ in judged):
+        if any(found is StatsVerdict.ALWAYS for found, _ in judged):
             continue
         yield RowGroup(
             file=file,
@@ -111,9 +111,9 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes) -> Ite
             first=first,
             rows=rows,
             gone=gone,
-            filter=wanted if verdict is Verdict.MAYBE else None,
+            filter=wanted if verdict is StatsVerdict.MAYBE else None,
             predicates=tests,
-            lookups=tuple(lookup for found, lookup in judged if found is Verdict.MAYBE),
+            lookups=tuple(lookup for found, lookup in judged if found is StatsVerdict.MAYBE),
         )
 
 
@@ -124,8 +124,8 @@ def _predicates_to_test(
     tests = []
     for predicate in predicates:
         verdict = judge(predicate, known, rows)
-        if verdict is Verdict.ALWAYS:
+        if verdict is StatsVerdict.ALWAYS:
             return None
-        if verdict is Verdict.MAYBE:
+        if verdict is StatsVerdict.MAYBE:
             tests.append(predicate)
     return tuple(tests)

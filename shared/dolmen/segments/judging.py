@@ -20,7 +20,7 @@ from dolmen.format.manifest import Segment
 from dolmen.format.schema import Schema, type_from_json
 from dolmen.format.statistics import Bounds, bounds
 from dolmen.format.values import Plain, from_json
-from dolmen.predicate import Predicate, Verdict, columns, judge
+from dolmen.predicate import Predicate, StatsVerdict, columns, judge
 from dolmen.predicate import from_json as predicate_from_json
 
 KeyBounds = Mapping[int, tuple[Plain, Plain]]
@@ -44,7 +44,7 @@ def may_match(tombstone: Tombstone, file: DataFile | Segment, schema: Schema) ->
     predicate = inline_predicate(tombstone)
     if predicate is None:
         return file.rows > 0
-    return judge(predicate, known_bounds(file, schema, columns(predicate)), file.rows) is not Verdict.NEVER
+    return judge(predicate, known_bounds(file, schema, columns(predicate)), file.rows) is not StatsVerdict.NEVER
 
 
 def known_bounds(file: DataFile | Segment, schema: Schema, ids: Collection[int]) -> dict[int, Bounds]:

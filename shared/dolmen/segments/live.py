@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import Segment, TableEntry
-from dolmen.predicate import Predicate, Verdict, columns, judge
+from dolmen.predicate import Predicate, StatsVerdict, columns, judge
 from dolmen.segments.changes import Changes
 from dolmen.segments.judging import known_bounds
 from dolmen.segments.mask import may_match_mask
@@ -136,7 +136,7 @@ class LiveFiles:
         return sum((part.totals() for part in self.parts()), known)
 
     def _may_match(self, where: Predicate, needed: Collection[int], file: DataFile | Segment) -> bool:
-        return judge(where, known_bounds(file, self.entry.schema, needed), file.rows) is not Verdict.NEVER
+        return judge(where, known_bounds(file, self.entry.schema, needed), file.rows) is not StatsVerdict.NEVER
 
 
 def tombstones_of(entry: TableEntry, reader: SegmentReader) -> tuple[Tombstone, ...]:

@@ -1,183 +1,249 @@
-"""Judging many files at once: which may hold rows for which a predicate is TRUE.
+"""Masks of the files of a table for which a predicate may be TRUE, or certainly is, judged by statistics all at once.
 
-The same reasoning as ``dolmen.predicate.prune`` with arrays in the place of values: a node is followed by three masks,
-whether it may be TRUE, FALSE, NULL for any row of each file. What is not worth vectorising may be anything, so that
-the answer is never too small; whoever wants it sharper judges the files that are left one by one.
+``dolmen.predicate.prune`` reasons; this module gives it the statistics of many files as columns. Where a comparison is
+not exact in columns, it may have any outcome: whoever wants it sharper judges the files that are left one by one.
 """
 
 from __future__ import annotations
 
-from functools import reduce
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from dolmen.predicate import like
-from dolmen.predicate.ast import (
-    And,
-    Column,
-    Compare,
-    Constant,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Not,
-    Or,
-    Predicate,
-    Term,
-    Truth,
-    computes,
-)
-from dolmen.predicate.domain import (
-    HOLDS,
-    Domain,
-    Op,  # fmt: skip
-    domain_of,
-    into,
-    join,
-)
-from dolmen.predicate.prune import successor
-from dolmen.segments.spreads import Mask, Spread, StatsTable, compared, spread
+from dolmen.format.values import Plain, to_scalar
+from dolmen.predicate.ast import Column, In, Predicate
+from dolmen.predicate.domain import Domain, Op, domain_of, fit, grid, plain_of
+from dolmen.predicate.prune import Fact, Spread, compare, outcomes, sorted_members
+
+Mask = npt.NDArray[np.bool_]
 
 _FEW_MEMBERS = 32
+"""This many members of an IN are compared with the bounds one by one."""
+
+
+class StatsTable(Protocol):
+    """Statistics of many files, a column for each of their parts."""
+
+    def __len__(self) -> int:
+        """How many files."""
+
+    def column(self, name: str) -> pa.Array | None:
+        """The column of this name, None if there is none."""
+
+    def numbers(self, name: str) -> npt.NDArray[np.int64]:
+        """The column of integers of this name; -1 where it is NULL."""
 
 
 def may_match_mask(where: Predicate, table: StatsTable) -> Mask:
     """Which files may hold rows for which the predicate is TRUE; decodes the bounds of its columns only.
 
-    Files of which statistics are kept elsewhere (column ``odd``) have none here, so they are always among them.
+    Files whose statistics are kept elsewhere (column ``odd``) have none here, so they are always among them.
     """
-    return _outcomes(where, table).true
+    return _mask(outcomes(where, _TableStatistics(table)).true, table)
 
 
 def always_mask(where: Predicate, table: StatsTable) -> Mask:
     """Which files certainly hold no row for which the predicate is anything but TRUE."""
-    found = _outcomes(where, table)
-    return ~found.false & ~found.null
+    possible = outcomes(where, _TableStatistics(table))
+    return ~_mask(possible.false | possible.null, table)
 
 
-class _May(NamedTuple):
-    true: Mask
-    false: Mask
-    null: Mask
+def in_range_mask(column: Column, least: Plain, greatest: Plain, domain: Domain, table: StatsTable) -> Mask:
+    """Which files may hold values of a column between two others, neither NULL nor NaN.
+
+    Args:
+        least, greatest: of ``domain``; None = unknown.
+    """
+    spread = _TableStatistics(table).spread(column, domain)
+    return _mask(compare(spread, "=", Spread(least, greatest, True, False, False)).true, table)
 
 
-def _outcomes(p: Predicate, table: StatsTable) -> _May:
-    if computes(p):  # statistics say nothing of it
-        return _May(*(np.ones(len(table), np.bool_) for _ in range(3)))
-    match p:
-        case And():
-            return reduce(_and, (_outcomes(arg, table) for arg in p.args))
-        case Or():
-            return _not(reduce(_and, (_not(_outcomes(arg, table)) for arg in p.args)))
-        case Not():
-            return _not(_outcomes(p.arg, table))
-        case Constant():
-            return _constant(p.value, len(table))
-        case IsNull():
-            assert isinstance(p.column, Column)
-            nulls, rows = table.numbers(f"nulls_{p.column.id}"), table.numbers("rows")
-            return _May(nulls != 0, (nulls < 0) | (nulls < rows), _none(table))
-        case Compare():
-            return _compare_node(p, table)
-        case In():
-            return _in(p, table)
-        case Like():
-            return _like(p, table)
-        case Truth():
-            return _compare(_spread(p.column, table), "=", True, Domain.BOOLEAN)
+def _mask(fact: Fact, table: StatsTable) -> Mask:
+    return fact if isinstance(fact, np.ndarray) else np.full(len(table), fact)
 
 
-def _none(table: StatsTable) -> Mask:
-    return np.zeros(len(table), np.bool_)
+class _TableStatistics:
+    """Statistics of many files, as ``dolmen.predicate.prune`` asks for them."""
+
+    def __init__(self, table: StatsTable) -> None:
+        self._table = table
+        self._counts: dict[int, tuple[Mask, Mask, Mask]] = {}
+        self._ends: dict[tuple[int, Domain], tuple[_End, _End]] = {}
+
+    def spread(self, column: Column, domain: Domain | None) -> Spread:
+        """The spread of a column in each file. What is stored may be narrower than the type of ``column``."""
+        own = domain_of(column.arrow_type)
+        counts = self._counts.get(column.id)
+        if counts is None:
+            counts = self._counts[column.id] = self._count(column.id, own)
+        if own is None or domain is None:
+            return Spread(None, None, *counts)
+        ends = self._ends.get((column.id, domain))
+        if ends is None:
+            least, greatest = (_End(self._table, f"{end}_{column.id}", own, domain) for end in ("min", "max"))
+            ends = self._ends[column.id, domain] = least, greatest
+        return Spread(*ends, *counts)
+
+    def _count(self, id_: int, own: Domain | None) -> tuple[Mask, Mask, Mask]:
+        """Whether there may be any ordinary value, NaN, NULL."""
+        rows, nulls = self._table.numbers("rows"), self._table.numbers(f"nulls_{id_}")
+        empty = (nulls >= 0) & (nulls >= rows)
+        null = empty | (nulls != 0)
+        if own is not None and not own.is_float:
+            return ~empty, np.zeros(len(empty), np.bool_), null
+        nans = self._table.numbers(f"nans_{id_}")
+        return ~empty & ((nulls < 0) | (nans < 0) | (nulls + nans < rows)), ~empty & (nans != 0), null
+
+    def members(self, spread: Spread, p: In, domain: Domain) -> tuple[Fact, Fact]:
+        """Whether an ordinary value of a spread may be a member of an IN, and whether one may be none."""
+        members, least, greatest = sorted_members(p, domain), spread.least, spread.greatest
+        if not members or not isinstance(least, _End) or not isinstance(greatest, _End):
+            return bool(members), True
+        if len(members) <= _FEW_MEMBERS:
+            found: Fact = False
+            for member in members:
+                found = found | ((least <= member) & (greatest >= member))
+        elif (searched := _search_members(p, least, greatest)) is not None:
+            found = searched
+        else:  # between the least and the greatest member is near enough
+            return (least <= members[-1]) & (greatest >= members[0]), True
+        return found, ~(_mask(found, self._table) & least.equals(greatest))
 
 
-def _constant(value: bool | None, count: int) -> _May:
-    return _May(*(np.full(count, value is outcome) for outcome in (True, False, None)))
+class _End:
+    """The least, or the greatest, value of a column in each of many files.
+
+    ``<``, ``<=``, ``>`` and ``>=`` give where the comparison with a plain value, or with another column's end, may
+    hold: also where the end is not known, or the comparison is not exact in columns.
+
+    Args:
+        own: domain of the column as a predicate knows it; bounds of another one are not used.
+        domain: where it is compared.
+    """
+
+    def __init__(self, table: StatsTable, name: str, own: Domain, domain: Domain) -> None:
+        self._table, self._name, self._own, self._domain = table, name, own, domain
+
+    @cached_property
+    def values(self) -> pa.Array | None:
+        """The values, as they are compared; NULL = unknown. None if none is known, or they are not comparable here."""
+        values, domain = self._table.column(self._name), self._domain
+        if values is None or domain_of(values.type) is not self._own:
+            return None
+        if domain is Domain.BOOLEAN:
+            return values.cast(pa.int8())
+        if domain.is_float:
+            if not self._own.is_float and not (domain is Domain.FLOAT64 and pa.types.is_integer(values.type)):
+                return None
+            values = values.cast(pa.float64(), safe=False)
+            return pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)
+        return values
+
+    def __lt__(self, other: Any) -> Fact:
+        return self._may("<", other)
+
+    def __le__(self, other: Any) -> Fact:
+        return self._may("<=", other)
+
+    def __gt__(self, other: Any) -> Fact:
+        return self._may(">", other)
+
+    def __ge__(self, other: Any) -> Fact:
+        return self._may(">=", other)
+
+    def _may(self, op: Op, other: Any) -> Fact:
+        values = self.values
+        if values is None:
+            return True
+        if isinstance(other, _End):
+            others = other.values
+            if others is None or (values.type != others.type and not {values.type, others.type} <= _SIGNED):
+                return True
+            return _holds(values, op, others)
+        if self._domain.is_float:
+            return _holds(values, op, pa.scalar(float(other), values.type))
+        if self._domain is Domain.BOOLEAN:
+            return _holds(values, op, pa.scalar(int(other), values.type))
+        if self._domain in (Domain.TEXT, Domain.BYTES):
+            return _holds(values, op, to_scalar(other, values.type))
+        fitted = fit(op, other, grid(values.type, self._domain))
+        if isinstance(fitted, bool):
+            return fitted or _to_numpy(pc.is_null(values))
+        op, raw = fitted
+        return _holds(values, op, to_scalar(plain_of(raw, values.type), values.type))
+
+    def equals(self, other: _End) -> Fact:
+        """Where this and another end of the same column are known to be the same value."""
+        if self.values is None or other.values is None:
+            return False
+        return _to_numpy(pc.equal(self.values, other.values).fill_null(False))
+
+    @property
+    def unknown(self) -> Fact:
+        """Where the value is not known."""
+        return True if self.values is None else bool(self.values.null_count) and _to_numpy(pc.is_null(self.values))
+
+    def numbers(self) -> npt.NDArray[Any] | None:
+        """The values as numbers, 0 where unknown; None for other values."""
+        values = self.values
+        if values is None or self._domain in _NO_NUMBERS or pa.types.is_decimal(values.type):
+            return None
+        if pa.types.is_temporal(values.type):
+            values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
+        numbers: npt.NDArray[Any] = values.fill_null(0).to_numpy()
+        return numbers
+
+    def numbers_of(self, p: In) -> npt.NDArray[Any]:
+        """The members of an IN that ``numbers`` may have, ascending; made once."""
+        assert self.values is not None
+        arrow_type, domain = self.values.type, self._domain
+        found: npt.NDArray[Any] | None = p.prepared.get((arrow_type, domain, "numbers"))
+        if found is None:
+            members = sorted_members(p, domain)
+            if domain.is_float:
+                found = np.array(members, np.float64)
+            else:
+                fitted = (fit("=", member, grid(arrow_type, domain)) for member in members)
+                numbers = [each[1] for each in fitted if isinstance(each, tuple)]
+                found = np.array(numbers, np.uint64 if arrow_type == pa.uint64() else np.int64)
+            p.prepared[arrow_type, domain, "numbers"] = found
+        return found
 
 
-def _not(a: _May) -> _May:
-    return _May(a.false, a.true, a.null)
+def _search_members(p: In, least: _End, greatest: _End) -> Fact | None:
+    """Where some member of an IN may be between two ends, whatever the number of members; None if they are no numbers.
+
+    A file may hold a member if the first one that is not below its least value is not above its greatest.
+    """
+    low, high = least.numbers(), greatest.numbers()
+    if low is None or high is None:
+        return None
+    members = least.numbers_of(p)
+    if not len(members):
+        return False
+    first = np.searchsorted(members, low)
+    first[least.unknown] = 0
+    reached: Mask = members[np.minimum(first, len(members) - 1)] <= high
+    return (first < len(members)) & (reached | greatest.unknown)
 
 
-def _and(a: _May, b: _May) -> _May:
-    null = (a.null & (b.true | b.null)) | (b.null & (a.true | a.null))
-    return _May(a.true & b.true, a.false | b.false, null)
+_NO_NUMBERS = frozenset((Domain.BOOLEAN, Domain.TEXT, Domain.BYTES))
+_SIGNED = frozenset((pa.int8(), pa.int16(), pa.int32(), pa.int64()))
+_FUNCTIONS: dict[Op, Callable[..., pa.Array]] = {
+    "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal
+}  # fmt: skip
 
 
-def _spread(column: Term, table: StatsTable) -> Spread:
-    assert isinstance(column, Column), "what is computed was left out before"
-    return spread(table, column.id, column.arrow_type)
+def _holds(ends: pa.Array, op: Op, other: pa.Array | pa.Scalar) -> Mask:
+    """Where a comparison holds, or one side is NULL: unknown."""
+    return _to_numpy(_FUNCTIONS[op](ends, other).fill_null(True))
 
 
-def _compare_node(p: Compare, table: StatsTable) -> _May:
-    left = _spread(p.left, table)
-    if isinstance(p.right, Literal):
-        own = domain_of(p.right.arrow_type)
-        domain = join(domain_of(p.left.arrow_type), own)
-        assert domain is not None, "bound predicates compare what can be compared"
-        return _compare(left, p.op, into(p.right.plain, own, domain), domain)
-    right = _spread(p.right, table)
-    # Of two columns only NULL and NaN are looked at here: they are rarely compared.
-    some = (left.ordinary | left.nan) & (right.ordinary | right.nan)
-    return _May(some, some, left.null | right.null)
-
-
-def _compare(a: Spread, op: Op, value: object, domain: Domain) -> _May:
-    """Outcomes of ``a op value``, from the signs that the comparison may have."""
-    count = len(a.ordinary)
-    holds = HOLDS[op]
-    signs: dict[int, Mask] = {}
-    if value != value:  # NaN is greater than all but NaN
-        signs = {-1: a.ordinary, 0: a.nan}
-    else:
-        below, least_unknown = compared(a.least, "<", value, domain, count)
-        above, greatest_unknown = compared(a.greatest, ">", value, domain, count)
-        too_great, _ = compared(a.least, ">", value, domain, count)
-        too_small, _ = compared(a.greatest, "<", value, domain, count)
-        signs[-1] = a.ordinary & (below | least_unknown)
-        signs[1] = (a.ordinary & (above | greatest_unknown)) | a.nan
-        signs[0] = a.ordinary & ~too_great & ~too_small
-    true, false = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-    for sign, where in signs.items():
-        if sign in holds:
-            true |= where
-        else:
-            false |= where
-    return _May(true, false, a.null)
-
-
-def _in(p: In, table: StatsTable) -> _May:
-    own, values = domain_of(p.arrow_type), [value for value in p.plain if value == value]
-    domain = join(domain_of(p.column.arrow_type), own)
-    assert domain is not None, "bound predicates compare what can be compared"
-    a = _spread(p.column, table)
-    inside = np.zeros(len(table), np.bool_)
-    members = [into(value, own, domain) for value in values]
-    if len(members) <= _FEW_MEMBERS:
-        for member in members:
-            inside |= _compare(a, "=", member, domain).true
-    else:  # between the first and the last is near enough
-        low = _compare(a, ">=", members[0], domain).true
-        inside = low & _compare(a, "<=", members[-1], domain).true
-    has_nan = len(values) < len(p.plain)
-    found = (a.ordinary & inside) | (a.nan & has_nan)
-    missed = a.ordinary | a.nan
-    return _May(found, missed & (not p.null), a.null | (missed & p.null))
-
-
-def _like(p: Like, table: StatsTable) -> _May:
-    a = _spread(p.column, table)
-    if p.ignore_case:
-        return _May(a.ordinary, a.ordinary, a.null)
-    pattern = like.pattern(p.pattern, p.escape)
-    if pattern.is_text:
-        return _compare(a, "=", pattern.prefix, Domain.TEXT)
-    inside = _compare(a, ">=", pattern.prefix, Domain.TEXT)
-    end = successor(pattern.prefix)
-    if end is not None:
-        inside = _and(inside, _compare(a, "<", end, Domain.TEXT))
-    if not pattern.is_prefix:
-        inside = inside._replace(false=inside.false | a.ordinary)
-    return inside
+def _to_numpy(array: pa.Array) -> Mask:
+    mask: Mask = array.to_numpy(zero_copy_only=False)
+    return mask

@@ -14,12 +14,12 @@ from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
 from dolmen.format.manifest import Segment
 from dolmen.format.schema import Schema, type_from_json
 from dolmen.format.statistics import Bounds
-from dolmen.predicate import Predicate, Verdict, judge
+from dolmen.predicate import Predicate, StatsVerdict, judge
+from dolmen.predicate.ast import Column
 from dolmen.predicate.domain import domain_of
 from dolmen.segments.judging import KeyRanges, inline_predicate, known_bounds
-from dolmen.segments.mask import may_match_mask
+from dolmen.segments.mask import Mask, in_range_mask, may_match_mask
 from dolmen.segments.part import Part
-from dolmen.segments.spreads import Mask, compared, spread
 
 _MANY = 64
 """From so many predicates on, files are not judged all at once, which would take longer than one by one."""
@@ -164,9 +164,9 @@ class TombstoneJudge:
                 continue
             if each.predicate is not None:
                 verdict = judge(each.predicate, known, rows)
-                if verdict is Verdict.ALWAYS:
+                if verdict is StatsVerdict.ALWAYS:
                     return None
-                if verdict is Verdict.NEVER:
+                if verdict is StatsVerdict.NEVER:
                     continue
             elif rows == 0:
                 continue
@@ -193,18 +193,10 @@ class TombstoneJudge:
 
     def _keys_mask(self, ranges: KeyRanges, part: Part) -> Mask:
         """Where files may hold keys between the least and the greatest of all these tombstones."""
-        count = len(part.table)
-        mask = np.ones(count, np.bool_)
+        mask = np.ones(len(part.table), np.bool_)
         for (id_, ends), name in zip(ranges.ends.items(), ranges.types, strict=True):
             field = self._schema.by_id.get(id_)
             domain = domain_of(type_from_json(name))
-            if field is None or domain is None or domain is not domain_of(field.arrow_type):
-                continue
-            own = spread(part.table, id_, field.arrow_type)
-            least, greatest = ends.extremes
-            mask &= own.ordinary
-            if least is not None:
-                mask &= ~compared(own.greatest, "<", least, domain, count)[0]
-            if greatest is not None:
-                mask &= ~compared(own.least, ">", greatest, domain, count)[0]
+            if field is not None and domain is not None and domain is domain_of(field.arrow_type):
+                mask &= in_range_mask(Column(id_, name), *ends.extremes, domain, part.table)
         return mask

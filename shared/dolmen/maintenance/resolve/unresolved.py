@@ -9,7 +9,7 @@ from dolmen.format.entries import DataFile, KeysTombstone, Tombstone, WhereTombs
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.statistics import Bounds, bounds
-from dolmen.predicate import Verdict, judge
+from dolmen.predicate import StatsVerdict, judge
 from dolmen.scan.blobs import BlobReader
 from dolmen.scan.deletes import load_deletes
 from dolmen.scan.plan import FilePlan, ScanPlan
@@ -52,9 +52,9 @@ class Unresolved:
         for columns, tombstone in self._keys.items():
             lookups = self.deletes.lookups[columns]
             found = {lookup.judge(known, file.rows, file.applied_through) for lookup in lookups}
-            if Verdict.ALWAYS in found:
+            if StatsVerdict.ALWAYS in found:
                 return None
-            if Verdict.MAYBE in found:
+            if StatsVerdict.MAYBE in found:
                 tests.append(tombstone)
         return FilePlan(file, False, tuple(tests))
 
@@ -67,9 +67,9 @@ class Unresolved:
         for tombstone in self._where:
             if tombstone.ts > file.applied_through:
                 verdict = judge(self.deletes.predicates[tombstone.blob], known, file.rows)
-                if verdict is Verdict.ALWAYS:
+                if verdict is StatsVerdict.ALWAYS:
                     return None
-                if verdict is Verdict.MAYBE:
+                if verdict is StatsVerdict.MAYBE:
                     tests.append(tombstone)
         return tests
 
