@@ -35,6 +35,8 @@ _PARTS: dict[str, tuple[Domain, ...]] = {
     "hour": _TIMES, "minute": _TIMES,
 }  # fmt: skip
 PARTS = tuple(_PARTS)
+NAMES = ("lower", "upper", *PARTS)
+"""Functions of columns that predicates call by name."""
 
 
 def result_of(function: Function, types: Sequence[pa.DataType], target: pa.DataType | None = None) -> pa.DataType:

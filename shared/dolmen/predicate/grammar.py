@@ -1,0 +1,325 @@
+"""From sqlglot's tree to a bound predicate.
+
+Of sqlglot's nodes a closed list is understood and everything else refused, down to unknown arguments of known nodes:
+no construct is ever taken for a similar one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dolmen.errors import LimitError, PredicateError
+from dolmen.format.schema import Field, Schema
+from dolmen.format.types import TYPES
+from dolmen.predicate import bind, constants, temporal
+from dolmen.predicate.ast import FALSE, Constant, Predicate
+from dolmen.predicate.bind import Side, find_column
+from dolmen.predicate.constants import Value
+from dolmen.predicate.domain import Domain, Op
+from dolmen.predicate.functions import NAMES
+from dolmen.predicate.limits import MAX_CONDITIONS, MAX_MEMBERS, check_count
+from dolmen.predicate.mapping import LISTS, from_python
+from dolmen.predicate.mistakes import positioned, refusal
+from dolmen.predicate.temporal import Interval
+from dolmen.units import DAY_US
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+_SIZE = re.compile("[0-9]{1,9}")
+_COMPARISONS: dict[str, Op] = {"eq": "=", "neq": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
+_ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/", "intdiv": "//", "mod": "%"}
+_FUNCTIONS = {**{name: name for name in NAMES}, "dayofmonth": "day"}
+"""Functions of columns, by sqlglot's names."""
+"""Functions of columns, by sqlglot's names."""
+_NOW = frozenset(("now", "get_current_timestamp", "transaction_timestamp"))
+_CASTS = {token: known.stored for known in TYPES for token in known.sql_tokens}
+
+
+class TreeReader:
+    """Turns sqlglot's tree into a bound predicate. A node's ``key`` says what it is.
+
+    Args:
+        schema: the table's, where columns are looked up.
+        now_us: microseconds since the epoch for ``now()`` and its like.
+        parameters: values of placeholders, by the identity of their nodes.
+    """
+
+    def __init__(self, schema: Schema, now_us: int, parameters: Mapping[int, Any]) -> None:
+        self.schema, self.now_us, self.parameters = schema, now_us, parameters
+        self.conditions = 0
+
+    def predicate(self, node: exp.Expression) -> Predicate:
+        """A condition."""
+        self.conditions += 1
+        if self.conditions > MAX_CONDITIONS:
+            raise LimitError(f"more than {MAX_CONDITIONS:,} conditions in a predicate: write IN (...) instead of OR")
+        with positioned(node):
+            if read := _CONDITIONS.get(node.key):
+                return read(self, node)
+            if node.key in _COMPARISONS:
+                return self._compare(node, _COMPARISONS[node.key])
+            if node.key in ("column", "literal", "null", "boolean") or node.key in _ARITHMETIC:
+                return self._bare(self.side(node))
+            raise refusal(node)
+
+    def _bare(self, side: Side) -> Predicate:
+        if not isinstance(side, Value):
+            return bind.truth(side)
+        if side.kind in (None, Domain.BOOLEAN):
+            return Constant(side.value)  # type: ignore[arg-type]
+        raise PredicateError(
+            f"{side.name} is not a condition: repeat the column, as in n = 1 OR n = 2, or write n IN (1, 2)"
+        )
+
+    def _paren(self, node: exp.Expression) -> Predicate:
+        _only(node, "this")
+        return self.predicate(node.this)
+
+    def _and(self, node: exp.Expression) -> Predicate:
+        return bind.conjunction([self.predicate(arg) for arg in _chain(node)])
+
+    def _or(self, node: exp.Expression) -> Predicate:
+        return bind.disjunction([self.predicate(arg) for arg in _chain(node)])
+
+    def _not(self, node: exp.Expression) -> Predicate:
+        _only(node, "this")
+        return bind.negation(self.predicate(node.this))
+
+    def _compare(self, node: exp.Expression, op: Op) -> Predicate:
+        _only(node, "this", "expression")
+        if node.this.key == "tuple" and op == "=":
+            return self._tuples(node.this, [node.expression])
+        if "null" in (node.this.key, node.expression.key):
+            wanted = "IS NOT NULL" if op == "<>" else "IS NULL"
+            raise PredicateError(f"{op} NULL is TRUE for no row: write {wanted}")
+        return bind.compare(op, self.side(node.this), self.side(node.expression))
+
+    def _tuples(self, left: exp.Expression, rows: Sequence[exp.Expression]) -> Predicate:
+        fields = []
+        for name in left.expressions:
+            field = self.side(name)
+            if not isinstance(field, Field):
+                raise PredicateError("tuples compare columns with constants, as in (a, b) = (1, 2)")
+            fields.append(field)
+        members = []
+        for row in rows:
+            if row.key != "tuple" or len(row.expressions) != len(fields):
+                raise PredicateError("a tuple equals a tuple of the same length only, as in (a, b) = (1, 2)")
+            members.append([self.constant(member) for member in row.expressions])
+            if constants.NULL in members[-1]:
+                raise PredicateError("tuples compare with constants that are not NULL")
+        return bind.one_of_tuples(fields, members)
+
+    def _in(self, node: exp.Expression) -> Predicate:
+        _only(node, "this", "expressions", "field")
+        if node.this.key == "tuple":
+            _only(node, "this", "expressions")
+            return self._tuples(node.this, node.expressions)
+        side = self.side(node.this)
+        members = self._listed(node.args["field"]) if node.args.get("field") else []
+        members += [self.constant(member) for member in node.expressions]
+        if not isinstance(side, Value):
+            return bind.one_of(side, members)
+        equal = bind.disjunction([bind.compare("=", side, member) for member in members])
+        return equal if members else FALSE
+
+    def _listed(self, node: exp.Expression) -> list[Value]:
+        """The members that a parameter gives: ``id IN ?``."""
+        value = self.parameters.get(id(node))
+        if not isinstance(value, LISTS):
+            raise PredicateError("IN takes a list in parentheses, IN (1, 2), or a parameter that is a list, IN ?")
+        check_count(len(value), MAX_MEMBERS, "members of a list", "split it")
+        return [constants.NULL if member is None else from_python(member) for member in value]
+
+    def _between(self, node: exp.Expression) -> Predicate:
+        _only(node, "this", "low", "high")
+        return bind.between(self.side(node.this), self.side(node.args["low"]), self.side(node.args["high"]))
+
+    def _is(self, node: exp.Expression) -> Predicate:
+        _only(node, "this", "expression")
+        side, what = self.side(node.this), node.expression
+        if what.key == "null":
+            return Constant(side.kind is None) if isinstance(side, Value) else bind.is_null(side)
+        if what.key == "boolean":
+            if isinstance(side, Value):
+                raise PredicateError("IS TRUE and IS FALSE need a boolean column")
+            holds = bind.truth(side) if what.this else bind.negation(bind.truth(side))
+            return bind.conjunction([holds, bind.negation(bind.is_null(side))])
+        raise PredicateError("IS is followed by NULL, TRUE, FALSE or DISTINCT FROM")
+
+    def _nullsafeneq(self, node: exp.Expression) -> Predicate:
+        _only(node, "this", "expression")
+        return bind.distinct_from(self.side(node.this), self.side(node.expression))
+
+    def _nullsafeeq(self, node: exp.Expression) -> Predicate:
+        return bind.negation(self._nullsafeneq(node))
+
+    def _like(self, node: exp.Expression, escape: str | None = None) -> Predicate:
+        _only(node, "this", "expression", "negate")
+        side = self.side(node.this)
+        if isinstance(side, Value):
+            raise PredicateError("LIKE needs a column on its left")
+        p = bind.like(side, self.constant(node.expression), escape or None, node.key == "ilike")
+        return bind.negation(p) if node.args.get("negate") else p
+
+    def _escape(self, node: exp.Expression) -> Predicate:
+        _only(node, "this", "expression")
+        negated = node.this.key == "not"
+        inner, escape = node.this.this if negated else node.this, self.constant(node.expression)
+        if inner.key not in ("like", "ilike") or escape.kind is not Domain.TEXT:
+            raise PredicateError("ESCAPE belongs to LIKE, with one character in single quotes")
+        p = self._like(inner, str(escape.value))
+        return bind.negation(p) if negated else p
+
+    def side(self, node: exp.Expression) -> Side:
+        """One side of a comparison: a column or a constant."""
+        while node.key == "paren":
+            _only(node, "this")
+            node = node.this
+        with positioned(node):
+            if node.key != "column":
+                return self._computed(node)
+            _only(node, "this")
+            if node.this.key != "identifier":
+                raise refusal(node)
+            return find_column(node.name, self.schema, quoted=bool(node.this.args.get("quoted")))
+
+    def _computed(self, node: exp.Expression) -> Side:
+        """A constant, or what is computed of columns."""
+        if node.key in _ARITHMETIC:
+            _only(node, "this", "expression", "safe", "typed")
+            operator = _ARITHMETIC[node.key]
+            a, b = self.side(node.this), self.side(node.expression)
+            if isinstance(a, Value) and isinstance(b, Value):
+                return constants.arithmetic(operator, a, b)
+            if operator == "//":
+                raise PredicateError("// is for constants only: engines don't agree on it")
+            return bind.compute(operator, (a, b))  # type: ignore[arg-type]
+        if node.key == "neg":
+            _only(node, "this")
+            a = self.side(node.this)
+            return constants.negate(a) if isinstance(a, Value) else bind.compute("negate", (a,))
+        if node.key in ("cast", "trycast"):
+            _only(node, "this", "to", "safe")
+            a, target = self.side(node.this), _cast_target(node)
+            if not isinstance(a, Value):
+                return bind.compute("cast", (a,), target)
+            if node.key == "trycast":
+                raise refusal(node)
+            return constants.cast(a, target)
+        if node.key == "extract":
+            _only(node, "this", "expression")
+            return self._function(node.this.name.lower(), node.expression, node)
+        if node.key in _FUNCTIONS:
+            _only(node, "this")
+            return self._function(_FUNCTIONS[node.key], node.this, node)
+        return self._constant(node)
+
+    def _function(self, name: str, arg: exp.Expression, node: exp.Expression) -> Side:
+        if name not in NAMES:
+            raise refusal(node)
+        side = self.side(arg)
+        if isinstance(side, Value):
+            raise PredicateError(f"{name} is for columns: write what it gives of a constant")
+        return bind.compute(name, (side,))  # type: ignore[arg-type]
+
+    def constant(self, node: exp.Expression) -> Value:
+        """A constant expression, folded."""
+        side = self.side(node)
+        if not isinstance(side, Value):
+            with positioned(node):
+                raise refusal(node)
+        return side
+
+    def _constant(self, node: exp.Expression) -> Value:
+        """A constant that is no arithmetic."""
+        with positioned(node):
+            match node.key:
+                case "null":
+                    return constants.NULL
+                case "placeholder":
+                    value = self.parameters[id(node)]
+                    if isinstance(value, LISTS):
+                        raise PredicateError("a parameter that is a list goes with IN, as in id IN ?")
+                    return constants.NULL if value is None else from_python(value)
+                case "boolean":
+                    return Value(Domain.BOOLEAN, bool(node.this))
+                case "literal":
+                    return Value(Domain.TEXT, node.name) if node.is_string else constants.number(node.name)
+                case "interval":
+                    return self._interval(node)
+                case "timestamptrunc" | "datetrunc":
+                    return self._truncated(node)
+            name = node.name.lower() if node.key == "anonymous" else node.key
+            if not any(node.args.get(arg) for arg in ("expressions", "expression")):
+                if name in _NOW or name == "currenttimestamp":
+                    return Value(Domain.ZONED, self.now_us)
+                if name == "currentdate":
+                    return Value(Domain.DATE, self.now_us // DAY_US)
+                if name in ("localtimestamp", "current_localtimestamp"):
+                    return Value(Domain.NAIVE, self.now_us)
+            raise refusal(node)
+
+    def _interval(self, node: exp.Expression) -> Value:
+        _only(node, "this", "unit")
+        if node.this is None:
+            raise refusal(node)
+        amount, unit = self.constant(node.this), node.args.get("unit")
+        if unit is None:
+            return Value(Interval, temporal.parse_interval(str(amount.value)))
+        if unit.key != "var" or not isinstance(amount.value, (int, str)):
+            raise PredicateError("an interval is a whole number of one unit, such as INTERVAL 90 DAY")
+        return Value(Interval, temporal.parse_interval(f"{amount.value} {unit.name}"))
+
+    def _truncated(self, node: exp.Expression) -> Value:
+        _only(node, "this", "unit")
+        value = self.constant(node.this)
+        if value.kind not in (Domain.NAIVE, Domain.ZONED):
+            raise PredicateError("date_trunc is understood for constant timestamps only, such as now()")
+        return Value(value.kind, temporal.truncate(value.value, node.args["unit"].name))  # type: ignore[arg-type]
+
+
+def _chain(node: exp.Expression) -> list[exp.Expression]:
+    """The operands of a chain of the same connective, without recursion: chains are long."""
+    operands, pending = [], [node]
+    while pending:
+        top = pending.pop()
+        if top.key == node.key:
+            _only(top, "this", "expression")
+            pending += (top.expression, top.this)
+        else:
+            operands.append(top)
+    return operands
+
+
+def _cast_target(node: exp.Expression) -> pa.DataType:
+    target = node.args["to"]
+    name = target.this.name if hasattr(target.this, "name") else str(target.this)
+    if name == "DECIMAL":
+        sizes = [int(param.name) if _SIZE.fullmatch(param.name) else -1 for param in target.expressions] or [18, 3]
+        precision, scale = (*sizes, 0)[:2]
+        if len(sizes) > 2 or not 0 <= scale <= precision <= constants.MAX_DIGITS or precision == 0:
+            raise PredicateError(f"DECIMAL takes 1 to {constants.MAX_DIGITS} digits and no more of them as fraction")
+        return pa.decimal128(precision, scale)
+    if name not in _CASTS or target.expressions:
+        raise PredicateError(f"no cast to {target.sql('duckdb')} here; there are {', '.join(_CASTS)}, DECIMAL(p, s)")
+    return _CASTS[name]
+
+
+def _only(node: exp.Expression, *known: str) -> None:
+    """Refuses a node with arguments that are not understood."""
+    if any(value and name not in known for name, value in node.args.items()):
+        raise refusal(node)
+
+
+_CONDITIONS: dict[str, Callable[[TreeReader, Any], Predicate]] = {
+    "paren": TreeReader._paren, "and": TreeReader._and, "or": TreeReader._or, "not": TreeReader._not,
+    "in": TreeReader._in, "between": TreeReader._between, "is": TreeReader._is, "like": TreeReader._like,
+    "ilike": TreeReader._like, "escape": TreeReader._escape, "nullsafeneq": TreeReader._nullsafeneq,
+    "nullsafeeq": TreeReader._nullsafeeq,
+}  # fmt: skip
