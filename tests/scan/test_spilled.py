@@ -217,7 +217,7 @@ def test_many_tombstones_are_judged_together_as_they_are_one_by_one() -> None:
         manifest = msgspec.structs.replace(world.manifest, tables={"t": entry})
         after = spill_entries(world.store, rng, manifest).table("t")
         live = LiveFiles.of(after, context_of(world).segments)
-        for part in live.parts():
+        for part in live.live_segments():
             mask = judge.mask(part)
             narrowed = judge.of_segment(part.segment)
             for place, file in zip(part.places(), part.entries(), strict=True):

@@ -13,14 +13,14 @@ from dolmen.errors import CorruptionError
 from dolmen.format.chunk_sums import MAGIC, ChunkSums
 from dolmen.format.entries import DataFile
 from dolmen.scan.file_bytes import FileBytes
-from dolmen.scan.footers import Footer
+from dolmen.scan.footers import DataFileFooter
 from dolmen.write.options import WriteOptions
 from support.random_tables import random_table
 from support.written import events, write
 
 
-def opened(body: bytes, file: DataFile) -> Footer:
-    return Footer.parse(body[file.footer[0] :], file)
+def opened(body: bytes, file: DataFile) -> DataFileFooter:
+    return DataFileFooter.parse(body[file.footer[0] :], file)
 
 
 def test_column_chunks_and_what_is_between_them_make_up_the_whole_file() -> None:

@@ -202,7 +202,7 @@ def _table(context: Context, manifest: Manifest, name: str, root: TableEntry, ex
     sums = _Sums(target, newest)
     sums.add_files(entry.files)
     if exact:
-        for part in LiveFiles.of(entry, context.segments).parts():
+        for part in LiveFiles.of(entry, context.segments).live_segments():
             sums.add_files(part.entries(ids=()))
     else:
         for segment in entry.segments_of("files"):

@@ -214,7 +214,7 @@ def _homes(live: LiveFiles, uuids: Collection[str]) -> dict[str, str]:
     """By uuid, the key of the segment in which a file's entry is, live or not."""
     wanted, homes = Uuids(uuids), dict[str, str]()
     if len(wanted):
-        for part in live.parts():
+        for part in live.live_segments():
             _, which = part.table.find(wanted)
             homes.update((wanted.names[place], part.segment.object) for place in which.tolist())
     return homes

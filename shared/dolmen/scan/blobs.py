@@ -24,23 +24,23 @@ AHEAD_BYTES = 32 << 20
 """Blobs that are worked on one after the other are fetched ahead up to this much."""
 
 
-class Place(NamedTuple):
+class BlobPlace(NamedTuple):
     """Where a blob is."""
 
     object: str
     offset: int
 
 
-class Request(NamedTuple):
+class BlobRequest(NamedTuple):
     """One GET: a range of an object."""
 
     key: str
     range: Range
 
 
-def place(blob: Blob | Vector) -> Place:
+def place(blob: Blob | Vector) -> BlobPlace:
     """Where ``blob`` is: what ``BlobReader.read`` returns it under."""
-    return Place(blob.object, blob.offset)
+    return BlobPlace(blob.object, blob.offset)
 
 
 def cache_key(blob: Blob | Vector) -> CacheKey:
@@ -48,12 +48,12 @@ def cache_key(blob: Blob | Vector) -> CacheKey:
     return ("vector" if isinstance(blob, Vector) else "tombstone", blob.object, blob.offset)
 
 
-def requests(blobs: Iterable[Blob | Vector]) -> list[Request]:
+def requests(blobs: Iterable[Blob | Vector]) -> list[BlobRequest]:
     """The GETs that fetch these blobs: neighbours in one object go together."""
     by_object: dict[str, set[Range]] = defaultdict(set)
     for blob in blobs:
         by_object[blob.object].add(Range(blob.offset, blob.offset + blob.length))
-    return [Request(key, merged) for key, ranges in by_object.items() for merged in coalesce(ranges)]
+    return [BlobRequest(key, merged) for key, ranges in by_object.items() for merged in coalesce(ranges)]
 
 
 def _check(blob: Blob | Vector, body: bytes) -> None:
@@ -70,7 +70,7 @@ class BlobReader:
     pending: Pending | None = None
     cache: ObjectCache | None = None
 
-    def read(self, blobs: Iterable[Blob | Vector]) -> dict[Place, bytes]:
+    def read(self, blobs: Iterable[Blob | Vector]) -> dict[BlobPlace, bytes]:
         """The bytes of all ``blobs``, not yet checked against their checksums.
 
         Raises:
@@ -78,7 +78,7 @@ class BlobReader:
         """
         return dict(self.stream(blobs))
 
-    def stream(self, blobs: Iterable[Blob | Vector]) -> Iterator[tuple[Place, bytes]]:
+    def stream(self, blobs: Iterable[Blob | Vector]) -> Iterator[tuple[BlobPlace, bytes]]:
         """Yields the bytes of each of the ``blobs``, in no order. Holds about ``AHEAD_BYTES``, or the largest blob.
 
         It makes the requests that ``requests`` tells.
@@ -86,7 +86,7 @@ class BlobReader:
         Raises:
             CorruptionError: the object is gone.
         """
-        wanted: dict[Place, Blob | Vector] = {}
+        wanted: dict[BlobPlace, Blob | Vector] = {}
         for where, blob in {place(blob): blob for blob in blobs}.items():
             own = self.pending and self.pending(blob.object, blob.offset, blob.length)
             if not own and self.cache:
@@ -95,7 +95,7 @@ class BlobReader:
                 yield where, own
             else:
                 wanted[where] = blob
-        by_object: dict[str, list[tuple[Place, Blob | Vector]]] = defaultdict(list)
+        by_object: dict[str, list[tuple[BlobPlace, Blob | Vector]]] = defaultdict(list)
         for where, blob in wanted.items():
             by_object[where.object].append((where, blob))
         asked = requests(wanted.values())
@@ -114,7 +114,7 @@ class BlobReader:
         if self.cache and self.cache.disk and crc32(body) == blob.crc32:
             self.cache.keep(cache_key(blob), body)
 
-    def _get(self, request: Request) -> tuple[Request, bytes]:
+    def _get(self, request: BlobRequest) -> tuple[BlobRequest, bytes]:
         try:
             return request, self.store.get(request.key, request.range).body
         except ObjectNotFoundError as error:

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from dolmen.scan.read import RowGroupColumns, TableReader
+from dolmen.scan.read import PlanReader, RowGroupColumns
 from dolmen.scan.row_groups import RowGroup
 from dolmen.scan.row_masks import row_mask
 
 _NOTHING_ELSE: frozenset[int] = frozenset()
 
 
-def count_rows(reader: TableReader) -> int:
+def count_rows(reader: PlanReader) -> int:
     """Counts the rows of a plan's files that the scan would give without its limit."""
     plan = reader.plan
     known = plan.counted_rows + sum(file.exact_rows or 0 for file in plan.files)

@@ -15,7 +15,7 @@ from dolmen.format.keys import all_inline_keys, decode_keys, decode_keys_in_part
 from dolmen.format.schema import Schema
 from dolmen.format.tombstone_object import check_blob
 from dolmen.predicate import Predicate, from_json
-from dolmen.scan.blobs import BlobReader, Place, cache_key, place
+from dolmen.scan.blobs import BlobPlace, BlobReader, cache_key, place
 from dolmen.scan.keys_gathering import KeysGathering, group_by_types
 from dolmen.scan.keys_lookup import KeysLookup
 from dolmen.segments.judging import inline_predicate
@@ -78,7 +78,7 @@ def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobRe
             some = alike[start : start + _INLINE_TOGETHER]
             counts = [len(each.values[0]) if each.values else 0 for each in some]
             keys.add(some, all_inline_keys(some), np.repeat(np.array([each.ts for each in some], np.int64), counts))
-    wanted: dict[Place, list[Tombstone]] = defaultdict(list)
+    wanted: dict[BlobPlace, list[Tombstone]] = defaultdict(list)
     lists: list[KeysTombstone] = []
     for tombstone in tombstones:
         if isinstance(tombstone, KeysTombstone):

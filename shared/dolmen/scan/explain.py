@@ -11,7 +11,7 @@ from dolmen.scan.deletes import tombstones_to_fetch
 from dolmen.scan.display import html, text
 from dolmen.scan.footers import first_request
 from dolmen.scan.plan import ScanPlan
-from dolmen.scan.read import TableReader, batches
+from dolmen.scan.read import PlanReader, batches
 from dolmen.scan.row_groups import RowGroup
 
 
@@ -86,7 +86,7 @@ class Explanation:
         return html(self.facts())
 
 
-def explain(reader: TableReader) -> Explanation:
+def explain(reader: PlanReader) -> Explanation:
     """Explains what this (fresh) reader would do."""
     plan, cache = reader.plan, reader.context.cache
     vectors = [file.file.vector for file in plan.files if file.file.vector]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.scan.footers import Footer
+from dolmen.scan.footers import DataFileFooter
 from dolmen.scan.ranges import CheckedFile, FetchedFile, LocalFile
 
 
@@ -19,17 +19,17 @@ class FileBytes:
         footer: the file's.
     """
 
-    def __init__(self, open_bytes: Callable[[], CheckedFile], footer: Footer) -> None:
+    def __init__(self, open_bytes: Callable[[], CheckedFile], footer: DataFileFooter) -> None:
         self._open_bytes, self._footer = open_bytes, footer
         self._idle: list[tuple[CheckedFile, pq.ParquetFile]] = []
 
     @classmethod
-    def from_path(cls, path: str, footer: Footer) -> FileBytes:
+    def from_path(cls, path: str, footer: DataFileFooter) -> FileBytes:
         """Opens a file of this machine."""
         return cls(lambda: LocalFile(path), footer)
 
     @classmethod
-    def from_ranges(cls, parts: Sequence[tuple[int, bytes]], size: int, footer: Footer) -> FileBytes:
+    def from_ranges(cls, parts: Sequence[tuple[int, bytes]], size: int, footer: DataFileFooter) -> FileBytes:
         """Takes ranges of a file of ``size`` bytes that were fetched."""
         return cls(lambda: FetchedFile(parts, size), footer)
 

@@ -33,7 +33,7 @@ class FileColumn:
 
 
 @dataclass(frozen=True)
-class Footer:
+class DataFileFooter:
     """A data file's footer.
 
     Args:
@@ -49,7 +49,7 @@ class Footer:
     sums: ChunkSums | None
 
     @classmethod
-    def parse(cls, body: bytes, file: DataFile) -> Footer:
+    def parse(cls, body: bytes, file: DataFile) -> DataFileFooter:
         """Reads the Thrift metadata with the 8 bytes behind it, and the checksums of column chunks before it.
 
         Raises:
@@ -144,7 +144,7 @@ def first_request(file: DataFile) -> Range:
 class FetchedFooter:
     """The footer of a file; ``body`` is the whole file if it was fetched with the footer."""
 
-    footer: Footer
+    footer: DataFileFooter
     body: bytes | None = None
 
 
@@ -158,12 +158,12 @@ def open_file(store: ObjectStore, cache: ObjectCache, file: DataFile, table: str
         CorruptionError: the file is missing, or not the one its entry describes.
     """
     key = ("footer", file.path, 0)
-    footer: Footer | None = cache.get(key)
+    footer: DataFileFooter | None = cache.get(key)
     if footer is not None:
         return FetchedFooter(footer)
     kept = cache.peek(key, lambda body: check_footer(body, file))
     if kept is not None:
-        footer = Footer.parse(kept, file)
+        footer = DataFileFooter.parse(kept, file)
         cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
         return FetchedFooter(footer)
     wanted = first_request(file)
@@ -175,7 +175,7 @@ def open_file(store: ObjectStore, cache: ObjectCache, file: DataFile, table: str
         missing = f"{len(body) + wanted.start}{' or more' if len(body) == wanted.length else ''} bytes"
         raise CorruptionError(file.path, f"it has {missing}, not the {file.size} of its entry in table {table!r}")
     end = body[file.footer[0] - wanted.start :]
-    footer = Footer.parse(end, file)
+    footer = DataFileFooter.parse(end, file)
     cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
     cache.keep(key, end)
     return FetchedFooter(footer, body if wanted.start == 0 else None)

@@ -20,8 +20,8 @@ from dolmen.scan.display import html, text
 from dolmen.scan.view import View
 from dolmen.segments.judging import known_bounds
 from dolmen.segments.live import LiveFiles, tombstones_of
+from dolmen.segments.live_segment import LiveSegment
 from dolmen.segments.mask import always_mask, may_match_mask
-from dolmen.segments.part import Part
 from dolmen.segments.tombstones import Suspects, TombstoneJudge
 
 Reason: TypeAlias = Literal["filter", "deleted", "limit"]
@@ -255,11 +255,11 @@ class _ScanPlanner:
             else:
                 wanted.append(segment)
         left = len(wanted)
-        parts = self.live.parts(wanted, ahead=1 if self._limit is not None else None)
+        live_segments = self.live.live_segments(wanted, ahead=1 if self._limit is not None else None)
         while left and not self._enough():  # asked before the next one is fetched
             self.looked_into += 1
             left -= 1
-            self._add_part(next(parts))
+            self._add_segment(next(live_segments))
         self.pruned["limit"] += sum(segment.count for segment in wanted[len(wanted) - left :])
         inline = self.live.entry.files
         for place, file in enumerate(inline):
@@ -284,22 +284,22 @@ class _ScanPlanner:
     def _enough(self) -> bool:
         return self._limit is not None and self._exact + self.counted_rows >= self._limit
 
-    def _add_part(self, part: Part) -> None:
-        where, table = self._where, part.table
-        places = part.places(None if where is None else may_match_mask(where, table))
-        self.pruned["filter"] += part.files - len(places)
-        tombstones = self._deletes.of_segment(part.segment)
+    def _add_segment(self, segment: LiveSegment) -> None:
+        where, table = self._where, segment.table
+        places = segment.places(None if where is None else may_match_mask(where, table))
+        self.pruned["filter"] += segment.files - len(places)
+        tombstones = self._deletes.of_segment(segment.segment)
         if self._counting and len(places):
-            exact = ~tombstones.mask(part)
+            exact = ~tombstones.mask(segment)
             if where is not None:
                 exact &= always_mask(where, table)
             counted = places[exact[places]]
-            totals = part.totals(counted)
+            totals = segment.totals(counted)
             self.counted_files += totals.files
             self.counted_rows += totals.rows - totals.deleted
             places = places[~exact[places]]
         ids = self._filtered | tombstones.ids
-        for file in part.entries(places, ids):
+        for file in segment.entries(places, ids):
             if self._enough():
                 self.pruned["limit"] += 1
             else:

@@ -13,7 +13,7 @@ from pyroaring import BitMap
 from dolmen.format.vectors import from_mask
 from dolmen.predicate import Predicate
 from dolmen.scan.plan import plan
-from dolmen.scan.read import RowGroupColumns, TableReader
+from dolmen.scan.read import PlanReader, RowGroupColumns
 from dolmen.scan.row_groups import RowGroup
 from dolmen.scan.row_masks import column_of, row_mask, to_arrow
 from dolmen.scan.scan import Scan
@@ -29,7 +29,7 @@ def matching_positions(view: View, where: Predicate) -> dict[str, BitMap]:
     Rows that a vector or a tombstone hides already are not among them, so the counts are exact. Reads only the columns
     of the predicate and of tombstones, and nothing of row groups that statistics prove whole.
     """
-    reader = TableReader(view.context, plan(view, columns=(), where=where), view.pending)
+    reader = PlanReader(view.context, plan(view, columns=(), where=where), view.pending)
     found: dict[str, BitMap] = {}
     for path, positions in reader.read(_positions, reader.groups(), frozenset()):
         if positions:

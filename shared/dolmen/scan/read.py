@@ -72,7 +72,7 @@ class RowGroupColumns:
 
 
 @dataclass
-class TableReader:
+class PlanReader:
     """Runs a plan. Each is used once.
 
     Args:

@@ -13,7 +13,7 @@ from dolmen.format.statistics import Bounds
 from dolmen.predicate import Predicate, StatsVerdict, columns, judge
 from dolmen.scan.deletes import Deletes
 from dolmen.scan.file_bytes import FileBytes
-from dolmen.scan.footers import Footer
+from dolmen.scan.footers import DataFileFooter
 from dolmen.scan.keys_lookup import KeysLookup
 from dolmen.scan.plan import FilePlan
 
@@ -30,7 +30,7 @@ class OpenFile:
     """
 
     plan: FilePlan
-    footer: Footer
+    footer: DataFileFooter
     vector: BitMap | None
     source: FileBytes | None
 

@@ -19,7 +19,7 @@ from dolmen.scan.explain import Explanation, explain
 from dolmen.scan.frames import to_pandas, to_polars
 from dolmen.scan.optional import optional
 from dolmen.scan.plan import ScanPlan
-from dolmen.scan.read import RowGroupColumns, TableReader
+from dolmen.scan.read import PlanReader, RowGroupColumns
 from dolmen.scan.row_groups import RowGroup
 from dolmen.scan.row_masks import column_of, row_mask, to_arrow
 from dolmen.scan.view import View
@@ -210,12 +210,12 @@ class Scan:
         """Surrounds work with ``reader``, and tells objects that have expired from damage. See ``Context.reading``."""
         return self._view.reading()
 
-    def reader(self) -> TableReader:
+    def reader(self) -> PlanReader:
         """A new reader of the plan's files, vectors and tombstones."""
         return self._reader(self.plan)
 
-    def _reader(self, plan: ScanPlan) -> TableReader:
-        return TableReader(self._view.context, plan, self._view.pending, cautious=plan.limit is not None)
+    def _reader(self, plan: ScanPlan) -> PlanReader:
+        return PlanReader(self._view.context, plan, self._view.pending, cautious=plan.limit is not None)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         with self._view.reading():

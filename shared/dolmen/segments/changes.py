@@ -15,7 +15,7 @@ from dolmen.segments.uuids import Uuids
 
 
 @dataclass(frozen=True)
-class Changes:
+class FileChanges:
     """Changes of files in segments, inline ones and spilled ones together.
 
     Args:
@@ -27,7 +27,7 @@ class Changes:
     pairs: dict[str, Overlay]
 
     @classmethod
-    def of(cls, entry: TableEntry, reader: SegmentReader) -> Changes:
+    def of(cls, entry: TableEntry, reader: SegmentReader) -> FileChanges:
         """All changes that a table's entry tells of; fetches those that are in segments."""
         removed = set(entry.removed)
         pairs: dict[str, Overlay] = {}

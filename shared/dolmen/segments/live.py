@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Iterator
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import Segment, TableEntry
 from dolmen.predicate import Predicate, StatsVerdict, columns, judge
-from dolmen.segments.changes import Changes
+from dolmen.segments.changes import FileChanges
 from dolmen.segments.judging import known_bounds
+from dolmen.segments.live_segment import LiveSegment, Totals
 from dolmen.segments.mask import may_match_mask
-from dolmen.segments.part import Part, Totals
 from dolmen.segments.reader import SegmentReader
 from dolmen.segments.uuids import Uuids
 
@@ -28,7 +28,7 @@ class LiveFiles:
         self.entry, self._reader = reader.whole(entry), reader
         self.segments = self.entry.segments_of("files")
         self._found_in: dict[str, str] = {}
-        self._changes: Changes | None = None
+        self._changes: FileChanges | None = None
 
     @classmethod
     def of(cls, entry: TableEntry, reader: SegmentReader) -> LiveFiles:
@@ -36,22 +36,22 @@ class LiveFiles:
         return cls(entry, reader)
 
     @property
-    def changes(self) -> Changes:
+    def changes(self) -> FileChanges:
         """What happened to files that are in segments."""
         if self._changes is None:  # not a cached_property: up to Python 3.11 all of a class wait for one that fetches
-            self._changes = Changes.of(self.entry, self._reader)
+            self._changes = FileChanges.of(self.entry, self._reader)
         return self._changes
 
     def __iter__(self) -> Iterator[DataFile]:
         """Effective entries, oldest first, a segment at a time."""
-        for part in self.parts():
-            yield from part.entries()
+        for each in self.live_segments():
+            yield from each.entries()
         yield from self.entry.files
 
     def of_segment(self, key: str) -> Iterator[DataFile]:
         """Effective entries of the live files of one segment, by its key, oldest first."""
-        for part in self.parts(segment for segment in self.segments if segment.object == key):
-            yield from part.entries()
+        for each in self.live_segments(segment for segment in self.segments if segment.object == key):
+            yield from each.entries()
 
     @property
     def count(self) -> int:
@@ -59,7 +59,9 @@ class LiveFiles:
         spilled = sum(segment.count for segment in self.segments)
         return len(self.entry.files) + spilled - (min(len(self.changes.removed), spilled) if spilled else 0)
 
-    def parts(self, segments: Iterable[Segment] | None = None, *, ahead: int | None = None) -> Iterator[Part]:
+    def live_segments(
+        self, segments: Iterable[Segment] | None = None, *, ahead: int | None = None
+    ) -> Iterator[LiveSegment]:
         """Its segments of files, oldest first, or some of them, each with what changed them.
 
         Args:
@@ -67,7 +69,7 @@ class LiveFiles:
         """
         changes = self.changes
         for segment, table in self._reader.each_files(self.segments if segments is None else segments, ahead):
-            yield Part.of(segment, table, changes)
+            yield LiveSegment.of(segment, table, changes)
 
     def find(self, uuids: Collection[str]) -> dict[str, DataFile]:
         """The effective entries of those of these files that are still there, by uuid."""
@@ -79,9 +81,9 @@ class LiveFiles:
         for segment in reversed(self.segments):  # the newest is the likeliest
             if not left:
                 break
-            (part,) = self.parts([segment])
-            places, _ = part.table.find(Uuids(left))
-            for file in part.entries(places):
+            (each,) = self.live_segments([segment])
+            places, _ = each.table.find(Uuids(left))
+            for file in each.entries(places):
                 found[file.uuid] = file
                 self._found_in[file.uuid] = segment.object
             left -= found.keys()
@@ -101,14 +103,14 @@ class LiveFiles:
             ids: columns whose bounds the entries shall have; all by default.
         """
         if where is None:
-            for part in self.parts():
-                yield from part.entries(ids=ids)
+            for each in self.live_segments():
+                yield from each.entries(ids=ids)
             yield from self.entry.files
             return
         needed = columns(where)
         judged = ids if ids is None else {*ids, *needed}
-        for part in self.parts(self.segments_for(where)):
-            for file in part.entries(part.places(may_match_mask(where, part.table)), judged):
+        for each in self.live_segments(self.segments_for(where)):
+            for file in each.entries(each.places(may_match_mask(where, each.table)), judged):
                 if self._may_match(where, needed, file):
                     yield file
         for file in self.entry.files:
@@ -133,7 +135,7 @@ class LiveFiles:
         )
         if not len(self.changes.uuids):
             return sum((Totals(s.count, s.rows, s.deleted, s.bytes) for s in self.segments), known)
-        return sum((part.totals() for part in self.parts()), known)
+        return sum((each.totals() for each in self.live_segments()), known)
 
     def _may_match(self, where: Predicate, needed: Collection[int], file: DataFile | Segment) -> bool:
         return judge(where, known_bounds(file, self.entry.schema, needed), file.rows) is not StatsVerdict.NEVER

@@ -25,7 +25,7 @@ _AHEAD = 4
 
 
 @dataclass
-class Tally:
+class FetchTally:
     """What was fetched: requests and bytes."""
 
     requests: int = 0
@@ -46,11 +46,11 @@ class SegmentReader:
     store: ObjectStore
     runtime: Runtime
     cache: ObjectCache
-    tally: Tally = field(default_factory=Tally)
+    tally: FetchTally = field(default_factory=FetchTally)
 
     def tallied(self) -> SegmentReader:
         """The same reader with a tally of its own, to learn what one piece of work fetches."""
-        return replace(self, tally=Tally())
+        return replace(self, tally=FetchTally())
 
     def files(self, segment: Segment) -> FileTable:
         """Entries of data files."""

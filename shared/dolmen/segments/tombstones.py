@@ -18,8 +18,8 @@ from dolmen.predicate import Predicate, StatsVerdict, judge
 from dolmen.predicate.ast import Column
 from dolmen.predicate.domain import domain_of
 from dolmen.segments.judging import KeyRanges, inline_predicate, known_bounds
+from dolmen.segments.live_segment import LiveSegment
 from dolmen.segments.mask import Mask, in_range_mask, may_match_mask
-from dolmen.segments.part import Part
 
 _MANY = 64
 """From so many predicates on, files are not judged all at once, which would take longer than one by one."""
@@ -173,30 +173,30 @@ class TombstoneJudge:
             found.append(each)
         return found
 
-    def mask(self, part: Part) -> Mask:
+    def mask(self, segment: LiveSegment) -> Mask:
         """Which entries of a segment have files whose rows some tombstone may hide; never too few."""
-        mask = np.zeros(len(part.table), np.bool_)
+        mask = np.zeros(len(segment.table), np.bool_)
         if not self:
             return mask
-        through = part.applied_through()
+        through = segment.applied_through()
         if len(self._where) > _MANY:
             mask |= through < max(each.tombstone.ts for each in self._where)
         else:
             for each in self._where:
                 older = through < each.tombstone.ts
                 if each.predicate is not None:
-                    older &= may_match_mask(each.predicate, part.table)
+                    older &= may_match_mask(each.predicate, segment.table)
                 mask |= older
         for ranges in self._ranges:
-            mask |= (through < ranges.greatest_ts) & self._keys_mask(ranges, part)
+            mask |= (through < ranges.greatest_ts) & self._keys_mask(ranges, segment)
         return mask
 
-    def _keys_mask(self, ranges: KeyRanges, part: Part) -> Mask:
+    def _keys_mask(self, ranges: KeyRanges, segment: LiveSegment) -> Mask:
         """Where files may hold keys between the least and the greatest of all these tombstones."""
-        mask = np.ones(len(part.table), np.bool_)
+        mask = np.ones(len(segment.table), np.bool_)
         for (id_, ends), name in zip(ranges.ends.items(), ranges.types, strict=True):
             field = self._schema.by_id.get(id_)
             domain = domain_of(type_from_json(name))
             if field is not None and domain is not None and domain is domain_of(field.arrow_type):
-                mask &= in_range_mask(Column(id_, name), *ends.extremes, domain, part.table)
+                mask &= in_range_mask(Column(id_, name), *ends.extremes, domain, segment.table)
         return mask

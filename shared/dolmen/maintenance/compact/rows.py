@@ -18,7 +18,7 @@ from dolmen.maintenance.compact.sort import Bound
 from dolmen.maintenance.resolve.unresolved import Unresolved
 from dolmen.scan.plan import FilePlan
 from dolmen.scan.ranges import GAP_BYTES
-from dolmen.scan.read import RowGroupColumns, TableReader
+from dolmen.scan.read import PlanReader, RowGroupColumns
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
 from dolmen.scan.row_masks import column_of, live_mask, to_arrow
 
@@ -54,7 +54,7 @@ class LiveRows:
         unresolved: the snapshot's tombstones.
     """
 
-    def __init__(self, reader: TableReader, entry: TableEntry, unresolved: Unresolved) -> None:
+    def __init__(self, reader: PlanReader, entry: TableEntry, unresolved: Unresolved) -> None:
         self._reader, self._entry, self._unresolved = reader, entry, unresolved
         self._fields = entry.schema.fields
         self._ids = frozenset(field.id for field in self._fields)

@@ -72,7 +72,7 @@ def keys_of(part: MarkPart, manifest: Manifest, reader: SegmentReader, after: in
     match part.kind:
         case "files":
             live = LiveFiles.of(manifest.tables[part.table], reader)
-            for piece in live.parts(part.segments):
+            for piece in live.live_segments(part.segments):
                 for file in piece.entries(ids=()):
                     yield from references(file)
         case "tombstones":

@@ -13,7 +13,7 @@ from dolmen.predicate import StatsVerdict, judge
 from dolmen.scan.blobs import BlobReader
 from dolmen.scan.deletes import load_deletes
 from dolmen.scan.plan import FilePlan, ScanPlan
-from dolmen.scan.read import TableReader
+from dolmen.scan.read import PlanReader
 
 
 class Unresolved:
@@ -76,7 +76,7 @@ class Unresolved:
 
 def table_reader(
     context: Context, name: str, manifest: Manifest, entry: TableEntry, output: tuple[Field, ...] = ()
-) -> TableReader:
+) -> PlanReader:
     """Reads files of a table: which ones, and what of them, its user says step by step."""
     plan = ScanPlan(name, manifest.version, entry, output, None, None, (), {})
-    return TableReader(context, plan)
+    return PlanReader(context, plan)

@@ -22,7 +22,7 @@ from dolmen.format.statistics import Bounds, bounds
 from dolmen.format.values import Plain, to_plain
 from dolmen.maintenance.verify.report import Ledger
 from dolmen.scan.file_bytes import FileBytes
-from dolmen.scan.footers import Footer, first_request
+from dolmen.scan.footers import DataFileFooter, first_request
 from dolmen.scan.ranges import coalesce
 from dolmen.write.validity import first_invalid
 
@@ -32,7 +32,7 @@ class Opened:
     """A data file with its footer; ``body`` holds all its bytes if they came along."""
 
     file: DataFile
-    footer: Footer
+    footer: DataFileFooter
     body: bytes | None
 
 
@@ -118,7 +118,7 @@ class DataCheck:
         if len(tail) != file.footer[1] or crc32(tail) != file.footer[2]:
             return file, ("footer-damaged", "the footer's length or checksum is not that of the entry")
         try:
-            footer = Footer.parse(tail, file)
+            footer = DataFileFooter.parse(tail, file)
         except CorruptionError as error:
             return file, ("row-count" if " rows, not the " in error.reason else "footer-damaged", error.reason)
         return file, Opened(file, footer, body if wanted.start == 0 else None)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dolmen.format.entries import DataFile, Overlay
 from dolmen.format.manifest import Segment
-from dolmen.segments.changes import Changes, effective
+from dolmen.segments.changes import FileChanges, effective
 from dolmen.segments.file_table import FileTable, Positions
 
 
@@ -30,7 +30,7 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class Part:
+class LiveSegment:
     """A segment of files, and what has happened to them since.
 
     Args:
@@ -44,7 +44,7 @@ class Part:
     overlays: dict[int, Overlay]
 
     @classmethod
-    def of(cls, segment: Segment, table: FileTable, changes: Changes) -> Part:
+    def of(cls, segment: Segment, table: FileTable, changes: FileChanges) -> LiveSegment:
         """Finds out which changes concern this segment."""
         if not len(changes.uuids):
             return cls(segment, table, None, {})
