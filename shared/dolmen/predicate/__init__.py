@@ -1,4 +1,4 @@
-"""Conditions on rows: parses them, binds them to columns, stores, evaluates and shows them, and prunes by statistics.
+"""Predicates, the conditions on rows: parses, binds, stores, evaluates and prints them, and prunes files by statistics.
 
 It imports ``dolmen.format`` and what lies below that, but not ``dolmen.store``.
 Begin with ``dolmen.predicate.ast``, then ``dolmen.predicate.parse``, ``dolmen.predicate.bind`` and

@@ -57,7 +57,7 @@ class Literal(msgspec.Struct, frozen=True, dict=True, tag="literal", tag_field="
 
 
 class Call(msgspec.Struct, frozen=True, tag="call", tag_field="kind"):
-    """What a function gives of columns, as if it were a column of its own.
+    """A function of columns. It stands where a column may stand.
 
     Args:
         type: stored type of the result: ``result_of`` the arguments' types.
@@ -111,7 +111,7 @@ class In(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag="in", t
 
     @cached_property
     def prepared(self) -> dict[Any, Any]:
-        """What evaluators made of the values, kept so that a long list is read once and not once per batch."""
+        """Forms of the values that evaluators keep here: a long list is converted once, not once per batch."""
         return {}
 
 
@@ -171,7 +171,7 @@ TRUE, FALSE, NULL = Constant(True), Constant(False), Constant(None)
 
 
 def terms_of(p: Predicate) -> tuple[Term, ...]:
-    """The columns, and what is computed of columns, that a leaf looks at, in reading order."""
+    """The columns and calls that a leaf reads, in reading order."""
     if isinstance(p, Compare):
         return (p.left,) if isinstance(p.right, Literal) else (p.left, p.right)
     if isinstance(p, (In, IsNull, Like, Truth)):
@@ -187,12 +187,12 @@ def columns_in(term: Term | Literal) -> tuple[Column, ...]:
 
 
 def computes(p: Predicate) -> bool:
-    """Whether a leaf looks at what is computed of columns: what statistics and keys say nothing of."""
+    """Whether a leaf reads a call. Statistics and keys say nothing of calls."""
     return any(isinstance(term, Call) for term in terms_of(p))
 
 
 def uses_calls(p: Predicate) -> bool:
-    """Whether anything in a predicate is computed of columns."""
+    """Whether a predicate has a call anywhere."""
     return computes(p) or any(map(uses_calls, children(p)))
 
 
@@ -202,7 +202,7 @@ def columns_of(p: Predicate) -> tuple[Column, ...]:
 
 
 def children(p: Predicate) -> tuple[Predicate, ...]:
-    """The predicates that a predicate is made of."""
+    """The operands of a connective; none for a leaf."""
     if isinstance(p, (And, Or)):
         return p.args
     return (p.arg,) if isinstance(p, Not) else ()
@@ -219,7 +219,7 @@ def columns(p: Predicate) -> frozenset[int]:
 
 
 def to_builtins(p: Predicate) -> dict[str, Any]:
-    """The predicate as what JSON is made of, just as it comes back from a manifest: entries are compared."""
+    """The predicate as objects of JSON, exactly as a manifest gives them back, so that entries compare equal."""
     built: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(p))
     return built
 
@@ -252,7 +252,7 @@ def from_json(document: bytes | str) -> Predicate:
 
 
 def _check(p: Predicate, depth: int = 1) -> None:
-    """Meets types and values that would only fail later, in the middle of a scan."""
+    """Raises SchemaError for types and values that would otherwise fail in the middle of a scan."""
     if depth > MAX_DEPTH:
         raise SchemaError(f"more than {MAX_DEPTH} levels")
     for term in terms_of(p):
@@ -261,7 +261,7 @@ def _check(p: Predicate, depth: int = 1) -> None:
         _check_value(p.right.plain, p.right.arrow_type)
     if isinstance(p, In):
         if not p.values:
-            raise SchemaError("IN over nothing")
+            raise SchemaError("IN without members")
         arrow_type = p.arrow_type
         for value in p.plain:
             _check_value(value, arrow_type)
@@ -286,7 +286,7 @@ def _check_term(term: Term | Literal, depth: int) -> None:
 
 
 def _check_value(value: Plain, arrow_type: pa.DataType) -> None:
-    """Refuses NULL, and numbers that their type does not have: computing with 1e999999999 would never end."""
+    """Raises SchemaError for NULL, and for numbers that the type lacks: computing with 1e999999999 would never end."""
     if value is None:
         raise SchemaError("a literal NULL in a comparison")
     if isinstance(value, Decimal):

@@ -1,4 +1,4 @@
-"""Binding: from named columns and constants to nodes with ids and types, and again when a column's type has changed.
+"""Binds named columns and constants to nodes with ids and types, and rebinds them when a column's type has changed.
 
 A literal keeps a type of its own and need not fit the column, so nothing wraps: ``tiny < 300`` is TRUE for every
 int8, and means the same after the column has become an int16.
@@ -58,7 +58,7 @@ from dolmen.predicate.limits import MAX_MEMBERS, MAX_PATTERN, check_count, shown
 
 
 class Computed(NamedTuple):
-    """What is computed of columns: in conditions it stands where a column may."""
+    """A function of columns. In conditions it stands where a column may stand."""
 
     call: Call
 
@@ -74,7 +74,7 @@ class Computed(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is, for messages."""
+        """Its name in messages."""
         return f"what {self.call.function} gives"
 
 
@@ -243,7 +243,7 @@ def distinct_from(left: Side, right: Side) -> Predicate:
 
 
 def compute(function: Function, args: Sequence[Side], target: pa.DataType | None = None) -> Side:
-    """What a function gives of columns; of NULL it is NULL. Raises PredicateError."""
+    """A function of columns; NULL of NULL. Raises PredicateError."""
     if any(isinstance(arg, Value) and arg.kind is None for arg in args):
         return NULL_VALUE
     terms = [_argument(function, arg) for arg in args]
@@ -278,7 +278,7 @@ def disjunction(args: Iterable[Predicate]) -> Predicate:
 
 
 def negation(p: Predicate) -> Predicate:
-    """NOT, without a second one."""
+    """NOT; a double negation is dropped."""
     if isinstance(p, Not):
         return p.arg
     if isinstance(p, Constant):

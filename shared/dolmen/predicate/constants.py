@@ -42,7 +42,7 @@ class Value(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is, for messages."""
+        """Its name in messages."""
         return self.kind.value if isinstance(self.kind, Domain) else "an interval" if self.kind else "NULL"
 
 
@@ -50,7 +50,7 @@ NULL = Value(None, None)
 
 
 def number(text: str) -> Value:
-    """The number that SQL text means. Raises PredicateError."""
+    """The number that a literal of SQL means. Raises PredicateError."""
     text = check_number(text)
     try:
         if "e" in text.lower():
@@ -82,13 +82,13 @@ def _digits(value: int | Decimal) -> int:
 
 
 def from_text(text: str, arrow_type: pa.DataType) -> Value:
-    """What a text literal means where a value of ``arrow_type`` is expected.
+    """The value of a text literal where a value of ``arrow_type`` is expected.
 
     A timestamp without an offset is UTC for a zoned type; one with an offset is refused for a naive type. A number
     that the type can't hold exactly (but as the nearest float) is refused.
 
     Raises:
-        PredicateError: it means no such value.
+        PredicateError: it is no such value.
     """
     domain = domain_of(arrow_type)
     if domain is Domain.TEXT:

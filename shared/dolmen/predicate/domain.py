@@ -1,4 +1,4 @@
-"""What can be compared with what, and in which of these *domains*.
+"""Domains: which values compare with each other, and as what.
 
 Exact numbers (integers and decimals, of whatever width) compare as in mathematics. When one side is a float, both
 are taken to the nearest float of that width, as DuckDB and Spark do. A date is its midnight among naive timestamps.
@@ -111,13 +111,13 @@ def grid(arrow_type: pa.DataType, domain: Domain) -> Grid:
 
 
 def fit(op: Op, value: Any, cells: Grid) -> tuple[Op, int] | bool:
-    """``column op value`` said by a value that the column's type has, so that the column needs no cast.
+    """``column op value`` in terms of a value that the column's type has, so that the column needs no cast.
 
     Args:
         value: any finite int, float or Decimal, however large or fine.
 
     Returns:
-        the operator and raw value to compare with; or what the comparison gives for every value that is not NULL.
+        the operator and raw value to compare with; or the outcome for every value that is not NULL.
     """
     if cells.unit == 1 and type(value) is int:
         raw, on_grid = value, True

@@ -1,4 +1,4 @@
-"""Evaluating a predicate on Arrow columns: whole arrays, one or two kernels for a comparison with a literal.
+"""Evaluates a predicate on Arrow columns: whole arrays, one or two kernels for a comparison with a literal.
 
 The columns come in the types of their file, which may be narrower than those the predicate was bound to. Where
 possible the literal is moved to the file's type (exactly, or the comparison is decided without looking at values);
@@ -84,7 +84,7 @@ def evaluate(p: Predicate, columns: Columns, length: int) -> pa.BooleanArray:
 
 
 def matches(p: Predicate, columns: Columns, length: int) -> pa.BooleanArray:
-    """TRUE for the rows for which the predicate is TRUE, FALSE for all others: what WHERE keeps, DELETE removes."""
+    """A mask of the rows for which the predicate is TRUE: WHERE keeps them, DELETE removes them."""
     mask = evaluate(p, columns, length)
     return mask.fill_null(False) if mask.null_count else mask
 
@@ -131,7 +131,7 @@ def _array(column: Term, columns: Columns) -> Any:
 
 
 def _computed(call: Call, columns: Columns) -> Any:
-    """What a function gives, in a type for the columns' types here, which may be other than those it was bound to."""
+    """The values of a call, in a type that follows from the columns' types here, not from those it was bound to."""
     args = [_argument(arg, columns) for arg in call.args]
     try:
         target = result_of(call.function, [arg.type for arg in args], call.arrow_type)

@@ -1,4 +1,4 @@
-"""What predicates compute of columns, and the types of it.
+"""Functions of columns: their values, and the types of their results.
 
 Everything here is total: a row never stops a reader. Integers and decimals compute as in mathematics, in types wide
 enough for every value that the arguments' types have; what could need more than 38 digits is refused when the predicate
@@ -40,14 +40,14 @@ NAMES = ("lower", "upper", *PARTS)
 
 
 def result_of(function: Function, types: Sequence[pa.DataType], target: pa.DataType | None = None) -> pa.DataType:
-    """The type of what a function gives.
+    """The type of a function's result.
 
     Args:
         types: of its arguments.
         target: of a cast.
 
     Raises:
-        PredicateError: it does not take these.
+        PredicateError: the function does not take these types.
     """
     domains = [domain_of(arrow_type) for arrow_type in types]
     if len(types) != (2 if function in ("+", "-", "*", "/", "%") else 1):
@@ -125,7 +125,7 @@ def _has_cast(own: pa.DataType, target: pa.DataType) -> bool:
 
 
 def compute(function: Function, args: Sequence[Any], target: pa.DataType) -> Any:
-    """What a function gives for columns; NULL for NULL.
+    """The values of a function of columns; NULL for NULL.
 
     Args:
         args: arrays, and scalars for literals, at least one an array.
@@ -240,7 +240,7 @@ def _part(function: str, array: Any) -> pa.Array:
 
 
 def _civil(days: Any) -> tuple[Any, Any, Any]:
-    """As ``temporal.civil_from_days``, of whole arrays."""
+    """``temporal.civil_from_days`` for whole arrays."""
     era, of_era = np.divmod(days + 719_468, 146_097)
     years = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
     of_year = of_era - (365 * years + years // 4 - years // 100)

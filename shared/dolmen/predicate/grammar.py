@@ -23,7 +23,7 @@ from dolmen.predicate.domain import Domain, Op
 from dolmen.predicate.functions import NAMES
 from dolmen.predicate.limits import MAX_CONDITIONS, MAX_MEMBERS, check_count
 from dolmen.predicate.mapping import LISTS, from_python
-from dolmen.predicate.mistakes import positioned, refusal
+from dolmen.predicate.mistakes import adding_position, refusal
 from dolmen.predicate.temporal import Interval
 from dolmen.units import DAY_US
 
@@ -54,20 +54,20 @@ class TreeReader:
         self.conditions = 0
 
     def predicate(self, node: exp.Expression) -> Predicate:
-        """A condition."""
+        """The predicate of a condition."""
         self.conditions += 1
         if self.conditions > MAX_CONDITIONS:
             raise LimitError(f"more than {MAX_CONDITIONS:,} conditions in a predicate: write IN (...) instead of OR")
-        with positioned(node):
+        with adding_position(node):
             if read := _CONDITIONS.get(node.key):
                 return read(self, node)
             if node.key in _COMPARISONS:
                 return self._compare(node, _COMPARISONS[node.key])
             if node.key in ("column", "literal", "null", "boolean") or node.key in _ARITHMETIC:
-                return self._bare(self.side(node))
+                return self._constant_or_column(self.side(node))
             raise refusal(node)
 
-    def _bare(self, side: Side) -> Predicate:
+    def _constant_or_column(self, side: Side) -> Predicate:
         if not isinstance(side, Value):
             return bind.truth(side)
         if side.kind in (None, Domain.BOOLEAN):
@@ -121,15 +121,15 @@ class TreeReader:
             _only(node, "this", "expressions")
             return self._tuples(node.this, node.expressions)
         side = self.side(node.this)
-        members = self._listed(node.args["field"]) if node.args.get("field") else []
+        members = self._list_parameter(node.args["field"]) if node.args.get("field") else []
         members += [self.constant(member) for member in node.expressions]
         if not isinstance(side, Value):
             return bind.one_of(side, members)
         equal = bind.disjunction([bind.compare("=", side, member) for member in members])
         return equal if members else FALSE
 
-    def _listed(self, node: exp.Expression) -> list[Value]:
-        """The members that a parameter gives: ``id IN ?``."""
+    def _list_parameter(self, node: exp.Expression) -> list[Value]:
+        """The members of a list that is a parameter: ``id IN ?``."""
         value = self.parameters.get(id(node))
         if not isinstance(value, LISTS):
             raise PredicateError("IN takes a list in parentheses, IN (1, 2), or a parameter that is a list, IN ?")
@@ -181,16 +181,16 @@ class TreeReader:
         while node.key == "paren":
             _only(node, "this")
             node = node.this
-        with positioned(node):
+        with adding_position(node):
             if node.key != "column":
-                return self._computed(node)
+                return self._call(node)
             _only(node, "this")
             if node.this.key != "identifier":
                 raise refusal(node)
             return find_column(node.name, self.schema, quoted=bool(node.this.args.get("quoted")))
 
-    def _computed(self, node: exp.Expression) -> Side:
-        """A constant, or what is computed of columns."""
+    def _call(self, node: exp.Expression) -> Side:
+        """A constant, or a function of columns."""
         if node.key in _ARITHMETIC:
             _only(node, "this", "expression", "safe", "typed")
             operator = _ARITHMETIC[node.key]
@@ -232,13 +232,13 @@ class TreeReader:
         """A constant expression, folded."""
         side = self.side(node)
         if not isinstance(side, Value):
-            with positioned(node):
+            with adding_position(node):
                 raise refusal(node)
         return side
 
     def _constant(self, node: exp.Expression) -> Value:
-        """A constant that is no arithmetic."""
-        with positioned(node):
+        """A constant without arithmetic."""
+        with adding_position(node):
             match node.key:
                 case "null":
                     return constants.NULL
@@ -254,7 +254,7 @@ class TreeReader:
                 case "interval":
                     return self._interval(node)
                 case "timestamptrunc" | "datetrunc":
-                    return self._truncated(node)
+                    return self._date_trunc(node)
             name = node.name.lower() if node.key == "anonymous" else node.key
             if not any(node.args.get(arg) for arg in ("expressions", "expression")):
                 if name in _NOW or name == "currenttimestamp":
@@ -276,7 +276,7 @@ class TreeReader:
             raise PredicateError("an interval is a whole number of one unit, such as INTERVAL 90 DAY")
         return Value(Interval, temporal.parse_interval(f"{amount.value} {unit.name}"))
 
-    def _truncated(self, node: exp.Expression) -> Value:
+    def _date_trunc(self, node: exp.Expression) -> Value:
         _only(node, "this", "unit")
         value = self.constant(node.this)
         if value.kind not in (Domain.NAIVE, Domain.ZONED):

@@ -17,11 +17,11 @@ Tuples: TypeAlias = tuple[tuple[int, ...], list[tuple[Plain, ...]]]
 
 
 def as_keys(p: Predicate) -> Tuples | None:
-    """The tuples that a predicate is about, if it is nothing but that.
+    """The tuples of values that a predicate names, if it says nothing else.
 
-    It is when it says ``=`` or IN of the columns of ONE tuple (none of them a float), joined by AND, or alternatives
-    of such over the same columns; that these columns are not NULL adds nothing. NULL members, and values that the
-    column's type lacks, equal nothing and are dropped.
+    That is so for ``=`` and IN over the columns of ONE tuple (none of them a float) that are joined by AND, and for
+    several of these over the same columns that are joined by OR; IS NOT NULL of these columns adds nothing. NULL
+    members, and values that the column's type lacks, equal nothing and are dropped.
 
     Returns:
         ids of the columns, ascending, and the distinct tuples of plain values in the columns' bound types; None when
@@ -59,7 +59,7 @@ def _values(column: Term, values: list[Plain], own: pa.DataType) -> Tuples | Non
 
 
 def _all_of(p: And) -> Tuples | None:
-    """The product of what the parts say; parts over the same columns must agree, others must share none."""
+    """The product of the operands' tuples: operands over the same columns must agree, others must share no column."""
     by_columns: dict[tuple[int, ...], dict[tuple[Plain, ...], None]] = {}
     not_null = set()
     for arg in p.args:
@@ -86,7 +86,7 @@ def _all_of(p: And) -> Tuples | None:
 
 
 def _any_of(p: Or) -> Tuples | None:
-    """The union of what the parts say, which must be over the same columns."""
+    """The union of the operands' tuples, which must be over the same columns."""
     ids: tuple[int, ...] | None = None
     union: dict[tuple[Plain, ...], None] = {}
     for arg in p.args:

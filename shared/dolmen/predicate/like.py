@@ -1,4 +1,4 @@
-"""LIKE patterns: taken apart once, then matched by the cheapest kernel, or used for pruning by their prefix."""
+"""LIKE patterns: parsed once, then matched by the cheapest kernel, or used for pruning by their prefix."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Pattern:
 
 @lru_cache(256)
 def pattern(text: str, escape: str | None) -> Pattern:
-    """Takes a pattern apart. Raises PredicateError when it ends in its escape character."""
+    """Parses a pattern. Raises PredicateError when it ends in its escape character."""
     pieces: list[str | bool] = []
     literal: list[str] = []
     characters = iter(text)

@@ -1,7 +1,7 @@
-"""How large a predicate may be. Most is checked before anything is made of it.
+"""Limits on the size of a predicate. Most of them are checked before anything is built.
 
-What these bound is what a predicate costs to read, to store and to evaluate: no text of this size takes more than a few
-seconds to read, no stored predicate exhausts a reader's stack or memory.
+They bound the cost of reading, storing and evaluating a predicate: no text within them takes more than a few seconds to
+read, and no stored predicate exhausts a reader's stack or memory.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def check_characters(text: str) -> str:
 
 
 def check_number(text: str) -> str:
-    """Returns what a number, time or interval is to be read from, stripped. Raises PredicateError if it is too long."""
+    """Returns the text of a number, time or interval, stripped. Raises PredicateError if it is too long."""
     text = text.strip()
     if len(text) > MAX_NUMBER:
         raise PredicateError(

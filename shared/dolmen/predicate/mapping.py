@@ -30,7 +30,7 @@ OPERATORS = (
 
 
 def parse_mapping(source: Mapping[str, Any], schema: Schema) -> Predicate:
-    """See ``parse``. Raises PredicateError."""
+    """Binds a mapping of columns to values: see ``parse``. Raises PredicateError."""
     if not source:
         raise PredicateError("an empty mapping names no rows; to mean every row, write the text TRUE")
     conditions = []
@@ -54,7 +54,7 @@ def _equal(field: Field, value: Any) -> Predicate:
 
 
 def _by_operators(field: Field, conditions: Mapping[Any, Any]) -> Predicate:
-    """All of ``{">=": 3, "<": 9}``."""
+    """The conjunction of the operators in ``{">=": 3, "<": 9}``."""
     if not conditions:
         raise PredicateError('an empty mapping says nothing; write {"column": {">=": 3}}')
     found = []
@@ -131,7 +131,7 @@ def from_python(value: Any) -> Value:
 
 
 def _from_numpy(value: np.generic) -> Any:
-    """The Python value of one of numpy's; as it is where there is none that means the same."""
+    """The Python value of a numpy value; the value itself if Python has none that means the same."""
     if not isinstance(value, (np.datetime64, np.timedelta64)):
         return value.item()
     moment = value.astype("datetime64[us]") if isinstance(value, np.datetime64) else None

@@ -33,10 +33,10 @@ def syntax_error(text: str, errors: Sequence[Mapping[str, Any]]) -> PredicateErr
         problem = f"something is missing around {shown(first['highlight'])}"
     else:
         problem = f"unexpected {shown(first['highlight'])}"
-    return PredicateError(f"{problem}; {_advice_on_syntax(text, first)}", position=position)
+    return PredicateError(f"{problem}; {_syntax_advice(text, first)}", position=position)
 
 
-def _advice_on_syntax(text: str, error: Mapping[str, Any]) -> str:
+def _syntax_advice(text: str, error: Mapping[str, Any]) -> str:
     near = f"{error['start_context'][-3:]}{error['highlight']}{error['end_context'][:2]}"
     word = error["highlight"].upper()
     if any(quote in text for quote in "\u2018\u2019\u201c\u201d"):
@@ -83,7 +83,7 @@ def position_of(node: exp.Expression) -> int | None:
 
 
 @contextmanager
-def positioned(node: exp.Expression) -> Iterator[None]:
+def adding_position(node: exp.Expression) -> Iterator[None]:
     """Adds the node's position to errors that have none."""
     try:
         yield

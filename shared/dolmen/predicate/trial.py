@@ -1,4 +1,4 @@
-"""A trial of a predicate before it is committed: what no reader could evaluate must never hide rows."""
+"""Tries a predicate before it is committed: one that no reader could evaluate must never hide rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_evaluates(p: Predicate) -> None:
     """Stores, reads back, evaluates and judges a predicate as readers will: on no row, on a row of NULLs, on values.
 
     Raises:
-        PredicateError: one of it fails.
+        PredicateError: one of these fails.
     """
     try:
         stored = from_json(to_json(p))

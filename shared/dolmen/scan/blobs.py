@@ -1,4 +1,4 @@
-"""Blobs of ``.del`` objects: which requests fetch a set of them, and fetching them."""
+"""Blobs of ``.del`` objects: the requests that fetch a set of them, and the reader that sends these requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has happened to data files since their entries went into segments: newer pairs, and removals."""
+"""Changes of data files since their entries went into segments: newer pairs, and removals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FileChanges:
 
     @classmethod
     def of(cls, entry: TableEntry, reader: SegmentReader) -> FileChanges:
-        """All changes that a table's entry tells of; fetches those that are in segments."""
+        """All changes in a table's entry; fetches those that are in segments."""
         removed = set(entry.removed)
         pairs: dict[str, Overlay] = {}
         for segment in entry.segments:
@@ -41,12 +41,12 @@ class FileChanges:
 
     @cached_property
     def uuids(self) -> Uuids:
-        """Whom they concern."""
+        """Uuids of the files that changed."""
         return Uuids([*self.removed, *(uuid for uuid in self.pairs if uuid not in self.removed)])
 
 
 def effective(file: DataFile, overlay: Overlay | None, resolved_through: int) -> DataFile:
-    """A file's entry with its newest pair: of two the greater counts, wherever it stands."""
+    """A file's entry with its newest pair, in whichever place that is."""
     through, vector = file.applied_through, file.vector
     if overlay is not None and file.newer_pair(overlay.applied_through, overlay.vector):
         through, vector = overlay.applied_through, overlay.vector
@@ -64,5 +64,5 @@ def _take(pairs: dict[str, Overlay], overlays: Iterable[Overlay]) -> None:
 
 
 def pair_of(held: DataFile | Overlay) -> tuple[int, int]:
-    """What decides which of two pairs of a file is newer."""
+    """A pair's order: of two pairs of a file the greater one is newer."""
     return held.applied_through, held.vector.cardinality if held.vector else 0

@@ -1,4 +1,4 @@
-"""One segment of data-file entries as a table: what is asked for is decoded, and no more."""
+"""One segment of data-file entries as a table, which decodes only the columns that are asked for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FileTable:
     """The entries of a segment of kind ``files``.
 
     Args:
-        segment: what the manifest says of it.
+        segment: its reference in the manifest.
         body: the object, checked.
         grown: called whenever it takes more memory than before.
 
@@ -77,7 +77,7 @@ class FileTable:
 
     @property
     def sorted_uuids(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:
-        """Codes of its files' uuids, ascending, and whose they are."""
+        """Codes of its files' uuids, ascending, and the place of each file."""
         if self._sorted is None:  # not a cached_property: up to Python 3.11 all threads wait for one that decodes
             self._sorted = self._sort_uuids()
         return self._sorted
@@ -93,7 +93,7 @@ class FileTable:
         return codes[order], order
 
     def find(self, uuids: Uuids) -> tuple[Positions, Positions]:
-        """Which of its entries are of these files: places here, ascending, and the places in ``uuids`` of each."""
+        """The entries of these files: their places here, ascending, and the place of each in ``uuids``."""
         codes, order = self.sorted_uuids
         first, last = np.searchsorted(codes, uuids.codes, "left"), np.searchsorted(codes, uuids.codes, "right")
         hits = np.flatnonzero(last > first)
@@ -115,8 +115,8 @@ class FileTable:
         """Entries as they stand in the object, some at a time.
 
         Args:
-            places: which ones, ascending; all by default.
-            ids: columns whose bounds they shall have; all by default. The others are unknown then.
+            places: places of the wanted entries, ascending; all by default.
+            ids: columns whose bounds the entries have; all by default. The others are unknown then.
         """
         wanted = self.ids if ids is None else self.ids & frozenset(ids)
         names = [*BASE_COLUMNS, *(name for id_ in sorted(wanted) for name in stats_columns(id_))]

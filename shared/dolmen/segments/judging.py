@@ -1,4 +1,4 @@
-"""Whether a tombstone may hide rows of a data file, or of any in a segment, judged by statistics alone."""
+"""Judges by statistics alone whether a tombstone may hide rows of a data file, or of some file of a segment."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _INT64 = np.iinfo(np.int64)
 
 
 def may_match(tombstone: Tombstone, file: DataFile | Segment, schema: Schema) -> bool:
-    """Whether rows of a file, or of some file of a segment, may be among those that a tombstone names.
+    """Whether a tombstone may delete rows of a file, or of some file of a segment.
 
-    Looks at statistics only, not at ``applied_through``. True when that is unknown: a long predicate is not fetched.
+    Looks at statistics only, not at ``applied_through``. True for a predicate that is not in the entry.
 
     Args:
-        schema: the table's, by which the statistics are read.
+        schema: the table's, which gives the types of the statistics.
     """
     if isinstance(tombstone, KeysTombstone):
         ends = key_bounds(tombstone)
@@ -48,7 +48,7 @@ def may_match(tombstone: Tombstone, file: DataFile | Segment, schema: Schema) ->
 
 
 def known_bounds(file: DataFile | Segment, schema: Schema, ids: Collection[int]) -> dict[int, Bounds]:
-    """What statistics tell of these columns; those that the schema has no more are left out: unknown."""
+    """Bounds of these columns by their statistics; columns that the schema no longer has are left out: unknown."""
     stats, fields = file.stats, schema.by_id
     return {id_: bounds(stats.get(id_), fields[id_].arrow_type) for id_ in ids if id_ in fields}
 
@@ -62,7 +62,7 @@ def inline_predicate(tombstone: Tombstone) -> Predicate | None:
 
 @lru_cache(16_384)
 def _predicate(document: bytes) -> Predicate:
-    """The same few tombstones are judged again and again: by each commit of a resolution, by each scan."""
+    """Cached, because each scan, and each commit of a resolution, judges the same few tombstones."""
     return predicate_from_json(document)
 
 
@@ -110,9 +110,9 @@ class KeyRanges:
 
     Args:
         tombstones: oldest first; at least one.
-        places: of each among all tombstones of the table.
-        ts: of each.
-        ends: of each, by column.
+        places: the place of each among all tombstones of the table.
+        ts: the timestamp of each.
+        ends: the least and greatest values of each, by column.
     """
 
     tombstones: Sequence[KeysTombstone]
@@ -122,7 +122,7 @@ class KeyRanges:
 
     @classmethod
     def each(cls, tombstones: Iterable[Tombstone]) -> list[KeyRanges]:
-        """The keys tombstones among all those of a table, by columns and types."""
+        """Groups the keys tombstones among all tombstones of a table by columns and types."""
         alike: dict[tuple[tuple[int, ...], tuple[str, ...]], list[int]] = defaultdict(list)
         every = list(tombstones)
         for place, tombstone in enumerate(every):
@@ -174,7 +174,7 @@ class KeyRanges:
         return int(self.ts.max())
 
     def some(self, mask: Mask) -> KeyRanges:
-        """Those of a mask, which must have one at least."""
+        """The tombstones of a mask, which must have one at least."""
         if mask.all():
             return self
         kept = np.flatnonzero(mask)
@@ -182,7 +182,7 @@ class KeyRanges:
         return KeyRanges([self.tombstones[at] for at in kept.tolist()], self.places[kept], self.ts[kept], ends)
 
     def mask(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> Mask:
-        """Which may hide some of ``rows`` rows with these bounds in a file with this ``applied_through``."""
+        """A mask of the tombstones that may hide rows with these bounds and this ``applied_through``."""
         mask = self.ts > applied_through
         if rows == 0:
             return np.zeros(len(mask), np.bool_)
@@ -228,7 +228,7 @@ class _Ends:
         return _Ends(self.least[kept], self.greatest[kept], self.values)
 
     def keep_equal(self, mask: Mask, value: Any) -> None:
-        """Takes those out of a mask whose least and greatest value are not both this one."""
+        """Takes tombstones out of a mask whose least and greatest value are not both this one."""
         if self.values is not None:
             rank = bisect_left(self.values, value)
             there = rank < len(self.values) and self.values[rank] == value
@@ -237,7 +237,7 @@ class _Ends:
         mask &= (self.least == rank) & (self.greatest == rank) if there else False
 
     def narrow(self, mask: Mask, own: Bounds) -> None:
-        """Takes those out of a mask that end before ``own`` begins, or begin after it ends."""
+        """Takes tombstones out of a mask that end before ``own`` begins, or begin after it ends."""
         least: Any = own.min
         greatest: Any = own.max
         if self.values is not None:

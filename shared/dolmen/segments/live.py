@@ -1,4 +1,4 @@
-"""A table's data files in one version, wherever their entries are: inline, or in segments with what changed them."""
+"""A table's data files in one version, wherever their entries are: inline, or in segments."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class LiveFiles:
 
     @classmethod
     def of(cls, entry: TableEntry, reader: SegmentReader) -> LiveFiles:
-        """The live files that a table's entry tells of."""
+        """The live files of a table's entry."""
         return cls(entry, reader)
 
     @property
     def changes(self) -> FileChanges:
-        """What happened to files that are in segments."""
+        """The changes of files that are in segments."""
         if self._changes is None:  # not a cached_property: up to Python 3.11 all of a class wait for one that fetches
             self._changes = FileChanges.of(self.entry, self._reader)
         return self._changes
@@ -55,24 +55,24 @@ class LiveFiles:
 
     @property
     def count(self) -> int:
-        """How many files there are."""
+        """Number of files."""
         spilled = sum(segment.count for segment in self.segments)
         return len(self.entry.files) + spilled - (min(len(self.changes.removed), spilled) if spilled else 0)
 
     def live_segments(
         self, segments: Iterable[Segment] | None = None, *, ahead: int | None = None
     ) -> Iterator[LiveSegment]:
-        """Its segments of files, oldest first, or some of them, each with what changed them.
+        """Its segments of files, oldest first, or some of them, each with the changes of its files.
 
         Args:
-            ahead: how many are fetched at once.
+            ahead: number of segments that are fetched at once.
         """
         changes = self.changes
         for segment, table in self._reader.each_files(self.segments if segments is None else segments, ahead):
             yield LiveSegment.of(segment, table, changes)
 
     def find(self, uuids: Collection[str]) -> dict[str, DataFile]:
-        """The effective entries of those of these files that are still there, by uuid."""
+        """The effective entries of these files, by uuid, as far as the files are still there."""
         wanted = set(uuids)
         found = {file.uuid: file for file in self.entry.files if file.uuid in wanted}
         left = wanted - found.keys()
@@ -100,7 +100,7 @@ class LiveFiles:
 
         Args:
             where: bound to the table's schema; None = every row.
-            ids: columns whose bounds the entries shall have; all by default.
+            ids: columns whose bounds the entries have; all by default.
         """
         if where is None:
             for each in self.live_segments():

@@ -31,11 +31,11 @@ class Totals:
 
 @dataclass(frozen=True)
 class LiveSegment:
-    """A segment of files, and what has happened to them since.
+    """A segment of files, and the changes of these files since it was written.
 
     Args:
-        live: which of its entries are of files that are still there; None = all.
-        overlays: newer pairs by place, for some of those.
+        live: a mask of the entries whose files are still there; None = all.
+        overlays: newer pairs of some of them, by place.
     """
 
     segment: Segment
@@ -45,7 +45,7 @@ class LiveSegment:
 
     @classmethod
     def of(cls, segment: Segment, table: FileTable, changes: FileChanges) -> LiveSegment:
-        """Finds out which changes concern this segment."""
+        """Finds the changes of this segment's files."""
         if not len(changes.uuids):
             return cls(segment, table, None, {})
         places, which = table.find(changes.uuids)
@@ -63,7 +63,7 @@ class LiveSegment:
 
     @property
     def files(self) -> int:
-        """How many files are still there."""
+        """Number of files that are still there."""
         return len(self.table) if self.live is None else int(np.count_nonzero(self.live))
 
     def places(self, mask: npt.NDArray[np.bool_] | None = None) -> Positions:
@@ -78,8 +78,8 @@ class LiveSegment:
         """Effective entries of live files.
 
         Args:
-            places: those at these places; all by default.
-            ids: columns whose bounds they shall have; all by default. The others are unknown then.
+            places: places of the wanted entries; all by default.
+            ids: columns whose bounds the entries have; all by default. The others are unknown then.
         """
         wanted = self.places() if places is None else places
         at = iter(wanted.tolist())
@@ -103,7 +103,7 @@ class LiveSegment:
         )
 
     def cardinalities(self) -> npt.NDArray[np.int64]:
-        """By place, how many rows the file's newest vector deletes."""
+        """By place, the number of rows that the file's newest vector deletes."""
         own = np.maximum(self.table.numbers("vector_cardinality"), 0)
         through = self.table.numbers("applied_through")
         for place, overlay in self.overlays.items():

@@ -1,4 +1,4 @@
-"""Reading segments: each object is fetched once, checked, and kept as what was made of it."""
+"""Reads segments: each object is fetched once, checked, decoded, and cached."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dolmen.store.base import ObjectStore
 from dolmen.store.cache import CacheKey, ObjectCache
 
 _DECODED_FACTOR = 10
-"""Decoded entries take about so many times the bytes of their compressed JSON."""
+"""Decoded entries take about this many times the bytes of their compressed JSON."""
 _AHEAD = 4
 
 
 @dataclass
 class FetchTally:
-    """What was fetched: requests and bytes."""
+    """A count of fetches: requests and bytes."""
 
     requests: int = 0
     bytes: int = 0
@@ -39,8 +39,8 @@ class SegmentReader:
     All methods raise CorruptionError, which names the object, when it is missing or not what its reference says.
 
     Args:
-        cache: keeps what was read.
-        tally: counts what had to be fetched; see ``tallied``.
+        cache: keeps decoded segments.
+        tally: counts fetches; see ``tallied``.
     """
 
     store: ObjectStore
@@ -49,7 +49,7 @@ class SegmentReader:
     tally: FetchTally = field(default_factory=FetchTally)
 
     def tallied(self) -> SegmentReader:
-        """The same reader with a tally of its own, to learn what one piece of work fetches."""
+        """The same reader with a tally of its own, which counts the fetches of one piece of work."""
         return replace(self, tally=FetchTally())
 
     def files(self, segment: Segment) -> FileTable:
@@ -81,7 +81,7 @@ class SegmentReader:
         """Ids applied exactly once.
 
         Args:
-            ids: only those of them, all by default. Where the bloom filter knows none of them, it alone is fetched.
+            ids: the wanted ones; all by default. If the bloom filter has none of them, only the filter is fetched.
         """
         if ids is None:
             return self._entries(segment)
@@ -103,7 +103,7 @@ class SegmentReader:
         return self._entries(segment)
 
     def whole(self, entry: TableEntry) -> TableEntry:
-        """A table's entry with all its parts: an idle one's is fetched."""
+        """The whole entry of a table; an idle table's is fetched."""
         if entry.section is None:
             return entry
         found = next((found for found in self.tables(entry.section) if found.uuid == entry.uuid), None)
@@ -124,7 +124,7 @@ class SegmentReader:
         return self.cache.load(_key(segment), lambda: self._get(segment), partial(check, segment))
 
     def _maybe(self, segment: Segment, ids: Collection[str]) -> bool:
-        """Whether the bloom filter knows any of ``ids``."""
+        """Whether the bloom filter may have any of ``ids``."""
         assert segment.bloom is not None
         offset, length, _ = segment.bloom
         key = ("bloom", segment.object, offset)
@@ -141,7 +141,7 @@ class SegmentReader:
         try:
             body = self.store.get(segment.object, byte_range).body
         except ObjectNotFoundError as error:
-            raise CorruptionError(segment.object, f"it is missing, and a segment of {segment.kind}") from error
+            raise CorruptionError(segment.object, f"the segment of {segment.kind} is missing") from error
         self.tally.bytes += len(body)
         return body
 

@@ -1,4 +1,4 @@
-"""Which of a table's tombstones may hide rows of a file, for many files and many tombstones."""
+"""Finds the tombstones of a table that may hide rows of a file, for many files and many tombstones."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from dolmen.segments.live_segment import LiveSegment
 from dolmen.segments.mask import Mask, in_range_mask, may_match_mask
 
 _MANY = 64
-"""From so many predicates on, files are not judged all at once, which would take longer than one by one."""
+"""With more predicates than this, files are not judged all at once: that would take longer than one by one."""
 
 
 @dataclass(frozen=True)
 class _Judged:
-    """A ``where`` tombstone with what is the same for all files; ``place`` is its place among all."""
+    """A ``where`` tombstone with its decoded predicate; ``place`` is its place among all tombstones."""
 
     place: int
     tombstone: WhereTombstone
@@ -37,13 +37,13 @@ class _Judged:
 class Suspects(Sequence[Tombstone]):
     """The tombstones that may hide rows of one file, oldest first.
 
-    Of keys tombstones there may be ten thousand, the same ones for each of a thousand files: they are listed only when
-    asked for, and to learn whether there are any, and over which columns, takes no list.
+    There may be ten thousand keys tombstones, the same ones for each of a thousand files: they are listed only when
+    asked for. Whether there are any, and over which columns, is known without a list.
 
     Args:
         where: ``where`` tombstones.
-        ranges: keys tombstones, of all of which some may hide rows.
-        known, rows, applied_through: of the file.
+        ranges: groups of keys tombstones; some tombstones of each group may hide rows.
+        known, rows, applied_through: the file's bounds, number of rows, and ``applied_through``.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Suspects(Sequence[Tombstone]):
 
     @property
     def key_columns(self) -> list[tuple[int, ...]]:
-        """Over which columns there are keys tombstones among them."""
+        """The columns of the keys tombstones among them."""
         return list(dict.fromkeys(ranges.columns for ranges in self._ranges))
 
     def places(self) -> npt.NDArray[np.int64]:
@@ -129,13 +129,13 @@ class TombstoneJudge:
         return bool(self._where or self._ranges)
 
     def of_segment(self, segment: Segment) -> TombstoneJudge:
-        """Those that may hide rows of any file of a segment."""
+        """The tombstones that may hide rows of some file of a segment."""
         if not self:
             return self
         known, through = known_bounds(segment, self._schema, self.ids), segment.applied_through
         masks = [ranges.mask(known, segment.rows, through) for ranges in self._ranges]
         where = self._of_where(known, segment.rows, through)
-        if where is None:  # one hides all: its files will tell
+        if where is None:  # one hides all rows: the files are judged one by one
             where = [each for each in self._where if each.tombstone.ts > through]
         judge_ = TombstoneJudge.__new__(TombstoneJudge)
         some = [ranges.some(mask) for ranges, mask in zip(self._ranges, masks, strict=True) if mask.any()]
@@ -143,7 +143,7 @@ class TombstoneJudge:
         return judge_
 
     def of_file(self, file: DataFile) -> Suspects | None:
-        """Those that may hide rows of a file; None when one of them certainly hides all."""
+        """The tombstones that may hide rows of a file; None when one of them certainly hides all."""
         if not self:
             return Suspects()
         known, through = known_bounds(file, self._schema, self.ids), file.applied_through
@@ -174,7 +174,7 @@ class TombstoneJudge:
         return found
 
     def mask(self, segment: LiveSegment) -> Mask:
-        """Which entries of a segment have files whose rows some tombstone may hide; never too few."""
+        """A mask of the segment's entries whose rows some tombstone may hide; never too few."""
         mask = np.zeros(len(segment.table), np.bool_)
         if not self:
             return mask
@@ -192,7 +192,7 @@ class TombstoneJudge:
         return mask
 
     def _keys_mask(self, ranges: KeyRanges, segment: LiveSegment) -> Mask:
-        """Where files may hold keys between the least and the greatest of all these tombstones."""
+        """A mask of files that may hold keys between the least and the greatest of all these tombstones."""
         mask = np.ones(len(segment.table), np.bool_)
         for (id_, ends), name in zip(ranges.ends.items(), ranges.types, strict=True):
             field = self._schema.by_id.get(id_)

@@ -1,4 +1,4 @@
-"""Finding files among many by their uuid: a 64-bit code of each, sorted, and a look at the name itself on a hit."""
+"""Finds files among many by their uuid: looks up a 64-bit code of each, and compares the name itself on a hit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Uuids:
 
     @cached_property
     def codes(self) -> Codes:
-        """One number for each."""
+        """The 64-bit code of each."""
         return _codes([name[-_LENGTH:].encode() for name in self.names])
 
 
