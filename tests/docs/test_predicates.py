@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import get_args
 from uuid import uuid4
 
 import duckdb
 import pyarrow as pa
 import pytest
+import sqlglot
 
 import dolmen
+from dolmen.format.schema import Schema
 from dolmen.mutation import MAX_REQUEST_BYTES
-from dolmen.predicate import limits
-from dolmen.predicate.functions import PARTS
+from dolmen.predicate import Predicate, grammar, limits, parse
+from dolmen.predicate.ast import Call, children, terms_of
+from dolmen.predicate.functions import PARTS, Function
 from dolmen.predicate.mapping import OPERATORS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "predicates.md").read_text()
@@ -39,50 +43,55 @@ def test_the_limits_are_those_of_the_code() -> None:
     ]
 
 
+SCHEMA = pa.schema(
+    [
+        ("user_id", pa.int64()),
+        ("country", pa.string()),
+        ("email", pa.string()),
+        ("amount", pa.decimal128(9, 2)),
+        ("event_time", pa.timestamp("us", tz="UTC")),
+        ("active", pa.bool_()),
+        ("score", pa.float64()),
+        ("birthday", pa.date32()),
+        ("opens", pa.time64("us")),
+        ("started", pa.timestamp("us")),
+        ("raw", pa.binary()),
+    ]
+)
+
+
 def _events() -> dolmen.Table:
-    table = dolmen.open(f"memory:///{uuid4()}").create_table(
-        "events",
-        pa.schema(
-            [
-                ("user_id", pa.int64()),
-                ("country", pa.string()),
-                ("email", pa.string()),
-                ("amount", pa.decimal128(9, 2)),
-                ("event_time", pa.timestamp("us", tz="UTC")),
-            ]
-        ),
-    )
+    table = dolmen.open(f"memory:///{uuid4()}").create_table("events", SCHEMA)
     now = datetime.now(UTC)
-    table.append(
-        pa.Table.from_pylist(
-            [
-                {"user_id": 42, "country": "de", "email": None, "amount": Decimal("5.00"), "event_time": now},
-                {
-                    "user_id": 42,
-                    "country": "fr",
-                    "email": "Ada@example.com",
-                    "amount": None,
-                    "event_time": now - timedelta(days=4000),
-                },
-                {
-                    "user_id": 43,
-                    "country": "fr",
-                    "email": "abc",
-                    "amount": Decimal("100.00"),
-                    "event_time": datetime(2026, 1, 1, 12, tzinfo=UTC),
-                },
-                {
-                    "user_id": 2,
-                    "country": "fr",
-                    "email": "abc",
-                    "amount": Decimal("3.00"),
-                    "event_time": datetime(2025, 6, 1, 12, tzinfo=UTC),
-                },
-            ],
-            table.schema,
-        )
-    )
+    columns = {
+        "user_id": [42, 42, 43, 2],
+        "country": ["de", "fr", "fr", "fr"],
+        "email": [None, "Ada@example.com", "abc", "abc"],
+        "amount": [Decimal("5.00"), None, Decimal("100.00"), Decimal("3.00")],
+        "event_time": [
+            now,
+            now - timedelta(days=4000),
+            datetime(2026, 1, 1, 12, tzinfo=UTC),
+            datetime(2025, 6, 1, 12, tzinfo=UTC),
+        ],
+        "active": [True, False, None, True],
+        "score": [0.5, float("nan"), 1.5, None],
+        "birthday": [date(1990, 2, 28), date(2000, 1, 1), None, date(1985, 12, 31)],
+        "opens": [time(8), time(12, 30), None, time(9)],
+        "started": [datetime(2026, 1, 1, 8, 30), None, datetime(2026, 1, 2, 9), datetime(1999, 12, 31)],
+        "raw": [b"\xaab", b"", None, b"a"],
+    }
+    table.append(pa.table(columns, table.schema))
     return table
+
+
+def _texts() -> list[str]:
+    """Every predicate of the page that has no parameters: in examples, and in tables of examples."""
+    texts = re.findall(r'^table\.count\("([^"]*)"\)$', PAGE, re.MULTILINE)
+    for table in re.findall(r"<!-- run -->\n\n(.*?)\n\n", PAGE, re.DOTALL):
+        for line in table.splitlines()[2:]:
+            texts += re.findall(r"`([^`]+)`", line.split("|")[2])
+    return texts
 
 
 @pytest.mark.parametrize(
@@ -106,11 +115,51 @@ def test_every_text_without_parameters_counts_as_in_duckdb() -> None:
     oracle = duckdb.connect()
     oracle.execute("SET TimeZone = 'UTC'")
     oracle.register("events", events)
-    texts = re.findall(r'^table\.count\("([^"]*)"\)$', PAGE, re.MULTILINE)
-    assert len(texts) == 8
+    texts = _texts()
+    assert len(texts) > 90
     for text in texts:
         (expected,) = oracle.execute(f"SELECT count(*) FROM events WHERE {text}").fetchone() or (None,)
         assert table.count(text) == expected, text
+        assert expected or text.startswith("user_id % 16 = 3"), f"{text} finds no row"
+
+
+def test_every_construct_of_the_grammar_has_an_example() -> None:
+    schema = Schema.from_arrow(SCHEMA)
+    constructs, calls = set(), set()
+    for text in _texts():
+        constructs |= {node.key for node in sqlglot.parse_one(text, dialect="duckdb").walk()}
+        calls |= _calls(parse(text, schema, now_us=0))
+    known = {
+        *grammar._CONDITIONS,
+        *grammar._COMPARISONS,
+        *grammar._ARITHMETIC,
+        "cast",
+        "trycast",
+        "extract",
+        "interval",
+    }
+    assert known <= constructs, known - constructs
+    assert calls == set(get_args(Function))
+
+
+def _calls(p: Predicate) -> set[str]:
+    """The functions that are called in a predicate."""
+    found = {term.function for term in terms_of(p) if isinstance(term, Call)}
+    return found.union(*map(_calls, children(p)))
+
+
+def test_the_types_of_casts_are_those_of_the_code() -> None:
+    listed = PAGE.partition("<!-- types -->")[2].partition("\n\n##")[0]
+    names = set(re.findall(r"\b[A-Z]{3,}\b", listed))
+    assert names == {*grammar._CASTS, "DECIMAL"} - {"TIMESTAMPNTZ"}
+    for name in names - {"DECIMAL"}:
+        assert dolmen_cast(name) == grammar._CASTS[name]
+
+
+def dolmen_cast(name: str) -> pa.DataType:
+    """The type that a cast to a name gives."""
+    tree = sqlglot.parse_one(f"CAST(NULL AS {name})", dialect="duckdb")
+    return grammar._cast_target(tree)
 
 
 def test_the_operators_and_functions_are_those_of_the_code() -> None:

@@ -339,7 +339,7 @@ def test_a_mapping_says_equal_in_and_is_null(source: dict[str, Any], meaning: st
         ({"n": {"between": [1]}}, "two values"),
         ({"n": {"is": 3}}, "None alone"),
         ({"n": {"like": "a%"}}, "LIKE is for strings"),
-        (("n = ?", [1, 2]), "stands nowhere"),
+        (("n = ?", [1, 2]), "is not in the text"),
         (("n = ?", []), "no value for parameter '1'"),
         (("n = ?", {"n": 1}), "name it"),
         (("n = :a", [1]), "no value for parameter 'a'"),

@@ -54,7 +54,7 @@ from dolmen.predicate.domain import (
     plain_of,
 )
 from dolmen.predicate.functions import Function, result_of
-from dolmen.predicate.limits import MAX_MEMBERS, MAX_PATTERN, check_count, shown
+from dolmen.predicate.limits import MAX_MEMBERS, MAX_PATTERN, check_count, short_repr
 
 
 class Computed(NamedTuple):
@@ -118,7 +118,7 @@ def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
         listed = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
         hint = f"did you mean {meant[0]!r}?" if meant else _WORDS.get(name.lower(), f"there are: {listed}")
         text = "" if meant and not quoted else " (texts stand in single quotes)"
-        raise PredicateError(f"no column {shown(name)}{text}; {hint}")
+        raise PredicateError(f"no column {short_repr(name)}{text}; {hint}")
     if is_nested(found[0].arrow_type):
         raise PredicateError(f"column {found[0].name!r} is nested: it can be stored, but not used in predicates")
     return found[0]
@@ -221,7 +221,7 @@ def like(field: Named, pattern: Value, escape: str | None, ignore_case: bool) ->
     if pattern.kind is not Domain.TEXT:
         raise PredicateError("the pattern of LIKE must be a text in single quotes")
     if escape is not None and (len(escape) != 1 or (ignore_case and escape.isalpha())):
-        raise PredicateError(f"ESCAPE takes one character, with ILIKE no letter; {shown(escape)} is not")
+        raise PredicateError(f"ESCAPE takes one character, with ILIKE no letter; {short_repr(escape)} is not")
     text = str(pattern.value)
     check_count(len(text), MAX_PATTERN, "characters of a LIKE pattern", "shorten it")
     like_patterns.pattern(text, escape)

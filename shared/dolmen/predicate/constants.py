@@ -20,7 +20,7 @@ from dolmen.errors import PredicateError
 from dolmen.format.values import Plain
 from dolmen.predicate import temporal
 from dolmen.predicate.domain import Domain, domain_of, fit, grid, into, join, nearest_float32
-from dolmen.predicate.limits import MAX_NUMBER, check_number, shown
+from dolmen.predicate.limits import MAX_NUMBER, check_number, short_repr
 from dolmen.predicate.temporal import Interval
 from dolmen.units import DAY_US
 
@@ -57,7 +57,7 @@ def number(text: str) -> Value:
             return Value(Domain.FLOAT64, float(text))
         value = Decimal(text)
     except (ValueError, InvalidOperation):
-        raise PredicateError(f"{shown(text)} is not a number") from None
+        raise PredicateError(f"{short_repr(text)} is not a number") from None
     return exact(int(text)) if "." not in text else exact(value)
 
 
@@ -114,14 +114,14 @@ def from_text(text: str, arrow_type: pa.DataType) -> Value:
     try:
         parsed = float(text) if domain.is_float else Decimal(text)
     except (ValueError, InvalidOperation):
-        raise PredicateError(f"{shown(text)} is no value of type {arrow_type}") from None
+        raise PredicateError(f"{short_repr(text)} is no value of type {arrow_type}") from None
     if isinstance(parsed, float):
         return Value(domain, nearest_float32(parsed) if domain is Domain.FLOAT32 else parsed)
     if _is_reasonable(parsed):
         value = int(parsed) if parsed == parsed.to_integral_value(context=_WIDE) else parsed
         if isinstance(fit("=", value, grid(arrow_type, domain)), tuple):
             return Value(domain, value)
-    raise PredicateError(f"{shown(text)} is no value of type {arrow_type}; write the number without quotes")
+    raise PredicateError(f"{short_repr(text)} is no value of type {arrow_type}; write the number without quotes")
 
 
 def _is_reasonable(value: Decimal) -> bool:
@@ -139,7 +139,7 @@ def _bytes(text: str) -> bytes:
         elif match[2] and match[2].isascii():
             out += match[2].encode()
         else:
-            raise PredicateError(f"{shown(text)} is not binary: write bytes as \\xAA, ASCII as it is")
+            raise PredicateError(f"{short_repr(text)} is not binary: write bytes as \\xAA, ASCII as it is")
     return bytes(out)
 
 

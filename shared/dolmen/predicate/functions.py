@@ -132,7 +132,7 @@ def compute(function: Function, args: Sequence[Any], target: pa.DataType) -> Any
         target: ``result_of`` their types.
     """
     if function in ("lower", "upper"):
-        return like.lower(args[0]) if function == "lower" else pc.utf8_upper(like.repaired(args[0]))
+        return like.lower(args[0]) if function == "lower" else pc.utf8_upper(like.repair_utf8(args[0]))
     if function in _PARTS:
         return _part(function, args[0])
     if function == "cast":

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.errors import PredicateError
-from dolmen.predicate.limits import shown
+from dolmen.predicate.limits import short_repr
 
 _MOST_IN_REGEX = 10_000
 """Pieces of a pattern that becomes a regular expression: RE2 takes no longer ones than some 50,000."""
@@ -70,7 +70,7 @@ def pattern(text: str, escape: str | None) -> Pattern:
         if character == escape:
             following = next(characters, None)
             if following is None:
-                raise PredicateError(f"the LIKE pattern {shown(text)} ends with its escape character: double it")
+                raise PredicateError(f"the LIKE pattern {short_repr(text)} ends with its escape character: double it")
             character = following
         elif character in "%_":
             if literal:
@@ -108,10 +108,10 @@ def match(array: Any, text: str, escape: str | None, ignore_case: bool) -> Any:
 
 def lower(array: Any) -> Any:
     """Strings in lower case, character by character; bytes that are no UTF-8 count as U+FFFD."""
-    return pc.utf8_lower(repaired(array))
+    return pc.utf8_lower(repair_utf8(array))
 
 
-def repaired(array: Any) -> Any:
+def repair_utf8(array: Any) -> Any:
     """The same strings, those with bytes that are no UTF-8 with U+FFFD in their places."""
     try:
         array.validate(full=True)

@@ -34,7 +34,7 @@ MAX_DEPTH = 200
 _MOST_SHOWN = 80
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """A value as Python writes it, shortened: for messages."""
     try:
         text = repr(value)
@@ -55,7 +55,7 @@ def check_characters(text: str) -> str:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise PredicateError(f"{shown(text)} is not text: it has half of a surrogate pair") from None
+            raise PredicateError(f"{short_repr(text)} is not text: it has half of a surrogate pair") from None
     return text
 
 
@@ -64,8 +64,8 @@ def check_number(text: str) -> str:
     text = text.strip()
     if len(text) > MAX_NUMBER:
         raise PredicateError(
-            f"{shown(text)} has {len(text):,} characters: a number, time or interval has at most {MAX_NUMBER}"
+            f"{short_repr(text)} has {len(text):,} characters: a number, time or interval has at most {MAX_NUMBER}"
         )
     if not text.isascii():
-        raise PredicateError(f"{shown(text)}: a number, time or interval is written in ASCII")
+        raise PredicateError(f"{short_repr(text)}: a number, time or interval is written in ASCII")
     return text

@@ -17,7 +17,7 @@ from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import find_column
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domain import Domain, Op
-from dolmen.predicate.limits import MAX_MEMBERS, check_characters, check_count, shown
+from dolmen.predicate.limits import MAX_MEMBERS, check_characters, check_count, short_repr
 
 LISTS = (list, tuple, set, frozenset, range)
 """What is taken for a list of values."""
@@ -36,7 +36,7 @@ def parse_mapping(source: Mapping[str, Any], schema: Schema) -> Predicate:
     conditions = []
     for name, value in source.items():
         if not isinstance(name, str):
-            raise PredicateError(f"a mapping's keys are column names, not {shown(name)}")
+            raise PredicateError(f"a mapping's keys are column names, not {short_repr(name)}")
         field = find_column(name, schema)
         try:
             conditions.append(_by_operators(field, value) if isinstance(value, Mapping) else _equal(field, value))
@@ -61,7 +61,7 @@ def _by_operators(field: Field, conditions: Mapping[Any, Any]) -> Predicate:
     for word, value in conditions.items():
         operator = " ".join(word.lower().split()) if isinstance(word, str) else None
         if operator not in OPERATORS:
-            raise PredicateError(f"{shown(word)} is no operator; there are {', '.join(OPERATORS)}")
+            raise PredicateError(f"{short_repr(word)} is no operator; there are {', '.join(OPERATORS)}")
         positive = operator.removeprefix("not ")
         p = _operator(field, positive, value)
         found.append(p if positive == operator else bind.negation(p))
@@ -127,7 +127,7 @@ def from_python(value: Any) -> Value:
         case time() if value.tzinfo is None:
             us = ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
             return Value(Domain.TIME, us)
-    raise PredicateError(f"{shown(value)} ({type(value).__name__}) can't be compared with a column")
+    raise PredicateError(f"{short_repr(value)} ({type(value).__name__}) can't be compared with a column")
 
 
 def _from_numpy(value: np.generic) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dolmen.errors import PredicateError
 from dolmen.predicate.functions import NAMES
-from dolmen.predicate.limits import shown
+from dolmen.predicate.limits import short_repr
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -24,15 +24,15 @@ def syntax_error(text: str, errors: Sequence[Mapping[str, Any]]) -> PredicateErr
         errors: as sqlglot tells them.
     """
     if not errors or not errors[0].get("line"):
-        return PredicateError(f"can't read {shown(text)} as a condition")
+        return PredicateError(f"can't read {short_repr(text)} as a condition")
     first = errors[0]
     before = sum(len(line) for line in text.splitlines(keepends=True)[: first["line"] - 1])
     position = max(0, before + first["col"] - len(first["highlight"]))
     problem = first["description"]
     if "Required keyword" in problem or problem.startswith("Expecting"):
-        problem = f"something is missing around {shown(first['highlight'])}"
+        problem = f"something is missing around {short_repr(first['highlight'])}"
     else:
-        problem = f"unexpected {shown(first['highlight'])}"
+        problem = f"unexpected {short_repr(first['highlight'])}"
     return PredicateError(f"{problem}; {_syntax_advice(text, first)}", position=position)
 
 

@@ -12,7 +12,7 @@ from dolmen.errors import PredicateError
 from dolmen.format.schema import Schema
 from dolmen.predicate.ast import Predicate, columns
 from dolmen.predicate.grammar import TreeReader
-from dolmen.predicate.limits import MAX_DEPTH, shown
+from dolmen.predicate.limits import MAX_DEPTH, short_repr
 from dolmen.predicate.mapping import parse_mapping
 from dolmen.predicate.mistakes import syntax_error
 from dolmen.predicate.tokens import tokenize
@@ -93,7 +93,7 @@ def _parse_text(text: str, schema: Schema, now_us: int, parameters: Parameters) 
         raise syntax_error(text, error.errors) from None
     except TokenError:
         raise PredicateError(
-            f"can't read {shown(text)}: is a quote or a comment left open? (A quote in a text stands twice: 'it''s')"
+            f"can't read {short_repr(text)}: a quote or a comment is left open; in a text write a quote twice: 'it''s'"
         ) from None
     except RecursionError:
         raise PredicateError("nested too deeply: write it with fewer NOT, minus signs or parentheses") from None
@@ -115,8 +115,8 @@ def _values_of(tree: exp.Expression, parameters: Parameters) -> dict[int, Any]:
         known = {str(number): value for number, value in enumerate(parameters, 1)}
     if missing := [name for name in names if name not in known]:
         raise PredicateError(
-            f"no value for parameter {shown(missing[0])}: {len(set(names))} are asked for, {len(known)} were given"
+            f"no value for parameter {short_repr(missing[0])}: {len(set(names))} are asked for, {len(known)} were given"
         )
     if unused := known.keys() - set(names):
-        raise PredicateError(f"parameter {shown(min(unused))} stands nowhere in the text")
+        raise PredicateError(f"parameter {short_repr(min(unused))} is not in the text")
     return {id(node): known[name] for node, name in zip(places, names, strict=True)}

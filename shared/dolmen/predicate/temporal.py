@@ -11,7 +11,7 @@ from calendar import monthrange
 from typing import NamedTuple
 
 from dolmen.errors import PredicateError
-from dolmen.predicate.limits import check_number, shown
+from dolmen.predicate.limits import check_number, short_repr
 from dolmen.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 
 _DATE = r"(?P<year>[+-]?\d{1,7})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
@@ -87,7 +87,7 @@ def parse_time(text: str) -> int:
     text = check_number(text)
     match = _TIME_TEXT.fullmatch(text)
     if match is None:
-        raise PredicateError(f"{shown(text)} is not a time; write HH:MM:SS, with up to 6 digits of fraction")
+        raise PredicateError(f"{short_repr(text)} is not a time; write HH:MM:SS, with up to 6 digits of fraction")
     return _time_of(match, text)
 
 
@@ -101,7 +101,7 @@ def parse_timestamp(text: str) -> tuple[int, bool]:
     match = _TIMESTAMP_TEXT.fullmatch(text)
     if match is None:
         raise PredicateError(
-            f"{shown(text)} is not a timestamp; write YYYY-MM-DD HH:MM:SS, if need be with a fraction of up to 6 "
+            f"{short_repr(text)} is not a timestamp; write YYYY-MM-DD HH:MM:SS, if need be with a fraction of up to 6 "
             "digits and an offset such as Z or +02:00"
         )
     year, month, day = int(match["year"]), int(match["month"]), int(match["day"])
@@ -137,7 +137,7 @@ def parse_interval(text: str) -> Interval:
         total = plus(total, unit(match[2]).times(int(match[1])))
         end = match.end()
     if not end or text[end:].strip():
-        raise PredicateError(f"{shown(text)} is no interval; write whole numbers with units, such as '3 days 2 hours'")
+        raise PredicateError(f"{short_repr(text)} is no interval: write whole numbers with units, '3 days 2 hours'")
     return total
 
 
@@ -146,7 +146,7 @@ def unit(name: str) -> Interval:
     name = name.lower()
     span = _UNITS.get(name) or _UNITS.get(name.removesuffix("s"))
     if span is None:
-        raise PredicateError(f"unknown unit {shown(name)}; there are year, month, week, day, hour, minute, second, ...")
+        raise PredicateError(f"unknown unit {short_repr(name)}; known are year, month, week, day, hour, minute, ...")
     return span
 
 
