@@ -7,7 +7,6 @@ not exact in columns, it may have any outcome: whoever wants it sharper judges t
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -128,10 +127,16 @@ class _End:
 
     def __init__(self, table: StatsTable, name: str, own: Domain, domain: Domain) -> None:
         self._table, self._name, self._own, self._domain = table, name, own, domain
+        self._values: tuple[pa.Array | None] | None = None
 
-    @cached_property
+    @property
     def values(self) -> pa.Array | None:
         """The values, as they are compared; NULL = unknown. None if none is known, or they are not comparable here."""
+        if self._values is None:  # not a cached_property: up to Python 3.11 all threads wait for one that decodes
+            self._values = (self._convert(),)
+        return self._values[0]
+
+    def _convert(self) -> pa.Array | None:
         values, domain = self._table.column(self._name), self._domain
         if values is None or domain_of(values.type) is not self._own:
             return None
