@@ -34,7 +34,7 @@ SCHEMA = Schema.from_arrow(
         ("name LIKE ada%", "single quotes"),
         ("name LIKE %ada%", "single quotes"),
         ("name = \u2018ada\u2019", "single quotes"),
-        ("name = 'it's'", "stands twice"),
+        ("name = 'it's'", "write a quote twice"),
         ("nmae = 'x'", "did you mean 'name'"),
         ("Craeted_At = 'x'", "did you mean 'created_at'"),
         ("id = 'abc'", "no value of type int64"),
