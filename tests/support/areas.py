@@ -35,6 +35,7 @@ ELSEWHERE = {
     "transaction": OF_TABLES,
     "transaction_table": OF_TABLES,
     "unit_of_work": OF_TABLES,
+    "units": OF_TABLES,
 }
 """Parts of the project that have no folder of tests of their own name."""
 
