@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import dolmen
 from dolmen.cli.exit_codes import INCOMPLETE
-from dolmen.cli.jobs import Doing, run_job
+from dolmen.cli.jobs import StatusLine, run_job
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.database import Database
@@ -51,9 +51,9 @@ def main(
     if not chosen or not set(chosen) <= set(STEPS):
         raise InputError(f"--steps {steps}: give some of {','.join(STEPS)}")
     opened = dolmen.open(database)
-    with Doing(quiet=as_json) as doing:
+    with StatusLine(quiet=as_json) as status:
         spark = job_session(f"dolmen compact {opened.url}")
-        job = _Job(spark, opened, doing, recluster=recluster, dry_run=dry_run)
+        job = _Job(spark, opened, status, recluster=recluster, dry_run=dry_run)
         job.tables(table or opened.tables(), ["compact"] if dry_run else chosen)
         if "merge" in chosen and not dry_run and table is None:
             job.step("merge", "", opened.merge)
@@ -70,9 +70,9 @@ class _Job:
     """Table after table. One that fails does not stop the others."""
 
     def __init__(
-        self, spark: SparkSession, database: Database, doing: Doing, *, recluster: bool, dry_run: bool
+        self, spark: SparkSession, database: Database, status: StatusLine, *, recluster: bool, dry_run: bool
     ) -> None:
-        self._spark, self._database, self._doing = spark, database, doing
+        self._spark, self._database, self._status = spark, database, status
         self._recluster, self._dry_run = recluster, dry_run
         self._began = database.runtime.monotonic()
         self.done: list[tuple[str, str, Any]] = []
@@ -102,13 +102,13 @@ class _Job:
             name,
             recluster=self._recluster,
             dry_run=self._dry_run,
-            tell=lambda table, done: self._say(
+            progress=lambda table, done: self._say(
                 f"compact {table}: {done.groups:,} groups of {len(done.plan.groups):,}, {done.bytes_in:,} bytes"
             ),
         )[name]
 
     def _say(self, text: str) -> None:
-        self._doing.say(self._database.runtime.monotonic() - self._began, text)
+        self._status.show(self._database.runtime.monotonic() - self._began, text)
 
 
 def _report(job: _Job, *, dry_run: bool, as_json: bool) -> None:

@@ -11,7 +11,7 @@ import typer
 
 import dolmen
 from dolmen.cli.exit_codes import INCOMPLETE
-from dolmen.cli.jobs import Doing, run_job
+from dolmen.cli.jobs import StatusLine, run_job
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, print_json
 from dolmen.maintenance.gc.report import Collected
@@ -32,9 +32,9 @@ def main(
     """
     opened = dolmen.open(database)
     began = opened.runtime.monotonic()
-    with Doing(quiet=as_json) as doing:
+    with StatusLine(quiet=as_json) as status:
         spark = job_session(f"dolmen gc {opened.url}")
-        doing.say(opened.runtime.monotonic() - began, "looking" if dry_run else "collecting")
+        status.show(opened.runtime.monotonic() - began, "looking" if dry_run else "collecting")
         done = gc(spark, opened, dry_run=dry_run, full=full)
     _report(done, as_json=as_json)
     if not done.finished or done.errors:

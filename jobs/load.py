@@ -13,7 +13,7 @@ import typer
 
 import dolmen
 from dolmen.cli.exit_codes import INCOMPLETE
-from dolmen.cli.jobs import Doing, run_job
+from dolmen.cli.jobs import StatusLine, run_job
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError
@@ -67,7 +67,7 @@ def main(
             runtime=opened.runtime,
         )
         place = source.landing
-    with Doing(quiet=as_json) as doing:
+    with StatusLine(quiet=as_json) as status:
         done = load(
             job_session(f"dolmen load {opened.url}"),
             opened,
@@ -78,7 +78,7 @@ def main(
             max_files=max_files,
             max_bytes=parse_size(max_bytes),
             dry_run=dry_run,
-            on_progress=lambda done, what: doing.say(done.seconds, f"{_told(done)}; {what}"),
+            on_progress=lambda done, what: status.show(done.seconds, f"{_told(done)}; {what}"),
         )
     _report(done, dry_run=dry_run, as_json=as_json)
     if done.outcomes["failed"]:

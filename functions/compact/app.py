@@ -35,7 +35,7 @@ from dolmen.handover.round import job_round
 from dolmen.ingest.redaction import facts_for_log, reason_for_log
 from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.measures import changed_anything, facts_of, measures_of_debt, measures_of_round
-from dolmen.maintenance.run import Done, Failure
+from dolmen.maintenance.run import Done, StepFailure
 from dolmen.maintenance.schedule import CompactRequest
 from dolmen.store.url import open_store
 
@@ -53,7 +53,7 @@ def lambda_handler(event: Any, context: LambdaContext) -> dict[str, Any]:
     deadline = Deadline(database.runtime, lambda: context.get_remaining_time_in_millis() / 1000)
     elsewhere = _start_jobs(settings, database, request)
     done = database.maintain(
-        request.tables, steps=request.steps, compacted_elsewhere=elsewhere, deadline=deadline, tell=_log_step
+        request.tables, steps=request.steps, compacted_elsewhere=elsewhere, deadline=deadline, progress=_log_step
     )
     measured = measures_of_round(done)
     try:
@@ -95,7 +95,7 @@ def _start_jobs(settings: FunctionSettings, database: Database, request: Compact
         records,
         tables=request.tables,
         compacting="compact" in request.steps,
-        tell=_log_job,
+        progress=_log_job,
     )
     for error in did.errors:
         logger.error("jobs unknown", **facts_for_log(error))
@@ -109,7 +109,7 @@ def _start_jobs(settings: FunctionSettings, database: Database, request: Compact
     return did.compacted_elsewhere
 
 
-def _describe_failure(failure: Failure) -> str:
+def _describe_failure(failure: StepFailure) -> str:
     about = failure.table or "the database"
     return f"{failure.step} {about}: {type(failure.error).__name__}: {reason_for_log(failure.error)}"
 
@@ -119,9 +119,9 @@ def _log_job(attempt: JobAttempt) -> None:
     getattr(logger, level)(text, **facts)
 
 
-def _log_step(ended: Done | Failure) -> None:
+def _log_step(ended: Done | StepFailure) -> None:
     """Logs a step: names and numbers, never values of the data."""
-    if isinstance(ended, Failure):
+    if isinstance(ended, StepFailure):
         logger.error(f"{ended.step} failed", table=ended.table, **facts_for_log(ended.error))
         return
     about: dict[str, Any] = {"table": ended.table} if ended.table else {}

@@ -22,7 +22,7 @@ def request_id(value: object) -> str:
     """``value`` if a request may have this id: text of 1 to 4,096 bytes. Raises InputError."""
     if not isinstance(value, str):
         hint = ": give request=str(...)" if type(value).__name__ == "UUID" else ""
-        raise InputError(f"request={shown(value)} is of type {type(value).__name__}, and an id is text{hint}")
+        raise InputError(f"request={short_repr(value)} is of type {type(value).__name__}, and an id is text{hint}")
     size = len(text("request", value).encode())
     if not 0 < size <= MAX_REQUEST_BYTES:
         raise InputError(f"request: {size:,} bytes; an id has 1 to {MAX_REQUEST_BYTES:,}")
@@ -33,7 +33,9 @@ def operation(value: object) -> str:
     """``value`` if a commit may be called so in ``history``: 1 to 64 printable characters. Raises InputError."""
     word = text("operation", value)
     if not 0 < len(word) <= MAX_OPERATION_LENGTH or not word.isprintable():
-        raise InputError(f"operation {shown(word)}: 1 to {MAX_OPERATION_LENGTH} printable characters, for history()")
+        raise InputError(
+            f"operation {short_repr(word)}: 1 to {MAX_OPERATION_LENGTH} printable characters, for history()"
+        )
     return word
 
 
@@ -52,13 +54,13 @@ def text(name: str, value: object) -> str:
         name: of the argument.
     """
     if not isinstance(value, str):
-        raise InputError(f"{name}={shown(value)} is of type {type(value).__name__}, not text")
+        raise InputError(f"{name}={short_repr(value)} is of type {type(value).__name__}, not text")
     value = str.__str__(value)  # a class of its own may say of itself what it is not
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{name}={shown(value)}: half of a surrogate pair at character {error.start}, which is no text"
+            f"{name}={short_repr(value)}: half of a surrogate pair at character {error.start}, which is no text"
         ) from None
     return value
 
@@ -66,7 +68,7 @@ def text(name: str, value: object) -> str:
 def flag(name: str, value: object) -> bool:
     """``value`` if it is True or False. Raises InputError."""
     if not isinstance(value, bool):
-        raise InputError(f"{name}={shown(value)} is neither True nor False")
+        raise InputError(f"{name}={short_repr(value)} is neither True nor False")
     return value
 
 
@@ -77,9 +79,9 @@ def number(name: str, value: object, least: int = -(2**63), most: int = 2**63 - 
     except TypeError:
         found = None
     if found is None:
-        raise InputError(f"{name}={shown(value)} is no whole number")
+        raise InputError(f"{name}={short_repr(value)} is no whole number")
     if not least <= found <= most:
-        raise InputError(f"{name}={shown(found)} is out of bounds: {least:,} to {most:,}")
+        raise InputError(f"{name}={short_repr(found)} is out of bounds: {least:,} to {most:,}")
     return found
 
 
@@ -92,18 +94,18 @@ def names(name: str, value: object) -> list[str]:
     except TypeError:  # of a NumPy array without dimensions too
         each = None
     if each is None:
-        raise InputError(f"{name}={shown(value)} is neither a name nor a list of names")
+        raise InputError(f"{name}={short_repr(value)} is neither a name nor a list of names")
     return [text(name, one) for one in each]
 
 
 def one_of(name: str, value: object, choices: Sequence[str]) -> str:
     """``value`` if it is one of these words. Raises InputError."""
     if not isinstance(value, str) or value not in choices:
-        raise InputError(f"{name}={shown(value)}: {' or '.join(map(repr, choices))}")
+        raise InputError(f"{name}={short_repr(value)}: {' or '.join(map(repr, choices))}")
     return value
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A wrong value, as an error shows it: short, and whatever it is."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 4 * MAX_SHOWN:
         return f"<a number of {value.bit_length():,} bits>"  # Python writes none of more than 4,300 digits

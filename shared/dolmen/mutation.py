@@ -11,7 +11,7 @@ import pyarrow as pa
 from dolmen import arguments
 from dolmen.commit.intent import Intent, LateIntent
 from dolmen.commit.statements.rows import DeletePositions, Write
-from dolmen.commit.workbench import Workbench
+from dolmen.commit.uploads import PendingUploads
 from dolmen.context import Context
 from dolmen.errors import InputError, LimitError, SchemaError
 from dolmen.format.entries import DataFile, KeysTombstone, WhereTombstone
@@ -76,7 +76,7 @@ def append(
 
 def upsert(
     context: Context,
-    bench: Workbench,
+    uploads: PendingUploads,
     name: str,
     entry: TableEntry,
     data: Any,
@@ -100,13 +100,13 @@ def upsert(
     if keys.num_rows == 0:
         return Write(name, entry.uuid, request=request)
     files = _write(context, name, entry, batches, intent)
-    tombstone = _keys_tombstone(bench, name, entry, keys)
+    tombstone = _keys_tombstone(uploads, name, entry, keys)
     return Write(name, entry.uuid, files, (tombstone,), request)
 
 
 def replace(
     context: Context,
-    bench: Workbench,
+    uploads: PendingUploads,
     name: str,
     entry: TableEntry,
     data: Any,
@@ -122,7 +122,7 @@ def replace(
         intent, digest: as for ``append``.
     """
     files = append(context, name, entry, data, request, intent, digest).files
-    return Write(name, entry.uuid, files, delete_keys(bench, name, entry, keys, request).tombstones, request)
+    return Write(name, entry.uuid, files, delete_keys(uploads, name, entry, keys, request).tombstones, request)
 
 
 def rows_of(entry: TableEntry, data: Any, digest: RowDigest | None = None) -> Iterator[pa.RecordBatch]:
@@ -152,7 +152,7 @@ def _write(
 
 
 def delete_where(
-    context: Context, bench: Workbench, name: str, entry: TableEntry, where: Where, request: str | None = None
+    context: Context, uploads: PendingUploads, name: str, entry: TableEntry, where: Where, request: str | None = None
 ) -> Write:
     """A tombstone for the rows for which a predicate is TRUE. Reads no data.
 
@@ -161,23 +161,23 @@ def delete_where(
     predicate = parse_where(context, entry, where)
     keys = _keys_in(predicate, entry)
     if keys is not None:
-        return delete_keys(bench, name, entry, keys, request)
+        return delete_keys(uploads, name, entry, keys, request)
     check_evaluates(predicate)
     body = to_json(predicate)
     if len(body) > MAX_REQUEST_BYTES:
         raise LimitError(f"a predicate of {len(body):,} bytes: at most {MAX_REQUEST_BYTES:,} are allowed")
     ids = tuple(sorted(columns(predicate)))
-    blob = bench.tombstone_object(name, entry.uuid).add_where(body, ids)
+    blob = uploads.tombstone_object(name, entry.uuid).add_where(body, ids)
     inline = to_builtins(predicate) if len(body) <= INLINE_BYTES else None
     needs = (PREDICATE_EXPRESSIONS,) if uses_calls(predicate) else ()
     return Write(name, entry.uuid, tombstones=(WhereTombstone(ids, blob, inline, needs=needs),), request=request)
 
 
-def delete_keys(bench: Workbench, name: str, entry: TableEntry, keys: Keys, request: str | None = None) -> Write:
+def delete_keys(uploads: PendingUploads, name: str, entry: TableEntry, keys: Keys, request: str | None = None) -> Write:
     """A tombstone for the rows with these keys (see ``take_keys``). Reads no data."""
     if keys.num_rows == 0:  # equalities with NULL alone, as well: nothing equals it
         return Write(name, entry.uuid, request=request)
-    return Write(name, entry.uuid, tombstones=(_keys_tombstone(bench, name, entry, keys),), request=request)
+    return Write(name, entry.uuid, tombstones=(_keys_tombstone(uploads, name, entry, keys),), request=request)
 
 
 def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = None) -> Keys:
@@ -223,13 +223,13 @@ def _keys_in(predicate: Predicate, entry: TableEntry) -> Keys | None:
 
 
 def delete_positions(
-    context: Context, bench: Workbench, manifest: Manifest, name: str, where: Where, request: str | None = None
+    context: Context, uploads: PendingUploads, manifest: Manifest, name: str, where: Where, request: str | None = None
 ) -> DeletePositions | None:
     """Deletion vectors for the rows of one version that match; None if none do. Reads the predicate's columns."""
     with context.reading(manifest.version):
         entry = context.segments.whole(manifest.table(name))
         predicate = parse_where(context, entry, where)
-        found = matching_positions(View(context, manifest, name, bench.read), predicate)
+        found = matching_positions(View(context, manifest, name, uploads.read), predicate)
     return DeletePositions.of(name, entry.uuid, found, request, tuple(sorted(columns(predicate)))) if found else None
 
 
@@ -269,10 +269,10 @@ def check_sortable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
     return fields
 
 
-def _keys_tombstone(bench: Workbench, name: str, entry: TableEntry, keys: Keys) -> KeysTombstone:
+def _keys_tombstone(uploads: PendingUploads, name: str, entry: TableEntry, keys: Keys) -> KeysTombstone:
     if keys.num_rows > MAX_KEYS:
         raise LimitError(f"{keys.num_rows:,} keys in one request: at most {MAX_KEYS:,} are allowed, so split it")
-    return add_keys(bench.tombstone_object(name, entry.uuid), keys)
+    return add_keys(uploads.tombstone_object(name, entry.uuid), keys)
 
 
 def _key_array(values: list[Any], field: Field) -> pa.Array:

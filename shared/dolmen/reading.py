@@ -36,7 +36,7 @@ class ReadableTable:
         """The version to read now."""
         raise NotImplementedError
 
-    def _known(self) -> Manifest:
+    def _cached_snapshot(self) -> Manifest:
         """The version at hand, without asking the store if that can be avoided."""
         return self._snapshot()
 
@@ -54,7 +54,7 @@ class ReadableTable:
 
     @property
     def _entry(self) -> TableEntry:
-        return self._context.segments.whole(self._known().table(self.name))
+        return self._context.segments.whole(self._cached_snapshot().table(self.name))
 
     @property
     def schema(self) -> pa.Schema:
@@ -178,7 +178,7 @@ class ReadableTable:
             ``bytes``, ``primary_key``, ``sort_key``, ``columns`` (types by name), ``properties``, and
             ``unresolved_deletes`` (each with ``commit_ts`` and ``rows``: which ones, in words).
         """
-        manifest = self._known()
+        manifest = self._cached_snapshot()
         segments = self._context.segments
         live = LiveFiles.of(manifest.table(self.name), segments)
         entry, totals = live.entry, live.totals()

@@ -106,7 +106,7 @@ def microseconds(timestamp: datetime | int | str | None) -> int:
             timestamp = datetime.fromisoformat(timestamp)
         except ValueError:
             raise InputError(
-                f"timestamp={arguments.shown(timestamp)} is not ISO 8601, as in '2026-01-31T12:00:00+00:00'"
+                f"timestamp={arguments.short_repr(timestamp)} is not ISO 8601, as in '2026-01-31T12:00:00+00:00'"
             ) from None
     if not isinstance(timestamp, datetime):
         if isinstance(timestamp, date):
@@ -115,7 +115,7 @@ def microseconds(timestamp: datetime | int | str | None) -> int:
             )
         if isinstance(timestamp, bool) or not hasattr(timestamp, "__index__"):
             raise InputError(
-                f"timestamp={arguments.shown(timestamp)} is of type {type(timestamp).__name__}: give a datetime, "
+                f"timestamp={arguments.short_repr(timestamp)} is of type {type(timestamp).__name__}: give a datetime, "
                 "ISO 8601 text, or whole microseconds since 1970"
             )
         return arguments.number("timestamp", timestamp)
@@ -124,4 +124,4 @@ def microseconds(timestamp: datetime | int | str | None) -> int:
     try:
         return round(timestamp.timestamp() * SECOND_US)
     except (OverflowError, ValueError) as error:  # NaT too is a datetime
-        raise InputError(f"timestamp={arguments.shown(timestamp)} is no point in time: {error}") from error
+        raise InputError(f"timestamp={arguments.short_repr(timestamp)} is no point in time: {error}") from error

@@ -29,7 +29,7 @@ class Table(ReadableTable):
     def _snapshot(self) -> Manifest:
         return self._context.head.refresh().manifest
 
-    def _known(self) -> Manifest:
+    def _cached_snapshot(self) -> Manifest:
         cached = self._context.head.cached
         return cached.manifest if cached else self._snapshot()
 

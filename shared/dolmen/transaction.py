@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dolmen import arguments, mutation
 from dolmen.commit.statements.background import SetProperties
-from dolmen.commit.statements.tables import Create, Drop, Rename
+from dolmen.commit.statements.tables import CreateTable, DropTable, RenameTable
 from dolmen.errors import InputError, SchemaError, TableNotFoundError
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import TableEntry
@@ -50,12 +50,12 @@ class Transaction(UnitOfWork):
         check_table_name(name)
         if not isinstance(schema, pa.Schema):
             raise SchemaError(
-                f"schema={arguments.shown(schema)} is a {type(schema).__name__}: give a pyarrow schema, as in "
+                f"schema={arguments.short_repr(schema)} is a {type(schema).__name__}: give a pyarrow schema, as in "
                 "pa.schema({'id': pa.int64(), 'name': pa.string()})"
             )
         if properties is not None and not isinstance(properties, Mapping):
-            raise InputError(f"properties={arguments.shown(properties)} is no mapping of names to values")
-        asked, applied = self.asks_content(request), self.has_applied(request)
+            raise InputError(f"properties={arguments.short_repr(properties)} is no mapping of names to values")
+        asked, applied = self.needs_content(request), self.has_applied(request)
         stored = Schema.from_arrow(schema)
         key = mutation.check_key(tuple(stored.field(column) for column in _names(primary_key)))
         order = tuple(stored.field(column) for column in _names(sort_key))
@@ -73,39 +73,39 @@ class Transaction(UnitOfWork):
         )
         check_storable(entry)
         if not applied:
-            self.add(Create(name, entry, request))
+            self.add(CreateTable(name, entry, request))
         if request is not None and asked:
             keys = [[field.name for field in each] for each in (key, order)]
-            self.say(request, content_digest("create_table", name, str(stored.arrow), *keys, entry.properties))
+            self.add_content(request, content_digest("create_table", name, str(stored.arrow), *keys, entry.properties))
         return TransactionTable(self, name)
 
     def drop_table(self, name: str, *, request: str | None = None) -> None:
         """See ``Database.drop_table``."""
-        asked = self.asks_content(request)
+        asked = self.needs_content(request)
         if (entry := self._entry_unless_applied(name, request)) is not None:
-            self.add(Drop(name, entry.uuid, request))
+            self.add(DropTable(name, entry.uuid, request))
         if request is not None and asked:
-            self.say(request, content_digest("drop_table", name))
+            self.add_content(request, content_digest("drop_table", name))
 
     def rename_table(self, old: str, new: str, *, request: str | None = None) -> TransactionTable:
         """See ``Database.rename_table``. Statements that follow find the table under its new name alone."""
         check_table_name(new)
         if old == new:
             raise InputError(f"table {old!r} has this name already: give another one")
-        asked = self.asks_content(request)
+        asked = self.needs_content(request)
         if (entry := self._entry_unless_applied(old, request)) is not None:
-            self.add(Rename(old, entry.uuid, new, request))
+            self.add(RenameTable(old, entry.uuid, new, request))
         if request is not None and asked:
-            self.say(request, content_digest("rename_table", old, new))
+            self.add_content(request, content_digest("rename_table", old, new))
         return TransactionTable(self, new)
 
     def set(self, *, request: str | None = None, **changes: Any) -> None:
         """See ``Database.set``."""
-        asked, checked = self.asks_content(request), check_database_properties(changes)
+        asked, checked = self.needs_content(request), check_database_properties(changes)
         if checked and not self.has_applied(request):
             self.add(SetProperties(None, "", checked, request))
         if request is not None and asked:
-            self.say(request, content_digest("set", None, checked))
+            self.add_content(request, content_digest("set", None, checked))
 
     def _entry_unless_applied(self, name: str, request: str | None) -> TableEntry | None:
         """The entry of a table whose name goes with this request; None if that was applied: the name is gone then."""

@@ -40,7 +40,7 @@ class TransactionTable(ReadableTable):
 
     def _read_upload(self, key: str, offset: int, length: int) -> bytes | None:
         """A range of an object that the transaction has not uploaded yet; None for others."""
-        return self._transaction.bench.read(key, offset, length)
+        return self._transaction.uploads.read(key, offset, length)
 
     def _note_read(self, predicate: Predicate | None) -> None:
         self._transaction.claim(self.name, predicate)
@@ -49,26 +49,26 @@ class TransactionTable(ReadableTable):
         """See ``Table.append``."""
         data = self._cast(data, cast)
 
-        def state(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
+        def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
             intent = self._transaction.intent
             made = mutation.append(self._context, self.name, entry, data, request, intent, digest)
             return made if made.files else None
 
-        self._write("append", data, request, state)
+        self._write("append", data, request, make_statement)
 
     def upsert(
         self, data: Any, on: str | Sequence[str] | None = None, *, cast: bool = False, request: str | None = None
     ) -> None:
         """See ``Table.upsert``."""
         data = self._cast(data, cast)
-        bench, intent = self._transaction.bench, self._transaction.intent
+        uploads, intent = self._transaction.uploads, self._transaction.intent
         names = [field.name for field in mutation.key_fields(self._transaction.entry(self.name), on)]
 
-        def state(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
-            made = mutation.upsert(self._context, bench, self.name, entry, data, names, request, intent, digest)
+        def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
+            made = mutation.upsert(self._context, uploads, self.name, entry, data, names, request, intent, digest)
             return made if made.files else None
 
-        self._write("upsert", data, request, state, sorted(names))
+        self._write("upsert", data, request, make_statement, sorted(names))
 
     def replace(self, data: Any, keys: Any, *, request: str | None = None) -> None:
         """Adds rows and deletes the older ones with ``keys``, in one statement: an upsert whose keys are known.
@@ -76,14 +76,14 @@ class TransactionTable(ReadableTable):
         Args:
             keys: values of the primary key, tuples of several, or anything Arrow with columns of their names.
         """
-        bench, intent, own = self._transaction.bench, self._transaction.intent, self._transaction.entry(self.name)
+        uploads, intent, own = self._transaction.uploads, self._transaction.intent, self._transaction.entry(self.name)
         taken = mutation.take_keys(own, keys)
 
-        def state(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
-            made = mutation.replace(self._context, bench, self.name, entry, data, taken, request, intent, digest)
+        def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
+            made = mutation.replace(self._context, uploads, self.name, entry, data, taken, request, intent, digest)
             return made if made.files or made.tombstones else None
 
-        self._write("replace", data, request, state, lambda: mutation.keys_content(own, taken))
+        self._write("replace", data, request, make_statement, lambda: mutation.keys_content(own, taken))
 
     def overwrite(self, data: Any, *, force: bool = False, cast: bool = False, request: str | None = None) -> None:
         """See ``Table.overwrite``."""
@@ -91,14 +91,14 @@ class TransactionTable(ReadableTable):
         data = self._cast(data, cast)
         transaction = self._transaction
 
-        def state(entry: TableEntry, digest: RowDigest | None) -> Statement:
+        def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement:
             known = transaction.base.name_of(entry.uuid)
             intent = transaction.intent
             files = mutation.append(self._context, self.name, entry, data, request, intent, digest).files
             epoch, base_ts = transaction.base.tables[known].epoch if known else 0, transaction.base.commit_ts
             return Overwrite(self.name, entry.uuid, epoch, base_ts, files, force, request)
 
-        self._write("overwrite", data, request, state)
+        self._write("overwrite", data, request, make_statement)
 
     def _cast(self, data: Any, cast: bool) -> Any:
         arguments.flag("cast", cast)
@@ -109,34 +109,34 @@ class TransactionTable(ReadableTable):
         operation: str,
         data: Any,
         request: str | None,
-        state: Callable[[TableEntry, RowDigest | None], Statement | None],
+        make_statement: Callable[[TableEntry, RowDigest | None], Statement | None],
         also: Any = None,
     ) -> None:
         """Adds a statement that writes rows. If its request was applied before, they are only compared with that.
 
         Args:
-            state: makes the statement, or None where there is nothing to do; hands the rows to the digest.
+            make_statement: makes the statement, or None where there is nothing to do; hands the rows to the digest.
             also: what belongs to the request's content beside its rows, or a function that tells.
         """
         transaction = self._transaction
         entry = transaction.entry(self.name)
         applied = transaction.has_applied(request)
-        digest = RowDigest(entry.schema.arrow) if transaction.asks_content(request) else None
+        digest = RowDigest(entry.schema.arrow) if transaction.needs_content(request) else None
         if not applied:
             transaction.begin_upload()
-            if (statement := state(entry, digest)) is not None:
+            if (statement := make_statement(entry, digest)) is not None:
                 transaction.add(statement)
         elif digest:
             for batch in mutation.rows_of(entry, data):
                 digest.update(batch)
         if request is not None and digest:
             beside = also() if callable(also) else also
-            transaction.say(request, content_digest(operation, self.name, beside, digest.hexdigest()))
+            transaction.add_content(request, content_digest(operation, self.name, beside, digest.hexdigest()))
 
     def set(self, *, request: str | None = None, **changes: Any) -> None:
         """See ``Table.set``."""
         transaction = self._transaction
-        entry, asked = transaction.entry(self.name), transaction.asks_content(request)
+        entry, asked = transaction.entry(self.name), transaction.needs_content(request)
         if transaction.has_applied(request):  # what else is set by now may contradict it
             checked = check_properties(changes, TABLE_PROPERTIES, "a table")
         else:
@@ -144,7 +144,7 @@ class TransactionTable(ReadableTable):
             if checked:
                 transaction.add(SetProperties(self.name, entry.uuid, checked, request))
         if request is not None and asked:
-            transaction.say(request, content_digest("set", self.name, checked))
+            transaction.add_content(request, content_digest("set", self.name, checked))
 
     def delete(
         self,
@@ -168,7 +168,7 @@ class TransactionTable(ReadableTable):
         if mode == "positions" and keys is not None:
             raise InputError('mode="positions" takes a predicate, not keys')
         taken = None if keys is None else mutation.take_keys(entry, keys, on)
-        asked = transaction.asks_content(request)
+        asked = transaction.needs_content(request)
         if not transaction.has_applied(request):
             statement = self._delete(entry, where, taken, mode, request)
             if statement is not None and getattr(statement, "tombstones", True):
@@ -176,22 +176,22 @@ class TransactionTable(ReadableTable):
         if request is not None and asked:
             said = mutation.where_content(entry, where) if taken is None else mutation.keys_content(entry, taken)
             content = content_digest("delete", self.name, *said)
-            before = transaction.applied_before([request]).get(request)
+            before = transaction.find_applied([request]).get(request)
             if before and is_raw_digest(before.digest, {"table": self.name, "where": where, "keys": keys, "on": on}):
                 content = before.digest
-            transaction.say(request, content)
+            transaction.add_content(request, content)
 
     def _delete(
         self, entry: TableEntry, where: Where, keys: Keys | None, mode: mutation.Mode, request: str | None
     ) -> Statement | None:
         transaction, context = self._transaction, self._context
         if keys is not None:
-            return mutation.delete_keys(transaction.bench, self.name, entry, keys, request)
+            return mutation.delete_keys(transaction.uploads, self.name, entry, keys, request)
         if mode == "tombstone":
-            return mutation.delete_where(context, transaction.bench, self.name, entry, where, request)
+            return mutation.delete_where(context, transaction.uploads, self.name, entry, where, request)
         transaction.pin()
         statement = mutation.delete_positions(
-            context, transaction.bench, transaction.manifest, self.name, where, request
+            context, transaction.uploads, transaction.manifest, self.name, where, request
         )
         if statement is None and transaction.changes(entry.uuid):
             # What stands before it may be why it found nothing, and may be taken out (Change.without).

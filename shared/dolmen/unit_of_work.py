@@ -16,7 +16,7 @@ from dolmen.commit.loop import STAMP_SECONDS
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.base import Statement, is_prepared
 from dolmen.commit.statements.rows import Claim
-from dolmen.commit.workbench import Workbench
+from dolmen.commit.uploads import PendingUploads
 from dolmen.context import Context
 from dolmen.errors import InputError, VersionExpiredError
 from dolmen.format.entries import DataFile
@@ -37,12 +37,12 @@ class UnitOfWork:
     def __init__(self, context: Context, operation: str = "transaction", *, message: str | None = None) -> None:
         self.context, self._operation = context, arguments.operation(operation)
         self._message = "" if message is None else arguments.message(message)
-        self.bench = Workbench(context.store, context.runtime, context.segments)
+        self.uploads = PendingUploads(context.store, context.runtime, context.segments)
         self._base: Manifest | None = None
         self._statements: list[Statement] = []
         self._claims: list[Claim] = []
         self._applied: dict[str, str] = {}
-        self._said: dict[str, tuple[str, ...]] = {}
+        self._content: dict[str, tuple[str, ...]] = {}
         self._bound_later: str | None = None
         self._first_upload_us: int | None = None
         self._intent: Intent | None = None
@@ -130,7 +130,7 @@ class UnitOfWork:
         draft = self._draft or Draft(self.base, self.context.segments)
         if is_prepared(statement):
             with self.context.reading(self.base.version):
-                statement = statement.prepare(draft, self.bench)
+                statement = statement.prepare(draft, self.uploads)
         statement.apply(draft, self.next_ts)
         self._statements.append(statement)
         self._draft, self._seen = draft, None
@@ -140,20 +140,20 @@ class UnitOfWork:
         return any(statement.uuid == uuid for statement in self._statements)
 
     @contextmanager
-    def together(self, bound_later: str | None = None) -> Iterator[None]:
+    def savepoint(self, bound_later: str | None = None) -> Iterator[None]:
         """Statements inside this block are all added or, when it raises, none of them.
 
         Args:
             bound_later: a request's id, which the caller binds to a digest (``bind``) once they are added.
         """
         draft = self._draft.copy() if self._draft else None
-        statements, claims, said = len(self._statements), len(self._claims), dict(self._said)
+        statements, claims, said = len(self._statements), len(self._claims), dict(self._content)
         outer = self._bound_later
         self._bound_later = bound_later or outer
         try:
             yield
         except BaseException:
-            self._draft, self._seen, self._said = draft, None, said
+            self._draft, self._seen, self._content = draft, None, said
             del self._statements[statements:], self._claims[claims:]
             raise
         finally:
@@ -201,18 +201,18 @@ class UnitOfWork:
         if self._applied.setdefault(request, digest) != digest:
             raise InputError(f"request {request!r} stands in this transaction twice with different content")
 
-    def asks_content(self, request: str | None) -> bool:
+    def needs_content(self, request: str | None) -> bool:
         """Whether statements under this id add their content to it: yes, unless the caller binds the id to a digest."""
         if request is None or arguments.request_id(request) == self._bound_later:
             return False
         return request not in self._applied
 
-    def say(self, request: str, content: str) -> None:
+    def add_content(self, request: str, content: str) -> None:
         """Adds the digest of a statement to the content of its request."""
         self._open()
-        self._said[request] = (*self._said.get(request, ()), content)
+        self._content[request] = (*self._content.get(request, ()), content)
 
-    def applied_before(self, requests: Collection[str]) -> dict[str, AppliedId]:
+    def find_applied(self, requests: Collection[str]) -> dict[str, AppliedId]:
         """Finds those of ``requests`` (ids) that its base has applied, whatever their content was.
 
         Only saves work: ``commit`` looks again, on the newest version. Statements of these requests need not look.
@@ -227,7 +227,7 @@ class UnitOfWork:
             return False
         request = arguments.request_id(request)
         if request not in self._known_applied():
-            self.applied_before([request])
+            self.find_applied([request])
         return self._known_applied()[request]
 
     def _known_applied(self) -> dict[str, bool]:
@@ -245,7 +245,7 @@ class UnitOfWork:
         """
         self._open()
         self._done = True
-        said = {id_: parts[0] if len(parts) == 1 else content_digest(*parts) for id_, parts in self._said.items()}
+        said = {id_: parts[0] if len(parts) == 1 else content_digest(*parts) for id_, parts in self._content.items()}
         applied = {**said, **self._applied}
         if not self._statements and not applied:
             return Commit.nothing(self.base.as_history())
@@ -259,9 +259,9 @@ class UnitOfWork:
             txid=self._intent.txid if self._intent else None,
             message=self._message,
         )
-        done = commit_change(self.context.head, change, self.bench)
+        done = commit_change(self.context.head, change, self.uploads)
         if self._intent and done.manifest is not None:
-            self._intent.done()
+            self._intent.finish()
         if done.manifest is None:
             return Commit.nothing(self.base.as_history(), done.already)
         requests = [id_ for id_ in applied if id_ not in done.already]

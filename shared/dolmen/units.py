@@ -35,7 +35,7 @@ def parse_duration(text: str) -> int:
     duration_us = int(match[1]) * _DURATIONS_US[match[2]] if match else 0
     if not 0 < duration_us <= _MAX_DURATION_US:
         raise InputError(
-            f"{arguments.shown(text)} is no duration: a number and w, d, h, m or s, as in 90d, of at most a century"
+            f"{arguments.short_repr(text)} is no duration: a number and w, d, h, m or s, as in 90d, at most a century"
         )
     return duration_us
 
@@ -46,7 +46,7 @@ def parse_size(value: str | int) -> int:
     match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, (str, int)) else None
     if match is None:
         raise InputError(
-            f"{arguments.shown(value)} is no size: a number of bytes, or one with KB, MB or GB, as in 256MB"
+            f"{arguments.short_repr(value)} is no size: a number of bytes, or one with KB, MB or GB, as in 256MB"
         )
     return int(match[1]) * _SIZES_BYTES[match[2].upper()]
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from dolmen.database import Database
 from dolmen.errors import RetryableError
 from dolmen.format.layout import memory_name
-from dolmen.maintenance.gc.mark import needed
+from dolmen.maintenance.gc.mark import needed_keys
 from dolmen.store.memory import MemoryStore
 from dolmen_simulator.actors.aftermath import runtime_without_faults, tidy
 from dolmen_simulator.actors.cast import ACTORS, SETTINGS, choose_kinds
@@ -305,7 +305,7 @@ class _History:
         """Raises ViolationError unless collection would keep every object that the newest version needs."""
         view, head = self.network.ledger.retention.newest, auditor._context.head
         assert view is not None
-        forgotten = view.needs - set(needed(head.refresh().manifest, head.segments))
+        forgotten = view.needs - set(needed_keys(head.refresh().manifest, head.segments))
         if forgotten:
             raise ViolationError(Never.COLLECTED, f"collection would not keep {sorted(forgotten)}")
 

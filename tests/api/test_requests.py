@@ -171,7 +171,7 @@ def test_a_statement_that_fails_leaves_nothing_in_the_content(db: Database, tabl
         with db.transaction() as tx:
             with pytest.raises(InputError):
                 tx.table("people").append(pa.table({"nope": [1]}), request="r")
-            with pytest.raises(RuntimeError), tx.together():  # noqa: PT012
+            with pytest.raises(RuntimeError), tx.savepoint():  # noqa: PT012
                 tx.table("people").append(people(5), request="r")
                 raise RuntimeError
             tx.table("people").append(people(1), request="r")

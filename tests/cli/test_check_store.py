@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dolmen.check_store.contract import Check, Load
-from dolmen.check_store.run import CHECKS, Outcome, check_store
+from dolmen.check_store.run import CHECKS, CheckOutcome, check_store
 from dolmen.check_store.site import Site
 from dolmen.store import MemoryStore, Stored, open_store
 from dolmen.store.base import Buffer, PutOutcome
@@ -83,11 +83,11 @@ def test_a_server_that_ignores_a_condition_is_named_unfit(
     report = check_store(s3_url, checks=chosen(broken, sound, uploads, DATABASE))
     assert not report.ok
     found = {result.name: result for result in report.results}
-    assert (found[broken].outcome, found[sound].outcome) == (Outcome.FAILED, Outcome.OK)
-    assert (found[uploads].outcome is Outcome.FAILED) == (condition == "If-None-Match")
+    assert (found[broken].outcome, found[sound].outcome) == (CheckOutcome.FAILED, CheckOutcome.OK)
+    assert (found[uploads].outcome is CheckOutcome.FAILED) == (condition == "If-None-Match")
     assert condition in found[broken].means
     assert "Do not use this store" in found[broken].means
-    assert found[DATABASE].outcome is Outcome.LEFT_OUT
+    assert found[DATABASE].outcome is CheckOutcome.LEFT_OUT
     assert list(open_store(s3_url).list("")) == []
 
 
@@ -97,8 +97,8 @@ def test_a_missing_permission_is_named_and_only_what_needs_it_is_left_out(proxy:
     report = check_store(s3_url, load=Load(commits=1), checks=chosen("create needs a free key", deletes, DATABASE))
     assert report.ok
     found = {result.name: result for result in report.results}
-    assert (found["may delete"].outcome, found[deletes].outcome) == (Outcome.LACKS, Outcome.LEFT_OUT)
-    assert (found["create needs a free key"].outcome, found[DATABASE].outcome) == (Outcome.OK, Outcome.OK)
+    assert (found["may delete"].outcome, found[deletes].outcome) == (CheckOutcome.LACKS, CheckOutcome.LEFT_OUT)
+    assert (found["create needs a free key"].outcome, found[DATABASE].outcome) == (CheckOutcome.OK, CheckOutcome.OK)
     assert "s3:DeleteObject" in found["may delete"].means
     assert [url.removeprefix(f"{s3_url}/") for url in report.left] == [each.key for each in open_store(s3_url).list("")]
     assert report.left
@@ -154,6 +154,6 @@ def test_lost_updates_are_counted() -> None:
     load = Load(writers=2, increments=4)
     report = check_store("memory://forgetful", load=load, checks=chosen(name), site=ForgetfulSite)
     (result,) = [result for result in report.results if result.name == name]
-    assert result.outcome is Outcome.FAILED
+    assert result.outcome is CheckOutcome.FAILED
     assert "increments were acknowledged" in result.found
     assert "would be lost" in result.means

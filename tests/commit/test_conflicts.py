@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dolmen.commit.statements.tables import Create, Drop
+from dolmen.commit.statements.tables import CreateTable, DropTable
 from dolmen.errors import (
     ConflictError,
     CorruptionError,
@@ -69,9 +69,9 @@ def test_a_delete_does_not_hide_rows_that_a_later_commit_adds(world: World) -> N
 
 def test_of_two_creators_of_one_name_one_wins_and_the_columns_are_its_own(world: World) -> None:
     entry = TableEntry(uuid="1" * 32, epoch=0, schema=SCHEMA)
-    writer = racing(world, Create("new", entry))
+    writer = racing(world, CreateTable("new", entry))
     with pytest.raises(TableExistsError):
-        writer.commit(Create("new", TableEntry(uuid="2" * 32, epoch=0, schema=SCHEMA)))
+        writer.commit(CreateTable("new", TableEntry(uuid="2" * 32, epoch=0, schema=SCHEMA)))
     assert world.newest.tables["new"].uuid == "1" * 32
 
 
@@ -79,25 +79,27 @@ def test_the_winner_of_a_create_is_not_told_that_it_lost_when_its_response_was_l
     world = World()
     writer = world.writer()
     writer.store.script.append(lose_the_response)
-    assert writer.commit(Create("new", TableEntry(uuid="1" * 32, epoch=0, schema=SCHEMA))).manifest is not None
+    assert writer.commit(CreateTable("new", TableEntry(uuid="1" * 32, epoch=0, schema=SCHEMA))).manifest is not None
 
 
 def test_an_append_to_a_table_dropped_meanwhile_fails(world: World) -> None:
-    writer = racing(world, Drop("t", table(world).uuid))
+    writer = racing(world, DropTable("t", table(world).uuid))
     with pytest.raises(TableNotFoundError):
         writer.commit(append(table(world), "b"))
 
 
 def test_an_append_to_a_table_dropped_and_created_again_is_a_conflict(world: World) -> None:
     old = table(world)
-    writer = racing(world, Drop("t", old.uuid), Create("t", TableEntry(uuid="3" * 32, epoch=0, schema=SCHEMA)))
+    writer = racing(
+        world, DropTable("t", old.uuid), CreateTable("t", TableEntry(uuid="3" * 32, epoch=0, schema=SCHEMA))
+    )
     with pytest.raises(ConflictError, match="dropped and created again"):
         writer.commit(append(old, "b"))
     assert paths(table(world)) == []
 
 
 def test_a_dropped_table_releases_all_it_reached(world: World) -> None:
-    world.writer().commit(Drop("t", table(world).uuid))
+    world.writer().commit(DropTable("t", table(world).uuid))
     assert world.newest.released[-1].version == world.newest.version
     assert world.newest.released[-1].objects == ("data/t/a.parquet",)
 
@@ -106,9 +108,9 @@ def test_an_error_on_a_cached_base_is_raised_only_after_a_fresh_look(world: Worl
     """The writer's cached version still has the table; by now it has been dropped and made anew elsewhere."""
     writer, other = world.writer(), world.writer()
     writer.commit(append(table(world), "b"))
-    other.commit(Drop("t", table(world).uuid))
+    other.commit(DropTable("t", table(world).uuid))
     writer.store.gets.clear()
-    writer.commit(Create("t", TableEntry(uuid="4" * 32, epoch=0, schema=SCHEMA)))  # its cache says: exists already
+    writer.commit(CreateTable("t", TableEntry(uuid="4" * 32, epoch=0, schema=SCHEMA)))  # its cache says: exists already
     assert writer.store.gets
     assert table(world).uuid == "4" * 32
 
@@ -118,7 +120,7 @@ def test_an_error_that_a_fresh_look_confirms_is_raised(world: World) -> None:
     writer.commit(append(table(world), "b"))
     writer.store.gets.clear()
     with pytest.raises(TableExistsError):
-        writer.commit(Create("t", TableEntry(uuid="4" * 32, epoch=0, schema=SCHEMA)))
+        writer.commit(CreateTable("t", TableEntry(uuid="4" * 32, epoch=0, schema=SCHEMA)))
     assert writer.store.gets == ["_latest_manifest"]
 
 

@@ -13,7 +13,7 @@ import pytest
 from dolmen.commit.change import Change
 from dolmen.commit.head import Head
 from dolmen.commit.statements.background import SetProperties
-from dolmen.commit.statements.tables import Create
+from dolmen.commit.statements.tables import CreateTable
 from dolmen.errors import CorruptionError, InputError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema
@@ -60,9 +60,9 @@ def test_an_operation_is_a_short_word(operation: Any) -> None:
 HARMFUL = {
     "a setting of 5,001 digits": SetProperties(None, "", {"retention": 10**5000}),
     "a setting that is no text": SetProperties(None, "", {"retention": "\ud800"}),
-    "a table without a name": Create("", TableEntry(uuid="u", epoch=0, schema=SCHEMA)),
-    "a table whose id is a number": Create("u", TableEntry(uuid=5, epoch=0, schema=SCHEMA)),  # type: ignore[arg-type]
-    "a column without a name": Create(
+    "a table without a name": CreateTable("", TableEntry(uuid="u", epoch=0, schema=SCHEMA)),
+    "a table whose id is a number": CreateTable("u", TableEntry(uuid=5, epoch=0, schema=SCHEMA)),  # type: ignore[arg-type]
+    "a column without a name": CreateTable(
         "u", TableEntry(uuid="u", epoch=0, schema=Schema((Field(1, None, "int64"),), 2))  # type: ignore[arg-type]
     ),
 }  # fmt: skip

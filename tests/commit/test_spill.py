@@ -10,7 +10,7 @@ import pytest
 
 import dolmen
 from dolmen.commit.statements.rows import Write
-from dolmen.commit.statements.tables import Drop
+from dolmen.commit.statements.tables import DropTable
 from dolmen.commit.versions import commits, manifest_at_time, manifest_at_version
 from dolmen.errors import AppliedIdError, ConflictError
 from dolmen.format.manifest import HISTORY_LENGTH, Manifest, Segment
@@ -281,7 +281,7 @@ def test_a_dropped_table_releases_its_segments_with_all_that_they_name(world: Wo
     fill(world, writer, 200)
     segments = table(world).segments
     inline = {each.path for each in table(world).files}
-    writer.commit(Drop("t", table(world).uuid))
+    writer.commit(DropTable("t", table(world).uuid))
     released = world.newest.released[-1]
     assert released.trees == segments
     assert set(released.objects) == inline

@@ -10,7 +10,7 @@ from dolmen.commit.loop import Committed, submit
 from dolmen.commit.statements.background import Compact, Freed, Group, MoveFence, Resolve, SetProperties
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.rows import Overwrite
-from dolmen.commit.statements.tables import Drop
+from dolmen.commit.statements.tables import DropTable
 from dolmen.errors import ConflictError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
@@ -186,7 +186,7 @@ def test_of_two_compactions_of_one_file_one_wins(world: World) -> None:
 
 def test_a_compaction_of_a_dropped_and_recreated_table_is_moot(world: World) -> None:
     entry, work = table(world), compact(world, (["a", "b"], ["c"]))
-    world.writer().commit(Drop("t", entry.uuid))
+    world.writer().commit(DropTable("t", entry.uuid))
     world.writer().create()
     assert upkeep(world, work).manifest is None
     assert paths(table(world)) == []

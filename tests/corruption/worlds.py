@@ -163,7 +163,7 @@ def spilled() -> World:
     place.pass_hours(2)
     db.gc()
     done = Intent.begin(place.context().store, place.runtime(), "a job that is done", ["t"])
-    done.done()
+    done.finish()
     Intent.begin(place.context().store, place.runtime(), "a job under way", ["t"])
     for turn in range(2):
         t.append(_few(rng, range(1100 + turn, 1103 + turn)))

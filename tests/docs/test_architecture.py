@@ -84,9 +84,9 @@ def test_every_name_of_the_code_on_the_page_exists() -> None:
 
 def test_a_name_that_is_not_there_is_noticed() -> None:
     assert exists("dolmen.commit.loop.commit")
-    assert exists("dolmen.commit.workbench.Workbench.fit")
+    assert exists("dolmen.commit.root_budget.RootBudget.fit")
     assert not exists("dolmen.commit.loop.comit")
-    assert not exists("dolmen.commit.workbench.Workbench.fits")
+    assert not exists("dolmen.commit.root_budget.RootBudget.fits")
     assert not exists("dolmen.comit.loop")
 
 

@@ -10,7 +10,7 @@ import pytest
 from dolmen.errors import ConflictError, CorruptionError, StaleWriterError, VersionExpiredError
 from dolmen.format.manifest import EMPTY, Manifest
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.gc.mark import needed
+from dolmen.maintenance.gc.mark import needed_keys
 from dolmen.store.base import Deleted
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
@@ -87,7 +87,7 @@ def test_a_tagged_version_stays(old: Place) -> None:
 def test_in_the_end_there_is_what_the_newest_version_needs_and_nothing_else(old: Place) -> None:
     rows_before = old.read_versions()[old.db.version]
     old.collect_all()
-    assert old.there() == old.needed()
+    assert old.there() == old.needed_keys()
     manifest = old.manifest
     assert manifest.released == ()
     assert manifest.freed == manifest.horizon
@@ -244,7 +244,7 @@ def test_a_run_that_has_to_stop_records_what_it_did_and_the_next_goes_on(
             break
         assert runs < 60
     assert freed == sorted(freed)
-    assert old.there() == old.needed()
+    assert old.there() == old.needed_keys()
     if questions > 3:
         assert runs <= 40, "each run came further than the one before"
 
@@ -370,7 +370,7 @@ def test_two_collections_at_once_plan_again_and_do_no_harm(old: Place) -> None:
         collect(old.context(Overtaken(old.bucket, old.runtime())), settings=EAGER)
         assert others
         old.pass_hours(2)
-    assert old.there() == old.needed()
+    assert old.there() == old.needed_keys()
     horizon = old.manifest.horizon
     after = old.read_versions()
     assert {v: after[v] for v in range(horizon, len(before) + 1)} == {
@@ -439,10 +439,10 @@ def test_what_a_version_needs_is_told_for_every_version(old: Place) -> None:
     context = old.context()
     for version in range(1, old.db.version + 1):
         manifest: Manifest = old.open().at(version)._manifest
-        wanted = set(needed(manifest, context.segments))
+        wanted = set(needed_keys(manifest, context.segments))
         assert wanted <= old.there()
         assert {path for entry in manifest.tables.values() for path in entry.objects()} <= wanted
-    assert set(needed(EMPTY, context.segments)) == set()
+    assert set(needed_keys(EMPTY, context.segments)) == set()
 
 
 @pytest.mark.parametrize(

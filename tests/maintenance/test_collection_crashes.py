@@ -12,7 +12,7 @@ from dolmen.commit.intent import Intent
 from dolmen.database import Database
 from dolmen.errors import StoreUnavailableError, UnknownOutcomeError
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.gc.mark import needed
+from dolmen.maintenance.gc.mark import needed_keys
 from dolmen.maintenance.verify.verification import verify
 from dolmen.store.base import ObjectStore, PutOutcome, Unknown
 from dolmen.store.local.store import LocalStore
@@ -101,7 +101,7 @@ def test_a_lost_answer_of_the_fence_deletes_nothing_before_it_is_clear() -> None
     assert place.there() == before
     place.pass_hours(2)
     place.collect_all(times=6)
-    assert place.there() == place.needed()
+    assert place.there() == place.needed_keys()
 
 
 # ---- other stores ----------------------------------------------------------------------------------------------------
@@ -134,7 +134,9 @@ def check_collected(store: ObjectStore) -> None:
     prefixes = ("data/", "tombstone/", "segment/files/")
     there = {info.key for prefix in prefixes for info in store.list(prefix)}
     manifest = context.head.refresh().manifest
-    assert there == {key for key in needed(manifest, context.segments) if key.startswith(prefixes)}  # letter for letter
+    assert there == {
+        key for key in needed_keys(manifest, context.segments) if key.startswith(prefixes)
+    }  # letter for letter
     assert sum(1 for _ in store.list("manifest/")) <= 3
     assert verify(context, deep=True).findings == ()
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dolmen.maintenance.gc.mark import needed, reached, released
+from dolmen.maintenance.gc.mark import needed_keys, reached_keys, released_since
 from dolmen.maintenance.merge import merge_segments
 from dolmen.maintenance.verify.verification import verify
 from support.aging import EAGER, SCHEMA, Place, rows
@@ -36,17 +36,17 @@ def test_what_an_older_version_needs_the_newest_needs_too_or_it_was_released_sin
         context, manifest = life.place.context(), life.place.manifest
         reader = context.segments
         assert seed != FIXED or manifest.segments_of("released")
-        needed_since: set[str] = set(needed(manifest, reader))
-        entries = list(released(manifest, reader, 0))
+        needed_since: set[str] = set(needed_keys(manifest, reader))
+        entries = list(released_since(manifest, reader, 0))
         db = life.place.open()
         for version in range(manifest.version, 0, -1):
-            missing = set(needed(db.at(version)._manifest, reader)) - needed_since
+            missing = set(needed_keys(db.at(version)._manifest, reader)) - needed_since
             assert missing == set(), (seed, version)
             for entry in entries:
                 if entry.version == version:
                     needed_since |= set(entry.objects)
                     for tree in entry.trees:
-                        needed_since |= {tree.object, *reached(tree, reader)}
+                        needed_since |= {tree.object, *reached_keys(tree, reader)}
 
 
 def test_every_kept_version_of_a_random_life_reads_as_it_did_and_nothing_is_left_over() -> None:
@@ -69,7 +69,7 @@ def test_every_kept_version_of_a_random_life_reads_as_it_did_and_nothing_is_left
             life.place.pass_hours(40)
             life.place.collect(replace(settings, keep_versions=1))
         life.place.collect(replace(settings, keep_versions=1), full=True)
-        assert life.place.there() == life.place.needed(), seed
+        assert life.place.there() == life.place.needed_keys(), seed
         merge_segments(life.place.context())  # a change spilled beside a merge waits for the next one
         assert verify(life.place.context(), deep=True).findings == (), seed
 

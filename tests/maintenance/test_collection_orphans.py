@@ -53,7 +53,7 @@ def test_an_orphan_goes_when_it_is_a_week_and_an_hour_old_and_not_before(place: 
     assert not orphans & place.there()
     assert done.deleted["orphans"].objects == 3
     assert done.deleted["orphans"].bytes == 3 * len(b"orphan")
-    assert place.there() == place.needed()
+    assert place.there() == place.needed_keys()
 
 
 def test_orphans_of_dropped_and_of_never_created_tables_go_too(place: Place) -> None:

@@ -11,8 +11,8 @@ from dolmen.format.manifest import Manifest
 from dolmen.maintenance.gc import mark_parts as gc_mark_parts
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.keyset import KeySet, stable_codes
-from dolmen.maintenance.gc.mark import mark, needed, reached, released
-from dolmen.maintenance.gc.mark_parts import keys_of, split
+from dolmen.maintenance.gc.mark import mark, needed_keys, reached_keys, released_since
+from dolmen.maintenance.gc.mark_parts import keys_of_part, split_mark
 from dolmen.segments.reader import SegmentReader
 from support.aging import EAGER
 from support.life import Life
@@ -28,11 +28,11 @@ def seeds() -> list[int]:
 
 def must_stay(manifest: Manifest, reader: SegmentReader, after: int) -> set[str]:
     """As ``mark`` finds it, but as keys."""
-    found = set(needed(manifest, reader))
-    for entry in released(manifest, reader, after):
+    found = set(needed_keys(manifest, reader))
+    for entry in released_since(manifest, reader, after):
         found.update(entry.objects)
         for tree in entry.trees:
-            found |= {tree.object, *reached(tree, reader)}
+            found |= {tree.object, *reached_keys(tree, reader)}
     return found
 
 
@@ -48,8 +48,11 @@ def test_parts_name_what_the_mark_holds_in_any_life(monkeypatch: pytest.MonkeyPa
             context, manifest = life.place.context(), life.place.manifest
             for after, entries in ((0, 1), (manifest.version // 2, 20), (manifest.version, 200_000)):
                 monkeypatch.setattr(gc_mark_parts, "ENTRIES_TOGETHER", entries)
-                keys, parts = split(manifest, context.segments, after)
-                found = {*keys, *(key for part in parts for key in keys_of(part, manifest, context.segments, after))}
+                keys, parts = split_mark(manifest, context.segments, after)
+                found = {
+                    *keys,
+                    *(key for part in parts for key in keys_of_part(part, manifest, context.segments, after)),
+                }
                 assert found == must_stay(manifest, context.segments, after), (seed, number, after)
                 kinds |= {part.kind for part in parts}
         assert seed != FIXED or kinds >= {"files", "released"}, kinds
@@ -67,8 +70,8 @@ def test_released_trees_and_spilled_tombstones_are_parts() -> None:
         life.db.table("a").append(life.new_rows())
         life.db.table("a").delete(f"k = {number} AND v < {number}.25")
     context, manifest = life.place.context(), life.place.manifest
-    keys, parts = split(manifest, context.segments, 0)
-    found = {*keys, *(key for part in parts for key in keys_of(part, manifest, context.segments, 0))}
+    keys, parts = split_mark(manifest, context.segments, 0)
+    found = {*keys, *(key for part in parts for key in keys_of_part(part, manifest, context.segments, 0))}
     assert found == must_stay(manifest, context.segments, 0)
     assert {part.kind for part in parts} >= {"files", "tombstones"}
     assert {part.kind for part in parts} & {"trees", "released"}

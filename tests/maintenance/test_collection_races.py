@@ -104,7 +104,7 @@ def check(place: Place, kept: dict[int, object]) -> None:
         place.pass_hours(9 * 24)
         place.collect(replace(SETTINGS, keep_versions=1), full=True)  # names may be older than their upload by weeks
     assert verify(place.context(), deep=True).findings == ()
-    assert place.there() == place.needed()
+    assert place.there() == place.needed_keys()
     assert place.read_versions()[place.db.refresh()] == newest
 
 

@@ -11,11 +11,11 @@ from pyroaring import BitMap
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Compact, Group, Resolve
 from dolmen.commit.statements.rows import Overwrite
-from dolmen.commit.statements.tables import Drop
+from dolmen.commit.statements.tables import DropTable
 from dolmen.commit.versions import commits
 from dolmen.context import Context
 from dolmen.format.entries import DataFile
-from dolmen.maintenance.merge import FAN_IN, Merge, merge_segments, plan_merges, tiers, uploaded
+from dolmen.maintenance.merge import FAN_IN, Merge, merge_segments, plan_merges, tiers, upload_merge
 from dolmen.segments.live import LiveFiles, tombstones_of
 from support.commit_world import World, Writer, append, delete, delete_positions, file, meanwhile, table
 
@@ -171,10 +171,10 @@ def test_a_merge_of_a_table_overwritten_or_dropped_meanwhile_is_moot(world: Worl
     merger = world.writer()
     (merge,) = [each for each in planned(merger) if each.name == "t"]
     other.commit(overwrite)
-    assert submit(merger.head, "merge", [uploaded(context(merger), merge)]).manifest is None
+    assert submit(merger.head, "merge", [upload_merge(context(merger), merge)]).manifest is None
     assert [each.uuid for each in files(world, writer)] == ["n"]
-    other.commit(Drop("t", entry.uuid))
-    assert submit(merger.head, "merge", [uploaded(context(merger), merge)]).manifest is None
+    other.commit(DropTable("t", entry.uuid))
+    assert submit(merger.head, "merge", [upload_merge(context(merger), merge)]).manifest is None
     assert "t" not in world.newest.tables
 
 

@@ -10,7 +10,7 @@ import pytest
 from dolmen.database import Database
 from dolmen.errors import InputError
 from dolmen.maintenance.deadline import Deadline
-from dolmen.maintenance.run import STEPS, Done, Failure, maintain
+from dolmen.maintenance.run import STEPS, Done, StepFailure, maintain
 from dolmen.runtime import Runtime
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
@@ -53,8 +53,8 @@ def rows(db: Database) -> dict[str, int]:
 
 
 def test_a_round_takes_all_steps_in_their_order_and_those_with_most_to_do_first(tables: Database) -> None:
-    heard: list[Done | Failure] = []
-    done = maintain(tables._context, tell=heard.append)
+    heard: list[Done | StepFailure] = []
+    done = maintain(tables._context, progress=heard.append)
     assert done.finished
     assert list(done.done) == heard
     turns = [(one.step, one.table) for one in done.done]
@@ -93,11 +93,11 @@ def test_time_that_one_does_not_need_goes_to_the_others(db: Database) -> None:
 
 
 def test_a_table_dropped_meanwhile_is_no_failure(tables: Database, other: Database) -> None:
-    def tell(ended: Done | Failure) -> None:
+    def tell(ended: Done | StepFailure) -> None:
         if ended.step == "resolve" and "y" in other.tables():
             other.drop_table("y")
 
-    done = maintain(tables._context, tell=tell)
+    done = maintain(tables._context, progress=tell)
     assert done.failures == ()
     assert tables.tables() == ["big", "x", "z"]
 

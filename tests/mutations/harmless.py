@@ -35,8 +35,8 @@ HARMLESS: tuple[Harmless, ...] = (
         mutation(
             "a spill may hold the commit's own entries",
             "a spill takes only entries of the base",
-            "commit/spill.py",
-            "            shared = _shared(getattr(before, kind), getattr(entry, kind))\n",
+            "commit/root_budget.py",
+            "            shared = _common_front(getattr(before, kind), getattr(entry, kind))\n",
             "            shared = getattr(entry, kind)\n",
         ),
         "their timestamps change with each rebase, so that a spill that was uploaded for a lost attempt is not equal "

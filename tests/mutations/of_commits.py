@@ -12,7 +12,7 @@ COMMITS: tuple[Mutation, ...] = (
         "an unknown outcome is resolved by reading back whose commit followed",
         "commit/loop.py",
         "        verdict = read_back(head, base, manifest.commit_id)\n",
-        "        verdict = Verdict.UNMOVED if isinstance(outcome, Unknown) else Verdict.THEIRS\n",
+        "        verdict = Readback.UNMOVED if isinstance(outcome, Unknown) else Readback.THEIRS\n",
     ),
     mutation(
         "an unknown outcome counts as lost",
@@ -73,8 +73,8 @@ COMMITS: tuple[Mutation, ...] = (
         "a version that is told of no more counts as another's",
         "unreadable means unknown, never theirs",
         "commit/readback.py",
-        "    if found is None:\n        return Verdict.UNKNOWN\n",
-        "    if found is None:\n        return Verdict.THEIRS\n",
+        "    if found is None:\n        return Readback.UNKNOWN\n",
+        "    if found is None:\n        return Readback.THEIRS\n",
     ),
     mutation(
         "a name that a cached version has is called taken",

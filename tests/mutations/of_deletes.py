@@ -45,21 +45,21 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "a tombstone is dropped once one file is past it",
         "a tombstone is dropped only when EVERY live file has applied_through >= T or cannot match",
-        "commit/statements/pairs.py",
+        "commit/statements/tombstones.py",
         "    settled = min((file.applied_through for file in lagging), default=None)\n",
         "    settled = max((file.applied_through for file in lagging), default=None)\n",
     ),
     mutation(
         "a tombstone is dropped without a look into segments",
         "a segment that is not loaded counts as a live file with the least applied_through of its files",
-        "commit/statements/pairs.py",
+        "commit/statements/tombstones.py",
         '    lagging: list[DataFile | Segment] = [*entry.segments_of("files"), *entry.files]\n',
         "    lagging: list[DataFile | Segment] = [*entry.files]\n",
     ),
     mutation(
         "a segment of tombstones goes with its oldest",
         "a segment of tombstones is dropped only when the youngest in it is resolved",
-        "commit/statements/pairs.py",
+        "commit/statements/tombstones.py",
         'gone = [s for s in entry.segments_of("tombstones") if settled is None or s.greatest <= settled]',
         'gone = [s for s in entry.segments_of("tombstones") if settled is None or s.least <= settled]',
     ),
@@ -81,7 +81,7 @@ DELETES: tuple[Mutation, ...] = (
         "resolution puts its vector in the place of another's",
         "vectors only grow: concurrent resolutions and deletes by position merge by OR",
         "commit/statements/background.py",
-        "        merged = positions | bench.read_vector(file.vector, file.rows) if file.vector else positions\n"
+        "        merged = positions | uploads.read_vector(file.vector, file.rows) if file.vector else positions\n"
         "        if not merged",
         "        merged = positions\n        if not merged",
     ),
@@ -89,7 +89,7 @@ DELETES: tuple[Mutation, ...] = (
         "a delete by position puts its vector in the place of another's",
         "vectors only grow: concurrent deletes by position of the same file merge by OR",
         "commit/statements/rows.py",
-        "            merged = positions | bench.read_vector(file.vector, file.rows) if file.vector else positions\n",
+        "            merged = positions | uploads.read_vector(file.vector, file.rows) if file.vector else positions\n",
         "            merged = positions\n",
     ),
     mutation(
@@ -179,7 +179,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "a pair is replaced by a smaller one",
         "a pair is replaced only by a greater one: a file's applied_through never falls",
-        "commit/statements/pairs.py",
+        "commit/statements/file_entries.py",
         "            through = max(file.applied_through, newer.applied_through)\n",
         "            through = newer.applied_through\n",
     ),

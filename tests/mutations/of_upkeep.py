@@ -10,21 +10,21 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "a spill is used again without comparing its entries",
         "a spill is reused only if exactly its entries still stand, equal, in the inline tail",
-        "commit/spill.py",
+        "commit/root_budget.py",
         "    if tuple(entries[: len(taken)]) != tuple(taken):\n        return None\n",
         "    if len(entries) < len(taken):\n        return None\n",
     ),
     mutation(
         "a spill of long ago is named without a look at the fence",
         "a spill uploaded before the fence may have been collected: it is made anew",
-        "commit/workbench.py",
-        "(self._spilled_us or 0) <= base.orphan_cutoff:",
-        "(self._spilled_us or 0) < 0:",
+        "commit/root_budget.py",
+        "self._uploaded_us <= base.orphan_cutoff:",
+        "self._uploaded_us < 0:",
     ),
     mutation(
         "a spill of tombstones is forgotten",
         "what leaves the root stands in a segment that the root names",
-        "commit/spill.py",
+        "commit/root_budget.py",
         "        changed = msgspec.structs.replace(entry, **{self.kind: kept}, segments=(*entry.segments, self.segment))\n",
         '        segments = entry.segments if self.kind == "tombstones" else (*entry.segments, self.segment)\n'
         "        changed = msgspec.structs.replace(entry, **{self.kind: kept}, segments=segments)\n",
@@ -174,7 +174,7 @@ UPKEEP: tuple[Mutation, ...] = (
         "what was released once more is freed",
         "released objects go that are not in released of any kept version after the horizon",
         "maintenance/gc/mark.py",
-        "        for entry in released(manifest, reader, after):\n            yield from entry.objects\n",
+        "        for entry in released_since(manifest, reader, after):\n            yield from entry.objects\n",
         "        for entry in released(manifest, reader, manifest.version):\n            yield from entry.objects\n",
     ),
     mutation(

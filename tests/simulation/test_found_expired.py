@@ -117,7 +117,7 @@ def test_an_upserted_file_ends_if_another_delivery_has_applied_it_meanwhile() ->
         upsert_in_portions(transaction.table("t"), rows.to_reader(max_chunksize=1), "file", max_rows=1)
 
     late = open_database(bucket).transaction()
-    assert not late.applied_before(["file"])
+    assert not late.find_applied(["file"])
     db.run(delivered)
     late.refresh()
     delivered(late)

@@ -9,7 +9,7 @@ import time
 
 from dolmen.errors import RetryableError, UnknownOutcomeError, VersionExpiredError
 from dolmen.local import LocalEvent, run_local
-from dolmen.maintenance.gc.mark import needed
+from dolmen.maintenance.gc.mark import needed_keys
 from dolmen.snapshot import Snapshot
 from soak import judge
 from soak.actor import Actor
@@ -140,7 +140,7 @@ class Reader(Actor):
     def _note_objects(self, snapshot: Snapshot) -> None:
         """Objects that a commit has named: no orphans, whatever becomes of them."""
         try:
-            there = set(needed(snapshot.manifest, self.db.context.segments))
+            there = set(needed_keys(snapshot.manifest, self.db.context.segments))
         except VersionExpiredError:
             return
         self.names.writelines(f"{name}\n" for name in sorted(there - self.seen))

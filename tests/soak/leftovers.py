@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dolmen.database import Database
 from dolmen.format.layout import POINTER
-from dolmen.maintenance.gc.mark import needed
+from dolmen.maintenance.gc.mark import needed_keys
 
 
 def check(db: Database, directory: Path) -> tuple[int, list[str]]:
@@ -23,7 +23,7 @@ def check(db: Database, directory: Path) -> tuple[int, list[str]]:
     for version in range(horizon, db.refresh() + 1):
         manifest = db.at(version).manifest
         kept.add(manifest.key)
-        kept.update(needed(manifest, db.context.segments))
+        kept.update(needed_keys(manifest, db.context.segments))
     there = {info.key for info in db.context.store.list("")}
     named = {line for path in directory.glob("seen-*.txt") for line in path.read_text().splitlines()}
     found = [f"unreadable: {key} is needed, and is not there" for key in sorted(kept - there)]

@@ -20,7 +20,7 @@ from dolmen.errors import CorruptionError, InputError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.keyset import stable_code, stable_codes
 from dolmen.maintenance.gc.mark import mark
-from dolmen.maintenance.gc.mark_parts import split
+from dolmen.maintenance.gc.mark_parts import split_mark
 from dolmen.spark import collection
 from dolmen.spark.collection import SparkMarker, checked, gc
 from support.aging import DEFAULTS
@@ -129,7 +129,7 @@ def test_what_a_killed_compaction_left_is_removed(spark: SparkSession, tmp_path:
 def test_nothing_is_deleted_when_a_segment_cannot_be_read(life: Life, spark: SparkSession, tmp_path: Path) -> None:
     db = directory(life, tmp_path)
     manifest = db.context.head.refresh().manifest
-    _, parts = split(manifest, db.context.segments, manifest.version)
+    _, parts = split_mark(manifest, db.context.segments, manifest.version)
     lost = next(part.segments[0].object for part in parts if part.kind == "files")
     (tmp_path / "db" / lost).unlink()
     fresh, before = dolmen.open(db.url), there(tmp_path)

@@ -18,7 +18,7 @@ import dolmen
 from dolmen.commit.intent import parse_intent_key
 from dolmen.database import Database, Table
 from dolmen.errors import ConflictError, RowError, SchemaError, StaleWriterError
-from dolmen.maintenance.gc.intents import dead, intents
+from dolmen.maintenance.gc.intents import dead_jobs, intents
 from dolmen.runtime import Runtime
 from dolmen.spark.failures import told
 from dolmen.spark.source.options import WRITE, Options
@@ -175,8 +175,8 @@ def test_a_job_whose_tasks_went_silent_is_refused(db: Database, table: Table) ->
     context = db.context
     manifest = context.head.refresh().manifest
     (last,) = (intent.last_us for intent in intents(context.store).values())
-    assert dead(intents(context.store), manifest, last) == ()
-    assert dead(intents(context.store), manifest, last + 1) == (job.txid,)
+    assert dead_jobs(intents(context.store), manifest, last) == ()
+    assert dead_jobs(intents(context.store), manifest, last + 1) == (job.txid,)
     move_fence(db, revoke=[job.txid])
     with pytest.raises(StaleWriterError, match=job.txid):
         job.commit([written, None], None)

@@ -105,7 +105,7 @@ def test_workers_that_are_killed_leave_files_and_keys_that_nothing_names(
     transaction = Transaction(table.context, "upsert")
     reported = run(spark, transaction, dying)
     entry = transaction.entry("t")
-    hidden = tombstones(transaction.bench, "t", entry.uuid, reported, (entry.schema.by_id[1],))
+    hidden = tombstones(transaction.uploads, "t", entry.uuid, reported, (entry.schema.by_id[1],))
     transaction.add(Write("t", entry.uuid, tuple(reported.files), hidden))
     transaction.commit()
     txid = transaction.intent().txid

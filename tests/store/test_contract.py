@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dolmen.check_store.contract import Check, Load, Place
+from dolmen.check_store.contract import Check, Load, Sandbox
 from dolmen.check_store.run import CHECKS
-from dolmen.check_store.site import Others, opened
+from dolmen.check_store.site import Others, open_client
 from dolmen.errors import ObjectNotFoundError
 from dolmen.runtime import Runtime
 from dolmen.store import MemoryStore, ObjectStore
@@ -41,21 +41,21 @@ def others() -> Iterator[dict[str, Others]]:
 
 
 @pytest.fixture
-def place(kind: str, store: ObjectStore, others: dict[str, Others]) -> Place:
+def sandbox(kind: str, store: ObjectStore, others: dict[str, Others]) -> Sandbox:
     def again(runtime: Runtime | None) -> ObjectStore:
-        return reopen(store, runtime) if isinstance(store, MemoryStore) else opened(store.url, runtime or RUNTIME)
+        return reopen(store, runtime) if isinstance(store, MemoryStore) else open_client(store.url, runtime or RUNTIME)
 
     def elsewhere(function: Callable[..., Any], *arguments: object) -> Any:
         if isinstance(store, MemoryStore):
             return function(again(None), *arguments)
         return others[kind].call(store.url, function, *arguments)
 
-    return Place(store, again, elsewhere, LOAD)
+    return Sandbox(store, again, elsewhere, LOAD)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name.replace(" ", "-"))
-def test_what_dolmen_asks_of_a_store_holds(check: Check, place: Place) -> None:
-    check.run(place)
+def test_what_dolmen_asks_of_a_store_holds(check: Check, sandbox: Sandbox) -> None:
+    check.run(sandbox)
 
 
 def test_every_check_says_what_holds_and_what_it_means_if_it_does_not() -> None:

@@ -13,7 +13,7 @@ from dolmen.errors import Error
 from dolmen.format.manifest import EMPTY, Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.gc.mark import needed
+from dolmen.maintenance.gc.mark import needed_keys
 from dolmen.maintenance.gc.report import Collected
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore
@@ -101,10 +101,10 @@ class Place:
         wanted = prefixes or ("data/", "tombstone/", "segment/", "intent/")
         return {key for key in self.bucket.objects if key.startswith(wanted)}
 
-    def needed(self) -> set[str]:
+    def needed_keys(self) -> set[str]:
         """The objects that the newest version needs."""
         context = self.context()
-        return set(needed(context.head.refresh().manifest, context.segments))
+        return set(needed_keys(context.head.refresh().manifest, context.segments))
 
     def orphan(self, key: str, body: bytes = b"orphan") -> str:
         """Puts an object that no commit references."""

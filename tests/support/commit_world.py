@@ -17,8 +17,8 @@ from dolmen.commit.loop import Committed, commit, submit
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.rows import Claim, DeletePositions, Write
-from dolmen.commit.statements.tables import Create
-from dolmen.commit.workbench import Workbench
+from dolmen.commit.statements.tables import CreateTable
+from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
 from dolmen.format.entries import Blob, DataFile, WhereTombstone
 from dolmen.format.layout import POINTER
@@ -206,9 +206,9 @@ class Writer:
         self.store = ScriptedStore(world.bucket, self.runtime)
         self.head = Head(self.store, self.runtime, trust_clock=trust_clock)
 
-    def bench(self) -> Workbench:
-        """Makes a workbench for one commit."""
-        return Workbench(self.store, self.runtime, self.head.segments)
+    def uploads(self) -> PendingUploads:
+        """Makes the uploads of one commit."""
+        return PendingUploads(self.store, self.runtime, self.head.segments)
 
     def change(self, *statements: Statement, **rest: object) -> Change:
         """Makes a change with an id that names its writer."""
@@ -216,17 +216,17 @@ class Writer:
         fields = {"commit_id": f"writer-{self.number}-change-{self.changes}", "operation": "test"} | rest
         return Change(statements=statements, **fields)  # type: ignore[arg-type]
 
-    def commit(self, *statements: Statement, bench: Workbench | None = None, **rest: object) -> Committed:
+    def commit(self, *statements: Statement, uploads: PendingUploads | None = None, **rest: object) -> Committed:
         """Commits statements."""
-        return commit(self.head, self.change(*statements, **rest), bench or self.bench())
+        return commit(self.head, self.change(*statements, **rest), uploads or self.uploads())
 
     def commit_change(self, change: Change) -> Committed:
         """Commits a change."""
-        return commit(self.head, change, self.bench())
+        return commit(self.head, change, self.uploads())
 
     def create(self, name: str = "t") -> TableEntry:
         """Creates a table; returns its entry."""
-        self.commit(Create(name, TableEntry(uuid=self.runtime.uuid(), epoch=0, schema=SCHEMA)))
+        self.commit(CreateTable(name, TableEntry(uuid=self.runtime.uuid(), epoch=0, schema=SCHEMA)))
         return self.world.newest.tables[name]
 
 

@@ -13,7 +13,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.pointer import Pointer
-from dolmen.maintenance.verify.report import Report
+from dolmen.maintenance.verify.report import VerifyReport
 from dolmen.maintenance.verify.verification import verify
 from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
@@ -107,7 +107,7 @@ class Damaged:
         runtime = Runtime()
         return Context(self.store, runtime, Head(self.store, runtime))
 
-    def verify(self, **options: Any) -> Report:
+    def verify(self, **options: Any) -> VerifyReport:
         """Verifies the database."""
         return verify(self.context(), **options)
 

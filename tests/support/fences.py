@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dolmen.commit.change import Change
 from dolmen.commit.loop import commit
 from dolmen.commit.statements.background import MoveFence
-from dolmen.commit.workbench import Workbench
+from dolmen.commit.uploads import PendingUploads
 from dolmen.database import Database
 
 
@@ -22,4 +22,4 @@ def move_fence(db: Database, horizon: int | None = None, revoke: Sequence[str] =
     seen = now.horizon, now.orphan_cutoff
     fence = MoveFence(seen, now.horizon if horizon is None else horizon, now.orphan_cutoff, tuple(revoke))
     change = Change(context.runtime.uuid(), "gc", (fence,))
-    commit(context.head, change, Workbench(context.store, context.runtime, context.segments))
+    commit(context.head, change, PendingUploads(context.store, context.runtime, context.segments))

@@ -1,6 +1,6 @@
 """What dolmen asks of an object store, as checks with names: of all stores in the tests, and of yours.
 
-A check is a function of a ``Place``; it raises ``BrokenError`` with a sentence when something does not hold. No check
+A check is a function of a ``Sandbox``; it raises ``BrokenError`` with a sentence when something does not hold. No check
 needs more than what dolmen itself does to a store.
 """
 
@@ -56,7 +56,7 @@ class Load:
 
 
 @dataclass
-class Place:
+class Sandbox:
     """Where one check works.
 
     Args:
@@ -101,16 +101,16 @@ class Check:
     means: str
     harmless: bool
     needs: frozenset[Need]
-    run: Callable[[Place], None]
+    run: Callable[[Sandbox], None]
 
 
-def collector(checks: list[Check]) -> Callable[..., Callable[[Callable[[Place], None]], Check]]:
+def collector(checks: list[Check]) -> Callable[..., Callable[[Callable[[Sandbox], None]], Check]]:
     """A decorator that makes checks of functions, and adds them to ``checks``."""
 
     def check(
         means: str, *, harmless: bool = False, needs: Collection[Need] = ()
-    ) -> Callable[[Callable[[Place], None]], Check]:
-        def make(function: Callable[[Place], None]) -> Check:
+    ) -> Callable[[Callable[[Sandbox], None]], Check]:
+        def make(function: Callable[[Sandbox], None]) -> Check:
             name = function.__name__.replace("_", " ")
             holds = " ".join((function.__doc__ or "").split())
             made = Check(name, holds, means, harmless, frozenset(needs), function)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dolmen.check_store.contract import Check, Need, Place, collector, equal, expect
+from dolmen.check_store.contract import Check, Need, Sandbox, collector, equal, expect
 from dolmen.database import Database
 from dolmen.maintenance.verify.verification import verify
 from dolmen.runtime import Runtime
@@ -17,16 +17,16 @@ _SCHEMA = pa.schema([("id", pa.int64()), ("writer", pa.int64())])
 
 
 @check("dolmen loses or doubles rows on this store: do not use it, and please report it", needs=[Need.LIST])
-def a_database_keeps_what_many_writers_commit(place: Place) -> None:
+def a_database_keeps_what_many_writers_commit(sandbox: Sandbox) -> None:
     """Writers at once append and delete, readers read, and in the end each row is there once, or not at all."""
-    commits = place.load.commits
+    commits = sandbox.load.commits
     runtime = Runtime()
-    Database(place.store, runtime).create_table("events", _SCHEMA, primary_key="id")
+    Database(sandbox.store, runtime).create_table("events", _SCHEMA, primary_key="id")
 
     def write(writer: int) -> int:
-        table = Database(place.again(None), runtime).table("events")
+        table = Database(sandbox.again(None), runtime).table("events")
         for number in range(commits):
-            place.go_on()
+            sandbox.go_on()
             id_ = writer * commits + number
             table.append(pa.table({"id": [id_, -1 - id_], "writer": [writer, writer]}, schema=_SCHEMA))
             if number % 3 == 2:
@@ -36,8 +36,8 @@ def a_database_keeps_what_many_writers_commit(place: Place) -> None:
             expect(seen == mine, f"writer {writer} does not read what it wrote in {number + 1} commits: {seen ^ mine}")
         return commits + commits // 3
 
-    written = sum(place.at_once(write, _WRITERS))
-    database = Database(place.again(None), runtime)
+    written = sum(sandbox.at_once(write, _WRITERS))
+    database = Database(sandbox.again(None), runtime)
     found = sorted(database.table("events").to_arrow()["id"].to_pylist())
     expected = sorted(id_ for writer in range(_WRITERS) for id_ in _ids(writer, commits, commits))
     expect(found == expected, f"{len(found)} rows are there and {len(expected)} should be")

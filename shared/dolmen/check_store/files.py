@@ -7,7 +7,7 @@ import random
 from contextlib import suppress
 from pathlib import Path
 
-from dolmen.check_store.contract import BrokenError, Check, Need, Place, collector, equal, expect, keys, put, raises
+from dolmen.check_store.contract import BrokenError, Check, Need, Sandbox, collector, equal, expect, keys, put, raises
 from dolmen.errors import CorruptionError, ObjectChangedError
 
 CHECKS: list[Check] = []
@@ -24,43 +24,43 @@ _LARGE = 20_000_000
 
 
 @check("data files would be damaged. Do not use this store", needs=[Need.LIST])
-def a_streamed_object_is_whole_whatever_its_size(place: Place) -> None:
+def a_streamed_object_is_whole_whatever_its_size(sandbox: Sandbox) -> None:
     """It appears when it is committed, not before, and has all its bytes: in one put or in parts."""
     for size in (0, 1, 100_000, THRESHOLD_BYTES, THRESHOLD_BYTES + 1, 3 * PART_BYTES, 4 * PART_BYTES + 7):
-        place.go_on()
-        _stream(place, f"data/streamed-{size}", size)
+        sandbox.go_on()
+        _stream(sandbox, f"data/streamed-{size}", size)
 
 
-def _stream(place: Place, key: str, size: int) -> None:
+def _stream(sandbox: Sandbox, key: str, size: int) -> None:
     dice = random.Random(size)
     body = dice.randbytes(size)
-    with place.store.open_output(key) as output:
+    with sandbox.store.open_output(key) as output:
         position = 0
-        equal(keys(place.store, key), [], "before anything is written there are")
+        equal(keys(sandbox.store, key), [], "before anything is written there are")
         while position < size:
             step = min(dice.choice([1, 1000, 700_000, 8 << 20]), size - position)
             equal(output.write(memoryview(body)[position : position + step]), step, "the bytes that are taken")
             position += step
-            equal(keys(place.store, key), [], "before it is committed there are")
+            equal(keys(sandbox.store, key), [], "before it is committed there are")
         equal(output.commit(), size, "the bytes that are committed")
         output.abort()  # does nothing any more
-    found = place.store.get(key).body
+    found = sandbox.store.get(key).body
     expect(found == body, f"{size:,} bytes come back as {len(found):,}, or others")
-    equal(place.store.head(key).size, size, "the size that a HEAD tells")
-    equal(keys(place.store, key), [key], "then there are")
+    equal(sandbox.store.head(key).size, size, "the size that a HEAD tells")
+    equal(keys(sandbox.store, key), [key], "then there are")
 
 
 @check("half a file could be taken for a whole one", needs=[Need.LIST])
-def what_is_not_committed_is_never_seen(place: Place) -> None:
+def what_is_not_committed_is_never_seen(sandbox: Sandbox) -> None:
     """An upload that is left, aborted or interrupted leaves nothing to see."""
     for size in (10, 2 * THRESHOLD_BYTES):
-        with place.store.open_output("left") as output:
+        with sandbox.store.open_output("left") as output:
             output.write(bytes(size))
-        aborted = place.store.open_output("aborted")
+        aborted = sandbox.store.open_output("aborted")
         aborted.write(bytes(size))
         aborted.abort()
         aborted.abort()
-        with suppress(RuntimeError), place.store.open_output("raised") as output:
+        with suppress(RuntimeError), sandbox.store.open_output("raised") as output:
             output.write(bytes(size))
             raise RuntimeError("the caller's own")
         for over in (aborted, output):
@@ -70,44 +70,44 @@ def what_is_not_committed_is_never_seen(place: Place) -> None:
                 except ValueError:
                     continue
                 raise BrokenError("an upload that is over can be written to")
-        equal(keys(place.store), [], "afterwards there are")
+        equal(keys(sandbox.store), [], "afterwards there are")
 
 
 @check("If-None-Match is ignored: two writers could overwrite each other's files. Do not use this store")
-def a_streamed_object_never_replaces_another(place: Place) -> None:
+def a_streamed_object_never_replaces_another(sandbox: Sandbox) -> None:
     """An upload, in parts too, is completed only where no object is."""
-    put(place.store, "key", b"first")
+    put(sandbox.store, "key", b"first")
     for size in (10, 2 * THRESHOLD_BYTES):
-        with place.store.open_output("key") as output:
+        with sandbox.store.open_output("key") as output:
             output.write(bytes(size))
             raises(CorruptionError, f"an upload of {size:,} bytes to a key that is taken", output.commit)
-        equal(place.store.get("key").body, b"first", "afterwards it holds")
+        equal(sandbox.store.get("key").body, b"first", "afterwards it holds")
 
 
 @check("data files would be damaged. Do not use this store")
-def several_outputs_may_be_open_at_once(place: Place) -> None:
+def several_outputs_may_be_open_at_once(sandbox: Sandbox) -> None:
     """Uploads under way at once don't disturb each other."""
-    outputs = [place.store.open_output(f"o/{number}") for number in range(3)]
+    outputs = [sandbox.store.open_output(f"o/{number}") for number in range(3)]
     for number in range(24):
         outputs[number % 3].write(bytes([number]) * _MB)
     equal([output.commit() for output in outputs], [8 * _MB] * 3, "the sizes")
     for number in range(3):
         body = b"".join(bytes([number + 3 * n]) * _MB for n in range(8))
-        expect(place.store.get(f"o/{number}").body == body, f"upload {number} of 3 holds other bytes")
+        expect(sandbox.store.get(f"o/{number}").body == body, f"upload {number} of 3 holds other bytes")
 
 
 @check("scans read files in ranges: they would fail or read wrong rows")
-def an_input_is_a_seekable_file(place: Place) -> None:
+def an_input_is_a_seekable_file(sandbox: Sandbox) -> None:
     """A large object can be read from anywhere, as any file."""
     body = random.Random(1).randbytes(_LARGE)
-    with place.store.open_output("big") as output:
+    with sandbox.store.open_output("big") as output:
         output.write(body)
         output.commit()
     dice = random.Random(2)
-    with place.store.open_input("big") as file, io.BytesIO(body) as expected:
+    with sandbox.store.open_input("big") as file, io.BytesIO(body) as expected:
         expect(file.readable() and file.seekable(), "it is no seekable file")
         for _ in range(60):
-            place.go_on()
+            sandbox.go_on()
             if dice.random() < 0.5:
                 whence = dice.choice([io.SEEK_SET, io.SEEK_CUR, io.SEEK_END])
                 origin = {io.SEEK_SET: 0, io.SEEK_END: len(body)}.get(whence, file.tell())
@@ -124,32 +124,32 @@ def an_input_is_a_seekable_file(place: Place) -> None:
 
 
 @check("files to ingest would fail or be cut")
-def small_inputs_are_files_too(place: Place) -> None:
+def small_inputs_are_files_too(sandbox: Sandbox) -> None:
     """An empty one is at its end, lines are lines."""
-    put(place.store, "empty", b"")
-    with place.store.open_input("empty") as file:
+    put(sandbox.store, "empty", b"")
+    with sandbox.store.open_input("empty") as file:
         equal(file.read(), b"", "an empty file holds")
         equal(file.seek(0, io.SEEK_END), 0, "its end is at")
-    put(place.store, "lines", b"a,b\n1,2\n3,4")
-    with place.store.open_input("lines") as file:
+    put(sandbox.store, "lines", b"a,b\n1,2\n3,4")
+    with sandbox.store.open_input("lines") as file:
         equal(list(file), [b"a,b\n", b"1,2\n", b"3,4"], "the lines")
 
 
 @check("files that are overwritten while they are ingested might be mixed up")
-def an_input_never_mixes_an_object_with_the_one_that_replaced_it(place: Place) -> None:
+def an_input_never_mixes_an_object_with_the_one_that_replaced_it(sandbox: Sandbox) -> None:
     """Reading on after it was replaced gives the old bytes, or says so."""
-    etag = put(place.store, "key", b"old")
-    with place.store.open_input("key", etag=etag) as file:
+    etag = put(sandbox.store, "key", b"old")
+    with sandbox.store.open_input("key", etag=etag) as file:
         equal(file.read(), b"old", "by its ETag it holds")
-    put(place.store, "key", b"new", etag)
-    raises(ObjectChangedError, "opening what was replaced", lambda: place.store.open_input("key", etag=etag))
+    put(sandbox.store, "key", b"new", etag)
+    raises(ObjectChangedError, "opening what was replaced", lambda: sandbox.store.open_input("key", etag=etag))
     old, new = b"o" * _LARGE, b"n" * _LARGE
-    with place.store.open_output("drop.csv") as output:
+    with sandbox.store.open_output("drop.csv") as output:
         output.write(old)
         output.commit()
-    with place.store.open_input("drop.csv") as file:
+    with sandbox.store.open_input("drop.csv") as file:
         begun = file.read(1000)
-        put(place.store, "drop.csv", new, place.store.head("drop.csv").etag)
+        put(sandbox.store, "drop.csv", new, sandbox.store.head("drop.csv").etag)
         try:
             rest = file.read()
         except ObjectChangedError:
@@ -158,8 +158,8 @@ def an_input_never_mixes_an_object_with_the_one_that_replaced_it(place: Place) -
 
 
 @check("a fault of dolmen: please report it")
-def a_local_path_if_there_is_one_holds_the_object(place: Place) -> None:
+def a_local_path_if_there_is_one_holds_the_object(sandbox: Sandbox) -> None:
     """What may be mapped into memory is the object."""
-    put(place.store, "dir/key", b"content")
-    path = place.store.local_path("dir/key")
+    put(sandbox.store, "dir/key", b"content")
+    path = sandbox.store.local_path("dir/key")
     expect(path is None or Path(path).read_bytes() == b"content", f"{path} holds something else")

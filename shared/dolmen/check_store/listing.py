@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from functools import partial
 
-from dolmen.check_store.contract import Check, Need, Place, collector, equal, errors, expect, keys, put, raises
+from dolmen.check_store.contract import Check, Need, Sandbox, collector, equal, errors, expect, keys, put, raises
 from dolmen.errors import ObjectNotFoundError
 from dolmen.store.base import ObjectStore
 from dolmen.units import MINUTE_US
@@ -36,15 +36,15 @@ _SIGNED_US = 15 * MINUTE_US
 
 
 @check(_LISTS, needs=[Need.LIST])
-def a_listing_is_in_key_order_with_sizes_and_times(place: Place) -> None:
+def a_listing_is_in_key_order_with_sizes_and_times(sandbox: Sandbox) -> None:
     """Objects are listed in the order of their keys' bytes, as a get and a HEAD show them."""
-    before = place.again(None)
+    before = sandbox.again(None)
     put(before, "b")
     began_us = before.clock.now_us
     names = ["b", "a/b/c", "a-b/x", "a/b-c", "a.x", "a/z", "a0", "B", "é", "z/1", "z/10", "z/2", "a/b/d/e", "aa/x"]
     sizes = {name: number or 1 for number, name in enumerate(names)} | {"large": 100_000}
-    etags = {name: put(place.store, name, bytes(size)) for name, size in sizes.items() if name != "b"}
-    found = list(place.store.list(""))
+    etags = {name: put(sandbox.store, name, bytes(size)) for name, size in sizes.items() if name != "b"}
+    found = list(sandbox.store.list(""))
     equal([info.key for info in found], sorted(sizes), "the keys")
     equal({info.key: info.size for info in found}, sizes, "the sizes")
     equal({info.key: info.etag for info in found if info.key != "b"}, etags, "the ETags")
@@ -54,11 +54,11 @@ def a_listing_is_in_key_order_with_sizes_and_times(place: Place) -> None:
 
 
 @check(_LISTS, needs=[Need.LIST])
-def a_prefix_is_of_the_key_and_not_of_a_directory(place: Place) -> None:
+def a_prefix_is_of_the_key_and_not_of_a_directory(sandbox: Sandbox) -> None:
     """A prefix may end in the middle of a name."""
     for name in ("data/t1/a", "data/t1/b", "data/t10/c", "data/t", "database/x", "dat"):
-        put(place.store, name)
-    listed = partial(keys, place.store)
+        put(sandbox.store, name)
+    listed = partial(keys, sandbox.store)
     equal(listed("data/t1/"), ["data/t1/a", "data/t1/b"], "data/t1/*")
     equal(listed("data/t1"), ["data/t1/a", "data/t1/b", "data/t10/c"], "data/t1*")
     equal(listed("data/t1/a"), ["data/t1/a"], "data/t1/a*")
@@ -68,20 +68,20 @@ def a_prefix_is_of_the_key_and_not_of_a_directory(place: Place) -> None:
 
 
 @check(_LISTS, needs=[Need.LIST])
-def start_after_names_the_last_key_that_is_not_wanted(place: Place) -> None:
+def start_after_names_the_last_key_that_is_not_wanted(sandbox: Sandbox) -> None:
     """A listing may begin after any text, whether it is a key or not."""
     names = sorted(["a/1", "a/2", "a/22/3", "a-1", "b/1/2/3", "b/1/2/4", "b/2", "c"])
     for name in names:
-        put(place.store, name)
+        put(sandbox.store, name)
     for start in [*names, "", "a", "a/", "a/2x", "b/1", "b/1/", "b/1/2/3x", "b/1/z", "zz", "0"]:
         after = [name for name in names if name > start]
-        equal(keys(place.store, "", start), after, f"after {start!r}")
+        equal(keys(sandbox.store, "", start), after, f"after {start!r}")
         under = [name for name in after if name.startswith("b/")]
-        equal(keys(place.store, "b/", start), under, f"b/* after {start!r}")
+        equal(keys(sandbox.store, "b/", start), under, f"b/* after {start!r}")
 
 
 @check(_LISTS, needs=[Need.LIST])
-def a_listing_of_random_keys_is_what_a_sorted_set_gives(place: Place) -> None:
+def a_listing_of_random_keys_is_what_a_sorted_set_gives(sandbox: Sandbox) -> None:
     """Whatever the keys, prefixes and starts are."""
     dice = random.Random(7)
     files = {
@@ -89,36 +89,36 @@ def a_listing_of_random_keys_is_what_a_sorted_set_gives(place: Place) -> None:
     }
     names = sorted(name for name in files if not any(other.startswith(name + "/") for other in files))
     for name in names:
-        put(place.store, name)
+        put(sandbox.store, name)
     for _ in range(30):
         prefix, start = (dice.choice(names)[: dice.randint(0, 6)] for _ in range(2))
         expected = [n for n in names if n.startswith(prefix) and n > start]
-        equal(keys(place.store, prefix, start), expected, f"{prefix!r}* after {start!r}")
+        equal(keys(sandbox.store, prefix, start), expected, f"{prefix!r}* after {start!r}")
 
 
 @check(_LISTS, needs=[Need.LIST, Need.DELETE])
-def a_listing_of_several_pages_is_whole_and_so_is_a_delete(place: Place) -> None:
+def a_listing_of_several_pages_is_whole_and_so_is_a_delete(sandbox: Sandbox) -> None:
     """More objects than an answer holds are listed, and deleted, all of them."""
-    names = [f"page/{number:05}" for number in range(place.load.listed)]
+    names = [f"page/{number:05}" for number in range(sandbox.load.listed)]
 
     def create(number: int) -> None:
-        for name in names[number :: place.load.writers]:
-            place.go_on()
-            put(place.store, name)
+        for name in names[number :: sandbox.load.writers]:
+            sandbox.go_on()
+            put(sandbox.store, name)
 
-    place.at_once(create, place.load.writers)
-    equal(keys(place.store, "page/"), names, "the listing")
-    equal(set(errors(place.store.delete(names))), {None}, "deleting all of them")
-    equal(keys(place.store), [], "afterwards there are")
+    sandbox.at_once(create, sandbox.load.writers)
+    equal(keys(sandbox.store, "page/"), names, "the listing")
+    equal(set(errors(sandbox.store.delete(names))), {None}, "deleting all of them")
+    equal(keys(sandbox.store), [], "afterwards there are")
 
 
 @check("a fault of dolmen: please report it", needs=[Need.LIST, Need.DELETE])
-def an_empty_store_lists_nothing_and_is_not_made_by_reading(place: Place) -> None:
+def an_empty_store_lists_nothing_and_is_not_made_by_reading(sandbox: Sandbox) -> None:
     """Where nothing was written there is nothing."""
-    equal(keys(place.store), [], "a listing of nothing")
-    raises(ObjectNotFoundError, "reading", lambda: place.store.get("_latest_manifest"))
-    equal(errors(place.store.delete(["x"])), [None], "deleting what is not there")
-    equal(keys(place.store), [], "afterwards")
+    equal(keys(sandbox.store), [], "a listing of nothing")
+    raises(ObjectNotFoundError, "reading", lambda: sandbox.store.get("_latest_manifest"))
+    equal(errors(sandbox.store.delete(["x"])), [None], "deleting what is not there")
+    equal(keys(sandbox.store), [], "afterwards")
 
 
 @check(
@@ -126,9 +126,9 @@ def an_empty_store_lists_nothing_and_is_not_made_by_reading(place: Place) -> Non
     harmless=True,
     needs=[Need.LIST, Need.DELETE],
 )
-def odd_keys_survive_every_verb(place: Place) -> None:
+def odd_keys_survive_every_verb(sandbox: Sandbox) -> None:
     """Keys with spaces, signs, control characters and any script are what they were."""
-    store = place.store
+    store = sandbox.store
     for number, key in enumerate(ODD_KEYS):
         put(store, key, str(number).encode())
     equal(keys(store), sorted(ODD_KEYS), "the listing")
@@ -148,9 +148,9 @@ def _survives(store: ObjectStore, key: str, body: bytes) -> None:
 
 
 @check("gc would take objects for deleted that are still there, and paid for", needs=[Need.DELETE, Need.LIST])
-def each_key_of_a_delete_has_its_outcome_in_order(place: Place) -> None:
+def each_key_of_a_delete_has_its_outcome_in_order(sandbox: Sandbox) -> None:
     """A delete of many keys tells of each; absent ones are gone."""
-    store = place.store
+    store = sandbox.store
     for name in ("a", "b/c", "d"):
         put(store, name)
     outcomes = [(each.key, each.error) for each in store.delete(["d", "absent", "b/c", "d"])]

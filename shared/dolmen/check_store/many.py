@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 
-from dolmen.check_store.contract import Check, Need, Place, collector, equal, errors, expect, keys, put
+from dolmen.check_store.contract import Check, Need, Sandbox, collector, equal, errors, expect, keys, put
 from dolmen.check_store.files import THRESHOLD_BYTES
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
 from dolmen.runtime import Runtime
-from dolmen.store.base import ObjectStore, PreconditionFailed, Stored, Unknown
+from dolmen.store.base import ObjectStore, PreconditionFailed, PutOutcome, Stored, Unknown
 
 CHECKS: list[Check] = []
 check = collector(CHECKS)
@@ -23,45 +24,50 @@ _UPLOADERS = 4
 
 
 @check(_LOST)
-def of_many_creators_of_one_key_exactly_one_wins(place: Place) -> None:
+def of_many_creators_of_one_key_exactly_one_wins(sandbox: Sandbox) -> None:
     """Of clients that create the same key at once one is told so, and its object is there."""
     for race in range(_RACES):
-        place.go_on()
+        sandbox.go_on()
         key = f"dir{race}/key"
-        outcomes = place.at_once(lambda number, key=key: place.store.put(key, b"%d" % number), place.load.creators)  # type: ignore[misc]
+        put_own = partial(_put_number, sandbox.store, key)
+        outcomes = sandbox.at_once(put_own, sandbox.load.creators)
         winners = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, Stored)]
         refused = outcomes.count(PreconditionFailed())
         unknown = [outcome for outcome in outcomes if isinstance(outcome, Unknown)]
-        found = int(place.store.get(key).body)
+        found = int(sandbox.store.get(key).body)
         told = f"{len(winners)} of {len(outcomes)} creators were told that they won, {refused} that they lost"
         expect(len(winners) == 1 or (not winners and unknown), told)
         expect(refused + len(winners) + len(unknown) == len(outcomes), told)
         expect(found in winners or unknown, f"{told}; the object is of another")
 
 
+def _put_number(store: ObjectStore, key: str, number: int) -> PutOutcome:
+    return store.put(key, b"%d" % number)
+
+
 @check(_LOST)
-def no_update_is_lost_among_many_writers(place: Place) -> None:
+def no_update_is_lost_among_many_writers(sandbox: Sandbox) -> None:
     """Clients that count up one object by compare and swap count all that they were told."""
-    store, load = place.store, place.load
+    store, load = sandbox.store, sandbox.load
     put(store, "counter", b"0")
     runtime = Runtime()
     done, open_ = 0, 0
-    for sure, unsure in place.at_once(lambda number: _count_up(place, runtime, number), load.writers):
+    for sure, unsure in sandbox.at_once(lambda number: _count_up(sandbox, runtime, number), load.writers):
         done, open_ = done + sure, open_ + unsure
     found = int(store.get("counter").body)
     expect(done <= found <= done + open_, f"{done} increments were acknowledged, {open_} not, and {found} are there")
     expect(open_ or found == load.writers * load.increments, f"{found} of {load.writers * load.increments} are there")
 
 
-def _count_up(place: Place, runtime: Runtime, number: int) -> tuple[int, int]:
+def _count_up(sandbox: Sandbox, runtime: Runtime, number: int) -> tuple[int, int]:
     """Returns how many increments were acknowledged, and how many had no clear answer."""
     dice, sure, unsure = random.Random(number), 0, 0
-    for _ in range(place.load.increments):
+    for _ in range(sandbox.load.increments):
         losses = 0
         while True:
-            place.go_on()
-            found = place.store.get("counter")
-            outcome = place.store.put("counter", b"%d" % (int(found.body) + 1), if_match=found.etag)
+            sandbox.go_on()
+            found = sandbox.store.get("counter")
+            outcome = sandbox.store.put("counter", b"%d" % (int(found.body) + 1), if_match=found.etag)
             if isinstance(outcome, PreconditionFailed):
                 losses += 1
                 runtime.sleep(dice.uniform(0, min(1.0, 0.2 * 2**losses)))  # else losers make most requests
@@ -73,27 +79,27 @@ def _count_up(place: Place, runtime: Runtime, number: int) -> tuple[int, int]:
 
 
 @check("writers would fail while gc works", needs=[Need.LIST, Need.DELETE])
-def creating_and_deleting_side_by_side_never_fails(place: Place) -> None:
+def creating_and_deleting_side_by_side_never_fails(sandbox: Sandbox) -> None:
     """Keys are created beside keys that are deleted at that moment."""
 
     def work(number: int) -> None:
         for round_ in range(_ROUNDS):
-            place.go_on()
+            sandbox.go_on()
             key = f"data/2026/{round_ % 2}/{number}"
-            put(place.store, key)
-            equal(errors(place.store.delete([key])), [None], f"deleting {key!r}")
+            put(sandbox.store, key)
+            equal(errors(sandbox.store.delete([key])), [None], f"deleting {key!r}")
 
-    place.at_once(work, _DELETERS)
-    equal(keys(place.store), [], "afterwards there are")
+    sandbox.at_once(work, _DELETERS)
+    equal(keys(sandbox.store), [], "afterwards there are")
 
 
 @check(_LOST)
-def of_many_uploads_in_parts_to_one_key_exactly_one_is_completed(place: Place) -> None:
+def of_many_uploads_in_parts_to_one_key_exactly_one_is_completed(sandbox: Sandbox) -> None:
     """The condition holds for the completion of uploads too, when they are completed at once."""
-    place_of = [place.again(None) for _ in range(_UPLOADERS)]
+    sandboxes = [sandbox.again(None) for _ in range(_UPLOADERS)]
 
     def upload(number: int) -> bool:
-        with place_of[number].open_output("key") as output:
+        with sandboxes[number].open_output("key") as output:
             output.write(bytes([number]) * (THRESHOLD_BYTES + number + 1))
             try:
                 output.commit()
@@ -101,44 +107,44 @@ def of_many_uploads_in_parts_to_one_key_exactly_one_is_completed(place: Place) -
                 return False
             return True
 
-    won = [number for number, mine in enumerate(place.at_once(upload, _UPLOADERS)) if mine]
+    won = [number for number, mine in enumerate(sandbox.at_once(upload, _UPLOADERS)) if mine]
     equal(len(won), 1, "uploads that were told that they are the object")
-    equal(place.store.head("key").size, THRESHOLD_BYTES + won[0] + 1, "the size of the object")
+    equal(sandbox.store.head("key").size, THRESHOLD_BYTES + won[0] + 1, "the size of the object")
 
 
 @check(_STALE)
-def others_read_at_once_what_was_written(place: Place) -> None:
+def others_read_at_once_what_was_written(sandbox: Sandbox) -> None:
     """Another process reads an object, and each of its replacements, as soon as they are written."""
-    equal(place.elsewhere(read_if_there, "key"), None, "before it is created, another process reads")
-    etag = put(place.store, "key", b"0")
+    equal(sandbox.elsewhere(read_if_there, "key"), None, "before it is created, another process reads")
+    etag = put(sandbox.store, "key", b"0")
     for number in range(1, 6):
-        equal(place.elsewhere(read_if_there, "key"), b"%d" % (number - 1), "another process reads")
-        etag = put(place.store, "key", b"%d" % number, etag)
-    mine = place.elsewhere(replace_it, "key", etag, b"theirs")
+        equal(sandbox.elsewhere(read_if_there, "key"), b"%d" % (number - 1), "another process reads")
+        etag = put(sandbox.store, "key", b"%d" % number, etag)
+    mine = sandbox.elsewhere(replace_it, "key", etag, b"theirs")
     expect(mine is not None, "another process could not replace it")
-    equal(place.store.get("key").body, b"theirs", "what another process wrote is read as")
-    equal(place.store.put("key", b"mine", if_match=etag), PreconditionFailed(), "replacing what another one replaced")
+    equal(sandbox.store.get("key").body, b"theirs", "what another process wrote is read as")
+    equal(sandbox.store.put("key", b"mine", if_match=etag), PreconditionFailed(), "replacing what another one replaced")
 
 
 @check("gc would overlook objects, or look for what is gone", needs=[Need.LIST, Need.DELETE])
-def others_list_at_once_what_was_written_and_deleted(place: Place) -> None:
+def others_list_at_once_what_was_written_and_deleted(sandbox: Sandbox) -> None:
     """Another process lists an object as soon as it is there, and no more once it is deleted."""
     names = [f"dir/{number}" for number in range(5)]
     for number, name in enumerate(names):
-        put(place.store, name)
-        equal(place.elsewhere(listed, "dir/"), names[: number + 1], "another process lists")
+        put(sandbox.store, name)
+        equal(sandbox.elsewhere(list_keys, "dir/"), names[: number + 1], "another process lists")
     for number, name in enumerate(names):
-        equal(errors(place.store.delete([name])), [None], f"deleting {name!r}")
-        equal(place.elsewhere(listed, "dir/"), names[number + 1 :], "after a delete another process lists")
-        equal(place.elsewhere(read_if_there, name), None, "after a delete another process reads")
+        equal(errors(sandbox.store.delete([name])), [None], f"deleting {name!r}")
+        equal(sandbox.elsewhere(list_keys, "dir/"), names[number + 1 :], "after a delete another process lists")
+        equal(sandbox.elsewhere(read_if_there, name), None, "after a delete another process reads")
 
 
 @check("the store would not be the same for all: do not use it")
-def a_store_opened_again_is_the_same_place(place: Place) -> None:
+def a_store_opened_again_is_the_same_place(sandbox: Sandbox) -> None:
     """Another client sees what the first one wrote."""
-    put(place.store, "key", b"x")
-    again = place.again(None)
-    equal(again.url, place.store.url, "its URL")
+    put(sandbox.store, "key", b"x")
+    again = sandbox.again(None)
+    equal(again.url, sandbox.store.url, "its URL")
     equal(again.get("key").body, b"x", "it holds")
 
 
@@ -158,6 +164,6 @@ def replace_it(store: ObjectStore, key: str, etag: str, body: bytes) -> str | No
     return outcome.etag if isinstance(outcome, Stored) else None
 
 
-def listed(store: ObjectStore, prefix: str) -> Sequence[str]:
+def list_keys(store: ObjectStore, prefix: str) -> Sequence[str]:
     """What another process lists."""
     return keys(store, prefix)

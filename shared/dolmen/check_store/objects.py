@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from dolmen.check_store.contract import Check, Need, Place, collector, equal, errors, expect, keys, put, raises
+from dolmen.check_store.contract import Check, Need, Sandbox, collector, equal, errors, expect, keys, put, raises
 from dolmen.errors import CorruptionError, InputError, ObjectChangedError, ObjectNotFoundError
 from dolmen.runtime import Runtime
 from dolmen.store.base import Buffer, ObjectStore, PreconditionFailed, Stored
@@ -19,9 +19,9 @@ _SIGNED_MINUTES = 15
 
 
 @check("conditional writes do not work: commits would be lost. Do not use this store")
-def a_new_object_can_be_created_and_read(place: Place) -> None:
+def a_new_object_can_be_created_and_read(sandbox: Sandbox) -> None:
     """What was put is read back, by every verb with the same ETag."""
-    store = place.store
+    store = sandbox.store
     etag = put(store, "a/b", b"content")
     equal(store.get("a/b").body, b"content", "what was put comes back as")
     found = [store.get("a/b").etag, store.head("a/b").etag]
@@ -30,9 +30,9 @@ def a_new_object_can_be_created_and_read(place: Place) -> None:
 
 
 @check(_NO_CREATE)
-def create_needs_a_free_key(place: Place) -> None:
+def create_needs_a_free_key(sandbox: Sandbox) -> None:
     """A put with If-None-Match: * is refused where an object is, and changes nothing."""
-    store = place.store
+    store = sandbox.store
     put(store, "key", b"first")
     equal(store.put("key", b"second"), PreconditionFailed(), "creating it again")
     equal(store.put("key", b"first"), PreconditionFailed(), "creating it again with the same body")
@@ -40,9 +40,9 @@ def create_needs_a_free_key(place: Place) -> None:
 
 
 @check(_NO_REPLACE)
-def a_replacement_needs_the_etag_that_is_there(place: Place) -> None:
+def a_replacement_needs_the_etag_that_is_there(sandbox: Sandbox) -> None:
     """A put with If-Match replaces exactly the object with that ETag."""
-    store = place.store
+    store = sandbox.store
     first = put(store, "key", b"first")
     second = put(store, "key", b"second", first)
     equal(store.put("key", b"third", if_match=first), PreconditionFailed(), "replacing what was replaced")
@@ -52,17 +52,17 @@ def a_replacement_needs_the_etag_that_is_there(place: Place) -> None:
 
 
 @check(_NO_REPLACE)
-def if_match_on_an_absent_key_is_refused(place: Place) -> None:
+def if_match_on_an_absent_key_is_refused(sandbox: Sandbox) -> None:
     """A put with If-Match where no object is creates none."""
-    etag = put(place.store, "other", b"x")
-    equal(place.store.put("absent", b"x", if_match=etag), PreconditionFailed(), "replacing what is not there")
-    raises(ObjectNotFoundError, "reading it", lambda: place.store.get("absent"))
+    etag = put(sandbox.store, "other", b"x")
+    equal(sandbox.store.put("absent", b"x", if_match=etag), PreconditionFailed(), "replacing what is not there")
+    raises(ObjectNotFoundError, "reading it", lambda: sandbox.store.get("absent"))
 
 
 @check(_NO_REPLACE, needs=[Need.DELETE])
-def a_deleted_key_can_be_created_but_not_replaced(place: Place) -> None:
+def a_deleted_key_can_be_created_but_not_replaced(sandbox: Sandbox) -> None:
     """Conditions see that an object was deleted."""
-    store = place.store
+    store = sandbox.store
     etag = put(store, "dir/key", b"x")
     equal(errors(store.delete(["dir/key"])), [None], "deleting it")
     equal(store.put("dir/key", b"y", if_match=etag), PreconditionFailed(), "replacing what was deleted")
@@ -71,34 +71,34 @@ def a_deleted_key_can_be_created_but_not_replaced(place: Place) -> None:
 
 
 @check("a reader could take a new commit for the one it knows: commits would be missed")
-def different_bodies_never_share_an_etag(place: Place) -> None:
+def different_bodies_never_share_an_etag(sandbox: Sandbox) -> None:
     """Objects that replace each other in quick succession have ETags of their own, small and large ones."""
     for key, size in (("pointer", 1), ("large", 10_000)):
-        seen = {etag := put(place.store, key, bytes(size))}
+        seen = {etag := put(sandbox.store, key, bytes(size))}
         for number in range(1, 30):
-            etag = put(place.store, key, bytes([number]) * size, etag)
+            etag = put(sandbox.store, key, bytes([number]) * size, etag)
             expect(etag not in seen, f"the {number + 1}th body of {key!r} has the ETag {etag} of an earlier one")
             seen.add(etag)
 
 
 @check("data would come back damaged. Do not use this store")
-def bodies_of_any_size_keep_their_bytes(place: Place) -> None:
+def bodies_of_any_size_keep_their_bytes(sandbox: Sandbox) -> None:
     """Empty, small and large bodies of every buffer type come back as they were."""
     for size in (0, 1, 4096, 4097, 100_000):
         body = random.Random(size).randbytes(size)
         kinds: dict[str, Buffer] = {"bytes": body, "array": bytearray(body), "view": memoryview(body)}
         for kind, buffer in kinds.items():
-            outcome = place.store.put(f"{kind}/{size}", buffer)
+            outcome = sandbox.store.put(f"{kind}/{size}", buffer)
             expect(isinstance(outcome, Stored), f"putting {size} bytes: {outcome}")
-            found = place.store.get(f"{kind}/{size}")
+            found = sandbox.store.get(f"{kind}/{size}")
             expect(found.body == body, f"{size} bytes come back as {len(found.body)}, or others")
-            equal(place.store.head(f"{kind}/{size}").etag, found.etag, "the ETag of a HEAD")
+            equal(sandbox.store.head(f"{kind}/{size}").etag, found.etag, "the ETag of a HEAD")
 
 
 @check("scans read ranges of files: they would fail or read wrong rows")
-def a_range_ends_before_its_end_and_is_cut_at_the_objects(place: Place) -> None:
+def a_range_ends_before_its_end_and_is_cut_at_the_objects(sandbox: Sandbox) -> None:
     """Ranges give exactly their bytes; beyond an object's end there is nothing."""
-    store = place.store
+    store = sandbox.store
     etag = put(store, "digits", b"0123456789")
     ranges = [(0, 3), (3, 7), (0, 10), (9, 10), (7, 50), (10, 20), (30, 40), (0, 0), (4, 4)]
     for first, end in ranges:
@@ -112,9 +112,9 @@ def a_range_ends_before_its_end_and_is_cut_at_the_objects(place: Place) -> None:
 
 
 @check("what is not there would look like damage, or the other way round")
-def an_absent_object_is_not_found_by_any_verb(place: Place) -> None:
+def an_absent_object_is_not_found_by_any_verb(sandbox: Sandbox) -> None:
     """Reading what is not there is told apart from every other trouble."""
-    store = place.store
+    store = sandbox.store
     put(store, "there/is", b"x")
     for key in ("absent", "there", "there/is/not", "there/i"):
         asked = {
@@ -131,9 +131,9 @@ def an_absent_object_is_not_found_by_any_verb(place: Place) -> None:
 
 
 @check("files that are overwritten while they are read might be mixed up")
-def get_by_etag_reads_only_that_object(place: Place) -> None:
+def get_by_etag_reads_only_that_object(sandbox: Sandbox) -> None:
     """A get with If-Match is refused once the object was replaced."""
-    store = place.store
+    store = sandbox.store
     old = put(store, "key", b"old")
     equal(store.get("key", etag=old).body, b"old", "by its ETag it is")
     new = put(store, "key", b"new", old)
@@ -143,9 +143,9 @@ def get_by_etag_reads_only_that_object(place: Place) -> None:
 
 
 @check("a notice of an upload names a version: another one might be ingested in its place", harmless=True)
-def a_version_that_the_store_does_not_keep_is_not_found(place: Place) -> None:
+def a_version_that_the_store_does_not_keep_is_not_found(sandbox: Sandbox) -> None:
     """Asking for a version that is not there finds nothing."""
-    store = place.store
+    store = sandbox.store
     put(store, "key", b"x")
     version = "3HL4kqtJlcpXroDTDmJ-rmSpXd3dIbrHY"
     raises(ObjectNotFoundError, "get", lambda: store.get("key", version=version))
@@ -154,26 +154,26 @@ def a_version_that_the_store_does_not_keep_is_not_found(place: Place) -> None:
 
 
 @check("a fault of dolmen: please report it")
-def an_empty_key_is_refused(place: Place) -> None:
+def an_empty_key_is_refused(sandbox: Sandbox) -> None:
     """An object needs a name."""
-    raises(InputError, "putting it", lambda: place.store.put("", b"x"))
-    raises(InputError, "streaming to it", lambda: place.store.open_output(""))
+    raises(InputError, "putting it", lambda: sandbox.store.put("", b"x"))
+    raises(InputError, "streaming to it", lambda: sandbox.store.open_output(""))
 
 
 @check("a writer whose answer was lost could not tell its own object from another's")
-def create_makes_an_object_once_and_knows_its_own(place: Place) -> None:
+def create_makes_an_object_once_and_knows_its_own(sandbox: Sandbox) -> None:
     """Creating the same object with the same bytes twice is one creation; with others it is an error."""
-    create(place.store, "mine", b"body", Runtime())
-    create(place.store, "mine", b"body", Runtime())
-    raises(CorruptionError, "creating it with other bytes", lambda: create(place.store, "mine", b"other", Runtime()))
-    equal(place.store.get("mine").body, b"body", "afterwards it holds")
+    create(sandbox.store, "mine", b"body", Runtime())
+    create(sandbox.store, "mine", b"body", Runtime())
+    raises(CorruptionError, "creating it with other bytes", lambda: create(sandbox.store, "mine", b"other", Runtime()))
+    equal(sandbox.store.get("mine").body, b"body", "afterwards it holds")
 
 
 @check("commit times and the age of garbage come from the store's clock: commits would be refused")
-def every_answer_shows_the_servers_clock(place: Place) -> None:
+def every_answer_shows_the_servers_clock(sandbox: Sandbox) -> None:
     """Each answer has a Date header, errors included, and it is about the time that it is here."""
     runtime = Runtime()
-    store = place.again(runtime)
+    store = sandbox.again(runtime)
     equal(store.clock.reading(), (0, float("inf")), "before any answer the clock shows")
     verbs = {
         "a get of what is not there": lambda: raises(ObjectNotFoundError, "get", lambda: store.get("absent")),
@@ -184,20 +184,20 @@ def every_answer_shows_the_servers_clock(place: Place) -> None:
         "a head": lambda: store.head("key"),
     }
     for verb, call in verbs.items():
-        _dated(store, runtime, verb, call)
+        _check_dated(store, runtime, verb, call)
 
 
 @check("commit times and the age of garbage come from the store's clock", needs=[Need.LIST, Need.DELETE])
-def listings_and_deletes_show_it_too(place: Place) -> None:
+def listings_and_deletes_show_it_too(sandbox: Sandbox) -> None:
     """The answer to a listing, and to a delete, has a Date header."""
     runtime = Runtime()
-    store = place.again(runtime)
+    store = sandbox.again(runtime)
     put(store, "key")
-    _dated(store, runtime, "a listing", lambda: keys(store))
-    _dated(store, runtime, "a delete", lambda: store.delete(["key"]))
+    _check_dated(store, runtime, "a listing", lambda: keys(store))
+    _check_dated(store, runtime, "a delete", lambda: store.delete(["key"]))
 
 
-def _dated(store: ObjectStore, runtime: Runtime, verb: str, call: object) -> None:
+def _check_dated(store: ObjectStore, runtime: Runtime, verb: str, call: object) -> None:
     began = runtime.monotonic()
     assert callable(call)
     call()

@@ -33,7 +33,7 @@ CHECKS: tuple[Check, ...] = (*CONTRACT, *contract_database.CHECKS)
 """And, where that holds, a database."""
 
 
-class Outcome(Enum):
+class CheckOutcome(Enum):
     """What came of a check."""
 
     OK = "ok"
@@ -45,7 +45,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True)
-class Result:
+class CheckResult:
     """Of one check.
 
     Args:
@@ -59,7 +59,7 @@ class Result:
 
     name: str
     holds: str
-    outcome: Outcome
+    outcome: CheckOutcome
     seconds: float
     found: str = ""
     means: str = ""
@@ -67,11 +67,11 @@ class Result:
     @property
     def good(self) -> bool:
         """Whether dolmen can be used."""
-        return self.outcome not in (Outcome.FAILED, Outcome.DENIED)
+        return self.outcome not in (CheckOutcome.FAILED, CheckOutcome.DENIED)
 
 
 @dataclass(frozen=True)
-class Report:
+class StoreReport:
     """Of a store.
 
     Args:
@@ -81,7 +81,7 @@ class Report:
     """
 
     url: str
-    results: tuple[Result, ...]
+    results: tuple[CheckResult, ...]
     left: tuple[str, ...]
 
     @property
@@ -102,7 +102,7 @@ def check_store(
     checks: Sequence[Check] = CHECKS,
     site: Callable[[str, Runtime], Site] = Site,
     progress: Progress = lambda name, number, total: None,
-) -> Report:
+) -> StoreReport:
     """Runs all checks below ``url``, and removes whatever they made, also when it is interrupted.
 
     Args:
@@ -114,12 +114,12 @@ def check_store(
         Error: the store cannot be reached at all, or there is no such bucket.
     """
     runtime = runtime or shared_runtime()
-    results: list[Result] = []
+    results: list[CheckResult] = []
     stopped = threading.Event()
     with ExitStack() as stack:
         ground = site(url, runtime)
         stack.callback(ground.close)
-        left = stack.enter_context(ground.cleared())
+        left = stack.enter_context(ground.clearing())
         stack.callback(stopped.set)
         permissions = list(_permissions(ground, runtime))
         results += permissions
@@ -127,7 +127,7 @@ def check_store(
         for number, check in enumerate(checks, 1):
             progress(check.name, number, len(checks))
             results.append(_result(check, ground, runtime, load or Load(), stopped, missing, results))
-    return Report(ground.url, tuple(results), tuple(left))
+    return StoreReport(ground.url, tuple(results), tuple(left))
 
 
 def _result(
@@ -137,28 +137,33 @@ def _result(
     load: Load,
     stopped: threading.Event,
     missing: set[Need],
-    before: Sequence[Result],
-) -> Result:
+    before: Sequence[CheckResult],
+) -> CheckResult:
     if lacking := missing & (check.needs | {Need.PUT, Need.GET}):
         names = ", ".join(sorted(need.permission for need in lacking))
-        return Result(check.name, check.holds, Outcome.LEFT_OUT, 0.0, f"needs {names}")
+        return CheckResult(check.name, check.holds, CheckOutcome.LEFT_OUT, 0.0, f"needs {names}")
     if check in contract_database.CHECKS and not all(result.good for result in before):
-        return Result(check.name, check.holds, Outcome.LEFT_OUT, 0.0, "the store does not do what a database needs")
+        return CheckResult(
+            check.name, check.holds, CheckOutcome.LEFT_OUT, 0.0, "the store does not do what a database needs"
+        )
     began = runtime.monotonic()
-    found, outcome = "", Outcome.OK
+    found, outcome = "", CheckOutcome.OK
     try:
-        check.run(ground.place(check.name, load, stopped.is_set))
+        check.run(ground.sandbox(check.name, load, stopped.is_set))
     except BrokenError as error:
-        found, outcome = str(error), Outcome.DIFFERS if check.harmless else Outcome.FAILED
+        found, outcome = str(error), CheckOutcome.DIFFERS if check.harmless else CheckOutcome.FAILED
     except AccessDeniedError as error:
-        found, outcome = str(error), Outcome.DENIED
+        found, outcome = str(error), CheckOutcome.DENIED
     except Error as error:
-        found, outcome = f"{type(error).__name__}: {error}", Outcome.DIFFERS if check.harmless else Outcome.FAILED
+        found, outcome = (
+            f"{type(error).__name__}: {error}",
+            CheckOutcome.DIFFERS if check.harmless else CheckOutcome.FAILED,
+        )
     seconds = runtime.monotonic() - began
-    return Result(check.name, check.holds, outcome, seconds, found, check.means if found else "")
+    return CheckResult(check.name, check.holds, outcome, seconds, found, check.means if found else "")
 
 
-def _permissions(ground: Site, runtime: Runtime) -> Iterator[Result]:
+def _permissions(ground: Site, runtime: Runtime) -> Iterator[CheckResult]:
     """Tries each verb once. What is no denial is raised: no check would tell more."""
     for need, what, call in ground.verbs():
         began = runtime.monotonic()
@@ -167,9 +172,9 @@ def _permissions(ground: Site, runtime: Runtime) -> Iterator[Result]:
             call()
         except AccessDeniedError as error:
             found = str(error)
-        outcome = Outcome.OK if not found else Outcome.LACKS if need.harmless else Outcome.DENIED
+        outcome = CheckOutcome.OK if not found else CheckOutcome.LACKS if need.harmless else CheckOutcome.DENIED
         means = f"without {need.permission} {need.without}" if found else ""
-        yield Result(_name(need), what, outcome, runtime.monotonic() - began, found, means)
+        yield CheckResult(_name(need), what, outcome, runtime.monotonic() - began, found, means)
 
 
 def _name(need: Need) -> str:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
-from dolmen.check_store.contract import Load, Need, Place, keys, put
+from dolmen.check_store.contract import Load, Need, Sandbox, keys, put
 from dolmen.check_store.files import PART_BYTES, THRESHOLD_BYTES
 from dolmen.errors import AccessDeniedError, Error, ObjectNotFoundError
 from dolmen.runtime import Runtime
@@ -38,12 +38,12 @@ class Site:
 
     def open(self, name: str = "", runtime: Runtime | None = None) -> ObjectStore:
         """A client of a place of this name on the site; of the whole site without one."""
-        return opened(f"{self.url}/{name}" if name else self.url, runtime or self.runtime)
+        return open_client(f"{self.url}/{name}" if name else self.url, runtime or self.runtime)
 
-    def place(self, name: str, load: Load, stopped: Callable[[], bool]) -> Place:
+    def sandbox(self, name: str, load: Load, stopped: Callable[[], bool]) -> Sandbox:
         """Where the check of this name works."""
         folder = name.replace(" ", "-")
-        return Place(
+        return Sandbox(
             self.open(folder),
             lambda runtime: self.open(folder, runtime),
             lambda function, *arguments: self._others.call(self.open(folder).url, function, *arguments),
@@ -63,7 +63,7 @@ class Site:
             yield Need.ABORT, "Uploads may be given up (s3:AbortMultipartUpload).", lambda: _begin_and_abort(store)
 
     @contextmanager
-    def cleared(self) -> Iterator[list[str]]:
+    def clearing(self) -> Iterator[list[str]]:
         """In the end removes all that is there, however that comes. What it could not remove is in the list then."""
         left: list[str] = []
         try:
@@ -104,11 +104,11 @@ class Others:
     def call(self, url: str, function: Callable[..., Any], *arguments: object) -> Any:
         """Calls ``function``, which a module must name, with a client of ``url`` over there."""
         if url.startswith("memory:"):
-            return function(opened(url, Runtime()), *arguments)
+            return function(open_client(url, Runtime()), *arguments)
         if self._pool is None:
             spawn = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=_ignore_interrupts)
-        return self._pool.submit(_called, url, function, arguments).result()
+        return self._pool.submit(_call_with_client, url, function, arguments).result()
 
     def close(self) -> None:
         """Ends it."""
@@ -116,7 +116,7 @@ class Others:
             self._pool.shutdown(cancel_futures=True)
 
 
-def opened(url: str, runtime: Runtime) -> ObjectStore:
+def open_client(url: str, runtime: Runtime) -> ObjectStore:
     """A client whose uploads are small enough for checks."""
     store = open_store(url, runtime)
     if not isinstance(store, (LocalStore, MemoryStore)):
@@ -130,12 +130,12 @@ def opened(url: str, runtime: Runtime) -> ObjectStore:
 
 
 @cache
-def _opened_here(url: str) -> ObjectStore:
-    return opened(url, Runtime())
+def _open_here(url: str) -> ObjectStore:
+    return open_client(url, Runtime())
 
 
-def _called(url: str, function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:
-    return function(_opened_here(url), *arguments)
+def _call_with_client(url: str, function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:
+    return function(_open_here(url), *arguments)
 
 
 def _ignore_interrupts() -> None:

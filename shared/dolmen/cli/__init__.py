@@ -8,9 +8,9 @@ Begin with ``dolmen.cli.app``; ``dolmen.cli.exit_codes`` maps errors to exit cod
 import dolmen.cli.apply
 import dolmen.cli.backfill
 import dolmen.cli.check_store
+import dolmen.cli.programs
 import dolmen.cli.rejected
 import dolmen.cli.requests
-import dolmen.cli.simulate
 import dolmen.cli.upkeep  # noqa: F401 - adds its commands
 from dolmen.cli.app import main
 from dolmen.cli.examples import add_examples

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
@@ -40,7 +38,7 @@ from dolmen.cli.output import (
     print_rows,
     send_rows,
 )
-from dolmen.cli.progress import Progress
+from dolmen.cli.progress import InputProgress
 from dolmen.cli.terminal import PLAN_COLUMNS, ends_of, show_ends, show_plan, show_scan
 from dolmen.declaration.columns import parse_columns
 from dolmen.errors import Error, InputError
@@ -103,7 +101,7 @@ def append(
     makes = create and table not in db.tables()
     with (
         open_inputs(files, form, delimiter, again=makes) as inputs,
-        Progress(quiet=as_json) as progress,
+        InputProgress(quiet=as_json) as progress,
         db.transaction("upsert" if upsert else "append", message=message) as tx,
     ):
         watched = [progress.watch(file) for file in inputs]
@@ -309,61 +307,6 @@ def show(
     print_rows(["column", "type"], facts["columns"].items())
     if facts["unresolved_deletes"]:
         print_rows(["commit_ts", "unresolved delete"], (d.values() for d in facts["unresolved_deletes"]))
-
-
-@app.command()
-def local(
-    root: Annotated[Path, typer.Option(help="Where landing/, queue/ and the rest are.")] = Path(".local"),
-    database: Annotated[str | None, typer.Option("--database", "-d", help="Elsewhere than in ROOT/database.")] = None,
-    functions: Annotated[Optional[Path], typer.Option(help="Run these instead of dolmen's own.")] = None,  # noqa: UP045
-    once: Annotated[bool, typer.Option("--once", help="End when all that is there is handled.")] = False,
-    auto_create: Annotated[
-        bool, typer.Option("--auto-create/--no-auto-create", help="Create tables from the files dropped for them.")
-    ] = True,
-    compact_every: Annotated[float, typer.Option(help="Seconds between rounds of compaction; 0 = none.")] = 60,
-    gc_every: Annotated[float, typer.Option(help="Seconds between collections of garbage; 0 = none.")] = 3600,
-    as_json: Json = False,
-) -> None:
-    """Run the whole pipeline on this machine: files in landing/<table>/ become rows, queue/*.json delete some."""
-    from dolmen.local import LocalEvent, LocalLayout, run_local
-
-    layout = LocalLayout.under(root, database)
-
-    def tell(event: LocalEvent) -> None:
-        facts = {name: value for name, value in event.facts.items() if name != "exc_info"}
-        if as_json:
-            print_json({"function": event.function, "event": event.text, **facts})
-        else:
-            told = escape(" ".join(f"{name}={value}" for name, value in facts.items()))
-            console.print(f"[bold]{event.function}[/] {event.text} [dim]{told}[/]", highlight=False, soft_wrap=True)
-            if copy := facts.get("rejected_to"):
-                key = str(copy).removeprefix(f"{layout.rejected.as_uri()}/")
-                command = f"dolmen rejected show --rejected {shlex.quote(str(layout.rejected))} {shlex.quote(key)}"
-                console.print(f"  why, and what the file says there: {command}", **_AS_IT_IS)
-            if letter := facts.get("dead_letter"):
-                then = f"put it into {layout.queue}/" if event.function == "delete" else "drop the file"
-                console.print(f"  correct it, and {then} again: {letter}", **_AS_IT_IS)
-
-    if not as_json:
-        for line in (
-            f"drop files into {layout.landing}/<table>/, and delete requests as .json into {layout.queue}/",
-            f"read with: dolmen scan <table> --database {shlex.quote(layout.database)}    (stop with Ctrl-C)",
-        ):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-    run_local(
-        layout.database,
-        layout.landing,
-        layout.queue,
-        functions,
-        once=once,
-        auto_create=auto_create,
-        compact_seconds=None if once else compact_every,
-        gc_seconds=None if once else gc_every,
-        on_event=tell,
-    )
-
-
-_AS_IT_IS: Any = {"markup": False, "highlight": False, "soft_wrap": True}
 
 
 def _plain(value: Any) -> str:

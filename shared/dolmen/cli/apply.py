@@ -85,16 +85,16 @@ def _print(wanted: DeclarationPlan) -> None:
             console.print(Text(f"{sign} {name}", style=f"bold {style}"), soft_wrap=True)
         if change.what != "table":
             sign, style = _SIGNS[change.kind]
-            console.print(Text(f"    {sign} {_told(change)}", style=style), soft_wrap=True)
+            console.print(Text(f"    {sign} {_describe(change)}", style=style), soft_wrap=True)
 
 
-def _told(change: DeclaredChange) -> str:
+def _describe(change: DeclaredChange) -> str:
     what = change.what.replace("_", " ") if change.what.endswith("_key") else change.name
-    sides = [_shown(side) for side in (change.before, change.after) if side is not None]
+    sides = [_value_text(side) for side in (change.before, change.after) if side is not None]
     return f"{what}: {' -> '.join(sides)}" if change.what != "column" else f"column {change.name} {sides[0]}"
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(repr(one) if not one.strip() else one for one in value)
     return repr(value) if not str(value).strip() else str(value)

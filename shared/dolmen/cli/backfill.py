@@ -39,7 +39,7 @@ _AHEAD = 8
 
 
 @dataclass
-class Tally:
+class BackfillTally:
     """What was done so far.
 
     Args:
@@ -122,7 +122,7 @@ def backfill(
         raise InputError("no function sees the files of this machine: ingest them here, without --queue")
     here = here or found.is_directory
     queue = queue or os.environ.get("DOLMEN_INGEST_QUEUE", "")
-    tally = Tally(position=start_after)
+    tally = BackfillTally(position=start_after)
     with _Shown(tally, as_json) as drops_of:
         drops = drops_of(found.drops(start_after))
         try:
@@ -152,7 +152,7 @@ def backfill(
         raise typer.Exit(2)
 
 
-def _send(source: DropSource, queue: Queue, messages: Iterator[Announcement], tally: Tally) -> None:
+def _send(source: DropSource, queue: Queue, messages: Iterator[Announcement], tally: BackfillTally) -> None:
     """Sends several requests side by side; counts them in their order, so that all before the position are sent."""
 
     def send(batch: list[Announcement]) -> list[Announcement]:
@@ -167,7 +167,7 @@ def _send(source: DropSource, queue: Queue, messages: Iterator[Announcement], ta
 
 
 def _ingest(
-    source: DropSource, database: dolmen.Database, drops: Iterator[Drop], tally: Tally, options: dict[str, Any]
+    source: DropSource, database: dolmen.Database, drops: Iterator[Drop], tally: BackfillTally, options: dict[str, Any]
 ) -> None:
     for group in group_drops(drops, HERE_FILES, HERE_BYTES):
         left, settled = group, list[DropOutcome]()
@@ -187,7 +187,7 @@ def _ingest(
         tally.add(source, group)
 
 
-def _report(tally: Tally, *, dry_run: bool, here: bool, as_json: bool) -> None:
+def _report(tally: BackfillTally, *, dry_run: bool, here: bool, as_json: bool) -> None:
     if as_json:
         print_json(({"dry_run": True} if dry_run else {}) | tally.facts())
         return
@@ -211,7 +211,7 @@ def _report(tally: Tally, *, dry_run: bool, here: bool, as_json: bool) -> None:
 class _Shown:
     """Counts what is listed, and shows it on a terminal."""
 
-    def __init__(self, tally: Tally, quiet: bool) -> None:
+    def __init__(self, tally: BackfillTally, quiet: bool) -> None:
         self._tally = tally
         self._bar = RichProgress(
             SpinnerColumn(),

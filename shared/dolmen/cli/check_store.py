@@ -14,7 +14,7 @@ from dolmen.cli.options import Json, app
 from dolmen.cli.output import console, errors, print_json
 
 if TYPE_CHECKING:
-    from dolmen.check_store.run import Report, Result
+    from dolmen.check_store.run import CheckResult, StoreReport
 
 _COLOURS = {"ok": "green", "FAILED": "bold red", "DENIED": "bold red", "differs": "yellow", "lacks": "yellow"}
 
@@ -33,7 +33,7 @@ def check_store(
     from dolmen.check_store.contract import Load
     from dolmen.check_store.run import check_store as run
 
-    with _telling(as_json) as progress:
+    with _showing_progress(as_json) as progress:
         report = run(url, load=Load(writers=writers, increments=commits, commits=commits), progress=progress)
     if as_json:
         print_json(_document(report))
@@ -43,7 +43,7 @@ def check_store(
         raise typer.Exit(1)
 
 
-def _document(report: Report) -> dict[str, object]:
+def _document(report: StoreReport) -> dict[str, object]:
     return {
         "url": report.url,
         "ok": report.ok,
@@ -62,7 +62,7 @@ def _document(report: Report) -> dict[str, object]:
     }
 
 
-def _print(report: Report) -> None:
+def _print(report: StoreReport) -> None:
     told = any(result.found for result in report.results)
     table = RichTable("check", "result", "seconds", *(["what that means, and what was found"] if told else []))
     for result in report.results:
@@ -70,7 +70,7 @@ def _print(report: Report) -> None:
             Text(result.name),
             Text(result.outcome.value, _COLOURS.get(result.outcome.value, "dim")),
             Text(f"{result.seconds:.2f}", justify="right"),
-            *([_told(result)] if told else []),
+            *([_describe(result)] if told else []),
         )
     console.print(table)
     bad = [result for result in report.results if not result.good]
@@ -83,12 +83,12 @@ def _print(report: Report) -> None:
         console.print(Text(report.left[0]), soft_wrap=True)
 
 
-def _told(result: Result) -> Text:
+def _describe(result: CheckResult) -> Text:
     return Text(f"{result.means}\n" if result.means else "", "bold").append(result.found, "not bold")
 
 
 @contextmanager
-def _telling(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+def _showing_progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     """Says on standard error what is being checked, where somebody can see it."""
     if quiet or not errors.is_terminal:
         yield lambda name, number, total: None

@@ -46,21 +46,21 @@ def _say(kind: str, error: BaseException, code: int) -> None:
     raise SystemExit(code) from None
 
 
-class Doing:
+class StatusLine:
     """What a job is at: one line that changes on a terminal, else lines with the seconds so far; on standard error."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
         self._status: Status | None = errors.status("") if errors.is_terminal and not quiet else None
 
-    def say(self, seconds: float, text: str) -> None:
+    def show(self, seconds: float, text: str) -> None:
         """Shows it."""
         if self._status is not None:
             self._status.update(escape(text))
         elif not self._quiet:
             errors.print(f"{seconds:8.1f} s  {text}", markup=False, highlight=False, soft_wrap=True)
 
-    def __enter__(self) -> Doing:
+    def __enter__(self) -> StatusLine:
         if self._status is not None:
             self._status.start()
         return self

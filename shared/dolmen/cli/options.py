@@ -32,7 +32,7 @@ class Commands(TyperGroup):
         return result
 
 
-def _tell_version(asked: bool) -> None:
+def _print_version(asked: bool) -> None:
     if asked:
         sys.stdout.write(f"dolmen {version('dolmen')}\n")
         raise typer.Exit
@@ -49,8 +49,8 @@ app = typer.Typer(
 
 @app.callback()
 def _options(
-    tell_version: Annotated[
-        bool, typer.Option("--version", help="Show which dolmen this is.", callback=_tell_version, is_eager=True)
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Show which dolmen this is.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     pass

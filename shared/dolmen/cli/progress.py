@@ -23,7 +23,7 @@ from dolmen.cli.inputs import Input
 from dolmen.cli.output import errors
 
 
-class Progress:
+class InputProgress:
     """Counts what is read of each file.
 
     Args:

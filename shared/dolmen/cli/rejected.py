@@ -94,7 +94,7 @@ def show(
         return
     facts = {"key": found, **{name: value for name, value in report.items() if value not in (None, {}, [])}}
     facts |= {f"retried {again.get('at')}": again.get("as") for again in retries(store, found)}
-    print_rows(["", ""], ((name.replace("_", " "), _plain(str(value))) for name, value in facts.items()))
+    print_rows(["", ""], ((name.replace("_", " "), _strip_controls(str(value))) for name, value in facts.items()))
     sys.stdout.writelines(f"{line}\n" for line in head)
 
 
@@ -159,8 +159,8 @@ def _line(one: RejectEntry, report: dict[str, Any]) -> str:
     elif one.size is None:
         what += ", where it was dropped"
     mark = (", put back" if one.retried else "") + (f", {WITHDRAWN}: it is ingested" if WITHDRAWN in report else "")
-    told = _plain(f"{place}: {reason}" if place else reason)[:_SHOWN]
-    return f"{at:%Y-%m-%d %H:%M:%S}  {_plain(one.key)}  ({what}{mark})\n    {told}\n"
+    told = _strip_controls(f"{place}: {reason}" if place else reason)[:_SHOWN]
+    return f"{at:%Y-%m-%d %H:%M:%S}  {_strip_controls(one.key)}  ({what}{mark})\n    {told}\n"
 
 
 def _head(store: ObjectStore, key: str, report: dict[str, Any]) -> Iterator[str]:
@@ -168,7 +168,7 @@ def _head(store: ObjectStore, key: str, report: dict[str, Any]) -> Iterator[str]
     if key.endswith(ROWS_SUFFIX):
         for row in BadRows(store, key):
             place = ", ".join(f"{name} {row[name]}" for name in ("line", "row") if row.get(name) is not None)
-            yield f"{place}: {_shown(row['text'] or b'')}"
+            yield f"{place}: {_line_text(row['text'] or b'')}"
         return
     try:
         format = detect(key)
@@ -176,15 +176,15 @@ def _head(store: ObjectStore, key: str, report: dict[str, Any]) -> Iterator[str]
             return
         open_it = partial(open_reject, store, key, report, shared_runtime())
         with SourceFile(open_it, format, key, ReadOptions(max_bytes=_HEAD_BYTES)).text() as stream:
-            yield from (_shown(line) for line in stream.read(_HEAD_BYTES).splitlines())
+            yield from (_line_text(line) for line in stream.read(_HEAD_BYTES).splitlines())
     except (InputError, ObjectNotFoundError, ObjectChangedError) as error:
         yield f"... {error}"  # which may be why it was rejected
 
 
-def _shown(line: bytes) -> str:
-    return _plain(line[: 10 * _SHOWN].decode(errors="replace"))
+def _line_text(line: bytes) -> str:
+    return _strip_controls(line[: 10 * _SHOWN].decode(errors="replace"))
 
 
-def _plain(text: str) -> str:
+def _strip_controls(text: str) -> str:
     """Somebody's text on a terminal, which must not obey it: without control characters."""
     return "".join(character if character.isprintable() or character == "\t" else "\ufffd" for character in text)

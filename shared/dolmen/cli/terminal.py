@@ -86,14 +86,14 @@ def ends_of(rows: pa.RecordBatchReader, limit: int | None) -> Ends:
             first = pa.concat_tables([first, pa.Table.from_batches([batch.slice(0, missing)])]).combine_chunks()
             batch = batch.slice(missing)
         last = pa.concat_tables([last, pa.Table.from_batches([batch])])
-        last = _copied(last.slice(max(0, len(last) - SHOWN_ROWS)))
+        last = _copy(last.slice(max(0, len(last) - SHOWN_ROWS)))
     if len(last):
         last = pa.concat_tables([first, last])
         last, first = last.slice(max(0, len(last) - SHOWN_ROWS)), first.slice(0, SHOWN_ROWS)
     return Ends(first, last, count)
 
 
-def _copied(table: pa.Table) -> pa.Table:
+def _copy(table: pa.Table) -> pa.Table:
     """The table in memory of its own: a slice keeps all of the batch that it is of."""
     return table.take(pa.array(range(len(table)), pa.int64()))
 
@@ -121,11 +121,11 @@ def show_ends(ends: Ends) -> None:
         table.add_column(Text("…"))
     more = [Text("…")] if left_out else []
     for row in range(len(ends.first)):
-        table.add_row(*(_shown(column[0][row]) for column in cells[:cut]), *more)
+        table.add_row(*(_cell_text(column[0][row]) for column in cells[:cut]), *more)
     if len(ends.last):
         table.add_row(*(Text("…", style="dim") for _ in range(cut)), *more)
     for row in range(len(ends.last)):
-        table.add_row(*(_shown(column[1][row]) for column in cells[:cut]), *more)
+        table.add_row(*(_cell_text(column[1][row]) for column in cells[:cut]), *more)
     console.print(table)
     told = f"{ends.rows:,} row{'' if ends.rows == 1 else 's'}"
     if len(ends.last):
@@ -164,5 +164,5 @@ def _text(value: pa.Scalar) -> str:
         return " ".join(pa.array([value]).to_string().split())
 
 
-def _shown(cell: str | None) -> Text:
+def _cell_text(cell: str | None) -> Text:
     return Text("NULL", style="dim") if cell is None else Text(cell)

@@ -10,7 +10,7 @@ from dolmen.commit.deeds import deed_of, summarize
 from dolmen.commit.draft import Draft
 from dolmen.commit.statements.base import Statement, is_prepared
 from dolmen.commit.statements.rows import Claim, DeletePositions, Write
-from dolmen.commit.workbench import Workbench
+from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import AppliedIdError, ConflictError, StaleWriterError
 from dolmen.format.manifest import AppliedId, Deed, Manifest
 from dolmen.segments.reader import SegmentReader
@@ -75,7 +75,7 @@ class Change:
         if not ids:
             return self
         gone = set[str]()  # uuids of tables that a request taken out has changed: their names may change in between
-        taken_out = [_is_taken_out(statement, ids) for statement in self.statements]
+        taken_out = [_belongs_to(statement, ids) for statement in self.statements]
         for statement, is_out in zip(self.statements, taken_out, strict=True):
             if is_out:
                 gone.add(statement.uuid)
@@ -95,14 +95,14 @@ class Change:
         """The same change, whose first object goes up now; unchanged if one went up before."""
         return self if self.first_upload_us is not None else replace(self, first_upload_us=now_us)
 
-    def prepare(self, base: Manifest, bench: Workbench) -> Change:
+    def prepare(self, base: Manifest, uploads: PendingUploads) -> Change:
         """This change fitted to ``base``; may read, and may add uploads. Most statements need nothing of the kind."""
         if not any(is_prepared(statement) for statement in self.statements):
             return self
-        draft = Draft(base, bench.segments)  # each statement must see what those before it do
+        draft = Draft(base, uploads.segments)  # each statement must see what those before it do
         statements: list[Statement] = []
         for index, statement in enumerate(self.statements):
-            prepared = statement.prepare(draft, bench) if is_prepared(statement) else statement
+            prepared = statement.prepare(draft, uploads) if is_prepared(statement) else statement
             prepared.apply(draft, base.commit_ts + 1 + index)
             statements.append(prepared)
         return replace(self, statements=tuple(statements))
@@ -129,7 +129,7 @@ class Change:
             statement.apply(draft, first_ts + index)
             if (deed := deed_of(statement, draft)) is not None:
                 deeds.append(deed)
-        if self.upkeep and not draft.changed:
+        if self.upkeep and not draft.has_changes:
             return None
         did, did_more = summarize(deeds)
         return draft.finish(
@@ -153,7 +153,7 @@ class Change:
             raise StaleWriterError("uncommitted objects of that age may have been collected: write them again")
 
 
-def _is_taken_out(statement: Statement, ids: set[str]) -> bool:
+def _belongs_to(statement: Statement, ids: set[str]) -> bool:
     """Whether a statement goes with these requests. Raises ConflictError where a part of it would have to stay."""
     if not isinstance(statement, Write) or not statement.requests:
         return statement.request in ids

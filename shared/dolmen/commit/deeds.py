@@ -8,7 +8,7 @@ from dolmen.commit.draft import Draft
 from dolmen.commit.statements.background import Compact, MergeSegments, Resolve, SetProperties
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.rows import DeletePositions, Overwrite, Write
-from dolmen.commit.statements.tables import Create, Drop, Rename
+from dolmen.commit.statements.tables import CreateTable, DropTable, RenameTable
 from dolmen.format.manifest import Deed
 
 MOST_DEEDS = 4
@@ -25,11 +25,11 @@ def deed_of(statement: Statement, draft: Draft) -> Deed | None:
         draft: after it was applied; before it for one that drops a table.
     """
     match statement:
-        case Create():
+        case CreateTable():
             return Deed(statement.name, "create")
-        case Drop():
+        case DropTable():
             return Deed(statement.name, "drop")
-        case Rename(to=to):
+        case RenameTable(to=to):
             return Deed(statement.name, "rename", (to,))
         case Overwrite():
             return Deed(statement.name, "overwrite")

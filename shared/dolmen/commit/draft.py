@@ -58,7 +58,7 @@ class Draft:
         return self.base.version + 1
 
     @property
-    def changed(self) -> bool:
+    def has_changes(self) -> bool:
         """Whether it says anything that its base does not."""
         own = (self.horizon, self.orphan_cutoff, self.freed, self.swept, self.properties, self.own_segments)
         base = self.base

@@ -80,10 +80,10 @@ class Head:
             except ObjectNotFoundError:
                 if known and known.etag is not None:
                     raise CorruptionError(POINTER, "the pointer is gone") from None
-                return self._seen(Base(EMPTY, None, self.store.clock.now_us), self.runtime.monotonic())
+                return self._remember(Base(EMPTY, None, self.store.clock.now_us), self.runtime.monotonic())
             looked_at, date_us = self.runtime.monotonic(), self.store.clock.now_us  # the manifest may take its time
             if known and known.etag == pointer.etag:
-                return self._seen(replace(known, date_us=date_us), looked_at)
+                return self._remember(replace(known, date_us=date_us), looked_at)
             named = Pointer.decode(pointer.body, POINTER)
             key = named.manifest
             _check_forward(known, named)
@@ -93,7 +93,7 @@ class Head:
                     raise CorruptionError(
                         POINTER, f"its commit is {named.commit_id}, and {manifest.commit_id} in {key}"
                     )
-                return self._seen(Base(manifest, pointer.etag, date_us), looked_at)
+                return self._remember(Base(manifest, pointer.etag, date_us), looked_at)
             except ObjectNotFoundError:  # collected between the two reads: the pointer must have moved on
                 if last:
                     raise CorruptionError(POINTER, f"it names {key}, which is missing") from None
@@ -132,7 +132,7 @@ class Head:
         if version < horizon:
             raise VersionExpiredError(f"version {version} has expired: the oldest kept is {horizon}")
 
-    def _seen(self, base: Base, at: float) -> Base:
+    def _remember(self, base: Base, at: float) -> Base:
         self._base, self._seen_at = base, at
         return base
 
@@ -143,7 +143,7 @@ class Head:
     def advance(self, base: Base) -> None:
         """Takes note of a version that this process committed itself."""
         if self._base is None or base.manifest.version > self._base.manifest.version:
-            self._seen(base, self.runtime.monotonic())
+            self._remember(base, self.runtime.monotonic())
 
     def server_now(self, previous: Manifest) -> tuple[int, float]:
         """The server's last ``Date`` in microseconds, and when it arrived by ``runtime.monotonic``.

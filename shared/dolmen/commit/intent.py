@@ -107,7 +107,7 @@ class Intent:
         if self._runtime.monotonic() - self._last_beat >= BEAT_SECONDS:
             self._put_heartbeat()
 
-    def done(self) -> None:
+    def finish(self) -> None:
         """Says that the job's commit has landed, so that nobody need take it for dead.
 
         Only for a commit that is known to have landed: what an unclear or failed one has left is found by the intent.

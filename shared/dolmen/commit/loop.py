@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from dolmen.commit.change import Change
 from dolmen.commit.head import Base, Head
-from dolmen.commit.readback import Verdict, read_back
+from dolmen.commit.readback import Readback, read_back
 from dolmen.commit.statements.base import Statement
-from dolmen.commit.workbench import Workbench
+from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import CorruptionError, Error, StoreUnavailableError, UnknownOutcomeError
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest
@@ -39,7 +39,7 @@ class Committed:
     attempts: int
 
 
-def commit(head: Head, change: Change, bench: Workbench) -> Committed:
+def commit(head: Head, change: Change, uploads: PendingUploads) -> Committed:
     """Makes ``change`` the next version, whatever others commit meanwhile.
 
     Raises:
@@ -61,14 +61,14 @@ def commit(head: Head, change: Change, bench: Workbench) -> Committed:
             change = change.without(set(already))
             if already and not change.applied and not change.statements:
                 return Committed(None, already, tries)
-            change = change.prepare(base.manifest, bench)
-            if bench.has_objects:
+            change = change.prepare(base.manifest, uploads)
+            if uploads.has_objects:
                 change = change.with_first_upload(head.store.clock.now_us)
             now_us, stamped = head.server_now(base.manifest)
             manifest = change.apply(base.manifest, now_us, runtime.attempt(), head.segments)
             if manifest is None:
                 return Committed(None, already, tries)
-            manifest = bench.fit(manifest, base.manifest)
+            manifest = uploads.root_budget.fit(manifest, base.manifest)
             manifest, body = manifest.as_read()
         except Error as error:
             gone = isinstance(error, CorruptionError) and error.is_missing
@@ -79,7 +79,7 @@ def commit(head: Head, change: Change, bench: Workbench) -> Committed:
                 raise  # else the base has expired while the change was fitted to it
             base, fresh = newest, True  # a cached base proves nothing
             continue
-        bench.upload(manifest.key, body)
+        uploads.upload(manifest.key, body)
         if runtime.monotonic() - stamped < STAMP_SECONDS:
             tries += 1
             if (etag := _swing(head, base, manifest, stamped + STAMP_SECONDS)) is not None:
@@ -98,7 +98,7 @@ def submit(
     *,
     first_upload_us: int | None = None,
     txid: str | None = None,
-    bench: Workbench | None = None,
+    uploads: PendingUploads | None = None,
 ) -> Committed:
     """Commits background work; see ``commit``. Makes no version when others have left it nothing to do.
 
@@ -106,7 +106,7 @@ def submit(
         operation: a word for ``history``.
         first_upload_us: the server's clock before the first of its objects was uploaded; None if none was.
         txid: the intent that they were uploaded under.
-        bench: holds ``.del`` objects that the statements refer to already.
+        uploads: holds ``.del`` objects that the statements refer to already.
     """
     change = Change(
         commit_id=head.runtime.uuid(),
@@ -116,7 +116,7 @@ def submit(
         txid=txid,
         upkeep=True,
     )
-    return commit(head, change, bench or Workbench(head.store, head.runtime, head.segments))
+    return commit(head, change, uploads or PendingUploads(head.store, head.runtime, head.segments))
 
 
 def _swing(head: Head, base: Base, manifest: Manifest, deadline: float) -> str | None:
@@ -141,13 +141,13 @@ def _swing(head: Head, base: Base, manifest: Manifest, deadline: float) -> str |
         if isinstance(outcome, Stored):
             return outcome.etag
         verdict = read_back(head, base, manifest.commit_id)
-        if verdict is Verdict.OURS:
+        if verdict is Readback.OURS:
             return ""
-        if verdict is Verdict.THEIRS:
+        if verdict is Readback.THEIRS:
             return None
         if isinstance(outcome, Unknown):
             unknown = outcome.reason
-        elif verdict is Verdict.UNKNOWN:
+        elif verdict is Readback.UNKNOWN:
             unknown = unknown or "the pointer was replaced, and by whom can't be read"
     if unknown:
         raise UnknownOutcomeError(manifest.commit_id, unknown)

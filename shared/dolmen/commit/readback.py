@@ -15,7 +15,7 @@ from dolmen.errors import Error
 from dolmen.format.manifest import Manifest
 
 
-class Verdict(Enum):
+class Readback(Enum):
     """What the store shows of an attempt."""
 
     OURS = "ours"
@@ -24,18 +24,18 @@ class Verdict(Enum):
     UNKNOWN = "unreadable"
 
 
-def read_back(head: Head, base: Base, commit_id: str) -> Verdict:
+def read_back(head: Head, base: Base, commit_id: str) -> Readback:
     """Looks for the commit that followed ``base``. Leaves ``head`` refreshed."""
     try:
         newest = head.refresh()
         if newest.etag == base.etag:
-            return Verdict.UNMOVED
+            return Readback.UNMOVED
         found = _commit_id_of(head, newest.manifest, base.manifest.version + 1)
     except Error:
-        return Verdict.UNKNOWN
+        return Readback.UNKNOWN
     if found is None:
-        return Verdict.UNKNOWN
-    return Verdict.OURS if found == commit_id else Verdict.THEIRS
+        return Readback.UNKNOWN
+    return Readback.OURS if found == commit_id else Readback.THEIRS
 
 
 def _commit_id_of(head: Head, newest: Manifest, version: int) -> str | None:

@@ -27,7 +27,7 @@ def commits(head: Head, newest: Manifest) -> Iterator[HistoryEntry]:
     """All commits up to ``newest``, newest first, down to the horizon; one GET per segment of history."""
     if newest.version:
         yield newest.as_history()
-    older = (entry for segment in reversed(newest.segments_of("history")) for entry in _reversed(head, segment))
+    older = (entry for segment in reversed(newest.segments_of("history")) for entry in _newest_first(head, segment))
     for entry in chain(reversed(newest.history), older):
         if entry.version < newest.horizon:
             return
@@ -45,7 +45,7 @@ def commit_of(head: Head, newest: Manifest, version: int) -> HistoryEntry | None
     return next((entry for entry in entries if entry.version == version), None)
 
 
-def _reversed(head: Head, segment: Segment) -> Iterator[HistoryEntry]:
+def _newest_first(head: Head, segment: Segment) -> Iterator[HistoryEntry]:
     return reversed(head.segments.history(segment))
 
 
@@ -117,7 +117,7 @@ def _parts_at(head: Head, segments: Sequence[Segment], timestamp_us: int) -> Ite
     """History in segments, newest first, without the parts that are younger as a whole: at most two GETs."""
     for index in range(len(segments) - 1, -1, -1):
         if index == 0 or segments[index - 1].created_at <= timestamp_us:
-            yield _reversed(head, segments[index])
+            yield _newest_first(head, segments[index])
 
 
 def _read(head: Head, entry: HistoryEntry) -> Manifest:

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 import pyarrow as pa
 
-from dolmen.arguments import shown
+from dolmen.arguments import short_repr
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.file_formats import FORMATS, FileKind
 from dolmen.format.manifest import TableEntry
@@ -46,7 +46,9 @@ def _refuse_nulls(value: tuple[str, ...]) -> None:
         raise InputError(f"{len(value):,} texts: at most {MAX_NULLS} stand for NULL")
     for text in value:
         if len(text) > MAX_TEXT or any(mark in text for mark in '"\r\n\0'):
-            raise InputError(f"{shown(text)} stands for no NULL: at most {MAX_TEXT} characters, no quote, no line end")
+            raise InputError(
+                f"{short_repr(text)} stands for no NULL: at most {MAX_TEXT} characters, no quote, no line end"
+            )
 
 
 def _refuse_timestamp_format(value: str | None) -> None:
@@ -61,7 +63,7 @@ def _refuse_paths(value: tuple[str, ...]) -> None:
 
 def _refuse_name(value: str) -> None:
     if len(value) > MAX_TEXT:
-        raise InputError(f"{shown(value)} has {len(value):,} characters: at most {MAX_TEXT} are allowed")
+        raise InputError(f"{short_repr(value)} has {len(value):,} characters: at most {MAX_TEXT} are allowed")
 
 
 def _timestamp_format(value: Any) -> str | None:

@@ -23,7 +23,7 @@ _OBJECT = re.compile(r"(data|tombstone|segment|index|intent)/[A-Za-z0-9_./-]{1,2
 def check_table_name(name: str) -> str:
     """Returns ``name`` if a table may be called so. Raises InvalidNameError."""
     if not isinstance(name, str) or not _TABLE_NAME.fullmatch(name):
-        raise InvalidNameError(f"table name {arguments.shown(name)} is not 1 to 64 of a-z, 0-9 and _")
+        raise InvalidNameError(f"table name {arguments.short_repr(name)} is not 1 to 64 of a-z, 0-9 and _")
     return name
 
 

@@ -38,7 +38,7 @@ def sized(least: int, most: int) -> Callable[[Any], int]:
     def parse(value: Any) -> int:
         size = parse_size(value)
         if not least <= size <= most:
-            raise InputError(f"{arguments.shown(value)} is out of bounds: from {least:,} to {most:,} bytes")
+            raise InputError(f"{arguments.short_repr(value)} is out of bounds: from {least:,} to {most:,} bytes")
         return size
 
     return parse
@@ -48,7 +48,7 @@ def count(value: Any) -> int:
     """Reads a number from 1 to 999,999,999."""
     text = str(value).strip()
     if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
-        raise InputError(f"{arguments.shown(value)} is no number from 1 to 999,999,999")
+        raise InputError(f"{arguments.short_repr(value)} is no number from 1 to 999,999,999")
     return int(text)
 
 
@@ -57,7 +57,7 @@ def one_of(*words: str) -> Callable[[Any], str]:
 
     def parse(value: Any) -> str:
         if value not in words:
-            raise InputError(f"{arguments.shown(value)} is none of {', '.join(words)}")
+            raise InputError(f"{arguments.short_repr(value)} is none of {', '.join(words)}")
         return str(value)
 
     return parse
@@ -69,21 +69,21 @@ def truth(value: Any) -> bool:
         return True
     if value in (False, "false"):
         return False
-    raise InputError(f"{arguments.shown(value)} is neither true nor false")
+    raise InputError(f"{arguments.short_repr(value)} is neither true nor false")
 
 
 def words(value: Any) -> tuple[str, ...]:
     """Reads a list of texts, or one text with commas between them."""
     listed = value.split(",") if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(isinstance(word, str) for word in listed):
-        raise InputError(f"{arguments.shown(value)} is no list of texts")
+        raise InputError(f"{arguments.short_repr(value)} is no list of texts")
     return tuple(listed)
 
 
 def name(value: Any) -> str:
     """Reads a name: any text that is not blank."""
     if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{arguments.shown(value)} is no name")
+        raise InputError(f"{arguments.short_repr(value)} is no name")
     return value.strip()
 
 
@@ -91,7 +91,7 @@ def check_properties(changes: Mapping[str, Any], known: Mapping[str, Property], 
     """Returns ``changes`` if each is a known property and a value of it; None as a value unsets. Raises InputError."""
     for changed, value in changes.items():
         if changed not in known:
-            raise InputError(f"{owner} has no property {arguments.shown(changed)}; there are: {', '.join(known)}")
+            raise InputError(f"{owner} has no property {arguments.short_repr(changed)}; there are: {', '.join(known)}")
         if value is not None:
             _read(known[changed], value, anew=True)
     return dict(changes)
@@ -106,7 +106,7 @@ def value_of(known: Property, properties: Mapping[str, Any]) -> Any:
 def _read(known: Property, value: Any, *, anew: bool = False) -> Any:
     try:
         if type(value) not in (str, int, known.also):
-            raise InputError(f"{arguments.shown(value)} is neither text nor a whole number")
+            raise InputError(f"{arguments.short_repr(value)} is neither text nor a whole number")
         if isinstance(value, str):
             arguments.text("value", value)
         elif type(value) is int:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dolmen.arguments import shown
+from dolmen.arguments import short_repr
 from dolmen.errors import InputError
 
 MAX_LENGTH = 200
@@ -62,7 +62,9 @@ class TimePattern:
 def parse_time_pattern(text: str) -> TimePattern:
     """The pattern that ``text`` says. Raises InputError when it makes no date, no time of day, and not both."""
     if len(text) > MAX_LENGTH:
-        raise InputError(f"time format {shown(text)} has {len(text):,} characters: at most {MAX_LENGTH} are allowed")
+        raise InputError(
+            f"time format {short_repr(text)} has {len(text):,} characters: at most {MAX_LENGTH} are allowed"
+        )
     directives: list[str] = []
     made: list[str] = []
     for piece in re.findall(r"%.?|\s+|[^%\s]+", text, re.DOTALL):
@@ -72,9 +74,9 @@ def parse_time_pattern(text: str) -> TimePattern:
             made.append(r"\s+" if piece.isspace() else re.escape(piece))
         elif piece[1:] not in _DIRECTIVES:
             known = ", ".join(f"%{directive}" for directive in _DIRECTIVES)
-            raise InputError(f"time format {shown(text)}: {piece} is unknown; there are {known} and %%")
+            raise InputError(f"time format {short_repr(text)}: {piece} is unknown; there are {known} and %%")
         elif piece[1:] in directives:
-            raise InputError(f"time format {shown(text)}: {piece} is there twice")
+            raise InputError(f"time format {short_repr(text)}: {piece} is there twice")
         else:
             directives.append(piece[1:])
             made.append(_DIRECTIVES[piece[1:]])
@@ -90,9 +92,11 @@ def _check(text: str, there: frozenset[str]) -> None:
     timed = len(hours) == 1 and "M" in there and ("I" in there) == ("p" in there) and ("f" not in there or "S" in there)
     if not there:
         raise InputError(
-            f"time format {shown(text)}: iso, epoch_s, epoch_ms, epoch_us, or a pattern as in %d/%m/%Y %H:%M:%S"
+            f"time format {short_repr(text)}: iso, epoch_s, epoch_ms, epoch_us, or a pattern as in %d/%m/%Y %H:%M:%S"
         )
     if (not dated and (years or months or "d" in there)) or (not dated and "z" in there):
-        raise InputError(f"time format {shown(text)}: a date has a year, a month and a day, each once")
+        raise InputError(f"time format {short_repr(text)}: a date has a year, a month and a day, each once")
     if not timed and there & set("HIpMSfz"):
-        raise InputError(f"time format {shown(text)}: a time of day has %H, or %I and %p, then %M, and %S if it has %f")
+        raise InputError(
+            f"time format {short_repr(text)}: a time of day has %H, or %I and %p, then %M, and %S if it has %f"
+        )

@@ -46,7 +46,7 @@ def hand_over(
     if not chosen:
         return {}
     try:
-        done = database.transaction().applied_before({drop.id for drop in chosen.values()})
+        done = database.transaction().find_applied({drop.id for drop in chosen.values()})
         left = {place: drop for place, drop in chosen.items() if drop.id not in done}
         if left:
             records.add(list(left.values()))

@@ -43,14 +43,14 @@ def job_round(
     *,
     tables: Collection[str] | None = None,
     compacting: bool = True,
-    tell: Callable[[JobAttempt], None] = lambda attempt: None,
+    progress: Callable[[JobAttempt], None] = lambda attempt: None,
 ) -> JobRound:
     """Starts the jobs that are due. Raises no error of dolmen's: failures are returned, and the next round tries again.
 
     Args:
         tables: tables whose compaction may be handed over; None = all.
         compacting: False hands no compaction over.
-        tell: called after each job that was asked for.
+        progress: called after each job that was asked for.
     """
     attempts: list[JobAttempt] = []
     errors: list[Error] = []
@@ -58,7 +58,7 @@ def job_round(
 
     def ask_for(each: JobAttempt) -> bool:
         attempts.append(each)
-        tell(each)
+        progress(each)
         return each.is_running
 
     def is_unreachable() -> bool:

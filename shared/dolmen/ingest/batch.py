@@ -129,7 +129,7 @@ def _add_requests(
     deadline: Callable[[], bool],
 ) -> list[BatchRequest]:
     """Adds requests to a transaction and returns them; settles those that it is not to apply."""
-    known = transaction.applied_before({request.id for request in waiting})
+    known = transaction.find_applied({request.id for request in waiting})
     added = []
     for request in waiting:
         before = known.get(request.id)
@@ -139,7 +139,7 @@ def _add_requests(
             elif deadline():
                 settled[request.id] = RequestOutcome("postponed")
             else:
-                with transaction.together(request.id):
+                with transaction.savepoint(request.id):
                     to_apply = request.add_to(transaction)
                 if to_apply:
                     transaction.bind(request.id, request.digest)

@@ -112,7 +112,7 @@ def _expire(context: Context, tables: Collection[str] | None, deadline: Callable
         if deadline():
             break
         try:
-            with transaction.together():
+            with transaction.savepoint():
                 cutoff = _expire_table(context, transaction, base, name)
         except Error as error:
             failures[name] = error

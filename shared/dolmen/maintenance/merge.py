@@ -69,7 +69,7 @@ def merge_segments(context: Context, *, deadline: Callable[[], bool] = never) ->
             if deadline():
                 return Merged(commits, inputs, outputs, finished=False)
             now_us = context.store.clock.now_us
-            done = submit(context.head, "merge", [uploaded(context, merge)], first_upload_us=now_us)
+            done = submit(context.head, "merge", [upload_merge(context, merge)], first_upload_us=now_us)
             if done.manifest is None:
                 skip += 1
                 continue
@@ -100,7 +100,7 @@ class Merge:
     overlays: frozenset[Overlay] = frozenset()
 
 
-def uploaded(context: Context, merge: Merge) -> MergeSegments:
+def upload_merge(context: Context, merge: Merge) -> MergeSegments:
     """The statement, once its segments are there."""
     for segment, body in merge.outputs:
         create(context.store, segment.object, body, context.runtime)
@@ -151,13 +151,13 @@ def _concatenations(
         kind = run[0].kind
         read: Callable[[Segment], Iterable[Any]] = getattr(context.segments, kind)
         entries = chain.from_iterable(read(segment) for segment in run)
-        outputs = tuple(_encoded(context, kind, entries, None))
+        outputs = tuple(_encode(context, kind, entries, None))
         newest = max(segment.created_at for segment in run)
         dated = tuple((msgspec.structs.replace(segment, created_at=newest), body) for segment, body in outputs)
         yield Merge(name, uuid, epoch, tuple(segment.object for segment in run), dated)
 
 
-def _encoded(
+def _encode(
     context: Context, kind: SegmentKind, entries: Iterable[Any], schema: Schema | None
 ) -> Iterator[tuple[Segment, bytes]]:
     left = iter(entries)
@@ -190,15 +190,15 @@ def _files(context: Context, name: str, entry: TableEntry) -> Merge | None:
     if not chosen and spilled <= homes.keys():
         return None
     run = [segment for segment in segments if segment.object in chosen]
-    outputs = list(_encoded(context, "files", _live_entries(live, run), entry.schema))
+    outputs = list(_encode(context, "files", _live_entries(live, run), entry.schema))
     folded = {uuid for uuid, home in homes.items() if home in chosen}
     known = homes.keys()
     if removals:
         left = sorted(uuid for uuid in chain.from_iterable(map(reader.removed, removals)) if uuid in known - folded)
-        outputs += _encoded(context, "removed", left, None)
+        outputs += _encode(context, "removed", left, None)
     if patches:
         kept = _greatest(o for o in chain.from_iterable(map(reader.overlays, patches)) if o.file in known - folded)
-        outputs += _encoded(context, "overlays", kept, None)
+        outputs += _encode(context, "overlays", kept, None)
     return Merge(
         name,
         entry.uuid,

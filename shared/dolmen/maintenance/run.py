@@ -51,7 +51,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Failure:
+class StepFailure:
     """A step that failed; the others went on."""
 
     step: Step
@@ -77,7 +77,7 @@ class Round:
     """
 
     done: tuple[Done, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[StepFailure, ...]
     finished: bool
 
     def __repr__(self) -> str:
@@ -100,7 +100,7 @@ def maintain(
     steps: Collection[Step] = STEPS,
     compacted_elsewhere: Collection[str] = (),
     deadline: Deadline | None = None,
-    tell: Callable[[Done | Failure], None] = lambda ended: None,
+    progress: Callable[[Done | StepFailure], None] = lambda ended: None,
 ) -> Round:
     """Does all the maintenance that there is to do, as far as the time allows; safe to repeat, and beside others.
 
@@ -109,17 +109,17 @@ def maintain(
         steps: which of ``STEPS``.
         compacted_elsewhere: tables that are not to be compacted here, as a job does; all else is done for them too.
         deadline: when to stop. What was done by then is committed, and the next round goes on.
-        tell: called after each step.
+        progress: called after each step.
     """
-    rounder = _Rounder(context, deadline or Deadline(context.runtime), tell)
+    rounder = _Rounder(context, deadline or Deadline(context.runtime), progress)
     return rounder.run(tables, steps, compacted_elsewhere)
 
 
 class _Rounder:
-    def __init__(self, context: Context, deadline: Deadline, tell: Callable[[Done | Failure], None]) -> None:
-        self._context, self._deadline, self._tell = context, deadline, tell
+    def __init__(self, context: Context, deadline: Deadline, progress: Callable[[Done | StepFailure], None]) -> None:
+        self._context, self._deadline, self._progress = context, deadline, progress
         self._done: list[Done] = []
-        self._failures: list[Failure] = []
+        self._failures: list[StepFailure] = []
 
     def run(
         self, tables: Collection[str] | None, steps: Collection[Step], compacted_elsewhere: Collection[str]
@@ -128,7 +128,7 @@ class _Rounder:
         there = context.head.refresh().manifest.tables
         for name in sorted(set(tables or ()) - there.keys()):
             absent = TableNotFoundError(f"no table {name!r}; tables: {', '.join(sorted(there)) or 'none'}")
-            self._ended(Failure(next(step for step in STEPS if step in steps), name, absent))
+            self._record(StepFailure(next(step for step in STEPS if step in steps), name, absent))
         names = [name for name in there if tables is None or name in tables]
         if "expire" in steps:
             self._expire(tables)
@@ -141,7 +141,7 @@ class _Rounder:
             compacting = self._turns("compact", compact, compacting, 0.9 if merging else 1.0)
             if merging and not self._deadline():
                 stop = self._deadline.share(self._deadline.left_seconds)
-                merged = self._guarded("merge", None, partial(merge_segments, context, deadline=stop))
+                merged = self._run_step("merge", None, partial(merge_segments, context, deadline=stop))
                 merging = merged is not None and not merged.finished and bool(merged.commits)
             if self._deadline():
                 break
@@ -151,11 +151,11 @@ class _Rounder:
     def _expire(self, tables: Collection[str] | None) -> None:
         if self._deadline():
             return
-        expired = self._guarded(
+        expired = self._run_step(
             "expire", None, lambda: expire_rows(self._context, tables=tables, deadline=self._deadline)
         )
         for name, error in expired.failures.items() if expired else ():
-            self._ended(Failure("expire", name, error))
+            self._record(StepFailure("expire", name, error))
 
     def _turns(self, step: Step, run: Callable[..., Any], names: Sequence[str], part: float) -> list[str]:
         """Gives each table a turn within a part of the time that is left; returns those that need another one."""
@@ -166,35 +166,35 @@ class _Rounder:
             if self._deadline():
                 return [*again, *names[index:]]
             share = self._deadline.share((self._deadline.left_seconds - left_after) / (len(names) - index))
-            done = self._guarded(step, name, partial(run, self._context, name, deadline=share))
+            done = self._run_step(step, name, partial(run, self._context, name, deadline=share))
             if done is not None and not done.finished and (share.reached or done.commits):
                 again.append(name)
         return again
 
-    def _guarded(self, step: Step, table: str | None, run: Callable[[], Any]) -> Any:
+    def _run_step(self, step: Step, table: str | None, run: Callable[[], Any]) -> Any:
         """Runs a step; an error is kept, so that it does not stop the others."""
         runtime = self._context.runtime
         began = runtime.monotonic()
         try:
             result = run()
         except Exception as error:  # noqa: BLE001 - told, and raised or returned at the end by whoever called
-            if not self._dropped(table):
-                self._ended(Failure(step, table, error))
+            if not self._is_dropped(table):
+                self._record(StepFailure(step, table, error))
             return None
-        self._ended(Done(step, table, result, runtime.monotonic() - began))
+        self._record(Done(step, table, result, runtime.monotonic() - began))
         return result
 
-    def _dropped(self, table: str | None) -> bool:
+    def _is_dropped(self, table: str | None) -> bool:
         """Whether a step failed because its table has gone meanwhile."""
         cached = self._context.head.cached
         return table is not None and cached is not None and table not in cached.manifest.tables
 
-    def _ended(self, ended: Done | Failure) -> None:
+    def _record(self, ended: Done | StepFailure) -> None:
         if isinstance(ended, Done):
             self._done.append(ended)
         else:
             self._failures.append(ended)
-        self._tell(ended)
+        self._progress(ended)
 
 
 def _deletes(entry: TableEntry) -> int:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from dolmen.arguments import shown
+from dolmen.arguments import short_repr
 from dolmen.database import Database
 from dolmen.errors import InputError
 from dolmen.reading import ReadableTable
@@ -40,5 +40,5 @@ def readable(value: object) -> ReadableTable:
 
 def _of(kind: type[T], name: str, value: object, wanted: str) -> T:
     if not isinstance(value, kind):
-        raise InputError(f"{name}={shown(value)} is a {type(value).__name__}: give {wanted}")
+        raise InputError(f"{name}={short_repr(value)} is a {type(value).__name__}: give {wanted}")
     return value

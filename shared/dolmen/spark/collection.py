@@ -34,7 +34,7 @@ from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance import never
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.keyset import Codes, KeySet, stable_code, stable_codes
-from dolmen.maintenance.gc.mark_parts import MarkPart, keys_of, split
+from dolmen.maintenance.gc.mark_parts import MarkPart, keys_of_part, split_mark
 from dolmen.maintenance.gc.report import Collected
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.segments.reader import SegmentReader
@@ -95,7 +95,7 @@ class SparkMarker:
 
     def __call__(self, manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
         """The keys of all that must stay."""
-        keys, parts = split(manifest, reader, after)
+        keys, parts = split_mark(manifest, reader, after)
         found = [stable_codes(keys)]
         for some in _waves(parts):
             found += self._codes(manifest, after, some)
@@ -176,7 +176,7 @@ class MarkTask:
         parts = msgspec.json.decode(self.parts, type=list[MarkPart])
         with context.reading(self.version):
             for place in places:
-                yield place, stable_codes(keys_of(parts[place], manifest, context.segments, self.after))
+                yield place, stable_codes(keys_of_part(parts[place], manifest, context.segments, self.after))
 
 
 def mark_parts(task: MarkTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -93,7 +93,7 @@ def export(
     given.readable(table)
     to, overwrite = arguments.text("to", to), arguments.flag("overwrite", overwrite)
     if not isinstance(format, str) or format not in FORMATS:
-        raise InputError(f"{arguments.shown(format)} is no format to export: {', '.join(FORMATS)}")
+        raise InputError(f"{arguments.short_repr(format)} is no format to export: {', '.join(FORMATS)}")
     spark = (
         active_session() if spark is None else given.session(spark)
     ).newSession()  # the same Spark, with settings of its own

@@ -32,7 +32,7 @@ def open_store(url: str | os.PathLike[str], runtime: Runtime | None = None) -> O
     runtime = runtime or shared_runtime()
     text = arguments.text("url", os.fspath(url) if isinstance(url, os.PathLike) else url)
     if "\0" in text:
-        raise InputError(f"url={arguments.shown(text)} has a NUL in it: {_FORMS}")
+        raise InputError(f"url={arguments.short_repr(text)} has a NUL in it: {_FORMS}")
     scheme, separator, rest = text.partition("://")
     if not separator:
         if not text:

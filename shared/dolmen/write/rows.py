@@ -134,7 +134,7 @@ def _from_columns(columns: dict[Any, Any], schema: pa.Schema | None) -> pa.Table
     arrays, wanted = {}, {field.name: field.type for field in schema or ()}
     for name, values in columns.items():
         if not isinstance(name, str):
-            raise InputError(f"column name {arguments.shown(name)} is no string")
+            raise InputError(f"column name {arguments.short_repr(name)} is no string")
         if isinstance(values, (pa.Array, pa.ChunkedArray)):
             arrays[name] = values
         else:

@@ -13,12 +13,13 @@ import msgspec
 from pyroaring import BitMap
 
 from dolmen.commit.draft import Draft
-from dolmen.commit.statements.pairs import with_pairs, without_files, without_resolved_tombstones
-from dolmen.commit.workbench import Workbench
+from dolmen.commit.statements.file_entries import with_pairs, without_files
+from dolmen.commit.statements.tombstones import put_entry
+from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import ConflictError
 from dolmen.format.entries import DataFile, Overlay, Vector
 from dolmen.format.layout import uuid_of
-from dolmen.format.manifest import Counts, Segment, TableEntry
+from dolmen.format.manifest import Counts, Segment
 from dolmen.format.properties import DatabaseSettings
 from dolmen.segments.live import LiveFiles
 
@@ -63,7 +64,7 @@ class Resolve:
         """The statement before it is prepared."""
         return cls(name, uuid, epoch, through, positions, segments, gather)
 
-    def prepare(self, draft: Draft, bench: Workbench) -> Resolve:
+    def prepare(self, draft: Draft, uploads: PendingUploads) -> Resolve:
         """Merges the positions with the vectors that the files have now."""
         entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
         if entry is None:
@@ -72,7 +73,7 @@ class Resolve:
         covered = set(self.segments)
         vectors: dict[str, tuple[DataFile, DataFile]] = {}
         for file in live.find([uuid_of(path) for path in self.positions]).values():
-            vector = self._vector(file, bench)
+            vector = self._vector(file, uploads)
             through = max(file.applied_through, self.through)
             if vector == file.vector and live.segment_of(file.uuid) in covered:
                 continue  # what the segment says is enough
@@ -80,17 +81,17 @@ class Resolve:
                 vectors[file.path] = file, msgspec.structs.replace(file, applied_through=through, vector=vector)
         return replace(self, vectors=vectors, prepared_on=draft.base.key)
 
-    def _vector(self, file: DataFile, bench: Workbench) -> Vector | None:
+    def _vector(self, file: DataFile, uploads: PendingUploads) -> Vector | None:
         positions, moves = self.positions[file.path], file.path in self.gather and file.applied_through < self.through
         if not positions and not moves:
             return file.vector
         before = self.vectors.get(file.path)
         if before and before[0].vector == file.vector:
             return before[1].vector
-        merged = positions | bench.read_vector(file.vector, file.rows) if file.vector else positions
+        merged = positions | uploads.read_vector(file.vector, file.rows) if file.vector else positions
         if not merged or (file.vector and len(merged) == file.vector.cardinality and not moves):
             return file.vector
-        return bench.tombstone_object(self.name, self.uuid).add_vector(file.uuid, merged)
+        return uploads.tombstone_object(self.name, self.uuid).add_vector(file.uuid, merged)
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Puts the pairs in place and drops the tombstones that no file needs any more."""
@@ -111,7 +112,7 @@ class Resolve:
         if resolved != changed.segments:
             changed = msgspec.structs.replace(changed, segments=resolved)
         draft.counts += Counts(files_resolved=len(self.vectors))
-        _settle(draft, self.name, entry, changed)
+        put_entry(draft, self.name, entry, changed)
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class Compact:
     request: str | None = None
     prepared_on: str = ""
 
-    def prepare(self, draft: Draft, bench: Workbench) -> Compact:
+    def prepare(self, draft: Draft, uploads: PendingUploads) -> Compact:
         """Finds the groups whose inputs are as they were."""
         entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
         if entry is None:
@@ -173,18 +174,7 @@ class Compact:
         draft.release(file.path for file in inputs)
         draft.release(file.vector.object for file in inputs if file.vector)
         draft.counts += Counts(files_added=len(outputs), files_removed=len(inputs))
-        _settle(draft, self.name, entry, changed)
-
-
-def _settle(draft: Draft, name: str, before: TableEntry, after: TableEntry) -> None:
-    """Puts a table's new entry into the draft, less the tombstones that it needs no more."""
-    after, tombstones, segments = without_resolved_tombstones(after)
-    draft.release(tombstone.blob.object for tombstone in tombstones)
-    for segment in segments:
-        draft.release_tree(segment)
-    draft.counts += Counts(tombstones_removed=len(tombstones) + sum(segment.count for segment in segments))
-    if after != before:
-        draft.tables[name] = after
+        put_entry(draft, self.name, entry, changed)
 
 
 @dataclass(frozen=True)
@@ -211,13 +201,13 @@ class MergeSegments:
     def apply(self, draft: Draft, ts: int) -> None:
         """Replaces the segments; removals and overlays added since the merge was planned stay."""
         if self.name is None:
-            merged = self._merged(draft.own_segments)
+            merged = self._replace_inputs(draft.own_segments)
             if merged is not None:
                 draft.own_segments = merged
                 draft.release(self.inputs)
             return
         entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
-        merged = self._merged(entry.segments) if entry else None
+        merged = self._replace_inputs(entry.segments) if entry else None
         if entry is None or merged is None:
             return
         draft.release(self.inputs)
@@ -228,7 +218,7 @@ class MergeSegments:
             overlays=tuple(overlay for overlay in entry.overlays if overlay not in self.overlays),
         )
 
-    def _merged(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...] | None:
+    def _replace_inputs(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...] | None:
         inputs = [segment for segment in segments if segment.object in self.inputs]
         if len(inputs) < len(self.inputs):
             return None
@@ -253,12 +243,12 @@ class SetProperties:
     def apply(self, draft: Draft, ts: int) -> None:
         """Settings that others changed meanwhile stay, but for these."""
         if self.name is None:
-            draft.properties = self._changed(draft.properties)
+            draft.properties = self._apply_to(draft.properties)
             return
         entry = draft.table(self.name, self.uuid)
-        draft.tables[self.name] = msgspec.structs.replace(entry, properties=self._changed(entry.properties))
+        draft.tables[self.name] = msgspec.structs.replace(entry, properties=self._apply_to(entry.properties))
 
-    def _changed(self, properties: Mapping[str, Any]) -> dict[str, Any]:
+    def _apply_to(self, properties: Mapping[str, Any]) -> dict[str, Any]:
         merged = {**properties, **self.changes}
         return {name: value for name, value in merged.items() if value is not None}
 

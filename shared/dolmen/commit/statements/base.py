@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol, TypeGuard
 
 from dolmen.commit.draft import Draft
-from dolmen.commit.workbench import Workbench
+from dolmen.commit.uploads import PendingUploads
 
 
 class Statement(Protocol):
@@ -30,7 +30,7 @@ class Statement(Protocol):
 class Prepared(Statement, Protocol):
     """A statement that has to be fitted to each base before it is applied to that."""
 
-    def prepare(self, draft: Draft, bench: Workbench) -> Statement:
+    def prepare(self, draft: Draft, uploads: PendingUploads) -> Statement:
         """The statement as this base needs it; reads what that takes."""
 
 

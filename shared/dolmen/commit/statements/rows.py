@@ -9,8 +9,8 @@ import msgspec
 from pyroaring import BitMap
 
 from dolmen.commit.draft import Draft
-from dolmen.commit.statements.pairs import with_pairs
-from dolmen.commit.workbench import Workbench
+from dolmen.commit.statements.file_entries import with_pairs
+from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import ConflictError
 from dolmen.format.entries import DataFile, Tombstone, Vector
 from dolmen.format.layout import uuid_of
@@ -87,7 +87,7 @@ class DeletePositions:
         """The statement before it is prepared."""
         return cls(name, uuid, positions, {}, request, columns)
 
-    def prepare(self, draft: Draft, bench: Workbench) -> DeletePositions:
+    def prepare(self, draft: Draft, uploads: PendingUploads) -> DeletePositions:
         """Merges the positions with the vectors that the files have now.
 
         Raises:
@@ -106,8 +106,8 @@ class DeletePositions:
             if path in self.vectors and self.vectors[path][0].vector == file.vector:
                 vectors[path] = file, self.vectors[path][1]
                 continue
-            merged = positions | bench.read_vector(file.vector, file.rows) if file.vector else positions
-            vectors[path] = file, bench.tombstone_object(self.name, self.uuid).add_vector(file.uuid, merged)
+            merged = positions | uploads.read_vector(file.vector, file.rows) if file.vector else positions
+            vectors[path] = file, uploads.tombstone_object(self.name, self.uuid).add_vector(file.uuid, merged)
         return replace(self, vectors=vectors, prepared_on=draft.base.key)
 
     def apply(self, draft: Draft, ts: int) -> None:

@@ -88,9 +88,9 @@ class Advance:
             raise ConflictError(
                 f"table {memory_name(self.name)!r}, which remembers deleted keys, is not there any more"
             )
-        draft.tables[self.name] = msgspec.structs.replace(entry, sequences=self._moved(entry.sequences, field, ts))
+        draft.tables[self.name] = msgspec.structs.replace(entry, sequences=self._advance(entry.sequences, field, ts))
 
-    def _moved(self, before: Sequences | None, field: Field, ts: int) -> Sequences:
+    def _advance(self, before: Sequences | None, field: Field, ts: int) -> Sequences:
         def later(one: Json, other: Json) -> Json:
             if one is None or other is None:
                 return other if one is None else one

@@ -14,7 +14,7 @@ from dolmen.format.manifest import Counts, TableEntry
 
 
 @dataclass(frozen=True)
-class Create:
+class CreateTable:
     """Creates a table. Raises TableExistsError when the name is taken."""
 
     name: str
@@ -34,7 +34,7 @@ class Create:
 
 
 @dataclass(frozen=True)
-class Drop:
+class DropTable:
     """Drops a table: the name is free, older versions still read it. The memory of its changes goes with it."""
 
     name: str
@@ -57,7 +57,7 @@ class Drop:
 
 
 @dataclass(frozen=True)
-class Rename:
+class RenameTable:
     """Gives a table another name: uuid, rows and all else stay. The memory of its changes is renamed with it.
 
     Raises TableExistsError when a name is taken, InvalidNameError when the memory's is too long.

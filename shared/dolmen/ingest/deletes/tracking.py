@@ -63,7 +63,7 @@ def check(database: Database, request: DeleteRequest) -> int:
         InputError, NotFoundError: no such table or column, a predicate or keys that do not fit.
     """
     transaction = database.transaction()
-    before = transaction.applied_before([request.id]).get(request.id)
+    before = transaction.find_applied([request.id]).get(request.id)
     if before is not None and before.digest != request.digest:
         raise AppliedIdError(f"version {before.version} has applied another request under the id {request.id!r}")
     for delete in request.deletes:
@@ -119,7 +119,7 @@ def status_of(database: Database, ids: Sequence[str], queue: Queue | None = None
         queue: where they were put; one of a directory is looked through.
     """
     letters = dict(_letters(queue, frozenset(ids))) if isinstance(queue, DirectoryQueue) else {}
-    applied = database.transaction().applied_before(ids)  # after the queue: on its way between them it is in both
+    applied = database.transaction().find_applied(ids)  # after the queue: on its way between them it is in both
     statuses = []
     for id_ in ids:
         if id_ in applied:

@@ -73,7 +73,7 @@ def _create_tables(database: Database, ingestions: Sequence[Ingestion]) -> None:
     """
     transaction = database.transaction()
     there = set(transaction.manifest.tables)
-    done = transaction.applied_before({ingestion.drop.id for ingestion in ingestions})
+    done = transaction.find_applied({ingestion.drop.id for ingestion in ingestions})
     for ingestion in ingestions:
         name = ingestion.place.path.partition("/")[0]
         if name in there or ingestion.drop.id in done:

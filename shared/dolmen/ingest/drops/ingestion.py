@@ -95,7 +95,7 @@ class Ingestion:
         unforeseen: Exception | None = None
         while True:
             try:
-                with transaction.together():
+                with transaction.savepoint():
                     self._ingest(transaction)
             except (InputError, TableNotFoundError) as error:
                 return error
@@ -222,7 +222,7 @@ class Ingestion:
         """The table's column that an error is about."""
         name = getattr(error, "column", None)
         table = transaction.manifest.tables.get(self.place.path.partition("/")[0]) if name else None
-        return name if table and name in transaction.bench.segments.whole(table).schema.arrow.names else None
+        return name if table and name in transaction.uploads.segments.whole(table).schema.arrow.names else None
 
     def _database_facts(self) -> dict[str, Any]:
         """Facts about the database, for a report."""

@@ -19,9 +19,9 @@ from dolmen.context import Context
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.maintenance import never
-from dolmen.maintenance.compact.pending import Waiting
+from dolmen.maintenance.compact.pending import PendingGroups
 from dolmen.maintenance.compact.plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
-from dolmen.maintenance.compact.rewrite import Rewriter, TableVersion
+from dolmen.maintenance.compact.rewrite import GroupRewriter, TableVersion
 from dolmen.scan.display import html, text
 
 __all__ = ["Compacted", "CompactionOptions", "CompactionPlan", "PlannedGroup", "compact", "plan_compaction"]
@@ -119,7 +119,7 @@ def compact(
         plan = plan_compaction(name, version.entry, version.files, target, options, version.dead())
     done = Compacted(plan, finished=dry_run or not plan.groups)
     if not done.finished:
-        _Run(context, name, version.entry, options, target, deadline, done).all_groups()
+        _Compaction(context, name, version.entry, options, target, deadline, done).all_groups()
     return done
 
 
@@ -129,7 +129,7 @@ def target_file_bytes(entry: TableEntry, options: CompactionOptions) -> int:
 
 
 @dataclass
-class _Run:
+class _Compaction:
     """One call: takes its groups one by one."""
 
     context: Context
@@ -142,11 +142,11 @@ class _Run:
     intent: Intent | None = field(default=None)
 
     def __post_init__(self) -> None:
-        self.rewriter = Rewriter(self.context, self.options, self.target, self.object_name, self.beat)
+        self.rewriter = GroupRewriter(self.context, self.options, self.target, self.object_name, self.beat)
 
     def all_groups(self) -> None:
         """Compacts the plan's groups, and what is left of those that were dropped."""
-        waiting = Waiting(self.done.plan.groups)
+        waiting = PendingGroups(self.done.plan.groups)
         while waiting:
             if self.deadline():
                 return
@@ -156,10 +156,10 @@ class _Run:
                 return  # the table is gone, or another one now
             if not committed:
                 self.done.dropped += 1
-                waiting.again(turn)
+                waiting.retry_in_halves(turn)
         self.done.finished = True
         if self.intent and not self.done.dropped:  # else it is revoked in an hour, and takes what was dropped along
-            self.intent.done()
+            self.intent.finish()
 
     def _group(self, uuids: tuple[str, ...]) -> bool | None:
         """Rewrites these files, as far as they are still there; whether that was committed. None = stop."""

@@ -13,7 +13,7 @@ _TRIES_ALONE = 2
 
 
 @dataclass(frozen=True)
-class Turn:
+class PendingGroup:
     """A group, or what is left of one, whose turn has come.
 
     Args:
@@ -25,28 +25,28 @@ class Turn:
     tries: int = 0
 
 
-class Waiting:
+class PendingGroups:
     """Takes groups one by one; those that others have changed meanwhile come back in halves.
 
     So a file that others keep changing costs the rewriting of ever fewer others.
     """
 
     def __init__(self, groups: Iterable[PlannedGroup]) -> None:
-        self._turns = deque(Turn(tuple(file.uuid for file in group.inputs)) for group in groups)
+        self._turns = deque(PendingGroup(tuple(file.uuid for file in group.inputs)) for group in groups)
 
     def __bool__(self) -> bool:
         """Whether there is anything to do."""
         return bool(self._turns)
 
-    def take(self) -> Turn:
+    def take(self) -> PendingGroup:
         """The next group."""
         return self._turns.popleft()
 
-    def again(self, turn: Turn) -> None:
+    def retry_in_halves(self, turn: PendingGroup) -> None:
         """Takes a group back that could not be committed."""
         uuids = turn.uuids
         if len(uuids) > 1:
             middle = len(uuids) // 2
-            self._turns += [Turn(uuids[:middle]), Turn(uuids[middle:])]
+            self._turns += [PendingGroup(uuids[:middle]), PendingGroup(uuids[middle:])]
         elif turn.tries + 1 < _TRIES_ALONE:
-            self._turns.append(Turn(uuids, turn.tries + 1))
+            self._turns.append(PendingGroup(uuids, turn.tries + 1))

@@ -203,12 +203,12 @@ class _Planner:
                 full.append((range_, file))
                 kept += 1
         groups = [PlannedGroup("all rows deleted", tuple(gone), 0, 0, sum(f.size for f in gone))] if gone else []
-        groups += self._rewritten(deleted, small)
-        groups += self._clustered(full)
+        groups += self._groups_to_rewrite(deleted, small)
+        groups += self._unclustered_groups(full)
         groups.sort(key=lambda group: -group.benefit)
         return CompactionPlan(self._table, count, size, tuple(groups), dict(self._left))
 
-    def _rewritten(self, deleted: list[DataFile], small: list[DataFile]) -> list[PlannedGroup]:
+    def _groups_to_rewrite(self, deleted: list[DataFile], small: list[DataFile]) -> list[PlannedGroup]:
         """Files that are mostly deleted, with the small ones that are of a size with them or with each other."""
         ascending = sorted(small, key=_live_bytes)
         paid = sum(map(_live_bytes, deleted))
@@ -226,7 +226,7 @@ class _Planner:
             groups.append(self._group(reason, part))
         return groups
 
-    def _clustered(self, full: list[tuple[Range, DataFile]]) -> list[PlannedGroup]:
+    def _unclustered_groups(self, full: list[tuple[Range, DataFile]]) -> list[PlannedGroup]:
         """Full files whose ranges of the sort key overlap, a part of the range at a time."""
         runs = _runs(full)
         runs.sort(key=lambda run: sum(_live_bytes(file) for _, file in run))

@@ -70,7 +70,7 @@ class TableVersion:
         row_ts = timestamps.pop() if len(timestamps) == 1 else None
         return row_ts, self.entry if row_ts is not None else with_commit_ts(self.entry)
 
-    def stamped(self, written: list[DataFile], row_ts: int | None) -> tuple[DataFile, ...]:
+    def complete_entries(self, written: list[DataFile], row_ts: int | None) -> tuple[DataFile, ...]:
         """Entries of files that hold this version's live rows, complete.
 
         Tombstones up to this version are applied in them. Never up to the compaction's own commit: rows that are
@@ -104,7 +104,7 @@ class Rewritten:
 
 
 @dataclass
-class Rewriter:
+class GroupRewriter:
     """Writes the live rows of groups of files into new ones, in bounded memory.
 
     Args:
@@ -137,7 +137,7 @@ class Rewriter:
 class _Rewriting:
     """The live rows of some files, written into new ones."""
 
-    def __init__(self, rewriter: Rewriter, version: TableVersion, inputs: tuple[DataFile, ...]) -> None:
+    def __init__(self, rewriter: GroupRewriter, version: TableVersion, inputs: tuple[DataFile, ...]) -> None:
         self._rewriter, self._version, self._inputs = rewriter, version, inputs
         self._row_ts, self._entry = version.commit_ts_of(inputs)
         self._spilled_bytes = 0
@@ -160,7 +160,7 @@ class _Rewriting:
             rewriter.object_name,
         )
         self._check(rows, plans, sum(file.rows for file in written))
-        return Rewritten(version.stamped(written, self._row_ts), self._spilled_bytes)
+        return Rewritten(version.complete_entries(written, self._row_ts), self._spilled_bytes)
 
     def _batches(self, rows: LiveRows, plans: list[FilePlan]) -> Iterator[pa.RecordBatch]:
         rewriter = self._rewriter

@@ -65,7 +65,7 @@ class LiveRows:
         """The rows as the files have them, one file after the other."""
         groups = (group for file in self._reader.open_files(files) for group in self._groups(file))
         for batch in self._reader.read(self._decode, groups, self._ids):
-            yield self._counted(batch)
+            yield self._count_hidden(batch)
 
     def in_about_key_order(self, files: Sequence[FilePlan]) -> Iterator[tuple[Bound | None, pa.RecordBatch]]:
         """The rows in the order in which statistics place them by the sort key's first column.
@@ -93,7 +93,7 @@ class LiveRows:
                     yield group
 
         for batch in self._reader.read(self._decode, groups(), self._ids):
-            yield bounds_of.popleft(), self._counted(batch)
+            yield bounds_of.popleft(), self._count_hidden(batch)
 
     def _groups(self, file: OpenFile) -> list[RowGroup]:
         """The row groups with rows that may be live; those of the others are counted."""
@@ -112,7 +112,7 @@ class LiveRows:
             output = [array.filter(kept_rows) for array in output]
         return pa.RecordBatch.from_arrays(output, schema=self._entry.schema.arrow), group.rows
 
-    def _counted(self, read: tuple[pa.RecordBatch, int]) -> pa.RecordBatch:
+    def _count_hidden(self, read: tuple[pa.RecordBatch, int]) -> pa.RecordBatch:
         batch, rows = read
         self.hidden += rows - batch.num_rows
         return batch

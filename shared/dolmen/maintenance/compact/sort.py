@@ -61,12 +61,12 @@ class Sorter:
             items: batches, each with a lower bound of its own and all later keys; None = unknown.
         """
         with ExitStack() as stack:
-            runs: list[_Run] = []
+            runs: list[_SortedRun] = []
             held: list[pa.RecordBatch] = []
             size = 0
             for bound, batch in items:
                 if held and size + batch.nbytes > self._most_bytes:
-                    rows = self._sorted(held)
+                    rows = self._sort(held)
                     if not runs and bound is not None:  # what runs hold must go first
                         ready = self._up_to(rows, bound)
                         yield from rows.slice(0, ready).to_batches()
@@ -79,35 +79,35 @@ class Sorter:
                 held.append(batch)
                 size += batch.nbytes
             if held and not runs:
-                yield from self._sorted(held).to_batches()
+                yield from self._sort(held).to_batches()
             elif runs:
-                runs = self._spill(self._sorted(held).to_batches(), runs, stack)
+                runs = self._spill(self._sort(held).to_batches(), runs, stack)
                 held.clear()
-                yield from self._merged(runs)
+                yield from self._merge(runs)
 
-    def _spill(self, batches: Iterable[pa.RecordBatch], runs: list[_Run], stack: ExitStack) -> list[_Run]:
+    def _spill(self, batches: Iterable[pa.RecordBatch], runs: list[_SortedRun], stack: ExitStack) -> list[_SortedRun]:
         """All runs with one more; those there are become one when they are too many to be merged at once."""
         if len(runs) == FAN_IN:
-            merged = self._write(self._merged(runs), stack)
+            merged = self._write(self._merge(runs), stack)
             for run in runs:
                 run.remove()
             runs = [merged]
         return [*runs, self._write(batches, stack)]
 
-    def _write(self, batches: Iterable[pa.RecordBatch], stack: ExitStack) -> _Run:
+    def _write(self, batches: Iterable[pa.RecordBatch], stack: ExitStack) -> _SortedRun:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="dolmen-", dir=self._directory))
-        run = _Run.write(
+        run = _SortedRun.write(
             Path(directory) / "run.arrow", batches, self._schema, self._key, self._most_bytes // (2 * FAN_IN)
         )
         self.spilled_bytes += run.path.stat().st_size
         return run
 
-    def _merged(self, runs: Sequence[_Run]) -> Iterator[pa.RecordBatch]:
+    def _merge(self, runs: Sequence[_SortedRun]) -> Iterator[pa.RecordBatch]:
         """The rows of sorted runs in order; one part is sorted while the one before it is written."""
-        for rows in self._runtime.map(self._sorted, self._parts(runs), ahead=2):
+        for rows in self._runtime.map(self._sort, self._parts(runs), ahead=2):
             yield from rows.to_batches()
 
-    def _parts(self, runs: Sequence[_Run]) -> Iterator[list[pa.RecordBatch]]:
+    def _parts(self, runs: Sequence[_SortedRun]) -> Iterator[list[pa.RecordBatch]]:
         """The rows of sorted runs in parts that come one after the other, each in no order."""
         firsts = pa.concat_tables(run.firsts for run in runs)
         places = [(run, index) for run in runs for index in range(run.firsts.num_rows)]
@@ -126,7 +126,7 @@ class Sorter:
             size += batch.nbytes
         yield held
 
-    def _sorted(self, batches: list[pa.RecordBatch]) -> pa.Table:
+    def _sort(self, batches: list[pa.RecordBatch]) -> pa.Table:
         """All rows of the batches; the list is emptied, so that memory is freed as sorting goes on."""
         columns = pa.Table.from_batches(batches, self._schema).columns
         batches.clear()
@@ -137,14 +137,14 @@ class Sorter:
         """How many of these sorted rows can go when nothing less than ``bound`` is still to come."""
         start, end = 0, rows.num_rows
         for name, value in zip(self._key, bound, strict=False):
-            less, equal = _compared(rows[name].slice(start, end - start), value)
+            less, equal = _count_less_and_equal(rows[name].slice(start, end - start), value)
             start, end = start + less, start + less + equal
         # Equal keys may go in any order; but of those known by their first columns alone more may come in between.
         return end if len(bound) == len(self._key) else start
 
 
 @dataclass(frozen=True)
-class _Run:
+class _SortedRun:
     """Sorted rows in a file, and the key of the first row of each of its batches."""
 
     path: Path
@@ -153,7 +153,7 @@ class _Run:
     @classmethod
     def write(
         cls, path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema, key: Sequence[str], batch_bytes: int
-    ) -> _Run:
+    ) -> _SortedRun:
         firsts: list[pa.RecordBatch] = []
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema, options=options) as writer:
@@ -186,7 +186,7 @@ def _rest(rows: pa.Table, start: int) -> pa.Table:
     return rest
 
 
-def _compared(column: pa.ChunkedArray | pa.Array, value: pa.Scalar) -> tuple[int, int]:
+def _count_less_and_equal(column: pa.ChunkedArray | pa.Array, value: pa.Scalar) -> tuple[int, int]:
     """How many values of a sorted column come before ``value``, and how many are equal to it."""
     floating = pa.types.is_floating(column.type)
     nans = pc.sum(pc.is_nan(column), min_count=0).as_py() if floating else 0

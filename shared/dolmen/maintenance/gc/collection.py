@@ -17,11 +17,11 @@ from dolmen.errors import ConflictError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance import never
-from dolmen.maintenance.gc.eraser import Amount, Eraser
-from dolmen.maintenance.gc.intents import clear, settled
+from dolmen.maintenance.gc.eraser import Amount, ObjectEraser
+from dolmen.maintenance.gc.intents import clear_intent, finished_intents
 from dolmen.maintenance.gc.keyset import KeySet
 from dolmen.maintenance.gc.mark import Marker, mark
-from dolmen.maintenance.gc.plan import OPERATION, Plan, freeable, next_horizon, plan
+from dolmen.maintenance.gc.plan import OPERATION, CollectionPlan, freeable, next_horizon, plan
 from dolmen.maintenance.gc.release import Release
 from dolmen.maintenance.gc.report import Collected
 from dolmen.maintenance.gc.sweep import Sweep, sweepable
@@ -56,7 +56,7 @@ def collect(
         UnknownOutcomeError: a commit may or may not have landed; nothing was deleted after it.
         VersionExpiredError: it stood still until others had collected what it was to read: run it again.
     """
-    manifest, planned, chosen = _fenced(context, settings, full=full, dry_run=dry_run)
+    manifest, planned, chosen = _move_fence(context, settings, full=full, dry_run=dry_run)
     if manifest.version == 0:
         return Collected(0, 0, dry_run=dry_run)
     with context.reading(manifest.version):
@@ -66,9 +66,9 @@ def collect(
         ).run()
 
 
-def _fenced(
+def _move_fence(
     context: Context, settings: DatabaseSettings | None, *, full: bool, dry_run: bool
-) -> tuple[Manifest, Plan, DatabaseSettings]:
+) -> tuple[Manifest, CollectionPlan, DatabaseSettings]:
     """Moves horizon and fence, if that is called for; a version from which on they stand."""
     head = context.head
     for _ in attempts(context.runtime, _FENCES):
@@ -109,7 +109,7 @@ class _Collection:
         context: Context,
         settings: DatabaseSettings,
         manifest: Manifest,
-        planned: Plan,
+        planned: CollectionPlan,
         deadline: Callable[[], bool],
         marker: Marker,
         *,
@@ -120,7 +120,7 @@ class _Collection:
         self._held_to = settings if own else None
         self._context, self._settings, self._manifest, self._planned = context, settings, manifest, planned
         self._deadline, self._marker, self._dry_run, self._full = deadline, marker, dry_run, full
-        self._eraser = Eraser(context.store, dry_run=dry_run)
+        self._eraser = ObjectEraser(context.store, dry_run=dry_run)
         self._now_us = max(planned.now_us, manifest.created_at)
         self._through = freeable(manifest, settings, self._now_us)
         self._freed, self._swept = manifest.freed, manifest.swept
@@ -153,10 +153,10 @@ class _Collection:
         )
 
     def _clear_intents(self) -> bool:
-        for intent in settled(self._planned.intents, self._manifest):
+        for intent in finished_intents(self._planned.intents, self._manifest):
             if self._deadline():
                 return False
-            clear(self._context.store, self._eraser, intent, self._manifest, None if intent.done else self._kept)
+            clear_intent(self._context.store, self._eraser, intent, self._manifest, None if intent.done else self._kept)
         return True
 
     def _release(self) -> bool:
@@ -210,10 +210,10 @@ class _Collection:
                 try:
                     return submit(head, OPERATION, [*statements, fence]).manifest or head.refresh().manifest
                 except ConflictError:  # another collection has let versions expire, or other settings hold
-                    return self._submitted(statements)
-        return self._submitted(statements)
+                    return self._submit(statements)
+        return self._submit(statements)
 
-    def _submitted(self, statements: list[Statement]) -> Manifest:
+    def _submit(self, statements: list[Statement]) -> Manifest:
         if not statements:
             return self._manifest
         head = self._context.head

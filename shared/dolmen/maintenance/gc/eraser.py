@@ -22,7 +22,7 @@ class Amount:
         return Amount(self.objects + other.objects, self.bytes + other.bytes)
 
 
-class Eraser:
+class ObjectEraser:
     """Deletes objects, or only counts them.
 
     Args:

@@ -1,4 +1,4 @@
-"""Intents as collection sees them: whose job is dead, and what it has left."""
+"""Intents as collection sees them: whose job is dead_jobs, and what it has left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from dolmen.commit.intent import PREFIX, Heartbeat, parse_intent_key
 from dolmen.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
 from dolmen.format.manifest import Manifest
-from dolmen.maintenance.gc.eraser import Eraser
+from dolmen.maintenance.gc.eraser import ObjectEraser
 from dolmen.maintenance.gc.keyset import KeySet
 from dolmen.maintenance.gc.names import directories, hour_floor, hour_prefix
 from dolmen.store.base import ObjectInfo, ObjectStore
@@ -55,7 +55,7 @@ def intents(store: ObjectStore) -> dict[str, KnownIntent]:
     return found
 
 
-def dead(known: dict[str, KnownIntent], manifest: Manifest, before_us: int) -> tuple[str, ...]:
+def dead_jobs(known: dict[str, KnownIntent], manifest: Manifest, before_us: int) -> tuple[str, ...]:
     """Txids of jobs that are to be revoked: the last heartbeat is older than ``before_us``."""
     return tuple(
         sorted(
@@ -66,12 +66,14 @@ def dead(known: dict[str, KnownIntent], manifest: Manifest, before_us: int) -> t
     )
 
 
-def settled(known: dict[str, KnownIntent], manifest: Manifest) -> list[KnownIntent]:
+def finished_intents(known: dict[str, KnownIntent], manifest: Manifest) -> list[KnownIntent]:
     """Intents that are not needed any more, or will not be once their job's objects are gone."""
     return [intent for intent in known.values() if intent.done or intent.txid in manifest.revoked_intents]
 
 
-def clear(store: ObjectStore, eraser: Eraser, intent: KnownIntent, manifest: Manifest, kept: KeySet | None) -> None:
+def clear_intent(
+    store: ObjectStore, eraser: ObjectEraser, intent: KnownIntent, manifest: Manifest, kept: KeySet | None
+) -> None:
     """Deletes what a revoked job has left, then its intent.
 
     Args:

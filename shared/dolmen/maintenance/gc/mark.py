@@ -16,14 +16,14 @@ Marker: TypeAlias = Callable[[Manifest, SegmentReader, int], KeySet]
 """``mark``, or what gives the same answer by other means: what it leaves out is deleted."""
 
 
-def needed(manifest: Manifest, reader: SegmentReader) -> Iterator[str]:
+def needed_keys(manifest: Manifest, reader: SegmentReader) -> Iterator[str]:
     """Keys of all objects that a version needs, its segments' entries included; with repetitions."""
     yield from references(manifest)
     for entry in manifest.tables.values():
-        yield from _needed_by_table(entry, reader)
+        yield from _keys_of_table(entry, reader)
 
 
-def _needed_by_table(entry: TableEntry, reader: SegmentReader) -> Iterator[str]:
+def _keys_of_table(entry: TableEntry, reader: SegmentReader) -> Iterator[str]:
     """What a table needs: of files in segments those that are still there, with the vectors that count."""
     if entry.section:
         entry = reader.whole(entry)
@@ -34,7 +34,7 @@ def _needed_by_table(entry: TableEntry, reader: SegmentReader) -> Iterator[str]:
         yield from references(file)
 
 
-def reached(tree: Segment, reader: SegmentReader) -> Iterator[str]:
+def reached_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
     """Keys of all objects that a segment's entries name, less its own.
 
     Raises:
@@ -52,7 +52,7 @@ def reached(tree: Segment, reader: SegmentReader) -> Iterator[str]:
             for entry in reader.tables(tree):
                 yield from references(entry)
                 for segment in entry.segments:
-                    yield from reached(segment, reader)
+                    yield from reached_keys(segment, reader)
         case "removed" | "applied" | "released" | "history":
             return
 
@@ -65,13 +65,13 @@ def tree_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
     """
     yield tree.object
     try:
-        yield from reached(tree, reader)
+        yield from reached_keys(tree, reader)
     except CorruptionError as error:
         if not error.is_missing:
             raise
 
 
-def released(manifest: Manifest, reader: SegmentReader, after: int) -> Iterator[Released]:
+def released_since(manifest: Manifest, reader: SegmentReader, after: int) -> Iterator[Released]:
     """What commits after version ``after`` released, oldest first."""
     for segment in manifest.segments_of("released"):
         if segment.greatest > after:
@@ -88,8 +88,8 @@ def mark(manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
     """
 
     def keys() -> Iterator[str]:
-        yield from needed(manifest, reader)
-        for entry in released(manifest, reader, after):
+        yield from needed_keys(manifest, reader)
+        for entry in released_since(manifest, reader, after):
             yield from entry.objects
             for tree in entry.trees:
                 yield from tree_keys(tree, reader)

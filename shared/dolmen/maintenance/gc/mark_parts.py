@@ -42,7 +42,7 @@ class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
         return sum(segment.count for segment in self.segments)
 
 
-def split(manifest: Manifest, reader: SegmentReader, after: int) -> tuple[list[str], list[MarkPart]]:
+def split_mark(manifest: Manifest, reader: SegmentReader, after: int) -> tuple[list[str], list[MarkPart]]:
     """What must stay by the manifest alone, and the parts that are to be read. See ``gc_mark.mark``."""
     keys = list(references(manifest))
     parts: list[MarkPart] = []
@@ -62,7 +62,7 @@ def split(manifest: Manifest, reader: SegmentReader, after: int) -> tuple[list[s
     return keys, parts
 
 
-def keys_of(part: MarkPart, manifest: Manifest, reader: SegmentReader, after: int) -> Iterator[str]:
+def keys_of_part(part: MarkPart, manifest: Manifest, reader: SegmentReader, after: int) -> Iterator[str]:
     """The keys that must stay by one part; with repetitions.
 
     Args:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dolmen.commit.head import Head
 from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.format.properties import DatabaseSettings
-from dolmen.maintenance.gc.intents import KnownIntent, dead, intents
+from dolmen.maintenance.gc.intents import KnownIntent, dead_jobs, intents
 from dolmen.maintenance.gc.sweep import has_come_of_age, sweepable
 
 OPERATION = "gc"
@@ -16,7 +16,7 @@ OPERATION = "gc"
 
 
 @dataclass(frozen=True)
-class Plan:
+class CollectionPlan:
     """What there is to do.
 
     Args:
@@ -40,19 +40,19 @@ class Plan:
     intents: dict[str, KnownIntent]
 
 
-def plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, full: bool = False) -> Plan:
+def plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, full: bool = False) -> CollectionPlan:
     """Plans a collection on a version that has just been read."""
     now_us, _ = head.server_now(manifest)
     known = intents(head.store)
     # What expired before is freed first: the grace of its readers must not begin anew.
     horizon = next_horizon(head, manifest, settings, now_us) if is_freed(manifest) else manifest.horizon
     orphan_cutoff = max(manifest.orphan_cutoff, now_us - settings.orphan_age_us)
-    revoke = dead(known, manifest, now_us - settings.intent_timeout_us)
+    revoke = dead_jobs(known, manifest, now_us - settings.intent_timeout_us)
     applied_before = now_us - settings.applied_retention_us
     forgets = any(segment.created_at < applied_before for segment in manifest.segments_of("applied"))
     sweep = full or has_come_of_age(head, manifest, sweepable(orphan_cutoff))
     moves = horizon > manifest.horizon or bool(revoke) or forgets or sweep
-    return Plan(now_us, manifest.horizon, horizon, orphan_cutoff, revoke, applied_before, moves, sweep, known)
+    return CollectionPlan(now_us, manifest.horizon, horizon, orphan_cutoff, revoke, applied_before, moves, sweep, known)
 
 
 def is_freed(manifest: Manifest) -> bool:

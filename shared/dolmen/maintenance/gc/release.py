@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from dolmen.errors import CorruptionError
 from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Manifest, Released, Segment
-from dolmen.maintenance.gc.eraser import BATCH, Eraser
+from dolmen.maintenance.gc.eraser import BATCH, ObjectEraser
 from dolmen.maintenance.gc.keyset import KeySet
-from dolmen.maintenance.gc.mark import reached, released
+from dolmen.maintenance.gc.mark import reached_keys, released_since
 from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectInfo, ObjectStore
 
 
 @dataclass(frozen=True)
-class Progress:
+class ReleaseProgress:
     """How far the work list was done.
 
     Args:
@@ -42,7 +42,7 @@ class Release:
         self,
         store: ObjectStore,
         reader: SegmentReader,
-        eraser: Eraser,
+        eraser: ObjectEraser,
         manifest: Manifest,
         kept: KeySet,
         through: int,
@@ -55,10 +55,10 @@ class Release:
         self._failed: int | None = None
         self._failures = 0
 
-    def run(self) -> Progress:
+    def run(self) -> ReleaseProgress:
         """Returns how far it came."""
         done = self._manifest.freed
-        for entry in released(self._manifest, self._reader, done):
+        for entry in released_since(self._manifest, self._reader, done):
             if entry.version > self._through:
                 break
             if len(self._keys) >= BATCH or entry.trees:
@@ -72,10 +72,10 @@ class Release:
             return self._progress(self._through - 1, complete=False)
         return self._progress(self._through, complete=True)
 
-    def _progress(self, done: int, *, complete: bool) -> Progress:
+    def _progress(self, done: int, *, complete: bool) -> ReleaseProgress:
         if self._failed is not None:  # what could not be deleted stays on the list
             done = min(done, self._failed - 1)
-        return Progress(max(done, self._manifest.freed), complete)
+        return ReleaseProgress(max(done, self._manifest.freed), complete)
 
     def _free(self, entry: Released) -> None:
         self._add(entry.version, entry.objects)
@@ -90,7 +90,7 @@ class Release:
         """Frees what a segment names, before the segment itself."""
         keys: list[str] = []
         try:
-            for key in reached(tree, self._reader):
+            for key in reached_keys(tree, self._reader):
                 keys.append(key)
                 if len(keys) >= BATCH:
                     self._add(version, keys)

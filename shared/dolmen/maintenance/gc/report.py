@@ -63,11 +63,11 @@ class Collected:
             told.append(("versions expired", f"{self.versions_expired:,}"))
         for reason, words in REASONS.items():
             if amount := self.deleted.get(reason):
-                told.append((words, _told(amount)))
+                told.append((words, _amount_text(amount)))
         if self.revoked:
             told.append(("dead jobs revoked", f"{len(self.revoked):,}"))
         if self.waiting and self.waiting.objects:
-            told.append(("orphans too young to go", _told(self.waiting)))
+            told.append(("orphans too young to go", _amount_text(self.waiting)))
         if self.errors:
             told.append(
                 ("not deleted", f"{len(self.errors):,}, {min(self.errors)} first: {self.errors[min(self.errors)]}")
@@ -87,5 +87,5 @@ class Collected:
         return f"<div>{head}<table>{rows}</table></div>"
 
 
-def _told(amount: Amount) -> str:
+def _amount_text(amount: Amount) -> str:
     return f"{amount.objects:,}" + (f" ({amount.bytes:,} bytes)" if amount.bytes else "")

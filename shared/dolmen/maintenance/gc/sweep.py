@@ -14,7 +14,7 @@ from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
 from dolmen.format.layout import manifest_key, parse_manifest_key
 from dolmen.format.manifest import Manifest
-from dolmen.maintenance.gc.eraser import BATCH, Amount, Eraser
+from dolmen.maintenance.gc.eraser import BATCH, Amount, ObjectEraser
 from dolmen.maintenance.gc.keyset import KeySet
 from dolmen.maintenance.gc.names import directories, hour_floor, hour_of, hour_prefix
 from dolmen.store.base import ObjectInfo, ObjectStore
@@ -89,7 +89,7 @@ class Sweep:
     def __init__(
         self,
         head: Head,
-        eraser: Eraser,
+        eraser: ObjectEraser,
         manifest: Manifest,
         kept: KeySet,
         before_us: int,
@@ -106,10 +106,10 @@ class Sweep:
     def run(self) -> Swept:
         """Returns how far it came; it goes from the oldest hour to the newest, over all tables at once."""
         start_us = self._manifest.swept
-        others = ((0, info) for info in self._others())
+        others = ((0, info) for info in self._undated_objects())
         if self._sweep(others) is not None:
             return self._result(start_us, complete=False)
-        reached_us = self._sweep(self._dated())
+        reached_us = self._sweep(self._dated_objects())
         return self._result(self._before_us if reached_us is None else reached_us, complete=reached_us is None)
 
     def _result(self, reached_us: int, *, complete: bool) -> Swept:
@@ -143,7 +143,7 @@ class Sweep:
         if hours:
             self._failed_us = min(hours + ([] if self._failed_us is None else [self._failed_us]))
 
-    def _dated(self) -> Iterator[tuple[int, ObjectInfo]]:
+    def _dated_objects(self) -> Iterator[tuple[int, ObjectInfo]]:
         """Data and tombstone objects with the hours of their names, in the order of these."""
         return merge(*map(self._in_directory, _directories(self._store)), key=lambda item: item[0])
 
@@ -154,7 +154,7 @@ class Sweep:
             if hour is not None:  # else it is nothing of ours
                 yield hour, info
 
-    def _others(self) -> Iterator[ObjectInfo]:
+    def _undated_objects(self) -> Iterator[ObjectInfo]:
         yield from self._store.list("segment/")
         yield from _losers(self._head, self._manifest, self._from_us)
 

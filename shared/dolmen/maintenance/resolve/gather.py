@@ -41,7 +41,7 @@ def gather_vectors(context: Context, name: str, *, deadline: Callable[[], bool] 
     entry = context.segments.whole(manifest.table(name))
     if entry.tombstones or entry.segments_of("tombstones"):
         return 0
-    scattered = _scattered(LiveFiles.of(entry, context.segments))
+    scattered = _scattered_files(LiveFiles.of(entry, context.segments))
     moved = 0
     while scattered and not deadline():
         batch, size = list[DataFile](), 0
@@ -59,7 +59,7 @@ def gather_vectors(context: Context, name: str, *, deadline: Callable[[], bool] 
     return moved
 
 
-def _scattered(live: LiveFiles) -> list[DataFile]:
+def _scattered_files(live: LiveFiles) -> list[DataFile]:
     """Files with small vectors, if these are in too many objects."""
     small = [file for file in live if file.vector and file.vector.length <= SMALL_BYTES]
     objects = {file.vector.object for file in small if file.vector}

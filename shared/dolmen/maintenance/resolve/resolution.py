@@ -117,7 +117,7 @@ def resolve(
         if not tombstones:
             return Resolved(name, gathered=gather_vectors(context, name, deadline=deadline))
         unresolved = Unresolved(context, entry, tombstones)
-        run = _Run(context, name, manifest, entry, unresolved, deadline, budget_bytes, batch_files)
+        run = _Resolution(context, name, manifest, entry, unresolved, deadline, budget_bytes, batch_files)
         run.all_files()
         gathered = 0 if run.stopped else gather_vectors(context, name, deadline=deadline)
     return Resolved(
@@ -136,7 +136,7 @@ def resolve(
 
 
 @dataclass
-class _Run:
+class _Resolution:
     """One call: its snapshot stays the same, so that all files come up to the same deletes."""
 
     context: Context
@@ -230,7 +230,7 @@ class _Run:
                 self.bytes_read += self._bytes(file, some)
                 yield from some
 
-        for path, hidden in reader.read(_hidden, groups(), frozenset()):
+        for path, hidden in reader.read(_hidden_rows, groups(), frozenset()):
             found[path] |= hidden
             left[path] -= 1
         assert not any(left.values()), "a row group was not read to its end"
@@ -263,7 +263,7 @@ class _Run:
             self.stopped = True  # dropped or overwritten: these files are nobody's concern any more
 
 
-def _hidden(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
+def _hidden_rows(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
     """Positions of a row group's rows that are gone, by its vector or by a tombstone."""
     path = group.file.file.path
     if not group.tests:

@@ -45,7 +45,7 @@ class Unresolved:
             return None
         if file.applied_through >= self.greatest_ts:
             return FilePlan(file, False, ())
-        known = self._known(file)
+        known = self._known_bounds(file)
         tests = self._by_predicates(file, known)
         if tests is None:
             return None
@@ -58,7 +58,7 @@ class Unresolved:
                 tests.append(tombstone)
         return FilePlan(file, False, tuple(tests))
 
-    def _known(self, file: DataFile) -> dict[int, Bounds]:
+    def _known_bounds(self, file: DataFile) -> dict[int, Bounds]:
         return {id_: bounds(file.stats.get(id_), arrow_type) for id_, arrow_type in self._types.items()}
 
     def _by_predicates(self, file: DataFile, known: dict[int, Bounds]) -> list[Tombstone] | None:

@@ -18,58 +18,58 @@ from dolmen.format.layout import POINTER, manifest_key, parse_manifest_key
 from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.format.pointer import Pointer
 from dolmen.maintenance.verify.objects import References
-from dolmen.maintenance.verify.report import Ledger
+from dolmen.maintenance.verify.report import FindingLog
 from dolmen.maintenance.verify.segments import read_segment
 
 SAMPLED_VERSIONS = 64
 """So many manifests of older versions are read, evenly spread and the oldest one among them, unless all are."""
 
 
-def newest_manifest(context: Context, ledger: Ledger) -> Manifest | None:
+def newest_manifest(context: Context, log: FindingLog) -> Manifest | None:
     """The manifest that the pointer names; None, and a finding, if it can't be had."""
     missed: Pointer | None = None
     while True:
-        pointer = _pointer(context, ledger)
+        pointer = _pointer(context, log)
         if pointer is None:
             return None
-        own = Ledger()
+        own = FindingLog()
         manifest = read_manifest(context, pointer.manifest, pointer.version, own, hint=True)
         if manifest is not None or pointer == missed:
             break
         missed = pointer  # unless the pointer has moved: then that version may have expired between the two requests
-    ledger.looked("manifests")
-    ledger.take(own)
+    log.count("manifests")
+    log.merge(own)
     if manifest and (manifest.version, manifest.commit_id) != (pointer.version, pointer.commit_id):
-        ledger.found(
+        log.add(
             "pointer-differs",
             POINTER,
             f"commit {pointer.commit_id!r}, and in {manifest.key} version {manifest.version}, {manifest.commit_id!r}",
         )
-    _check_forward(context, pointer, ledger)
+    _check_forward(context, pointer, log)
     return manifest
 
 
-def _pointer(context: Context, ledger: Ledger) -> Pointer | None:
+def _pointer(context: Context, log: FindingLog) -> Pointer | None:
     try:
         return Pointer.decode(context.store.get(POINTER).body, POINTER)
     except UnsupportedFormatError as error:
-        ledger.found("newer-format", POINTER, str(error))
+        log.add("newer-format", POINTER, str(error))
     except CorruptionError as error:
-        ledger.found("pointer-damaged", POINTER, f"{error.reason}; {last_listed(context)}")
+        log.add("pointer-damaged", POINTER, f"{error.reason}; {last_listed(context)}")
     return None
 
 
-def _check_forward(context: Context, pointer: Pointer, ledger: Ledger) -> None:
+def _check_forward(context: Context, pointer: Pointer, log: FindingLog) -> None:
     """An attempt at a version is begun when the one before is committed: so the pointer was there once."""
     following = manifest_key(pointer.version + 2, "").removesuffix("-.json")
     last = max((info.key for info in context.store.list("manifest/", start_after=following)), default=None)
     parsed = parse_manifest_key(last) if last else None
     if parsed and Pointer.decode(context.store.get(POINTER).body, POINTER).version < parsed[0] - 1:
         reason = f"it names version {pointer.version}, though {last} was begun: an older copy was put back"
-        ledger.found("pointer-back", POINTER, reason)
+        log.add("pointer-back", POINTER, reason)
 
 
-def read_manifest(context: Context, key: str, version: int, ledger: Ledger, *, hint: bool = False) -> Manifest | None:
+def read_manifest(context: Context, key: str, version: int, log: FindingLog, *, hint: bool = False) -> Manifest | None:
     """One manifest; None, and a finding, if it can't be read."""
     try:
         return context.head.read_manifest(key)
@@ -85,7 +85,7 @@ def read_manifest(context: Context, key: str, version: int, ledger: Ledger, *, h
         reason, kind = str(error), "manifest-damaged"
     if hint:
         reason = f"{reason}, and {POINTER} names it; {last_listed(context)}"
-    ledger.found(kind, key, reason, versions=(version, version))
+    log.add(kind, key, reason, versions=(version, version))
     return None
 
 
@@ -97,7 +97,7 @@ def last_listed(context: Context) -> str:
 def check_chain(
     context: Context,
     newest: Manifest,
-    ledger: Ledger,
+    log: FindingLog,
     references: References,
     *,
     every: bool,
@@ -113,64 +113,64 @@ def check_chain(
     Returns:
         what history tells of each kept version.
     """
-    _check_fences(newest, newest, ledger)
+    _check_fences(newest, newest, log)
     oldest = max(newest.horizon, 1)
     told: dict[int, HistoryEntry] = {}
     following: HistoryEntry | None = None
-    for entry in _told(context, newest, oldest):
+    for entry in _kept_history(context, newest, oldest):
         if following is not None:
-            _check_order(entry, following, ledger)
+            _check_order(entry, following, log)
         told[entry.version] = following = entry
         references.add(entry.manifest, (entry.version, entry.version))
     if min(told) > oldest:
-        ledger.found("history-short", newest.key, f"it ends with version {min(told)}, and {oldest} is the oldest kept")
+        log.add("history-short", newest.key, f"it ends with version {min(told)}, and {oldest} is the oldest kept")
     versions = sorted(set(told) - {newest.version})
     chosen = versions if every else _spread(versions, SAMPLED_VERSIONS)
 
-    def read(version: int) -> tuple[HistoryEntry, Manifest | None, Ledger]:
-        own = Ledger()  # findings are told in the order of versions
+    def read(version: int) -> tuple[HistoryEntry, Manifest | None, FindingLog]:
+        own = FindingLog()  # findings are told in the order of versions
         return told[version], read_manifest(context, told[version].manifest, version, own), own
 
     for entry, manifest, own in context.runtime.map(read, chosen):
-        ledger.looked("manifests", total=len(chosen) + 1)
+        log.count("manifests", total=len(chosen) + 1)
         for finding in own.findings:
             if finding.kind != "manifest-missing":  # the listing tells of it
-                ledger.found(finding.kind, finding.object, finding.reason, versions=finding.versions)
+                log.add(finding.kind, finding.object, finding.reason, versions=finding.versions)
         if manifest is not None:
-            _check_manifest(manifest, entry, told, newest, ledger)
+            _check_manifest(manifest, entry, told, newest, log)
             each(manifest)
     return told
 
 
-def _told(context: Context, newest: Manifest, oldest: int) -> Iterator[HistoryEntry]:
+def _kept_history(context: Context, newest: Manifest, oldest: int) -> Iterator[HistoryEntry]:
     """What the newest version tells of the kept ones, newest first."""
     yield newest.as_history()
     yield from (entry for entry in reversed(newest.history) if entry.version >= oldest)
     for segment in reversed(newest.segments_of("history")):
         if segment.greatest >= oldest:
             # What is wrong with it is told where the segments are checked.
-            entries = read_segment(context, segment, Ledger()) or ()
+            entries = read_segment(context, segment, FindingLog()) or ()
             yield from (entry for entry in reversed(entries) if entry.version >= oldest)
 
 
-def _check_order(entry: HistoryEntry, following: HistoryEntry, ledger: Ledger) -> None:
+def _check_order(entry: HistoryEntry, following: HistoryEntry, log: FindingLog) -> None:
     versions = (entry.version, following.version)
     if entry.version != following.version - 1:
-        ledger.found(
+        log.add(
             "chain-broken",
             following.manifest,
             f"the version before {following.version} is {entry.version} in its history",
             versions=versions,
         )
     if entry.commit_ts >= following.commit_ts:
-        ledger.found(
+        log.add(
             "commit-ts-order",
             following.manifest,
             f"commit_ts {following.commit_ts}, and {entry.commit_ts} of the version before",
             versions=versions,
         )
     if entry.created_at > following.created_at:
-        ledger.found(
+        log.add(
             "created-at-order",
             following.manifest,
             f"created_at {following.created_at}, and {entry.created_at} of the version before",
@@ -179,40 +179,40 @@ def _check_order(entry: HistoryEntry, following: HistoryEntry, ledger: Ledger) -
 
 
 def _check_manifest(
-    manifest: Manifest, entry: HistoryEntry, told: dict[int, HistoryEntry], newest: Manifest, ledger: Ledger
+    manifest: Manifest, entry: HistoryEntry, told: dict[int, HistoryEntry], newest: Manifest, log: FindingLog
 ) -> None:
     """A kept version against what the newest tells of it and of those before."""
     own = (manifest.version, manifest.version)
     if not manifest.as_history().is_same_commit(entry):
-        ledger.found("history-differs", manifest.key, "later versions tell otherwise of this one", versions=own)
+        log.add("history-differs", manifest.key, "later versions tell otherwise of this one", versions=own)
     if manifest.previous is not None:
         before = told.get(manifest.version - 1)
         if before is not None and before.manifest != manifest.previous:
             reason = f"its previous is {manifest.previous}, and the history tells of {before.manifest}"
-            ledger.found("chain-broken", manifest.key, reason, versions=own)
+            log.add("chain-broken", manifest.key, reason, versions=own)
         elif (parsed := parse_manifest_key(manifest.previous)) and parsed[0] != manifest.version - 1:
-            ledger.found("chain-broken", manifest.key, f"its previous is {manifest.previous}", versions=own)
+            log.add("chain-broken", manifest.key, f"its previous is {manifest.previous}", versions=own)
     differ = [each.version for each in manifest.history if not told.get(each.version, each).is_same_commit(each)]
     if differ:
         reason = f"its history of version {differ[-1]} is not that of version {newest.version}"
-        ledger.found("history-differs", manifest.key, reason, versions=own)
+        log.add("history-differs", manifest.key, reason, versions=own)
     if any(b.version != a.version + 1 for a, b in pairwise(manifest.history)):
-        ledger.found("chain-broken", manifest.key, "its history has a gap", versions=own)
-    _check_fences(manifest, newest, ledger)
+        log.add("chain-broken", manifest.key, "its history has a gap", versions=own)
+    _check_fences(manifest, newest, log)
 
 
-def _check_fences(manifest: Manifest, newest: Manifest, ledger: Ledger) -> None:
+def _check_fences(manifest: Manifest, newest: Manifest, log: FindingLog) -> None:
     for name in ("horizon", "orphan_cutoff", "freed", "swept"):
         before, now = getattr(manifest, name), getattr(newest, name)
         if before > now:
             reason = f"{name} {before} in version {manifest.version} is {now} in version {newest.version}"
-            ledger.found("fence-order", manifest.key, reason)
+            log.add("fence-order", manifest.key, reason)
     if manifest.horizon > manifest.version or manifest.freed > manifest.horizon:
         reason = f"version {manifest.version}, horizon {manifest.horizon}, freed through {manifest.freed}"
-        ledger.found("fence-order", manifest.key, reason)
+        log.add("fence-order", manifest.key, reason)
     if manifest.orphan_cutoff > manifest.created_at or manifest.swept > manifest.orphan_cutoff:
         reason = f"created at {manifest.created_at}, orphan_cutoff {manifest.orphan_cutoff}, swept {manifest.swept}"
-        ledger.found("fence-order", manifest.key, reason)
+        log.add("fence-order", manifest.key, reason)
 
 
 def _spread(versions: list[int], most: int) -> list[int]:

@@ -20,7 +20,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS_ID, is_nested
 from dolmen.format.statistics import Bounds, bounds
 from dolmen.format.values import Plain, to_plain
-from dolmen.maintenance.verify.report import Ledger
+from dolmen.maintenance.verify.report import FindingLog
 from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.footers import DataFileFooter, first_request
 from dolmen.scan.ranges import coalesce
@@ -55,7 +55,7 @@ class Facts:
         """Takes those of more rows of the same columns."""
         for id_, more in other.known.items():
             own = self.known.get(id_)
-            self.known[id_] = more if own is None else _joined(own, more)
+            self.known[id_] = more if own is None else _join_bounds(own, more)
         self.rows += other.rows
         self.found += other.found
         self.invalid |= other.invalid
@@ -70,40 +70,40 @@ class DataCheck:
         skip: keys of files known to be missing or of a wrong size.
     """
 
-    def __init__(self, context: Context, name: str, entry: TableEntry, ledger: Ledger, skip: set[str]) -> None:
-        self._context, self._name, self._entry, self._ledger, self._skip = context, name, entry, ledger, skip
+    def __init__(self, context: Context, name: str, entry: TableEntry, log: FindingLog, skip: set[str]) -> None:
+        self._context, self._name, self._entry, self._log, self._skip = context, name, entry, log, skip
         self._types = {id_: column.arrow_type for id_, column in entry.schema.by_id.items()}
 
     def check_footers(self, files: Iterator[DataFile], total: int) -> None:
         """Opens the files: one request each."""
-        for _ in self._opened(files, total):
+        for _ in self._open_all(files, total):
             pass
 
     def check_data(self, files: Iterator[DataFile], total: int) -> None:
         """Reads the files whole, one row group per processor at a time."""
-        groups = ((one, group) for one in self._opened(files, total) for group in range(len(one.footer.firsts)))
+        groups = ((one, group) for one in self._open_all(files, total) for group in range(len(one.footer.firsts)))
         decoded = self._context.runtime.compute(self._decode, groups)
         for file, some in groupby(decoded, key=lambda item: item[0]):
             facts = Facts()
             for _, more in some:
-                self._ledger.looked("row groups")
+                self._log.count("row groups")
                 facts.add(more)
             self._judge(file, facts)
 
-    def _found(self, kind: str, file: DataFile, reason: str) -> None:
-        self._ledger.found(kind, file.path, reason, table=self._name, rows=file.rows)
+    def _add_finding(self, kind: str, file: DataFile, reason: str) -> None:
+        self._log.add(kind, file.path, reason, table=self._name, rows=file.rows)
 
     # ---- footers
 
-    def _opened(self, files: Iterator[DataFile], total: int) -> Iterator[Opened]:
+    def _open_all(self, files: Iterator[DataFile], total: int) -> Iterator[Opened]:
         sound = (file for file in files if file.path not in self._skip)
         for file, opened in self._context.runtime.map(self._open, sound):
-            self._ledger.looked("footers", total=total)
+            self._log.count("footers", total=total)
             if isinstance(opened, tuple):
-                self._found(opened[0], file, opened[1])
+                self._add_finding(opened[0], file, opened[1])
                 continue
             for reason in self._columns(opened):
-                self._found("file-columns", file, reason)
+                self._add_finding("file-columns", file, reason)
             yield opened
 
     def _open(self, file: DataFile) -> tuple[DataFile, Opened | tuple[str, str]]:
@@ -146,7 +146,7 @@ class DataCheck:
         place = f"row group {group}: "
         facts = Facts()
         if not group:
-            facts.found += self._others(opened)
+            facts.found += self._check_unread_bytes(opened)
         ids = frozenset(footer.columns)
         try:
             table = self._source(opened, group, ids).read(group, footer.leaves(ids))
@@ -160,7 +160,7 @@ class DataCheck:
             if id_ != COMMIT_TS_ID and id_ not in self._types:
                 continue
             if fault := _first_invalid(column):
-                reason = f"{place}row {fault[0] + 1} of it, column {self._named(id_)}: {fault[1]}"
+                reason = f"{place}row {fault[0] + 1} of it, column {self._column_label(id_)}: {fault[1]}"
                 facts.found.append(("value-invalid", reason))
                 facts.invalid.add(id_)
                 continue
@@ -168,13 +168,13 @@ class DataCheck:
             facts.known[id_] = found = _bounds(column if column.type == wanted else column.cast(wanted))
             claimed = footer.bounds(group, id_, file.stats[id_].nans if id_ in file.stats else None)
             if wrong := _untrue(claimed, found):
-                facts.found.append(("stats-untrue", f"{place}footer, column {self._named(id_)}: {wrong}"))
+                facts.found.append(("stats-untrue", f"{place}footer, column {self._column_label(id_)}: {wrong}"))
         keys = [columns[id_] for id_ in self._entry.sort_key if id_ in columns]
         if keys and footer.metadata.row_group(group).sorting_columns and not _is_sorted(keys):
             facts.found.append(("row-order", place + "rows are not in the order of the sort key"))
         return file, facts
 
-    def _others(self, opened: Opened) -> Iterator[tuple[str, str]]:
+    def _check_unread_bytes(self, opened: Opened) -> Iterator[tuple[str, str]]:
         """What dolmen never reads, and other engines do."""
         file, footer = opened.file, opened.footer
         for start, end, states in footer.sums.others(footer.metadata) if footer.sums else ():
@@ -202,11 +202,11 @@ class DataCheck:
     def _judge(self, file: DataFile, facts: Facts) -> None:
         """All values of a file against its entry."""
         for kind, reason in facts.found:
-            self._found(kind, file, reason)
+            self._add_finding(kind, file, reason)
         if any(kind == "data-damaged" for kind, _ in facts.found):
             return  # what was not read can't be judged
         if facts.rows != file.rows:
-            self._found("row-count", file, f"{facts.rows:,} rows, not {file.rows:,}")
+            self._add_finding("row-count", file, f"{facts.rows:,} rows, not {file.rows:,}")
         for id_, raw in file.stats.items():
             arrow_type = self._types.get(id_)
             if arrow_type is None or id_ in facts.invalid:
@@ -215,14 +215,14 @@ class DataCheck:
             # A column that the file does not have is NULL in all its rows.
             wrong = _untrue(claimed, facts.known.get(id_, Bounds(nulls=facts.rows, nans=0)))
             if wrong:
-                self._found("stats-untrue", file, f"column {self._named(id_)}: {wrong}")
+                self._add_finding("stats-untrue", file, f"column {self._column_label(id_)}: {wrong}")
         if file.row_ts is None and file.row_ts_bounds and COMMIT_TS_ID in facts.known:
             own, (least, greatest) = facts.known[COMMIT_TS_ID], file.row_ts_bounds
             if own.nulls or _untrue(Bounds(least, greatest), own):
                 reason = f"rows of {own.min!r} to {own.max!r}, {own.nulls} without; the entry: {least} to {greatest}"
-                self._found("row-timestamps", file, reason)
+                self._add_finding("row-timestamps", file, reason)
 
-    def _named(self, id_: int) -> str:
+    def _column_label(self, id_: int) -> str:
         return "_commit_ts" if id_ == COMMIT_TS_ID else repr(self._entry.schema.by_id[id_].name)
 
 
@@ -250,7 +250,7 @@ def _bounds(column: pa.ChunkedArray) -> Bounds:
     return Bounds(least, greatest, column.null_count, nans)
 
 
-def _joined(a: Bounds, b: Bounds) -> Bounds:
+def _join_bounds(a: Bounds, b: Bounds) -> Bounds:
     def pick(choose: Any, *values: Plain) -> Plain:
         there = [value for value in values if value is not None]
         return choose(there) if there else None

@@ -18,7 +18,7 @@ from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vect
 from dolmen.format.keys import Keys, decode_keys, decode_keys_in_parts, inline_keys
 from dolmen.format.tombstone_object import BlobInfo, TombstoneFooter, check_blob, read_footer
 from dolmen.format.values import to_plain
-from dolmen.maintenance.verify.report import Ledger
+from dolmen.maintenance.verify.report import FindingLog
 from dolmen.predicate import from_builtins, from_json
 from dolmen.segments.judging import key_bounds
 
@@ -77,11 +77,11 @@ class DeleteObjects:
         self._of(vector.object, table, uuid).vectors.append((vector, file, rows))
 
 
-def check_deletes(context: Context, objects: Iterable[DeleteObject], total: int, ledger: Ledger) -> None:
+def check_deletes(context: Context, objects: Iterable[DeleteObject], total: int, log: FindingLog) -> None:
     """Reads the objects, a few at a time, and checks what is needed of each. Missing ones are told elsewhere."""
 
-    def check(one: DeleteObject) -> tuple[DeleteObject, Ledger]:
-        own = Ledger(oldest=ledger.oldest, newest=ledger.newest)
+    def check(one: DeleteObject) -> tuple[DeleteObject, FindingLog]:
+        own = FindingLog(oldest=log.oldest, newest=log.newest)
         try:
             if one.end <= WHOLE_BYTES:
                 with BytesIO(context.store.get(one.key).body) as body:
@@ -94,9 +94,9 @@ def check_deletes(context: Context, objects: Iterable[DeleteObject], total: int,
         return one, own
 
     for one, own in context.runtime.map(check, objects, ahead=max(2, context.runtime.threads // 4)):
-        ledger.looked(".del objects", total=total)
-        ledger.looked("vectors", len(one.vectors))
-        ledger.take(own)
+        log.count(".del objects", total=total)
+        log.count("vectors", len(one.vectors))
+        log.merge(own)
 
 
 def _piece(body: BinaryIO, blob: Blob | Vector | BlobInfo) -> bytes:
@@ -104,19 +104,19 @@ def _piece(body: BinaryIO, blob: Blob | Vector | BlobInfo) -> bytes:
     return body.read(blob.length)
 
 
-def _check_object(body: BinaryIO, one: DeleteObject, ledger: Ledger) -> None:
-    footer = _footer(body, one, ledger)
+def _check_object(body: BinaryIO, one: DeleteObject, log: FindingLog) -> None:
+    footer = _footer(body, one, log)
     blobs = {info.offset: info for info in footer.blobs} if footer else {}
     for tombstone in one.tombstones:
         blob = tombstone.blob
         try:
             _check_tombstone(_piece(body, blob), tombstone)
         except CorruptionError as error:
-            ledger.found("tombstone-damaged", one.key, error.reason, table=one.table)
+            log.add("tombstone-damaged", one.key, error.reason, table=one.table)
         except Error as error:
-            ledger.found("tombstone-damaged", one.key, f"at byte {blob.offset}: {error}", table=one.table)
+            log.add("tombstone-damaged", one.key, f"at byte {blob.offset}: {error}", table=one.table)
         kind = "keys" if isinstance(tombstone, KeysTombstone) else "where"
-        _check_info(blobs.get(blob.offset), blob, kind, one, footer, ledger)
+        _check_info(blobs.get(blob.offset), blob, kind, one, footer, log)
     for vector, file, rows in one.vectors:
         info = blobs.get(vector.offset)
         reason = ""
@@ -127,17 +127,17 @@ def _check_object(body: BinaryIO, one: DeleteObject, ledger: Ledger) -> None:
         if info and info.file != file:
             reason = f"the vector at byte {vector.offset} is of file {info.file}, not of {file}"
         if reason:
-            ledger.found("vector-damaged", one.key, reason, table=one.table, rows=rows)
+            log.add("vector-damaged", one.key, reason, table=one.table, rows=rows)
         else:
-            _check_info(info, vector, "vector", one, footer, ledger)
+            _check_info(info, vector, "vector", one, footer, log)
     needed = {t.blob.offset for t in one.tombstones} | {vector.offset for vector, _, _ in one.vectors}
     for info in footer.blobs if footer else ():
         if info.offset not in needed and crc32(_piece(body, info)) != info.crc32:
             reason = f"the {info.kind} at byte {info.offset}, which this version does not need: checksum differs"
-            ledger.found("delete-footer", one.key, reason, table=one.table)
+            log.add("delete-footer", one.key, reason, table=one.table)
 
 
-def _footer(body: BinaryIO, one: DeleteObject, ledger: Ledger) -> TombstoneFooter | None:
+def _footer(body: BinaryIO, one: DeleteObject, log: FindingLog) -> TombstoneFooter | None:
     size = body.seek(0, SEEK_END)
     body.seek(max(0, size - 8))
     length = int.from_bytes(body.read(4), "little")
@@ -148,18 +148,18 @@ def _footer(body: BinaryIO, one: DeleteObject, ledger: Ledger) -> TombstoneFoote
     try:
         footer = read_footer(first + body.read(), one.key)
     except CorruptionError as error:
-        ledger.found("delete-footer", one.key, error.reason, table=one.table)
+        log.add("delete-footer", one.key, error.reason, table=one.table)
         return None
     except UnsupportedFormatError as error:
-        ledger.found("newer-format", one.key, str(error), table=one.table)
+        log.add("newer-format", one.key, str(error), table=one.table)
         return None
     end = max((info.offset + info.length for info in footer.blobs), default=4)
     if end != start:
         reason = f"its blobs end at byte {end}, and the footer begins at {start}"
-        ledger.found("delete-footer", one.key, reason, table=one.table)
+        log.add("delete-footer", one.key, reason, table=one.table)
     if footer.table != one.uuid:
         reason = f"it is of table {footer.table}, not of {one.uuid}"
-        ledger.found("delete-footer", one.key, reason, table=one.table)
+        log.add("delete-footer", one.key, reason, table=one.table)
     return footer
 
 
@@ -169,7 +169,7 @@ def _check_info(
     kind: str,
     one: DeleteObject,
     footer: TombstoneFooter | None,
-    ledger: Ledger,
+    log: FindingLog,
 ) -> None:
     if footer is None:
         return
@@ -178,7 +178,7 @@ def _check_info(
     if info is None or (info.kind, info.length, info.crc32, info.cardinality) != wanted:
         told = "nothing" if info is None else f"a {info.kind} of {info.length} bytes, CRC-32 {info.crc32}"
         reason = f"at byte {blob.offset} the footer has {told}; the manifest: {kind}, {blob.length}, {blob.crc32}"
-        ledger.found("delete-footer", one.key, reason, table=one.table)
+        log.add("delete-footer", one.key, reason, table=one.table)
 
 
 def _check_tombstone(body: bytes, tombstone: Tombstone) -> None:

@@ -13,38 +13,38 @@ from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import AppliedId, Manifest, TableEntry
 from dolmen.format.schema import Field, is_nested
 from dolmen.format.statistics import Bounds, bounds
-from dolmen.maintenance.verify.report import Ledger
+from dolmen.maintenance.verify.report import FindingLog
 
 
-def check_manifest(manifest: Manifest, ledger: Ledger) -> None:
+def check_manifest(manifest: Manifest, log: FindingLog) -> None:
     """The database's own part: tables by uuid, and what is to be freed."""
     uuids = Counter(entry.uuid for entry in manifest.tables.values())
     for name, entry in manifest.tables.items():
-        ledger.looked("tables")
+        log.count("tables")
         if uuids[entry.uuid] > 1:
-            ledger.found("table-uuid", manifest.key, f"{uuids[entry.uuid]} tables have uuid {entry.uuid}", table=name)
+            log.add("table-uuid", manifest.key, f"{uuids[entry.uuid]} tables have uuid {entry.uuid}", table=name)
         if not 1 <= entry.epoch <= manifest.version:
             reason = f"epoch {entry.epoch} in version {manifest.version}"
-            ledger.found("table-epoch", manifest.key, reason, table=name)
+            log.add("table-epoch", manifest.key, reason, table=name)
         if not 0 <= entry.unseen_delete_ts <= entry.last_delete_ts <= manifest.commit_ts:
             reason = (
                 f"unseen_delete_ts {entry.unseen_delete_ts}, last_delete_ts {entry.last_delete_ts}, "
                 f"commit_ts {manifest.commit_ts}"
             )
-            ledger.found("delete-timestamps", manifest.key, reason, table=name)
+            log.add("delete-timestamps", manifest.key, reason, table=name)
 
 
-def check_applied(entries: Iterator[AppliedId], manifest: Manifest, ledger: Ledger) -> None:
+def check_applied(entries: Iterator[AppliedId], manifest: Manifest, log: FindingLog) -> None:
     """Ids that were applied: each once, by a version that there is."""
     seen: set[str] = set()
     for applied in entries:
-        ledger.looked("applied ids")
+        log.count("applied ids")
         if applied.id in seen:
-            ledger.found("applied-twice", manifest.key, f"id {applied.id!r} is there twice")
+            log.add("applied-twice", manifest.key, f"id {applied.id!r} is there twice")
         seen.add(applied.id)
         if not 1 <= applied.version <= manifest.version:
             reason = f"id {applied.id!r} was applied by version {applied.version}, the newest is {manifest.version}"
-            ledger.found("applied-version", manifest.key, reason)
+            log.add("applied-version", manifest.key, reason)
 
 
 class TableCheck:
@@ -57,8 +57,8 @@ class TableCheck:
         holder: the object that holds the entry: findings that are not about one file name it.
     """
 
-    def __init__(self, name: str, entry: TableEntry, manifest: Manifest, holder: str, ledger: Ledger) -> None:
-        self.name, self.entry, self.manifest, self._holder, self._ledger = name, entry, manifest, holder, ledger
+    def __init__(self, name: str, entry: TableEntry, manifest: Manifest, holder: str, log: FindingLog) -> None:
+        self.name, self.entry, self.manifest, self._holder, self._log = name, entry, manifest, holder, log
 
     @cached_property
     def types(self) -> dict[int, pa.DataType]:
@@ -72,33 +72,35 @@ class TableCheck:
             ids = [id_ for field in (*schema.dropped, *schema.fields) for id_ in _ids(field)]
             _ = self.types
         except SchemaError as error:
-            self._found("schema-ids", str(error))
+            self._add_finding("schema-ids", str(error))
             return
         twice = sorted(id_ for id_, count in Counter(ids).items() if count > 1)
         late = sorted(id_ for id_ in ids if not 1 <= id_ < schema.next_id)
         there = {field.id for field in schema.fields}
         gone = sorted({*self.entry.primary_key, *self.entry.sort_key} - there)
         if twice or late:
-            self._found("schema-ids", f"ids {twice or late} {'twice' if twice else f'with next_id {schema.next_id}'}")
+            self._add_finding(
+                "schema-ids", f"ids {twice or late} {'twice' if twice else f'with next_id {schema.next_id}'}"
+            )
         if gone:
-            self._found("schema-ids", f"the primary or sort key names columns {gone}, which there are not")
+            self._add_finding("schema-ids", f"the primary or sort key names columns {gone}, which there are not")
 
     def check_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
         """Columns that there are, timestamps in order."""
         before = 1
         seen: set[tuple[str, int, int]] = set()
         for tombstone in tombstones:
-            self._ledger.looked("tombstones")
+            self._log.count("tombstones")
             place = f"tombstone of {tombstone.blob.object} at byte {tombstone.blob.offset}, T {tombstone.ts}"
             if missing := sorted(set(tombstone.columns) - self.types.keys()):
-                self._found("tombstone-column", f"{place}, names columns {missing}")
+                self._add_finding("tombstone-column", f"{place}, names columns {missing}")
             if not before <= tombstone.ts <= self.manifest.commit_ts:
-                self._found("tombstone-order", f"{place}, between {before} and {self.manifest.commit_ts}?")
+                self._add_finding("tombstone-order", f"{place}, between {before} and {self.manifest.commit_ts}?")
             elif tombstone.ts > self.entry.last_delete_ts:
-                self._found("delete-timestamps", f"{place}, is after last_delete_ts {self.entry.last_delete_ts}")
+                self._add_finding("delete-timestamps", f"{place}, is after last_delete_ts {self.entry.last_delete_ts}")
             key = (tombstone.blob.object, tombstone.blob.offset, tombstone.ts)
             if key in seen:
-                self._found("tombstone-twice", place)
+                self._add_finding("tombstone-twice", place)
             seen.add(key)
             before = max(before, tombstone.ts)
 
@@ -150,10 +152,10 @@ class TableCheck:
             self._file("stats-entry", file, f"column {name!r}: least {known.min!r}, greatest {known.max!r}")
 
     def _file(self, kind: str, file: DataFile, reason: str) -> None:
-        self._ledger.found(kind, file.path, reason, table=self.name, rows=file.rows)
+        self._log.add(kind, file.path, reason, table=self.name, rows=file.rows)
 
-    def _found(self, kind: str, reason: str) -> None:
-        self._ledger.found(kind, self._holder, reason, table=self.name)
+    def _add_finding(self, kind: str, reason: str) -> None:
+        self._log.add(kind, self._holder, reason, table=self.name)
 
 
 def _ids(field: Field) -> Iterator[int]:

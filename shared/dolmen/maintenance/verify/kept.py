@@ -13,8 +13,8 @@ from dolmen.format.entries import DataFile, Vector
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance.verify.data import DataCheck
 from dolmen.maintenance.verify.deletes import DeleteObjects, check_deletes
-from dolmen.maintenance.verify.report import Ledger
-from dolmen.maintenance.verify.segments import TableView, read_segment
+from dolmen.maintenance.verify.report import FindingLog
+from dolmen.maintenance.verify.segments import TableEntries, read_segment
 
 
 @dataclass
@@ -29,7 +29,7 @@ class KeptContents:
     _files: list[tuple[str, TableEntry, list[DataFile]]] = field(default_factory=list)
     _deletes: DeleteObjects = field(default_factory=DeleteObjects)
 
-    def leave(self, view: TableView) -> None:
+    def leave(self, view: TableEntries) -> None:
         """Leaves out what a table of the checked version needs: that is checked with it."""
         for file in view.files():
             self.seen.add((file.path, 0))
@@ -37,7 +37,7 @@ class KeptContents:
                 self.seen.add((file.vector.object, file.vector.offset))
         self.seen.update((tombstone.blob.object, tombstone.blob.offset) for tombstone in view.tombstones)
 
-    def take(self, view: TableView, new: Collection[str]) -> None:
+    def take(self, view: TableEntries, new: Collection[str]) -> None:
         """Takes what one table of one version needs.
 
         Args:
@@ -61,20 +61,20 @@ class KeptContents:
             if self._is_new(tombstone.blob.object, tombstone.blob.offset):
                 self._deletes.add_tombstone(tombstone, view.name, entry.uuid)
 
-    def take_segments(self, context: Context, manifest: Manifest, ledger: Ledger) -> None:
+    def take_segments(self, context: Context, manifest: Manifest, log: FindingLog) -> None:
         """Reads the segments of one version that belong to the database, and were not read before."""
         for segment in manifest.segments:
             if self._is_new(segment.object, 0):
-                read_segment(context, segment, ledger)
+                read_segment(context, segment, log)
 
-    def check(self, context: Context, ledger: Ledger, skip: set[str]) -> None:
+    def check(self, context: Context, log: FindingLog, skip: set[str]) -> None:
         """Reads all that was taken, but the objects in ``skip``."""
         objects = [one for key, one in self._deletes.by_key.items() if key not in skip]
-        check_deletes(context, objects, len(objects), ledger)
+        check_deletes(context, objects, len(objects), log)
         for name, entry, files in self._files:
-            DataCheck(context, name, entry, ledger, skip).check_data(iter(files), len(files))
+            DataCheck(context, name, entry, log, skip).check_data(iter(files), len(files))
 
-    def _take_vector(self, vector: Vector, file: str, rows: int, view: TableView, entry: TableEntry) -> None:
+    def _take_vector(self, vector: Vector, file: str, rows: int, view: TableEntries, entry: TableEntry) -> None:
         if self._is_new(vector.object, vector.offset):
             self._deletes.add_vector_of(vector, file, rows, view.name, entry.uuid)
 
@@ -85,22 +85,22 @@ class KeptContents:
         return True
 
 
-def check_intents(context: Context, ledger: Ledger) -> None:
+def check_intents(context: Context, log: FindingLog) -> None:
     """Reads what jobs say of themselves."""
     store = context.store
     for info in store.list(PREFIX):
         parsed = parse_intent_key(info.key)
         if parsed is None:
             continue
-        ledger.looked("intents")
+        log.count("intents")
         try:
             heartbeat = Heartbeat.decode(store.get(info.key).body, info.key)
         except ObjectNotFoundError:  # its job has ended meanwhile
             continue
         except UnsupportedFormatError as error:
-            ledger.found("newer-format", info.key, str(error))
+            log.add("newer-format", info.key, str(error))
         except CorruptionError as error:
-            ledger.found("intent-damaged", info.key, error.reason)
+            log.add("intent-damaged", info.key, error.reason)
         else:
             if heartbeat.txid != parsed[0]:
-                ledger.found("intent-damaged", info.key, f"it is of job {heartbeat.txid}")
+                log.add("intent-damaged", info.key, f"it is of job {heartbeat.txid}")

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from dolmen.errors import ObjectNotFoundError
 from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Manifest
-from dolmen.maintenance.verify.report import Ledger, Unreferenced
+from dolmen.maintenance.verify.report import FindingLog, Unreferenced
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectInfo, ObjectStore
 
@@ -118,7 +118,7 @@ class References:
         self._pack()
         return pa.concat_tables(self._chunks) if self._chunks else _SCHEMA.empty_table()
 
-    def repeated(self) -> Iterator[Reference]:
+    def repeated_files(self) -> Iterator[Reference]:
         """Data files that the version that is checked references again, under the same key or another directory."""
         table = self._table()
         own = pc.and_(pc.equal(table["need"], _NEEDED), pc.starts_with(table["key"], "data/"))
@@ -154,7 +154,7 @@ class Missing(NamedTuple):
 
 
 def check_objects(
-    store: ObjectStore, runtime: Runtime, references: References, ledger: Ledger, newest: Manifest
+    store: ObjectStore, runtime: Runtime, references: References, log: FindingLog, newest: Manifest
 ) -> tuple[list[Missing], dict[str, Unreferenced]]:
     """Lists the database once, and compares.
 
@@ -166,7 +166,7 @@ def check_objects(
     """
     missing: list[Missing] = []
     orphans: dict[str, Unreferenced] = {}
-    listed = _listing(store, ledger)
+    listed = _listing(store, log)
     there = next(listed, None)
 
     def orphan(info: ObjectInfo) -> None:
@@ -176,7 +176,7 @@ def check_objects(
         prefix = _prefix(info.key)
         orphans[prefix] = orphans.get(prefix, Unreferenced()) + Unreferenced(1, info.size)
         if info.last_modified_us < newest.swept:
-            ledger.found("orphan-left", info.key, f"{info.size:,} bytes that nothing references")
+            log.add("orphan-left", info.key, f"{info.size:,} bytes that nothing references")
 
     for some in references:
         key = some[0].key
@@ -184,7 +184,7 @@ def check_objects(
             orphan(there)
             there = next(listed, None)
         if there is not None and there.key == key:
-            _check_size(there, some, references, ledger)
+            _check_size(there, some, references, log)
             there = next(listed, None)
         else:
             need = max(some, key=lambda each: each.need)
@@ -193,29 +193,29 @@ def check_objects(
     while there is not None:
         orphan(there)
         there = next(listed, None)
-    return list(_confirmed(store, runtime, missing)), orphans
+    return list(_confirm_missing(store, runtime, missing)), orphans
 
 
-def _listing(store: ObjectStore, ledger: Ledger) -> Iterator[ObjectInfo]:
+def _listing(store: ObjectStore, log: FindingLog) -> Iterator[ObjectInfo]:
     for prefix in PREFIXES:
         for info in store.list(prefix):
-            ledger.looked("objects listed")
+            log.count("objects listed")
             yield info
 
 
-def check_repeated(references: References, ledger: Ledger) -> None:
+def check_repeated(references: References, log: FindingLog) -> None:
     """Finds data files that are referenced twice."""
-    for one in references.repeated():
+    for one in references.repeated_files():
         table, versions = references.tables[one.table], (one.oldest, one.newest)
-        ledger.found("file-twice", one.key, "it is referenced twice", table=table, rows=one.rows, versions=versions)
+        log.add("file-twice", one.key, "it is referenced twice", table=table, rows=one.rows, versions=versions)
 
 
-def _check_size(there: ObjectInfo, some: list[Reference], references: References, ledger: Ledger) -> None:
-    ledger.looked("objects referenced")
+def _check_size(there: ObjectInfo, some: list[Reference], references: References, log: FindingLog) -> None:
+    log.count("objects referenced")
     for one in some:
         if one.need and (one.size not in (-1, there.size) or one.end > there.size):
             wanted = f"the {one.size:,}" if one.size != -1 else f"at least {one.end:,}"
-            ledger.found(
+            log.add(
                 _SIZE.get(_prefix(there.key), "file-size"),
                 there.key,
                 f"{there.size:,} bytes, not {wanted} that its entry tells of",
@@ -236,7 +236,7 @@ def _missing(some: list[Reference], need: Reference, references: References) -> 
     return Missing(kind, need.key, references.tables[need.table], rows, versions)
 
 
-def _confirmed(store: ObjectStore, runtime: Runtime, missing: Iterable[Missing]) -> Iterator[Missing]:
+def _confirm_missing(store: ObjectStore, runtime: Runtime, missing: Iterable[Missing]) -> Iterator[Missing]:
     """Those that a request does not find either: no order of a listing makes a healthy database look damaged."""
 
     def look(one: Missing) -> Missing | None:

@@ -92,7 +92,7 @@ class Unreferenced:
 
 
 @dataclass(frozen=True, repr=False)
-class Report:
+class VerifyReport:
     """What ``verify`` looked at and found.
 
     Args:
@@ -184,7 +184,7 @@ class Report:
 
 
 @dataclass
-class Ledger:
+class FindingLog:
     """Takes findings and counts while checks run. Used by the thread that runs ``verify`` alone.
 
     Args:
@@ -199,7 +199,7 @@ class Ledger:
     counts: Counter[str] = field(default_factory=Counter)
     checked: Counter[str] = field(default_factory=Counter)
 
-    def found(
+    def add(
         self,
         kind: str,
         object: str,
@@ -216,14 +216,14 @@ class Ledger:
                 versions = (self.newest, self.newest)
             self.findings.append(Finding(kind, object, reason, table, rows, versions))
 
-    def looked(self, what: str, count: int = 1, total: int = 0) -> None:
+    def count(self, what: str, count: int = 1, total: int = 0) -> None:
         """Counts things that were checked, and tells of progress."""
         before = self.checked[what]
         self.checked[what] = before + count
         if self.progress and (before // 256 != self.checked[what] // 256 or self.checked[what] == total or not before):
             self.progress(what, self.checked[what], total)
 
-    def take(self, other: Ledger) -> None:
+    def merge(self, other: FindingLog) -> None:
         """Takes what another has found, in another thread."""
         for finding in other.findings:
             self.counts[finding.kind] += 1

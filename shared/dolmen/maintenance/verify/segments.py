@@ -22,13 +22,13 @@ from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone, Vec
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import is_nested
 from dolmen.format.statistics import bounds
-from dolmen.maintenance.verify.report import Ledger
+from dolmen.maintenance.verify.report import FindingLog
 from dolmen.segments.file_table import FileTable
 
 T = TypeVar("T")
 
 
-def read_segment(context: Context, segment: Segment, ledger: Ledger, table: str = "") -> Any:
+def read_segment(context: Context, segment: Segment, log: FindingLog, table: str = "") -> Any:
     """What a segment holds; None, and a finding, if that can't be read. A missing one is told elsewhere."""
     reader = context.segments
     read: dict[SegmentKind, Callable[[Segment], Any]] = {
@@ -41,15 +41,15 @@ def read_segment(context: Context, segment: Segment, ledger: Ledger, table: str 
         "history": reader.history,
         "table": reader.tables,
     }
-    return readable(context, segment, lambda: read[segment.kind](segment), ledger, table)
+    return readable(context, segment, lambda: read[segment.kind](segment), log, table)
 
 
-def readable(context: Context, segment: Segment, read: Callable[[], T], ledger: Ledger, table: str = "") -> T | None:
+def readable(context: Context, segment: Segment, read: Callable[[], T], log: FindingLog, table: str = "") -> T | None:
     """What ``read`` returns; None, and a finding, if it can't because of this segment."""
     try:
         return read()
     except UnsupportedFormatError as error:
-        ledger.found("newer-format", segment.object, str(error), table=table, rows=segment.rows)
+        log.add("newer-format", segment.object, str(error), table=table, rows=segment.rows)
         return None
     except (RetryableError, AccessDeniedError):  # which says nothing of what it holds
         raise
@@ -59,28 +59,28 @@ def readable(context: Context, segment: Segment, read: Callable[[], T], ledger: 
         context.store.head(segment.object)
     except ObjectNotFoundError:
         return None
-    ledger.found("segment-damaged", segment.object, reason, table=table, rows=segment.rows)
+    log.add("segment-damaged", segment.object, reason, table=table, rows=segment.rows)
     return None
 
 
-def check_dated(segment: Segment, stamps: Sequence[int], ledger: Ledger, table: str = "") -> None:
+def check_dated(segment: Segment, stamps: Sequence[int], log: FindingLog, table: str = "") -> None:
     """Bounds of what a segment's entries are dated by."""
     if stamps and not (segment.least <= min(stamps) and max(stamps) <= segment.greatest):
         reason = f"entries of {min(stamps)} to {max(stamps)}, in the manifest {segment.least} to {segment.greatest}"
-        ledger.found("segment-bounds", segment.object, reason, table=table)
+        log.add("segment-bounds", segment.object, reason, table=table)
 
 
-class TableView:
+class TableEntries:
     """One table of one version with all its entries, wherever they stand.
 
     Args:
         name: the table's.
         root: its entry in the manifest.
-        ledger: gets what can't be read, and, by ``check``, what is not true.
+        log: gets what can't be read, and, by ``check``, what is not true.
     """
 
-    def __init__(self, context: Context, name: str, root: TableEntry, manifest: Manifest, ledger: Ledger) -> None:
-        self._context, self.name, self._root, self.manifest, self._ledger = context, name, root, manifest, ledger
+    def __init__(self, context: Context, name: str, root: TableEntry, manifest: Manifest, log: FindingLog) -> None:
+        self._context, self.name, self._root, self.manifest, self._log = context, name, root, manifest, log
         self._unreadable: set[str] = set()
 
     @property
@@ -95,7 +95,7 @@ class TableView:
         if section is None:
             return self._root
         context, root = self._context, self._root
-        return readable(context, section, lambda: context.segments.whole(root), self._ledger, self.name)
+        return readable(context, section, lambda: context.segments.whole(root), self._log, self.name)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -106,13 +106,13 @@ class TableView:
     @cached_property
     def tombstones(self) -> tuple[Tombstone, ...]:
         """Spilled ones first."""
-        return (*self._spilled("tombstones"), *self._inline.tombstones)
+        return (*self._spilled_entries("tombstones"), *self._inline.tombstones)
 
     @cached_property
     def overlays(self) -> dict[str, Overlay]:
         """Of each spilled file the newest pair."""
         newest: dict[str, Overlay] = {}
-        for overlay in (*self._spilled("overlays"), *self._inline.overlays):
+        for overlay in (*self._spilled_entries("overlays"), *self._inline.overlays):
             known = newest.get(overlay.file)
             if known is None or _pair(overlay) > _pair(known):
                 newest[overlay.file] = overlay
@@ -121,7 +121,7 @@ class TableView:
     @cached_property
     def removed(self) -> frozenset[str]:
         """Spilled files that are gone."""
-        return frozenset((*self._spilled("removed"), *self._inline.removed))
+        return frozenset((*self._spilled_entries("removed"), *self._inline.removed))
 
     def files(self, segments: Collection[str] | None = None) -> Iterator[DataFile]:
         """Live data files with the pair that counts, oldest first.
@@ -161,17 +161,17 @@ class TableView:
                 if uuid not in self.removed:
                     yield self._effective(file, segment)
             if segment.object not in self._unreadable:
-                for kind, reason in check.judged(self.manifest):
-                    self._ledger.found(kind, segment.object, reason, table=self.name, rows=segment.rows)
+                for kind, reason in check.untrue_claims(self.manifest):
+                    self._log.add(kind, segment.object, reason, table=self.name, rows=segment.rows)
         yield from self._inline.files
         for uuid in sorted(changed - spilled):
-            self._ledger.found("overlay-stray", self.holder, f"file {uuid} is in no segment", table=self.name)
+            self._log.add("overlay-stray", self.holder, f"file {uuid} is in no segment", table=self.name)
         for kind, stamp in (("tombstones", "ts"), ("overlays", "applied_through")):
             for segment in self._inline.segments:
                 if segment.kind == kind:
                     stamps = [getattr(each, stamp) for each in self._read(segment) or ()]
-                    check_dated(segment, stamps, self._ledger, self.name)
-        self._ledger.looked("segments", len(self.segments))
+                    check_dated(segment, stamps, self._log, self.name)
+        self._log.count("segments", len(self.segments))
 
     @property
     def _inline(self) -> TableEntry:
@@ -184,16 +184,16 @@ class TableView:
                 yield from some
         except CorruptionError as error:  # bytes that decode to no entries
             self._unreadable.add(segment.object)
-            self._ledger.found("segment-damaged", segment.object, error.reason, table=self.name, rows=segment.rows)
+            self._log.add("segment-damaged", segment.object, error.reason, table=self.name, rows=segment.rows)
 
-    def _spilled(self, kind: SegmentKind) -> Iterator[Any]:
+    def _spilled_entries(self, kind: SegmentKind) -> Iterator[Any]:
         return (each for segment in self._inline.segments_of(kind) for each in self._read(segment) or ())
 
     def _read(self, segment: Segment) -> Any:
         """What a segment holds; None, and a finding the first time, if that can't be read."""
         if segment.object in self._unreadable:
             return None
-        found = read_segment(self._context, segment, self._ledger, self.name)
+        found = read_segment(self._context, segment, self._log, self.name)
         if found is None:
             self._unreadable.add(segment.object)
         return found
@@ -253,7 +253,7 @@ class _FileSegment:
             high is None or (greatest is not None and greatest <= high)
         )
 
-    def judged(self, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    def untrue_claims(self, manifest: Manifest) -> Iterator[tuple[str, str]]:
         """What is not true: kinds and reasons."""
         segment = self._segment
         for what, uuid in self._wrong.items():

@@ -38,8 +38,8 @@ from dolmen.maintenance.verify.deletes import DeleteObjects, check_deletes
 from dolmen.maintenance.verify.entries import TableCheck, check_applied, check_manifest
 from dolmen.maintenance.verify.kept import KeptContents, check_intents
 from dolmen.maintenance.verify.objects import Missing, Need, References, check_objects, check_repeated
-from dolmen.maintenance.verify.report import Ledger, Progress, Report, Unreferenced
-from dolmen.maintenance.verify.segments import TableView, check_dated, read_segment
+from dolmen.maintenance.verify.report import FindingLog, Progress, Unreferenced, VerifyReport
+from dolmen.maintenance.verify.segments import TableEntries, check_dated, read_segment
 from dolmen.segments.file_table import FileTable
 from dolmen.store.cache import ObjectCache
 
@@ -49,7 +49,7 @@ SAMPLED_FOOTERS = 256
 CACHE_BYTES = 64 << 20
 """Segments are kept in memory up to this much between the steps of a check."""
 
-_TOLD = frozenset(("file-size", "file-entry", "delete-short"))
+_UNREADABLE_KINDS = frozenset(("file-size", "file-entry", "delete-short"))
 """An object with such a finding is not read: what its bytes look like would be told once more."""
 
 
@@ -60,7 +60,7 @@ def verify(
     deep: bool = False,
     all_versions: bool = False,
     progress: Progress | None = None,
-) -> Report:
+) -> VerifyReport:
     """Checks a database and tells what is wrong, what it costs and what to do. Changes nothing.
 
     Args:
@@ -82,50 +82,52 @@ def verify(
     # A cache of its own, in memory: what is believed is what the store holds now.
     head = Head(context.store, context.runtime, cache=ObjectCache(CACHE_BYTES))
     fresh = Context(context.store, context.runtime, head)
-    return _Verification(fresh, Ledger(progress), deep, all_versions).run(version)
+    return _Verification(fresh, FindingLog(progress), deep, all_versions).run(version)
 
 
 class _Verification:
-    def __init__(self, context: Context, ledger: Ledger, deep: bool, all_versions: bool) -> None:
-        self._context, self._ledger, self._deep, self._all = context, ledger, deep, all_versions
+    def __init__(self, context: Context, log: FindingLog, deep: bool, all_versions: bool) -> None:
+        self._context, self._log, self._deep, self._all = context, log, deep, all_versions
         self._references, self._deletes = References(), DeleteObjects()
         self._kept = KeptContents()
         self._seen: set[str | bytes] = set()
 
-    def run(self, version: int | None) -> Report:
-        context, ledger = self._context, self._ledger
+    def run(self, version: int | None) -> VerifyReport:
+        context, log = self._context, self._log
         try:
             context.store.head(POINTER)
         except ObjectNotFoundError:
             if not context.head.has_been_committed_to():
                 raise DatabaseNotFoundError(f"there is no database at {context.store.url}") from None
-            ledger.found("pointer-damaged", POINTER, f"it is gone; {last_listed(context)}")
+            log.add("pointer-damaged", POINTER, f"it is gone; {last_listed(context)}")
             return self._report(version or 0, [], {})
-        newest = newest_manifest(context, ledger)
+        newest = newest_manifest(context, log)
         if newest is None:
             return self._report(version or 0, [], {})
         if self._deep and self._all and version in (None, newest.version):
             for name, root in newest.tables.items():
-                self._kept.leave(TableView(context, name, root, newest, Ledger()))
-        told = check_chain(context, newest, ledger, self._references, every=self._all, each=self._older)
-        manifest = newest if version in (None, newest.version) else self._chosen(newest, told, version or 0)
+                self._kept.leave(TableEntries(context, name, root, newest, FindingLog()))
+        told = check_chain(context, newest, log, self._references, every=self._all, each=self._older)
+        manifest = newest if version in (None, newest.version) else self._read_version(newest, told, version or 0)
         if manifest is None:
             self._horizon(version or 0, newest)
             return self._report(version or 0, [], {})
-        ledger.oldest = ledger.newest = manifest.version
+        log.oldest = log.newest = manifest.version
         tables = self._check_entries(manifest)
         if manifest is not newest:
             self._reference_segments(newest, "known")
             for name, root in newest.tables.items():
-                self._reference_table(TableView(context, name, root, newest, Ledger()), "known")
+                self._reference_table(TableEntries(context, name, root, newest, FindingLog()), "known")
         self._check_released(newest)
-        check_repeated(self._references, ledger)
-        missing, orphans = check_objects(context.store, context.runtime, self._references, ledger, newest)
-        skip = {one.key for one in missing} | {found.object for found in ledger.findings if found.kind in _TOLD}
+        check_repeated(self._references, log)
+        missing, orphans = check_objects(context.store, context.runtime, self._references, log, newest)
+        skip = {one.key for one in missing} | {
+            found.object for found in log.findings if found.kind in _UNREADABLE_KINDS
+        }
         self._check_contents(tables, skip)
         if self._deep:
-            self._kept.check(context, ledger, skip)
-            check_intents(context, ledger)
+            self._kept.check(context, log, skip)
+            check_intents(context, log)
         horizon = self._horizon(manifest.version, newest)
         return self._report(manifest.version, [one for one in missing if one.versions[1] >= horizon], orphans)
 
@@ -139,43 +141,41 @@ class _Verification:
             raise VersionExpiredError(f"version {version} expired while it was checked: verify a newer one")
         return horizon
 
-    def _report(self, version: int, missing: Iterable[Missing], orphans: dict[str, Unreferenced]) -> Report:
-        ledger = self._ledger
+    def _report(self, version: int, missing: Iterable[Missing], orphans: dict[str, Unreferenced]) -> VerifyReport:
+        log = self._log
         for one in missing:
-            ledger.found(one.kind, one.key, "it is missing", table=one.table, rows=one.rows, versions=one.versions)
+            log.add(one.kind, one.key, "it is missing", table=one.table, rows=one.rows, versions=one.versions)
         url = self._context.store.url
-        return Report(
-            url, version, tuple(ledger.findings), dict(ledger.counts), dict(ledger.checked), orphans, self._deep
-        )
+        return VerifyReport(url, version, tuple(log.findings), dict(log.counts), dict(log.checked), orphans, self._deep)
 
-    def _chosen(self, newest: Manifest, told: dict[int, HistoryEntry], version: int) -> Manifest | None:
+    def _read_version(self, newest: Manifest, told: dict[int, HistoryEntry], version: int) -> Manifest | None:
         if not 1 <= version <= newest.version:
             raise VersionNotFoundError(f"no version {version}: the newest is {newest.version}")
         if version < newest.horizon:
             raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
         entry = told.get(version)
-        return read_manifest(self._context, entry.manifest, version, self._ledger) if entry else None
+        return read_manifest(self._context, entry.manifest, version, self._log) if entry else None
 
     # ---- entries
 
     def _check_entries(self, manifest: Manifest) -> list[_Checked]:
         """Checks what the version says, and takes all that it needs: each entry is looked at once."""
-        ledger = self._ledger
-        check_manifest(manifest, ledger)
-        check_applied(self._own(manifest, "applied", ledger), manifest, ledger)
-        for _ in self._own(manifest, "history", ledger):
+        log = self._log
+        check_manifest(manifest, log)
+        check_applied(self._own(manifest, "applied", log), manifest, log)
+        for _ in self._own(manifest, "history", log):
             pass
         self._reference_segments(manifest, "needed")
         tables = []
         for name, root in manifest.tables.items():
-            view = TableView(self._context, name, root, manifest, ledger)
+            view = TableEntries(self._context, name, root, manifest, log)
             self._reference_table(view, "needed", files=False)
             if view.entry is not None:
                 tables.append(self._check_table(view, view.entry))
         return tables
 
-    def _check_table(self, view: TableView, entry: TableEntry) -> _Checked:
-        check = TableCheck(view.name, entry, view.manifest, view.holder, self._ledger)
+    def _check_table(self, view: TableEntries, entry: TableEntry) -> _Checked:
+        check = TableCheck(view.name, entry, view.manifest, view.holder, self._log)
         check.check_schema()
         check.check_tombstones(view.tombstones)
         for tombstone in view.tombstones:
@@ -184,7 +184,7 @@ class _Verification:
         step = 1 if self._deep else max(1, -(-total // SAMPLED_FOOTERS))
         sample = []
         for place, file in enumerate(view.checked_files()):
-            self._ledger.looked("data files", total=total)
+            self._log.count("data files", total=total)
             check.check_file(file)
             self._reference_file(file, view, "needed")
             self._deletes.add_vector(file, view.name, entry.uuid)
@@ -192,13 +192,13 @@ class _Verification:
                 sample.append(file)
         return _Checked(view, entry, sample)
 
-    def _own(self, manifest: Manifest, kind: SegmentKind, ledger: Ledger) -> Iterator[Any]:
+    def _own(self, manifest: Manifest, kind: SegmentKind, log: FindingLog) -> Iterator[Any]:
         """The database's own entries of a kind, oldest first; checks the segments they are in."""
         for segment in manifest.segments_of(kind):
-            entries = read_segment(self._context, segment, ledger)
+            entries = read_segment(self._context, segment, log)
             if entries is not None:
-                ledger.looked("segments")
-                check_dated(segment, [entry.version for entry in entries], ledger)
+                log.count("segments")
+                check_dated(segment, [entry.version for entry in entries], log)
                 yield from entries
         yield from getattr(manifest, kind)
 
@@ -210,7 +210,7 @@ class _Verification:
             self._references.add(segment.object, versions, need=need, size=segment.size)
 
     def _reference_table(
-        self, view: TableView, need: Need, *, files: bool = True, new: Collection[str] | None = None
+        self, view: TableEntries, need: Need, *, files: bool = True, new: Collection[str] | None = None
     ) -> None:
         """Takes what a table needs; of segments, if told which are ``new``, only those with their files."""
         versions = (view.manifest.version, view.manifest.version)
@@ -227,13 +227,13 @@ class _Verification:
         for vector in view.overlaid() if new is not None else ():
             self._reference_vector(vector, view, need)
 
-    def _reference_file(self, file: DataFile, view: TableView, need: Need) -> None:
+    def _reference_file(self, file: DataFile, view: TableEntries, need: Need) -> None:
         versions = (view.manifest.version, view.manifest.version)
         self._references.add(file.path, versions, need=need, table=view.name, size=file.size, rows=file.rows)
         if file.vector:
             self._reference_vector(file.vector, view, need)
 
-    def _reference_vector(self, vector: Vector, view: TableView, need: Need) -> None:
+    def _reference_vector(self, vector: Vector, view: TableEntries, need: Need) -> None:
         versions, end = (view.manifest.version, view.manifest.version), vector.offset + vector.length
         rows = vector.cardinality
         self._references.add(vector.object, versions, need=need, table=view.name, end=end, rows=rows)
@@ -244,11 +244,11 @@ class _Verification:
             return
         self._reference_segments(manifest, "kept")
         if self._deep:
-            self._kept.take_segments(self._context, manifest, self._ledger)
+            self._kept.take_segments(self._context, manifest, self._log)
         for name, root in manifest.tables.items():
             # One digest instead of the entry: a table is the same in most of the versions.
             if self._unseen(hashlib.blake2b(msgspec.msgpack.encode(root), digest_size=16).digest()):
-                view = TableView(self._context, name, root, manifest, self._ledger)
+                view = TableEntries(self._context, name, root, manifest, self._log)
                 # Files of a segment only become fewer: the first version that has it needs the most of them.
                 new = {segment.object for segment in view.segments if self._unseen(segment.object)}
                 self._reference_table(view, "kept", new=new)
@@ -264,9 +264,9 @@ class _Verification:
 
     def _check_released(self, newest: Manifest) -> None:
         """What older versions need, as the list of what is to be freed tells."""
-        ledger = self._ledger
-        for released in self._own(newest, "released", ledger):
-            ledger.looked("released objects", len(released.objects))
+        log = self._log
+        for released in self._own(newest, "released", log):
+            log.count("released objects", len(released.objects))
             kept = released.version > max(newest.horizon, 1)
             versions = (max(newest.horizon, 1), released.version - 1)
             need: Need = "released" if kept else "known"
@@ -277,11 +277,11 @@ class _Verification:
                 self._reference_tree(tree, versions)
         if any(released.version <= newest.freed for released in newest.released):
             reason = f"what version {newest.released[0].version} released is listed, freed is all up to {newest.freed}"
-            ledger.found("released-untrimmed", newest.key, reason)
+            log.add("released-untrimmed", newest.key, reason)
 
     def _reference_tree(self, tree: Segment, versions: tuple[int, int]) -> None:
         """What a released segment names: some of it may have been released, and freed, before."""
-        for entry in _entries(self._context, tree, self._ledger):
+        for entry in _entries(self._context, tree, self._log):
             objects: set[str] = set()
             if isinstance(entry, TableEntry):
                 objects = entry.objects()
@@ -300,9 +300,9 @@ class _Verification:
 
     def _check_contents(self, tables: list[_Checked], skip: set[str]) -> None:
         objects = [one for key, one in self._deletes.by_key.items() if key not in skip]
-        check_deletes(self._context, objects, len(objects), self._ledger)
+        check_deletes(self._context, objects, len(objects), self._log)
         for one in tables:
-            data = DataCheck(self._context, one.view.name, one.entry, self._ledger, skip)
+            data = DataCheck(self._context, one.view.name, one.entry, self._log, skip)
             if self._deep:
                 data.check_data(one.view.files(), one.view.count())
             else:
@@ -313,14 +313,14 @@ class _Verification:
 class _Checked:
     """A table whose entries were checked, and the files to be opened."""
 
-    view: TableView
+    view: TableEntries
     entry: TableEntry
     sample: list[DataFile]
 
 
-def _entries(context: Context, segment: Segment, ledger: Ledger) -> Iterator[Any]:
+def _entries(context: Context, segment: Segment, log: FindingLog) -> Iterator[Any]:
     """The entries of a segment of any kind."""
-    found = read_segment(context, segment, ledger)
+    found = read_segment(context, segment, log)
     if isinstance(found, FileTable):
         for some in found.entries():
             yield from some

@@ -42,7 +42,7 @@ def compact(
     options: CompactionOptions | None = None,
     dry_run: bool = False,
     deadline: Callable[[], bool] = never,
-    tell: Callable[[str, Compacted], None] = lambda table, done: None,
+    progress: Callable[[str, Compacted], None] = lambda table, done: None,
 ) -> dict[str, Compacted]:
     """Rewrites small and mostly deleted files of tables into full ones, where that pays. See ``Database.compact``.
 
@@ -54,7 +54,7 @@ def compact(
             ``group_bytes``, down to two full files, if there would be fewer than tasks run at once.
         dry_run: only plan.
         deadline: asked before groups are begun; True = what is under way is committed, the rest left for later.
-        tell: called after each commit with the table's name and what was done so far.
+        progress: called after each commit with the table's name and what was done so far.
 
     Returns:
         by table, what was planned and done. Safe at any time, beside anything; changes nothing that a reader sees.
@@ -69,7 +69,7 @@ def compact(
     context = given.database(database).context
     recluster, dry_run = arguments.flag("recluster", recluster), arguments.flag("dry_run", dry_run)
     if not (options is None or isinstance(options, CompactionOptions)):
-        raise InputError(f"options={arguments.shown(options)}: give CompactionOptions")
+        raise InputError(f"options={arguments.short_repr(options)}: give CompactionOptions")
     manifest = context.head.refresh().manifest
     names = sorted(manifest.tables) if tables is None else arguments.names("tables", tables)
     for name in names:
@@ -88,7 +88,7 @@ def compact(
                 planning.target,
                 done,
                 deadline,
-                partial(tell, name),
+                partial(progress, name),
             )
             run.all_groups(planning.work, planning.groups_a_job)
     return found

@@ -72,7 +72,7 @@ def _recluster(
     found = in_tasks(rows, write_sorted(task, msgspec.json.encode(bare(entry))), REWRITTEN).collect()
     written = [file for row in found for file in msgspec.json.decode(row.files, type=list[DataFile])]
     _check(table, version, inputs, sum(file.rows for file in written))
-    return Rewritten(version.stamped(written, row_ts))
+    return Rewritten(version.complete_entries(written, row_ts))
 
 
 def _sorted(frame: DataFrame, entry: TableEntry, partitions: int) -> DataFrame:

@@ -17,7 +17,7 @@ from dolmen.context import Context
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance.compact.compaction import Compacted, same_table
-from dolmen.maintenance.compact.pending import Turn, Waiting
+from dolmen.maintenance.compact.pending import PendingGroup, PendingGroups
 from dolmen.maintenance.compact.plan import CompactionOptions
 from dolmen.maintenance.compact.rewrite import Rewritten, TableVersion
 from dolmen.segments.live import LiveFiles
@@ -40,7 +40,7 @@ class Job:
     """
 
     version: TableVersion
-    turns: tuple[Turn, ...]
+    turns: tuple[PendingGroup, ...]
     groups: tuple[tuple[DataFile, ...], ...]
     first_upload_us: int
 
@@ -57,7 +57,7 @@ class CompactionRun:
         target_file_bytes: size of a full file.
         done: the plan, and what is counted as it is done.
         deadline: asked before each job; True = begin no more.
-        tell: called after each commit.
+        progress: called after each commit.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class CompactionRun:
         target_file_bytes: int,
         done: Compacted,
         deadline: Callable[[], bool],
-        tell: Callable[[Compacted], None],
+        progress: Callable[[Compacted], None],
     ) -> None:
         self._spark, self._context, self._name, self._entry = spark, context, name, entry
         self._options, self._target = options, target_file_bytes
-        self._done, self._deadline, self._tell = done, deadline, tell
+        self._done, self._deadline, self._progress = done, deadline, progress
         self._url = worker_url(context.store)
-        self._waiting = Waiting(done.plan.groups)
+        self._waiting = PendingGroups(done.plan.groups)
         self._intent = Intent.begin(context.store, context.runtime, f"compact {name}", [name])
         self._stopped = False
         self._failure: Exception | None = None
@@ -96,7 +96,7 @@ class CompactionRun:
             raise self._failure
         self._done.finished = not self._stopped
         if self._done.finished and not self._done.dropped:  # else it is revoked in an hour, with what was dropped
-            self._intent.done()
+            self._intent.finish()
 
     def _jobs(self, groups_a_job: int) -> Iterator[Job]:
         while self._waiting and not self._stopped:
@@ -113,7 +113,7 @@ class CompactionRun:
             if job.groups:
                 yield job
 
-    def _job(self, turns: Sequence[Turn]) -> Job | None:
+    def _job(self, turns: Sequence[PendingGroup]) -> Job | None:
         """These groups in the newest version, as far as there is anything left to do. None = stop."""
         context = self._context
         manifest = context.head.refresh().manifest
@@ -181,8 +181,8 @@ class CompactionRun:
         for turn, fits in zip(job.turns, fitted, strict=True):
             if not fits:
                 self._done.dropped += 1
-                self._waiting.again(turn)
-        self._tell(self._done)
+                self._waiting.retry_in_halves(turn)
+        self._progress(self._done)
 
     def _fitted(self, groups: Sequence[Group], manifest: Manifest | None) -> list[bool]:
         """Which groups a commit has put in place."""

@@ -16,7 +16,7 @@ from dolmen.context import Context
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.maintenance.compact.plan import CompactionOptions
-from dolmen.maintenance.compact.rewrite import Rewriter, Rewritten, TableVersion, write_options
+from dolmen.maintenance.compact.rewrite import GroupRewriter, Rewritten, TableVersion, write_options
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.spark.failures import telling
 from dolmen.spark.tasks import chained, open_to_write
@@ -79,7 +79,9 @@ class CompactionTask:
             version = TableVersion.of(context, self.table, manifest)
             found = version.files.find(uuids)
             inputs = tuple(found[uuid] for uuid in uuids)
-            return Rewriter(context, self.options, self.target_file_bytes, self.object_name).rewrite(version, inputs)
+            return GroupRewriter(context, self.options, self.target_file_bytes, self.object_name).rewrite(
+                version, inputs
+            )
 
     def write(self, batches: Iterator[pa.RecordBatch], entry: TableEntry) -> list[DataFile]:
         """Writes rows that Spark has sorted; their entries are not stamped yet."""

@@ -118,7 +118,7 @@ def load(
     given.session(spark)
     given.database(database)
     if not (isinstance(drops, (DropSource, HandoverRecords)) or hasattr(drops, "__iter__")):
-        raise InputError(f"drops={arguments.shown(drops)}: give Source.of(place), or drops")
+        raise InputError(f"drops={arguments.short_repr(drops)}: give Source.of(place), or drops")
     auto_create, dry_run = arguments.flag("auto_create", auto_create), arguments.flag("dry_run", dry_run)
     max_files, max_bytes = arguments.number("max_files", max_files, 1), arguments.number("max_bytes", max_bytes, 1)
     if max_file_bytes is not None:
@@ -207,7 +207,7 @@ class _Loading:
         return outcomes
 
     def _looked_up(self, table: str, drops: list[Drop]) -> list[DropOutcome]:
-        known = self.database.transaction().applied_before({drop.id for drop in drops})
+        known = self.database.transaction().find_applied({drop.id for drop in drops})
         there = [DropOutcome(drop, "duplicate", version=known[drop.id].version) for drop in drops if drop.id in known]
         outcomes: list[DropOutcome] = []
         self._add(outcomes, table, there, None)

@@ -133,7 +133,7 @@ class PortionLoader:
 
     def _round(self, table: str, drops: list[Drop]) -> Settled:
         transaction = self._database.transaction("load")
-        known = transaction.applied_before({drop.id for drop in drops})
+        known = transaction.find_applied({drop.id for drop in drops})
         outcomes = [_applied_before(drop, known[drop.id]) for drop in drops if drop.id in known]
         new = [drop for drop in drops if drop.id not in known]
         found = self._database.runtime.map(self._rejected_before, new)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from dolmen.arguments import shown, text
+from dolmen.arguments import short_repr, text
 from dolmen.errors import InputError
 
 Values: TypeAlias = Mapping[str, str]
@@ -141,7 +141,7 @@ def _clauses(
     for one, clause in zip(listed, clauses, strict=True):
         if not isinstance(clause, allowed):
             kinds = ", ".join(kind.__name__ for kind in allowed)
-            said = f"{what}={shown(one)}"
+            said = f"{what}={short_repr(one)}"
             raise InputError(f"{said}: give {_FORMS[what]}, columns with expressions, {kinds}, or a list")
         _check_texts(what, clause)  # type: ignore[arg-type]
     for clause in clauses[:-1]:
@@ -156,7 +156,7 @@ def _check_texts(what: str, clause: Clause) -> None:
         text(f"{what}: when", clause.when)
     values = getattr(clause, "values", None)
     if not (values is None or isinstance(values, Mapping)):
-        raise InputError(f"{what}: values={shown(values)}: give columns with expressions")
+        raise InputError(f"{what}: values={short_repr(values)}: give columns with expressions")
     for column, expression in (values or {}).items():
         text(f"{what}: a column", column)
         text(f"{what}: an expression", expression)

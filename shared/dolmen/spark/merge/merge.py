@@ -186,7 +186,7 @@ class _Merging:
         """Adds what tasks have reported to the transaction."""
         hidden: tuple[KeysTombstone, ...] = ()
         if by_keys:
-            hidden = tombstones(transaction.bench, self.table, entry.uuid, reported, fields)
+            hidden = tombstones(transaction.uploads, self.table, entry.uuid, reported, fields)
         elif reported.positions:
             positions = _by_path(transaction, entry, reported.positions)
             transaction.add(DeletePositions.of(self.table, entry.uuid, positions, self.request))

@@ -24,7 +24,7 @@ from dolmen.commit.intent import BEAT_SECONDS
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.rows import Overwrite, Write
-from dolmen.commit.workbench import Workbench
+from dolmen.commit.uploads import PendingUploads
 from dolmen.database import open as open_database
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import DataFile
@@ -153,7 +153,7 @@ class WriteJob:
             txid=txid,
         )
         try:
-            done = commit_change(context.head, change, Workbench(context.store, context.runtime, context.segments))
+            done = commit_change(context.head, change, PendingUploads(context.store, context.runtime, context.segments))
         except ConflictError as error:
             if not self.overwrite:
                 raise

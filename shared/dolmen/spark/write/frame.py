@@ -162,7 +162,7 @@ def _upsert(
         content = [sorted(field.name for field in fields), reported.sums.content()]
         if not reported.files:
             return None, content
-        hidden = tombstones(transaction.bench, table.name, entry.uuid, reported, fields)
+        hidden = tombstones(transaction.uploads, table.name, entry.uuid, reported, fields)
         return Write(table.name, entry.uuid, tuple(reported.files), hidden, request), content
 
     return _commit(table, "upsert", request, statement, asked)
@@ -230,13 +230,13 @@ def delete(
             content = keys_content(entry, keys)
             if asked is Asked.ONLY:
                 return None, content
-            made = delete_keys(transaction.bench, table.name, entry, keys, request)
+            made = delete_keys(transaction.uploads, table.name, entry, keys, request)
             return made if made.tombstones else None, content
         reported = write_keys(transaction, table.name, keyed.distinct(), fields, asked, rows=False)
         content = ["keys", sorted(field.name for field in fields), reported.sums.content()]
         if asked is Asked.ONLY:
             return None, content
-        hidden = tombstones(transaction.bench, table.name, entry.uuid, reported, fields)
+        hidden = tombstones(transaction.uploads, table.name, entry.uuid, reported, fields)
         return Write(table.name, entry.uuid, (), hidden, request), content
 
     return _commit(table, "delete", request, statement, Asked.of(request))
@@ -399,4 +399,4 @@ def _commit(
 
 def is_compared(transaction: Transaction, request: str | None) -> bool:
     """Whether a request that was applied before has told its content then."""
-    return request is not None and bool(transaction.applied_before([request])[request].digest)
+    return request is not None and bool(transaction.find_applied([request])[request].digest)

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
-from dolmen.commit.workbench import Workbench
+from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.keys import Keys, add_keys, keys_from_arrow
@@ -137,12 +137,12 @@ def check_not_null(keys: pa.Table, fields: Iterable[Field]) -> None:
 
 
 def tombstones(
-    bench: Workbench, table: str, uuid: str, reported: Reported, fields: tuple[Field, ...]
+    uploads: PendingUploads, table: str, uuid: str, reported: Reported, fields: tuple[Field, ...]
 ) -> tuple[KeysTombstone, ...]:
     """All keys that tasks have reported, as few tombstones as can be; short lists are uploaded with the manifest."""
     made = list(reported.tombstones)
     if reported.keys:
-        target = bench.tombstone_object(table, uuid)
+        target = uploads.tombstone_object(table, uuid)
         names = [field.name for field in sorted(fields, key=lambda field: field.id)]
         keys = keys_from_arrow(pa.concat_tables(each.rename_columns(names) for each in reported.keys), fields)
         made += (add_keys(target, keys.slice(start, MAX_KEYS)) for start in range(0, keys.num_rows, MAX_KEYS))

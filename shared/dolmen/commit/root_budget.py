@@ -1,7 +1,7 @@
-"""Keeping the root small: the commit that passes its byte budget moves the largest tail into one segment.
+"""The root's byte budget: a commit whose manifest exceeds it moves the manifest's largest tail into one segment.
 
-A spill takes entries of the BASE alone, never the commit's own, whose timestamps change with every rebase; so a spill
-that was uploaded for a lost attempt serves the next one if all its entries still stand there, equal and inline.
+A spill takes entries of the base only, never the commit's own entries, whose timestamps change with every rebase.
+So a spill that was uploaded for a lost attempt serves the next attempt, if all its entries are still inline and equal.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ import msgspec
 
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import HISTORY_LENGTH, Manifest, Segment, SegmentKind, TableEntry
+from dolmen.format.properties import root_bytes
 from dolmen.format.segments import encode_checked
+from dolmen.runtime import Runtime
 
 LEAST_PART = 16
-"""A tail is worth a segment from this part of the budget on: else every commit of a crowded root would write one."""
+"""A tail is moved only if it takes at least this part of the budget. Otherwise every commit of a crowded root would
+write a segment."""
 
 LEAST_HISTORY = 8
-"""Earlier commits that are worth a segment. Collection commits too: if every commit of a crowded root wrote a segment,
-which is collected one day by another commit, a database would never come to rest."""
+"""The fewest earlier commits that are moved into a segment. Collection commits too: if each commit of a crowded root
+wrote a segment, which a later commit collects, an idle database would go on committing for ever."""
 
 _TABLE_TAILS: tuple[SegmentKind, ...] = ("files", "tombstones", "overlays", "removed")
 
@@ -30,14 +33,14 @@ Entries: TypeAlias = Sequence[Any]
 
 @dataclass(frozen=True)
 class Spill:
-    """A segment, and the inline entries it takes the place of.
+    """A segment, and the inline entries that it replaces.
 
     Args:
-        table: name of the table whose tail it was; None for the database's own.
-        uuid: of that table.
-        entries: what it holds.
-        segment: what the manifest says of it.
-        body: the object.
+        table: the name of the table whose tail it was; None for the database's own.
+        uuid: the uuid of that table.
+        entries: the entries in the segment.
+        segment: the segment's entry in the manifest.
+        body: the bytes of the segment's object.
     """
 
     kind: SegmentKind
@@ -48,18 +51,18 @@ class Spill:
     body: bytes
 
     def apply(self, manifest: Manifest) -> Manifest | None:
-        """The manifest with the segment instead of the entries; None unless all of them stand there, equal."""
+        """The manifest with the segment in place of the entries; None unless all of them are inline and equal."""
         if self.kind == "table":
-            return _idle(manifest, self.entries, self.segment)
+            return _replace_idle_tables(manifest, self.entries, self.segment)
         if self.table is None:
-            kept = _without(getattr(manifest, self.kind), self.entries)
+            kept = _drop_front(getattr(manifest, self.kind), self.entries)
             if kept is None:
                 return None
             return msgspec.structs.replace(manifest, **{self.kind: kept}, segments=(*manifest.segments, self.segment))
         entry = manifest.tables.get(self.table)
         if entry is None or entry.uuid != self.uuid:
             return None
-        kept = _without(getattr(entry, self.kind), self.entries)
+        kept = _drop_front(getattr(entry, self.kind), self.entries)
         if kept is None:
             return None
         changed = msgspec.structs.replace(entry, **{self.kind: kept}, segments=(*entry.segments, self.segment))
@@ -67,12 +70,12 @@ class Spill:
 
 
 def spill(base: Manifest, manifest: Manifest, budget: int, new_uuid: Callable[[], str]) -> Spill | None:
-    """What to move out of a manifest that is over its budget; None if no tail is worth it.
+    """Moves the largest tail of a manifest that exceeds its budget into a segment; None if no tail is large enough.
 
     Args:
-        base: the version it was made from.
-        budget: bytes of a root.
-        new_uuid: names the segment.
+        base: the version that the manifest was made from.
+        budget: the size that a root may have, in bytes.
+        new_uuid: gives the segment its name.
     """
     sized = [(len(msgspec.json.encode(tail.entries)), tail) for tail in _tails(base, manifest)]
     size, chosen = max(sized, key=lambda item: item[0], default=(0, None))
@@ -87,6 +90,41 @@ def spill(base: Manifest, manifest: Manifest, budget: int, new_uuid: Callable[[]
     return Spill(chosen.kind, chosen.table, chosen.uuid, chosen.entries, segment, body)
 
 
+class RootBudget:
+    """Keeps the manifests of one commit's attempts within the root's byte budget."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._spill: Spill | None = None
+        self._uploaded_us: int | None = None
+
+    @property
+    def waiting(self) -> Spill | None:
+        """The spill that must be uploaded together with the manifest, if there is one."""
+        return self._spill if self._uploaded_us is None else None
+
+    def mark_uploaded(self, now_us: int) -> None:
+        """Notes when the spill was uploaded, in microseconds by the server's clock."""
+        if self.waiting:
+            self._uploaded_us = now_us
+
+    def fit(self, manifest: Manifest, base: Manifest) -> Manifest:
+        """``manifest`` within the root's budget, as far as one segment can bring it there.
+
+        A segment that was uploaded for a lost attempt is used again if it still fits; otherwise it becomes an orphan.
+        """
+        budget = root_bytes(manifest)
+        if len(manifest.encode()) <= budget:
+            return manifest
+        if self._uploaded_us is not None and self._uploaded_us <= base.orphan_cutoff:
+            self._spill = None  # it may have been collected
+        fitted = self._spill.apply(manifest) if self._spill else None
+        if fitted is None:
+            self._spill, self._uploaded_us = spill(base, manifest, budget, self._runtime.uuid), None
+            fitted = self._spill.apply(manifest) if self._spill else None
+        return fitted or manifest
+
+
 @dataclass(frozen=True)
 class _Tail:
     kind: SegmentKind
@@ -97,26 +135,26 @@ class _Tail:
 
 
 def _tails(base: Manifest, manifest: Manifest) -> Iterator[_Tail]:
-    """What may leave the manifest: entries that its base has too."""
-    history = _shared(base.history, manifest.history[:-HISTORY_LENGTH])
+    """The parts of the manifest that may move into a segment: entries that its base has too."""
+    history = _common_front(base.history, manifest.history[:-HISTORY_LENGTH])
     yield _Tail("history", None, "", history if len(history) >= LEAST_HISTORY else ())
-    yield _Tail("applied", None, "", _shared(base.applied, manifest.applied))
-    yield _Tail("released", None, "", _shared(base.released, manifest.released))
+    yield _Tail("applied", None, "", _common_front(base.applied, manifest.applied))
+    yield _Tail("released", None, "", _common_front(base.released, manifest.released))
     active, idle = _active_since(manifest), list[TableEntry]()
     for name, entry in manifest.tables.items():
         before = base.tables.get(name)
         if before is None or before.uuid != entry.uuid or entry.section:
             continue
         for kind in _TABLE_TAILS:
-            shared = _shared(getattr(before, kind), getattr(entry, kind))
+            shared = _common_front(getattr(before, kind), getattr(entry, kind))
             yield _Tail(kind, name, entry.uuid, shared, entry.schema)
         if entry == before and _last_change(entry) < active:
             idle.append(entry)
     yield _Tail("table", None, "", idle)
 
 
-def _shared(old: Entries, new: Entries) -> Entries:
-    """The entries at the front of both: tails grow at their end, and what was replaced stays."""
+def _common_front(old: Entries, new: Entries) -> Entries:
+    """The entries that both begin with. Tails grow at their end."""
     count = 0
     for one, other in zip(old, new, strict=False):
         if one != other:
@@ -125,28 +163,28 @@ def _shared(old: Entries, new: Entries) -> Entries:
     return old[:count]
 
 
-def _without(entries: Entries, taken: Entries) -> tuple[Any, ...] | None:
-    """``entries`` less ``taken``, which have to stand at the front of them."""
+def _drop_front(entries: Entries, taken: Entries) -> tuple[Any, ...] | None:
+    """``entries`` without ``taken``; None unless they begin with ``taken``."""
     if tuple(entries[: len(taken)]) != tuple(taken):
         return None
     return tuple(entries[len(taken) :])
 
 
 def _active_since(manifest: Manifest) -> int:
-    """Timestamp of the commit from which on a table counts as in use."""
+    """The commit timestamp since which a table must have changed to count as in use."""
     return manifest.history[-HISTORY_LENGTH].commit_ts if len(manifest.history) >= HISTORY_LENGTH else 0
 
 
 def _last_change(entry: TableEntry) -> int:
-    """Timestamp of the last statement that a table's entry shows."""
+    """The timestamp of the last statement that a table's entry shows."""
     files = max((file.applied_through for file in entry.files), default=0)
     tombstones = max((tombstone.ts for tombstone in entry.tombstones), default=0)
     spilled = max((max(segment.greatest, segment.resolved_through) for segment in entry.segments), default=0)
     return max(files, tombstones, spilled, entry.last_delete_ts)
 
 
-def _idle(manifest: Manifest, entries: Entries, section: Segment) -> Manifest | None:
-    """The manifest with stubs instead of idle tables' entries; None unless all of them are as they were."""
+def _replace_idle_tables(manifest: Manifest, entries: Entries, section: Segment) -> Manifest | None:
+    """The manifest with stubs in place of idle tables' entries; None unless all of these are unchanged."""
     wanted = {entry.uuid: entry for entry in entries}
     stubs = {name: _stub(entry, section) for name, entry in manifest.tables.items() if wanted.get(entry.uuid) == entry}
     if len(stubs) < len(wanted):
@@ -155,7 +193,7 @@ def _idle(manifest: Manifest, entries: Entries, section: Segment) -> Manifest | 
 
 
 def _stub(entry: TableEntry, section: Segment) -> TableEntry:
-    """What stays in the root of an idle table."""
+    """The stub that stays in the root for an idle table."""
     return TableEntry(
         uuid=entry.uuid,
         epoch=entry.epoch,

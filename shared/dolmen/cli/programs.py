@@ -1,0 +1,79 @@
+"""Commands that run a whole program: the pipeline on this machine, and the simulator, a distribution of its own."""
+
+from __future__ import annotations
+
+import shlex
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+from rich.markup import escape
+
+from dolmen.cli.options import Json, app
+from dolmen.cli.output import console, print_json
+from dolmen.errors import InputError
+
+_VERBATIM: Any = {"markup": False, "highlight": False, "soft_wrap": True}
+_PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+
+@app.command()
+def local(
+    root: Annotated[Path, typer.Option(help="Where landing/, queue/ and the rest are.")] = Path(".local"),
+    database: Annotated[str | None, typer.Option("--database", "-d", help="Elsewhere than in ROOT/database.")] = None,
+    functions: Annotated[Optional[Path], typer.Option(help="Run these instead of dolmen's own.")] = None,  # noqa: UP045
+    once: Annotated[bool, typer.Option("--once", help="End when all that is there is handled.")] = False,
+    auto_create: Annotated[
+        bool, typer.Option("--auto-create/--no-auto-create", help="Create tables from the files dropped for them.")
+    ] = True,
+    compact_every: Annotated[float, typer.Option(help="Seconds between rounds of compaction; 0 = none.")] = 60,
+    gc_every: Annotated[float, typer.Option(help="Seconds between collections of garbage; 0 = none.")] = 3600,
+    as_json: Json = False,
+) -> None:
+    """Run the whole pipeline on this machine: files in landing/<table>/ become rows, queue/*.json delete some."""
+    from dolmen.local import LocalEvent, LocalLayout, run_local
+
+    layout = LocalLayout.under(root, database)
+
+    def show(event: LocalEvent) -> None:
+        facts = {name: value for name, value in event.facts.items() if name != "exc_info"}
+        if as_json:
+            print_json({"function": event.function, "event": event.text, **facts})
+        else:
+            told = escape(" ".join(f"{name}={value}" for name, value in facts.items()))
+            console.print(f"[bold]{event.function}[/] {event.text} [dim]{told}[/]", highlight=False, soft_wrap=True)
+            if copy := facts.get("rejected_to"):
+                key = str(copy).removeprefix(f"{layout.rejected.as_uri()}/")
+                command = f"dolmen rejected show --rejected {shlex.quote(str(layout.rejected))} {shlex.quote(key)}"
+                console.print(f"  why, and what the file says there: {command}", **_VERBATIM)
+            if letter := facts.get("dead_letter"):
+                then = f"put it into {layout.queue}/" if event.function == "delete" else "drop the file"
+                console.print(f"  correct it, and {then} again: {letter}", **_VERBATIM)
+
+    if not as_json:
+        for line in (
+            f"drop files into {layout.landing}/<table>/, and delete requests as .json into {layout.queue}/",
+            f"read with: dolmen scan <table> --database {shlex.quote(layout.database)}    (stop with Ctrl-C)",
+        ):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    run_local(
+        layout.database,
+        layout.landing,
+        layout.queue,
+        functions,
+        once=once,
+        auto_create=auto_create,
+        compact_seconds=None if once else compact_every,
+        gc_seconds=None if once else gc_every,
+        on_event=show,
+    )
+
+
+@app.command(context_settings=_PASSED_ON, add_help_option=False)
+def simulate(context: typer.Context) -> None:
+    """Run databases in a simulated world of faults, and check what must never happen. Needs dolmen-simulator."""
+    if find_spec("dolmen_simulator") is None:
+        raise InputError("dolmen simulate needs the simulator: pip install dolmen-simulator")
+    raise typer.Exit(import_module("dolmen_simulator.command").run(context.args))
