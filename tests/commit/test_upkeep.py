@@ -7,7 +7,7 @@ import pytest
 from pyroaring import BitMap
 
 from dolmen.commit.loop import Committed, submit
-from dolmen.commit.statements.background import Compact, Freed, Group, MoveFence, Resolve, SetProperties
+from dolmen.commit.statements.background import CollectionProgress, Compact, Group, MoveFence, Resolve, SetProperties
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.rows import Overwrite
 from dolmen.commit.statements.tables import DropTable
@@ -273,7 +273,7 @@ def test_what_was_freed_is_not_listed_any_more(world: World) -> None:
     upkeep(world, compact(world, (["a"], ["c"])))
     first = world.newest.version
     upkeep(world, compact(world, (["b"], ["d"])))
-    upkeep(world, Freed(first, 77))
+    upkeep(world, CollectionProgress(first, 77))
     assert [entry.version for entry in world.newest.released] == [first + 1]
     assert (world.newest.freed, world.newest.swept) == (first, 77)
-    assert upkeep(world, Freed(first, 77)).manifest is None
+    assert upkeep(world, CollectionProgress(first, 77)).manifest is None

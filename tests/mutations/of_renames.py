@@ -46,7 +46,7 @@ RENAMES: tuple[Mutation, ...] = (
         "an overwrite after a rename does not look at what others have added",
         "the version that an overwrite was made on is compared by the table's uuid",
         "commit/statements/rows.py",
-        "        name = draft.base.name_of(self.uuid)  # this very commit may have renamed it\n",
+        "        name = draft.base.name_of(self.uuid)  # this commit may have renamed it\n",
         "        name = self.name if self.name in draft.base.tables else None\n",
     ),
     mutation(

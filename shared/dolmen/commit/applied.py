@@ -1,4 +1,4 @@
-"""Ids that are applied exactly once: the digest of a request's content, and finding those applied before."""
+"""Request ids that are applied exactly once: the digest of a request's content, and the search for applied ids."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from dolmen.segments.reader import SegmentReader
 
 
 def find_applied(manifest: Manifest, ids: Collection[str], segments: SegmentReader) -> dict[str, AppliedId]:
-    """Those of ``ids`` that a version has applied.
+    """Finds those of ``ids`` that a version has applied.
 
-    A segment's bloom filter decides alone that an id is not there: its ids are fetched only on a hit.
+    A segment's Bloom filter rules an id out without a request. The segment's ids are fetched only on a hit.
     """
     if not ids:
         return {}
@@ -33,7 +33,7 @@ def find_applied(manifest: Manifest, ids: Collection[str], segments: SegmentRead
 
 
 def applied_by(manifest: Manifest, versions: range, segments: SegmentReader) -> dict[int, list[str]]:
-    """The ids that versions have applied, by version; one GET for each segment that has any of them."""
+    """The request ids that some versions applied, by version. One GET for each segment that holds any of them."""
     found: dict[int, list[str]] = {}
     held = [s for s in manifest.segments_of("applied") if s.least < versions.stop and s.greatest >= versions.start]
     for entry in chain(chain.from_iterable(map(segments.applied, held)), manifest.applied):
@@ -53,7 +53,7 @@ def digest_of(request: Any) -> str:
 
 
 def is_raw_digest(digest: str, request: Any) -> bool:
-    """Whether a digest is that of a request's raw arguments, as those of deletes once were."""
+    """Whether a digest is that of a request's raw arguments. Digests of deletes were once made so."""
     try:
         return digest == digest_of(request)
     except (InputError, TypeError, ValueError):
@@ -71,4 +71,4 @@ def _canonical(value: Any) -> Any:
         return str(value)
     if isinstance(value, bytes):
         return value.hex()
-    raise InputError(f"with a request id, give keys as a list or an Arrow table, not as {type(value).__name__}")
+    raise InputError(f"keys are {type(value).__name__}: with a request id, give them as a list or an Arrow table")

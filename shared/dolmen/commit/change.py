@@ -1,4 +1,4 @@
-"""A change: what one transaction wants to do, as data that can be applied to any base manifest."""
+"""A change: the statements of one transaction as data, which can be applied to any base version."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from dolmen.segments.reader import SegmentReader
 
 @dataclass(frozen=True)
 class Change:
-    """What one commit does.
+    """The content of one commit.
 
     Args:
         commit_id: names the change; the same in all attempts.
         operation: a word for ``history``.
         statements: in order; statement i gets the i-th timestamp after the base's.
-        applied: digests by applied id: the requests this change answers, each of which is applied once for ever.
-        claims: what it read, if its validity depends on that.
-        first_upload_us: the server's clock before the first of its objects was uploaded; None if none was yet.
-        txid: the intent its objects were uploaded under, if any.
-        message: what the author says of it, for ``history``.
-        upkeep: background work, which makes no version when others have left it nothing to do.
+        applied: the digest of each request's content, by request id. Each request is applied only once, ever.
+        claims: reads that the commit's validity depends on.
+        first_upload_us: the server's clock before its first object was uploaded; None before any upload.
+        txid: the intent under which its objects were uploaded, if any.
+        message: the author's message for ``history``.
+        upkeep: whether this is background work, which makes no version when others have left nothing to do.
     """
 
     commit_id: str
@@ -50,11 +50,13 @@ class Change:
             arguments.text("digest", digest)
 
     def already_applied(self, base: Manifest, segments: SegmentReader) -> dict[str, int]:
-        """Versions by id of those of its ids that the base has already; looks into segments only for ids they may have.
+        """Returns the versions that applied requests of this change before, by request id.
+
+        Segments are read only where they may hold an id.
 
         Raises:
-            AppliedIdError: an id is there with another digest: another request under the same id. One that is empty
-                says nothing of the content.
+            AppliedIdError: an id was applied with another digest, so another request has the same id. An empty digest
+                matches any other.
         """
         known = find_applied(base, self.applied.keys(), segments)
         for entry in known.values():
@@ -66,25 +68,29 @@ class Change:
         return {entry.id: entry.version for entry in known.values()}
 
     def without(self, ids: set[str]) -> Change:
-        """The same change less the requests ``ids`` and all that is bound to them.
+        """The same change without the requests ``ids`` and their statements.
 
         Raises:
-            ConflictError: a delete by position, or something that was read, has looked at rows as these requests left
-                them. Both would come out differently without. Or their rows stand in one file with those of others.
+            ConflictError: a delete by position, or a claim, is based on rows as these requests left them, so that it
+                would differ without them; or the requests' rows share a file with those of others.
         """
         if not ids:
             return self
-        gone = set[str]()  # uuids of tables that a request taken out has changed: their names may change in between
+        gone = set[str]()  # uuids of tables changed by a removed request; names may change in between
         taken_out = [_belongs_to(statement, ids) for statement in self.statements]
         for statement, is_out in zip(self.statements, taken_out, strict=True):
             if is_out:
                 gone.add(statement.uuid)
             elif isinstance(statement, DeletePositions) and statement.uuid in gone:
-                raise ConflictError(f"table {statement.name!r}: rows were looked up after a request applied meanwhile")
+                raise ConflictError(
+                    f"table {statement.name!r}: rows were looked up after a request applied meanwhile: repeat"
+                )
         left = tuple(one for one, is_out in zip(self.statements, taken_out, strict=True) if not is_out)
-        for claim in self.claims if left else ():  # of what has happened already nothing is left that could go wrong
+        for claim in self.claims if left else ():  # when nothing is left to commit, no claim can fail
             if claim.uuid in gone:
-                raise ConflictError(f"table {claim.name!r} was read beside a request applied meanwhile")
+                raise ConflictError(
+                    f"table {claim.name!r} was read beside a request that was applied meanwhile: repeat"
+                )
         return replace(
             self,
             statements=left,
@@ -92,14 +98,14 @@ class Change:
         )
 
     def with_first_upload(self, now_us: int) -> Change:
-        """The same change, whose first object goes up now; unchanged if one went up before."""
+        """The same change with the time of its first upload, which is now; unchanged if there was an upload before."""
         return self if self.first_upload_us is not None else replace(self, first_upload_us=now_us)
 
     def prepare(self, base: Manifest, uploads: PendingUploads) -> Change:
-        """This change fitted to ``base``; may read, and may add uploads. Most statements need nothing of the kind."""
+        """This change, fitted to ``base``. May read and may add uploads; most statements need neither."""
         if not any(is_prepared(statement) for statement in self.statements):
             return self
-        draft = Draft(base, uploads.segments)  # each statement must see what those before it do
+        draft = Draft(base, uploads.segments)  # each statement must see the effects of those before it
         statements: list[Statement] = []
         for index, statement in enumerate(self.statements):
             prepared = statement.prepare(draft, uploads) if is_prepared(statement) else statement
@@ -111,9 +117,9 @@ class Change:
         """The manifest of the next version; None if background work has nothing left to do. Pure.
 
         Args:
-            now_us: the server's clock.
-            attempt: names this attempt.
-            segments: has at hand what ``prepare`` has read.
+            now_us: the server's clock, in microseconds.
+            attempt: the name of this attempt.
+            segments: holds what ``prepare`` has read.
 
         Raises:
             StaleWriterError: the change's objects may have been collected.
@@ -136,7 +142,7 @@ class Change:
             attempt=attempt,
             commit_id=self.commit_id,
             operation=self.operation,
-            commit_ts=first_ts + max(len(self.statements) - 1, 0),  # the LAST statement's
+            commit_ts=first_ts + max(len(self.statements) - 1, 0),  # of the last statement
             created_at=max(base.created_at, now_us),
             did=did,
             did_more=did_more,
@@ -150,11 +156,11 @@ class Change:
                 f"intent {self.txid} was revoked after an hour without a heartbeat: start the job anew"
             )
         if self.first_upload_us is not None and self.first_upload_us <= base.orphan_cutoff:
-            raise StaleWriterError("uncommitted objects of that age may have been collected: write them again")
+            raise StaleWriterError("this writer's uncommitted objects may have been collected: write them again")
 
 
 def _belongs_to(statement: Statement, ids: set[str]) -> bool:
-    """Whether a statement goes with these requests. Raises ConflictError where a part of it would have to stay."""
+    """Whether a statement belongs to these requests. Raises ConflictError if only a part of it does."""
     if not isinstance(statement, Write) or not statement.requests:
         return statement.request in ids
     applied = statement.requests & ids

@@ -1,4 +1,4 @@
-"""Deeds: statements in words, for the history. They hold no value of any row."""
+"""Deeds: short descriptions of statements for the history. They contain no value of any row."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from dolmen.format.manifest import Deed
 MOST_DEEDS = 4
 MOST_NAMES = 4
 MOST_CHARACTERS = 64
-"""Limits of deeds in a commit, names in a deed, and characters in a name. Manifests hold 64 commits, so the rest is
-only counted, and a longer name is cut."""
+"""The most deeds in a commit, names in a deed, and characters in a name. A manifest holds 64 commits, so further
+deeds and names are only counted, and a longer name is cut."""
 
 
 def deed_of(statement: Statement, draft: Draft) -> Deed | None:
-    """Describes a statement; None for upkeep that users do not look for. A deed of the database has the table "".
+    """Describes a statement; None for background work that is of no interest. A deed of the database has the table "".
 
     Args:
-        draft: after it was applied; before it for one that drops a table.
+        draft: the draft after the statement was applied.
     """
     match statement:
         case CreateTable():
@@ -51,7 +51,7 @@ def deed_of(statement: Statement, draft: Draft) -> Deed | None:
 
 
 def summarize(deeds: Iterable[Deed]) -> tuple[tuple[Deed, ...], int]:
-    """Returns the deeds that a manifest holds, each once and at most ``MOST_DEEDS``, and how many more there were."""
+    """Returns at most ``MOST_DEEDS`` different deeds for the manifest, and how many more there were."""
     once = list(dict.fromkeys(deeds))
     return tuple(map(_short, once[:MOST_DEEDS])), max(0, len(once) - MOST_DEEDS)
 

@@ -1,4 +1,4 @@
-"""The next version while a change is being applied to its base. Pure: no clock; reads immutable segments."""
+"""The next version, while a change is applied to its base. Pure: no clock, and only immutable segments are read."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from dolmen.segments.reader import SegmentReader
 
 
 class Draft:
-    """Collects what statements do to ``base``; ``finish`` makes the next manifest of it.
+    """Collects the effects of statements on ``base``; ``finish`` makes the next manifest.
 
     Args:
-        segments: reads an idle table's section, and what else has left the manifest.
+        segments: reads sections of idle tables, and other entries that have left the manifest.
     """
 
     def __init__(self, base: Manifest, segments: SegmentReader) -> None:
@@ -46,7 +46,7 @@ class Draft:
         self._trees: dict[str, Segment] = {}
 
     def copy(self) -> Draft:
-        """A draft of the same state, to come back to."""
+        """A copy of this draft, to return to."""
         other = Draft(self.base, self.segments)
         vars(other).update(vars(self))
         other.tables, other._objects, other._trees = dict(self.tables), set(self._objects), dict(self._trees)
@@ -54,12 +54,12 @@ class Draft:
 
     @property
     def version(self) -> int:
-        """The version this draft will be."""
+        """The number of the version that this draft becomes."""
         return self.base.version + 1
 
     @property
     def has_changes(self) -> bool:
-        """Whether it says anything that its base does not."""
+        """Whether it differs from its base."""
         own = (self.horizon, self.orphan_cutoff, self.freed, self.swept, self.properties, self.own_segments)
         base = self.base
         was = (base.horizon, base.orphan_cutoff, base.freed, base.swept, base.properties, base.segments)
@@ -72,11 +72,11 @@ class Draft:
         )
 
     def table(self, name: str, uuid: str) -> TableEntry:
-        """The table as statements so far have left it, an idle one's section included.
+        """The table as the statements so far have left it, with an idle table's section loaded.
 
         Raises:
-            TableNotFoundError: it has been dropped.
-            ConflictError: it has another name now, or the name belongs to another table.
+            TableNotFoundError: the table was dropped.
+            ConflictError: the table has another name now, or the name belongs to another table.
         """
         entry = self.tables.get(name)
         if entry is not None and entry.uuid == uuid:
@@ -103,19 +103,19 @@ class Draft:
         return msgspec.structs.replace(self.base, tables=self.tables).table(name)
 
     def require(self, features: Iterable[str]) -> None:
-        """Notes what a reader must understand from now on; it stays, as older versions can be restored."""
+        """Notes features that readers must support from now on. They stay, as older versions can be restored."""
         self.features = tuple(sorted({*self.features, *features}))
 
     def release(self, objects: Iterable[str]) -> None:
-        """Notes objects from which this commit removes a reference."""
+        """Notes objects to which this commit removes a reference."""
         self._objects.update(objects)
 
     def release_tree(self, segment: Segment) -> None:
-        """Releases a segment with all that its entries name."""
+        """Releases a segment and all objects that its entries name."""
         self._trees[segment.object] = segment
 
     def release_all_of(self, entry: TableEntry) -> None:
-        """Releases everything that a table reaches: what its segments name by naming the segments."""
+        """Releases everything that a table reaches. Objects named only by segments are released with their segments."""
         segments = {segment.object: segment for segment in entry.segments}
         self._objects |= entry.objects() - segments.keys()
         self._trees |= segments
@@ -133,7 +133,7 @@ class Draft:
         did_more: int = 0,
         message: str = "",
     ) -> Manifest:
-        """The next manifest. Fields it does not know how to change are carried over from the base."""
+        """Makes the next manifest. Fields that it does not change are copied from the base."""
         base = self.base
         for name, entry in base.tables.items():
             if entry.section and self.tables.get(name) is not entry:
@@ -177,12 +177,12 @@ class Draft:
         history = (*base.history, base.as_history()) if base.version else ()
         if self.horizon == base.horizon:
             return history
-        # What expired is not told of any more; but a writer may still look for its own among the last commits.
+        # Expired versions leave the history, but the last commits stay: a writer may still look for its own among them.
         recent = max(0, len(history) - HISTORY_LENGTH)
         return (*(entry for entry in history[:recent] if entry.version >= self.horizon), *history[recent:])
 
     def _revoked_intents(self, created_at: int) -> dict[str, int]:
-        """Who was revoked before the fence's time can't get past the fence: the txid is not needed any more."""
+        """The revoked txids. One that was revoked before the fence's time is dropped: the fence stops its writer."""
         if not self.revoked and self.orphan_cutoff == self.base.orphan_cutoff:
             return self.base.revoked_intents
         known = {txid: at for txid, at in self.base.revoked_intents.items() if at >= self.orphan_cutoff}

@@ -1,4 +1,4 @@
-"""The newest version as this process knows it: the pointer's ETag and the manifest it names."""
+"""The newest version known to this process: the pointer's ETag, and the manifest that the pointer names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dolmen.store.disk_cache import DiskCache
 from dolmen.units import DAY_US
 
 _BEHIND_FIRST = manifest_key(1, "").removesuffix("-.json") + "~"
-"""Sorts behind all manifests of version 1, which may be those of attempts at the first commit."""
+"""Sorts after all manifests of version 1, which attempts at the first commit may leave behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Base:
     """A version that a commit can be based on.
 
     Args:
-        etag: the pointer's; None for a database that is not there yet.
-        date_us: the server's clock in the answer by which it was the newest; 0 for one that this process committed.
+        etag: the ETag of the pointer; None if the database does not exist yet.
+        date_us: the server's clock in the response that showed it as the newest; 0 if this process committed it.
     """
 
     manifest: Manifest
@@ -34,11 +34,11 @@ class Base:
 
 
 class Head:
-    """Knows the newest version; asks the store only when told to.
+    """Knows the newest version. Asks the store only on request.
 
     Args:
-        trust_clock: accept a server's clock that contradicts the local one and the previous commit.
-        cache: keeps what is read of immutable objects; one of its own by default.
+        trust_clock: accept a server's clock that contradicts both the local clock and the previous commit.
+        cache: keeps immutable objects; a cache of its own by default.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class Head:
     def refresh(self) -> Base:
         """Reads the pointer, and the manifest if the pointer moved: 1 or 2 GETs.
 
-        The first time that there is no pointer, a LIST finds out whether there never was one.
+        The first time that the pointer is missing, a LIST finds out whether the database is new.
 
         Raises:
             CorruptionError: pointer or manifest is damaged or missing, or the pointer went back to an older version.
-            UnsupportedFormatError: written by a newer dolmen.
+            UnsupportedFormatError: a newer dolmen wrote them.
         """
         base = self._read()
         if base.etag is None and not self._is_new:
@@ -81,7 +81,10 @@ class Head:
                 if known and known.etag is not None:
                     raise CorruptionError(POINTER, "the pointer is gone") from None
                 return self._remember(Base(EMPTY, None, self.store.clock.now_us), self.runtime.monotonic())
-            looked_at, date_us = self.runtime.monotonic(), self.store.clock.now_us  # the manifest may take its time
+            looked_at, date_us = (
+                self.runtime.monotonic(),
+                self.store.clock.now_us,
+            )  # before the manifest, which may take long
             if known and known.etag == pointer.etag:
                 return self._remember(replace(known, date_us=date_us), looked_at)
             named = Pointer.decode(pointer.body, POINTER)
@@ -91,43 +94,43 @@ class Head:
                 manifest = self.read_manifest(key)
                 if manifest.commit_id != named.commit_id:
                     raise CorruptionError(
-                        POINTER, f"its commit is {named.commit_id}, and {manifest.commit_id} in {key}"
+                        POINTER, f"it names commit {named.commit_id}, but {key} is of commit {manifest.commit_id}"
                     )
                 return self._remember(Base(manifest, pointer.etag, date_us), looked_at)
-            except ObjectNotFoundError:  # collected between the two reads: the pointer must have moved on
+            except ObjectNotFoundError:  # collected between the two reads, so the pointer must have moved
                 if last:
                     raise CorruptionError(POINTER, f"it names {key}, which is missing") from None
         raise AssertionError("unreachable")
 
     def check_new(self, base: Base) -> Base:
-        """Looks, where there is no pointer, whether there really was no commit: one request.
+        """Checks, when there is no pointer, that nothing was ever committed: one request.
 
         Returns:
-            ``base``, or what others have committed meanwhile.
+            ``base``, or a version that others have committed meanwhile.
 
         Raises:
-            CorruptionError: there are manifests of later versions, so the pointer was there, and is lost.
+            CorruptionError: there are manifests of later versions, so the pointer existed and is lost.
         """
         if not self.has_been_committed_to():
             return base
         base = self._read()
         if base.etag is None:
             raise CorruptionError(
-                POINTER, "it is gone, though versions were committed; docs/operations.md tells how to find the newest"
+                POINTER, "it is gone, though versions were committed; docs/operations.md says how to find the newest"
             )
         return base
 
     def has_been_committed_to(self) -> bool:
-        """Whether there are manifests of later versions than the first, which there may be without a commit: a LIST."""
+        """Whether there are manifests after version 1, which proves a commit: a LIST."""
         return next(self.store.list("manifest/", start_after=_BEHIND_FIRST), None) is not None
 
     @property
     def age_seconds(self) -> float:
-        """How long ago the newest version known was known to be the newest."""
+        """Seconds since the newest version was last known to be the newest."""
         return self.runtime.monotonic() - self._seen_at
 
     def check_kept(self, version: int) -> None:
-        """Raises VersionExpiredError if a version may be read no more: its objects are missing by right."""
+        """Raises VersionExpiredError if a version has expired, so that its objects may rightly be missing."""
         horizon = self.refresh().manifest.horizon
         if version < horizon:
             raise VersionExpiredError(f"version {version} has expired: the oldest kept is {horizon}")
@@ -137,16 +140,16 @@ class Head:
         return base
 
     def read_manifest(self, key: str) -> Manifest:
-        """Reads one manifest. Raises ObjectNotFoundError, CorruptionError, UnsupportedFormatError."""
+        """Reads a manifest. Raises ObjectNotFoundError, CorruptionError, UnsupportedFormatError."""
         return Manifest.decode(self.store.get(key).body, key)
 
     def advance(self, base: Base) -> None:
-        """Takes note of a version that this process committed itself."""
+        """Notes a version that this process committed itself."""
         if self._base is None or base.manifest.version > self._base.manifest.version:
             self._remember(base, self.runtime.monotonic())
 
     def server_now(self, previous: Manifest) -> tuple[int, float]:
-        """The server's last ``Date`` in microseconds, and when it arrived by ``runtime.monotonic``.
+        """The server's last ``Date`` in microseconds, and its time of arrival by ``runtime.monotonic``.
 
         Raises:
             ClockError: it is a day away from both the local clock and the previous commit.
@@ -157,13 +160,13 @@ class Head:
         if off > DAY_US and not self.trust_clock:
             raise ClockError(
                 f"the store's clock is {off / DAY_US:.1f} days away from this machine's and from the last commit; "
-                "set the wrong one right, or open the database with trust_clock=True"
+                "correct the wrong clock, or open the database with trust_clock=True"
             )
         return now_us, self.runtime.monotonic() - age_seconds
 
 
 def _check_forward(known: Base | None, named: Pointer) -> None:
-    """A pointer only ever moves on: one that names less than was there once has been put back by somebody."""
+    """Raises CorruptionError if the pointer moved back: a pointer only moves forward, so somebody replaced it."""
     if known is None or known.manifest.version < named.version:
         return
     there = known.manifest

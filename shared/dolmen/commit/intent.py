@@ -1,9 +1,9 @@
-"""Intents: short-lived objects that say which objects a long job is writing, while it has not committed them.
+"""Intents: short-lived objects that announce which objects a long job is writing before it commits them.
 
-An intent protects nothing: the fence in the manifest decides which commits may still land. It only lets collection
-find the objects of a job that died, and remove them at once instead of after days. A job names its objects
-``<txid>-<uuid>`` and puts a new heartbeat ``intent/<txid>/<n>.json`` now and then. A txid belongs to one attempt of
-one job and is never used again.
+An intent protects nothing: the fence in the manifest decides which commits may still land. An intent lets collection
+find the objects of a dead job at once instead of days later. A job names its objects ``<txid>-<uuid>``, and writes a
+new heartbeat ``intent/<txid>/<n>.json`` from time to time. A txid belongs to one attempt of one job, and is never used
+again.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from dolmen.store.create import create
 
 PREFIX = "intent/"
 BEAT_SECONDS = 600.0
-"""A heartbeat is due when the last one is this old; collection waits for several times as long."""
+"""Seconds after which the next heartbeat is due. Collection waits for several times as long."""
 
 _KEY = re.compile(r"intent/([0-9a-f]{32})/(\d+\.json|done)")
 
 
 class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an intent's object says.
+    """The content of an intent's object.
 
     Args:
         txid: 32 hexadecimal digits; the names of the job's objects begin with them.
         n: 0 for the first heartbeat.
-        what: the job, for people.
-        tables: names of the tables under whose prefixes it writes; none = any.
-        started_us: the server's clock before the job's first object; 0 = not known.
+        what: a description of the job, for people.
+        tables: the names of the tables under whose prefixes the job writes; empty for any.
+        started_us: the server's clock before the job's first object; 0 if it is not known.
         now_us: the server's clock before this heartbeat.
     """
 
@@ -54,7 +54,7 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def decode(cls, body: bytes, key: str) -> Heartbeat:
-        """Reads one. Raises CorruptionError, or UnsupportedFormatError when a newer dolmen wrote it."""
+        """Reads a heartbeat. Raises CorruptionError, or UnsupportedFormatError when a newer dolmen wrote it."""
         document = unseal(body, key)
         check_format_version(document, key)
         try:
@@ -64,7 +64,7 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def parse_intent_key(key: str) -> tuple[str, bool] | None:
-    """(txid, whether it is the ``done``) of an intent's object; None if it isn't one."""
+    """(txid, whether it is the ``done`` object) from the key of an intent's object; None for other keys."""
     match = _KEY.fullmatch(key)
     return (match[1], match[2] == "done") if match else None
 
@@ -81,38 +81,38 @@ class Intent:
 
     @classmethod
     def begin(cls, store: ObjectStore, runtime: Runtime, what: str, tables: Iterable[str] = ()) -> Intent:
-        """Makes an intent known, with its first heartbeat, before the first object is named after it.
+        """Announces an intent with its first heartbeat, before any object is named after it.
 
         Args:
-            what: the job, for people.
-            tables: names of the tables it writes for; with none, collection has to look under all of them.
+            what: a description of the job, for people.
+            tables: the names of the tables that it writes; if empty, collection must search under all of them.
 
         Raises:
-            StoreUnavailableError, AccessDeniedError: the heartbeat could not be put.
+            StoreUnavailableError, AccessDeniedError: the heartbeat could not be written.
         """
         intent = cls(store, runtime, what, tables)
         intent._put_heartbeat()
         return intent
 
     def name(self) -> str:
-        """``<txid>-<uuid>``: a fresh name for one of the job's objects, without directory and suffix."""
+        """A fresh name ``<txid>-<uuid>`` for one of the job's objects, without directory and suffix."""
         return f"{self.txid}-{self._runtime.uuid()}"
 
     def beat(self) -> None:
-        """Puts another heartbeat if the last one is 10 minutes old. To be called between files and runs.
+        """Writes another heartbeat if the last one is 10 minutes old. Call it between files and runs.
 
         Raises:
-            StoreUnavailableError, AccessDeniedError: it could not be put; the job will be taken for dead in time.
+            StoreUnavailableError, AccessDeniedError: it could not be written; in time the job will be taken for dead.
         """
         if self._runtime.monotonic() - self._last_beat >= BEAT_SECONDS:
             self._put_heartbeat()
 
     def finish(self) -> None:
-        """Says that the job's commit has landed, so that nobody need take it for dead.
+        """Notes that the job's commit has landed, so that collection does not take the job for dead.
 
-        Only for a commit that is known to have landed: what an unclear or failed one has left is found by the intent.
-        Never raises because of the store, as that would hide the commit; without a ``done`` the txid is revoked in
-        time, which harms nobody.
+        Call it only after a commit that is known to have landed. After an unknown or failed commit, collection needs
+        the intent to find the job's objects. Errors of the store are ignored, as they would hide the commit: without
+        the ``done`` object the txid is revoked in time, which does no harm.
         """
         heartbeat = self._heartbeat()
         try:
@@ -131,10 +131,10 @@ class Intent:
 
 
 class LateIntent:
-    """Names for a stream of files that mostly is one file: the first has no intent, which would cost two requests.
+    """Names for a stream of files that is mostly one file. The first file has no intent, which saves two requests.
 
     Args:
-        begin: gives the intent when a second file begins.
+        begin: returns the intent; called when a second file begins.
     """
 
     def __init__(self, runtime: Runtime, begin: Callable[[], Intent]) -> None:
@@ -143,7 +143,7 @@ class LateIntent:
         self._intent: Intent | None = None
 
     def name(self) -> str:
-        """A uuid for the first file, then names of the intent."""
+        """A uuid for the first file, then names under the intent."""
         if not self._named:
             self._named = True
             return self._runtime.uuid()
@@ -151,7 +151,7 @@ class LateIntent:
         return self._intent.name()
 
     def beat(self) -> None:
-        """Keeps the intent alive, once there is one."""
+        """Keeps the intent alive, if there is one."""
         if self._intent:
             self._intent.beat()
 

@@ -1,4 +1,4 @@
-"""The commit loop. The pointer is the only truth: nothing is committed until it says so."""
+"""The commit loop. A version is committed when the pointer names it, and not before."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from dolmen.store.backoff import attempts
 from dolmen.store.base import Stored, Unknown
 
 STAMP_SECONDS = 240.0
-"""A pointer PUT is signed within this time of the ``Date`` it is stamped with: 4 minutes, so that with S3's 15 for
-old signatures no version is ever dated more than 20 minutes after it could still land (docs/protocol.md)."""
+"""Seconds within which a pointer PUT must be signed after the ``Date`` that the version is stamped with. S3 accepts
+a signature for 15 minutes, so no version can land more than 20 minutes after its date (docs/protocol.md)."""
 _RESENDS = 8
 _BACKOFF_CAP_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Committed:
-    """A commit's outcome.
+    """The outcome of a commit.
 
     Args:
         manifest: the version that the change became; None if there was nothing left to apply.
-        already: versions by id of the requests that had been applied before and were left out.
-        attempts: how often the pointer was tried.
+        already: the versions of requests that were applied before and left out, by request id.
+        attempts: how often the pointer was put.
     """
 
     manifest: Manifest | None
@@ -43,13 +43,13 @@ def commit(head: Head, change: Change, uploads: PendingUploads) -> Committed:
     """Makes ``change`` the next version, whatever others commit meanwhile.
 
     Raises:
-        ConflictError, TableExistsError, ...: what the change's statements raise on the newest version.
-        InputError: the version would be one that nobody can read.
+        ConflictError, TableExistsError, ...: raised by the change's statements on the newest version.
+        InputError: the version would not be readable.
         StoreUnavailableError: the store can't be reached; nothing was committed.
-        UnknownOutcomeError: no answer could be had about an attempt that was sent.
+        UnknownOutcomeError: an attempt was sent, and its outcome cannot be found out.
     """
     runtime, already, tries = head.runtime, dict[str, int](), 0
-    # A base of long ago would lose its first attempt, and its successor may have expired before readback looks for it.
+    # An old base would lose its first attempt, and its successor may expire before readback looks for it.
     fresh = head.cached is None or max(head.age_seconds, head.store.clock.age_seconds) > STAMP_SECONDS
     base = head.refresh() if fresh or head.cached is None else head.cached
     if base.etag is None:
@@ -76,8 +76,8 @@ def commit(head: Head, change: Change, uploads: PendingUploads) -> Committed:
                 raise
             newest = head.refresh()
             if fresh and base.manifest.version >= newest.manifest.horizon:
-                raise  # else the base has expired while the change was fitted to it
-            base, fresh = newest, True  # a cached base proves nothing
+                raise  # otherwise the base expired while the change was fitted to it
+            base, fresh = newest, True  # an error on a cached base proves nothing
             continue
         uploads.upload(manifest.key, body)
         if runtime.monotonic() - stamped < STAMP_SECONDS:
@@ -85,7 +85,7 @@ def commit(head: Head, change: Change, uploads: PendingUploads) -> Committed:
             if (etag := _swing(head, base, manifest, stamped + STAMP_SECONDS)) is not None:
                 head.advance(Base(manifest, etag))
                 return Committed(manifest, already, tries)
-            # Lost to another writer: wait in proportion to what an attempt costs, so that N writers don't make N^2.
+            # Another writer won: wait in proportion to an attempt's cost, so that N writers do not make N^2 attempts.
             spread = (runtime.monotonic() - began) * 2 ** min(tries, 6)
             runtime.sleep(runtime.random.uniform(0, min(_BACKOFF_CAP_SECONDS, spread)))
         base, fresh = head.refresh(), True
@@ -100,12 +100,12 @@ def submit(
     txid: str | None = None,
     uploads: PendingUploads | None = None,
 ) -> Committed:
-    """Commits background work; see ``commit``. Makes no version when others have left it nothing to do.
+    """Commits background work (see ``commit``). Makes no version when others have left nothing to do.
 
     Args:
         operation: a word for ``history``.
-        first_upload_us: the server's clock before the first of its objects was uploaded; None if none was.
-        txid: the intent that they were uploaded under.
+        first_upload_us: the server's clock before its first object was uploaded; None without uploads.
+        txid: the intent under which they were uploaded.
         uploads: holds ``.del`` objects that the statements refer to already.
     """
     change = Change(
@@ -120,9 +120,9 @@ def submit(
 
 
 def _swing(head: Head, base: Base, manifest: Manifest, deadline: float) -> str | None:
-    """Puts the pointer; its new ETag if that committed, None if it is certain that another commit took the place.
+    """Puts the pointer. Returns its new ETag if that committed, None if another commit certainly took the place.
 
-    An ETag of "" means committed, and moved on since.
+    The ETag is "" if the commit landed and the pointer has moved on since.
     """
     pointer = Pointer(manifest.version, manifest.key, manifest.commit_id).encode()
     unknown, refusal = "", "the store answers that it changed, and shows that it did not"
@@ -131,7 +131,7 @@ def _swing(head: Head, base: Base, manifest: Manifest, deadline: float) -> str |
             break
         try:
             outcome = head.store.put(POINTER, pointer, if_match=base.etag)
-        except StoreUnavailableError as error:  # nothing landed by this put, and perhaps by an earlier one
+        except StoreUnavailableError as error:  # this put did not land, but an earlier one may have
             refusal = str(error)
             continue
         except Error as error:

@@ -1,8 +1,8 @@
-"""Readback: whose commit is it? The one place that resolves an ambiguous pointer PUT.
+"""Readback: finds out whose commit followed a base. The one place that resolves an ambiguous pointer PUT.
 
-An attempt based on version n can have landed only as n+1, and the pointer's ETag tells whether anything landed at
-all. So the question is always "what is the commit id of version n+1?", and the answer stands in the newest manifest,
-in its history, or further back along the chain of versions. What can't be read proves nothing.
+An attempt on version n can only have landed as version n+1, and the pointer's ETag shows whether anything landed. So
+the question is always "which commit id has version n+1?". The answer is in the newest manifest, in its history, or
+further back in the chain of versions. An object that cannot be read proves nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dolmen.format.manifest import Manifest
 
 
 class Readback(Enum):
-    """What the store shows of an attempt."""
+    """The outcome of an attempt, as the store shows it."""
 
     OURS = "ours"
     THEIRS = "theirs"

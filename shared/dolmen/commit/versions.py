@@ -1,4 +1,4 @@
-"""Finding versions: through the chain of manifests and their histories, never by listing."""
+"""Finds versions through the chain of manifests and their histories, never by listing."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from dolmen.format.manifest import HistoryEntry, Manifest, Segment
 from dolmen.units import DAY_US, MINUTE_US, SECOND_US
 
 SETTLED_AFTER_US = 20 * MINUTE_US
-"""Once this old by the server's clock, a point in time can get no more versions (docs/protocol.md)."""
+"""Age by the server's clock, in microseconds, after which a point in time gets no more versions (docs/protocol.md)."""
 _CLOCKS_DIFFER_US = MINUTE_US
-"""So far ahead of the server's clock may be who asks for what is there now."""
+"""How far a time may be ahead of the server's clock before it counts as in the future: clocks of machines differ."""
 
 
 def commits(head: Head, newest: Manifest) -> Iterator[HistoryEntry]:
-    """All commits up to ``newest``, newest first, down to the horizon; one GET per segment of history."""
+    """Yields all commits from ``newest`` back to the horizon, newest first; one GET per segment of history."""
     if newest.version:
         yield newest.as_history()
     older = (entry for segment in reversed(newest.segments_of("history")) for entry in _newest_first(head, segment))
@@ -35,7 +35,7 @@ def commits(head: Head, newest: Manifest) -> Iterator[HistoryEntry]:
 
 
 def commit_of(head: Head, newest: Manifest, version: int) -> HistoryEntry | None:
-    """The commit that made one version, in at most one GET; None if it is not told of any more."""
+    """The commit that made a version, with at most one GET; None if it has left the history."""
     if version == newest.version:
         return newest.as_history()
     entries: Sequence[HistoryEntry] = newest.history
@@ -72,15 +72,15 @@ def manifest_at_version(head: Head, newest: Manifest, version: int) -> Manifest:
 def manifest_at_time(head: Head, base: Base, timestamp_us: int, *, settled: bool = True) -> Manifest:
     """The version that was the newest at a point in time (microseconds since the epoch).
 
-    ``base`` is what ``refresh`` gave: whether the answer is settled depends on the server's clock at that time.
+    ``base`` must come from ``refresh``: whether the answer is settled depends on the server's clock at that time.
 
     Args:
-        settled: refuse to answer what a commit under way may still change (see ``is_settled``).
+        settled: refuse an answer that a commit under way may still change (see ``is_settled``).
 
     Raises:
-        UnsettledTimestampError: for that, or as the time is in the future by the server's clock.
-        VersionNotFoundError: the database is younger.
-        VersionExpiredError: it was before the horizon.
+        UnsettledTimestampError: the answer may still change, or the time is in the future by the server's clock.
+        VersionNotFoundError: the database did not exist yet.
+        VersionExpiredError: the version was before the horizon.
     """
     newest = base.manifest
     if newest.version == 0:
@@ -89,12 +89,12 @@ def manifest_at_time(head: Head, base: Base, timestamp_us: int, *, settled: bool
     if ahead_us > _CLOCKS_DIFFER_US:
         days, seconds = divmod(ahead_us // SECOND_US, DAY_US // SECOND_US)
         told = f"{days:,} days and {seconds // 3600} hours" if days else f"{seconds:,} seconds"
-        raise UnsettledTimestampError(f"that time is {told} in the future by the store's clock: nobody knows its rows")
+        raise UnsettledTimestampError(f"that time is {told} in the future by the store's clock: give an earlier one")
     if settled and not is_settled(base, timestamp_us):
         raise UnsettledTimestampError(
             f"by the store's clock that time is {max(-ahead_us, 0) // SECOND_US:,} seconds ago, and no later commit "
-            "exists: until 20 minutes have passed a commit under way may still get an earlier time. "
-            f"at(timestamp=...) without settled=True answers with version {newest.version} all the same"
+            "exists: for 20 minutes a commit under way may still get an earlier time. Without settled=True, "
+            f"at(timestamp=...) answers with version {newest.version}"
         )
     if newest.created_at <= timestamp_us:
         return newest
@@ -108,20 +108,20 @@ def manifest_at_time(head: Head, base: Base, timestamp_us: int, *, settled: bool
 
 
 def is_settled(base: Base, timestamp_us: int) -> bool:
-    """Whether no commit can change any more which version was the newest at a time: there is a later one, or 20 minutes
-    have passed."""
+    """Whether no commit can change any more which version was the newest at a time: there is a later version, or 20
+    minutes have passed."""
     return base.manifest.created_at > timestamp_us or timestamp_us <= base.date_us - SETTLED_AFTER_US
 
 
 def _parts_at(head: Head, segments: Sequence[Segment], timestamp_us: int) -> Iterator[Iterator[HistoryEntry]]:
-    """History in segments, newest first, without the parts that are younger as a whole: at most two GETs."""
+    """History in segments, newest first, without segments that are entirely younger: at most two GETs."""
     for index in range(len(segments) - 1, -1, -1):
         if index == 0 or segments[index - 1].created_at <= timestamp_us:
             yield _newest_first(head, segments[index])
 
 
 def _read(head: Head, entry: HistoryEntry) -> Manifest:
-    """The manifest of a version that a later one tells of."""
+    """Reads the manifest of a version that a later version names."""
     try:
         manifest = head.read_manifest(entry.manifest)
     except ObjectNotFoundError:
@@ -129,6 +129,6 @@ def _read(head: Head, entry: HistoryEntry) -> Manifest:
         raise CorruptionError(entry.manifest, "the manifest is missing") from None
     if not manifest.as_history().is_same_commit(entry):
         raise CorruptionError(
-            entry.manifest, f"it is of commit {manifest.commit_id}; later versions tell of {entry.commit_id} there"
+            entry.manifest, f"it is of commit {manifest.commit_id}, but later versions name {entry.commit_id} there"
         )
     return manifest

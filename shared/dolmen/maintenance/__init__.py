@@ -1,4 +1,4 @@
-"""Background work: keeps a database fast, small and whole while everybody goes on using it.
+"""Background work: keeps a database fast, small and intact while others go on using it.
 
 One round expires, resolves, compacts and merges; collection deletes objects, verification checks them.
 It imports ``dolmen.context``, ``dolmen.transaction``, ``dolmen.commit``, ``dolmen.scan``, ``dolmen.write`` and what

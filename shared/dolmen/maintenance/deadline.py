@@ -1,4 +1,4 @@
-"""When to stop: in time for the step that is under way, and shared fairly among those who wait for their turn."""
+"""Deadlines: stop before a step is begun that may not end in time, and share the time fairly among tables."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Callable
 from dolmen.runtime import Runtime
 
 MARGIN_SECONDS = 10.0
-"""Kept free whatever has been measured: a commit with a lost answer or two, and a Lambda's own end."""
+"""Seconds that are always kept free: for a commit whose answer is lost, and for the end of a Lambda invocation."""
 SLOWDOWN = 2.0
-"""How much longer than the longest step so far the next one may take."""
+"""The next step may take this many times as long as the longest one so far."""
 
 
 class Deadline:
-    """True once the next step may no longer fit into what is left of the time.
+    """Tells when to stop: when the next step may no longer fit into the time that is left.
 
-    How long a step may take is measured: what is asked in a loop is asked once a step. So work made of short steps
-    goes on until shortly before the end, and work made of long ones stops early enough.
+    The duration of steps is measured between calls, so a loop calls it once per step. Work of short steps goes on until
+    shortly before the end, and work of long steps stops early enough.
 
     Args:
         runtime: measures the steps.
-        remaining_seconds: how long there is, by whoever ends it; infinite by default.
+        remaining_seconds: returns the seconds that are left; infinite by default.
     """
 
     def __init__(self, runtime: Runtime, remaining_seconds: Callable[[], float] = lambda: math.inf) -> None:
@@ -31,29 +31,29 @@ class Deadline:
 
     @property
     def left_seconds(self) -> float:
-        """How long one may go on before a step is begun that could take too long; below 0 when it is over."""
+        """Seconds in which another step may begin; below 0 when the deadline is reached."""
         return self._remaining() - MARGIN_SECONDS - SLOWDOWN * self._longest
 
     def begin(self) -> None:
-        """Says that a new piece of work begins: what was done since the last question was no step."""
+        """Begins a new piece of work: the time since the last call was not a step."""
         self._asked = self._runtime.monotonic()
 
     def __call__(self) -> bool:
-        """Whether to stop. Once it is so it stays so."""
+        """Whether to stop. Once True, it stays True."""
         now = self._runtime.monotonic()
         self._longest, self._asked = max(self._longest, now - self._asked), now
         self.reached = self.reached or self.left_seconds <= 0
         return self.reached
 
     def share(self, seconds: float) -> Share:
-        """A deadline for one of several who wait: over after ``seconds``, or when the whole is over."""
+        """A deadline for one of several tables: reached after ``seconds``, or when the whole deadline is reached."""
         return Share(self, seconds)
 
 
 class Share:
-    """One's share of a deadline. See ``Deadline.share``.
+    """A share of a deadline. See ``Deadline.share``.
 
-    At least one step fits into any share: it says stop at the second question at the earliest, unless all is over.
+    At least one step fits into any share: it says stop at its second call at the earliest, unless the whole is over.
     """
 
     def __init__(self, whole: Deadline, seconds: float) -> None:
@@ -64,7 +64,7 @@ class Share:
         self.reached = False
 
     def __call__(self) -> bool:
-        """Whether to stop. Once it is so it stays so."""
+        """Whether to stop. Once True, it stays True."""
         over = self._whole()
         if self._asked:
             over = over or self._whole.left_seconds <= self._left_at_end

@@ -1,7 +1,7 @@
-"""Debts: what background work would have to do, told from metadata alone.
+"""Debts: how much background work is left to do, computed from metadata alone.
 
-Nothing is listed. A segment is told of by what the manifest says of it, unless exact figures are asked for; an idle
-table's entry is fetched once (and cached), since the manifest says nothing of it.
+Nothing is listed. Segments are counted by their entries in the manifest, unless exact figures are asked for. The entry
+of an idle table is fetched once and cached, since the manifest does not contain it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DATABASE_TAILS: tuple[SegmentKind, ...] = ("history", "applied", "released")
 
 @dataclass(frozen=True)
 class SegmentsDebt:
-    """Segments of one kind: how many, their bytes, and the entries in them."""
+    """The segments of one kind: their number, their bytes, and the number of their entries."""
 
     segments: int
     bytes: int
@@ -34,28 +34,28 @@ class SegmentsDebt:
 
 @dataclass(frozen=True)
 class TableDebt:
-    """What maintenance of one table would have to do.
+    """The maintenance work that one table needs.
 
     Args:
-        name: the table's.
-        exact: whether every figure is; otherwise those of spilled files are as they were spilled, and ``small_files``
-            goes by the mean size of the files in a segment.
-        files: data files.
-        rows: physical rows in them.
-        dead_rows: those that vectors delete; rows hidden by tombstones only are not known.
-        bytes: of all data files.
-        tombstones: unresolved deletes, spilled ones included.
-        where_tombstones, keys_tombstones: by kind; without ``exact`` those that stand in the manifest.
-        tombstone_bytes: of their records; without ``exact`` of those that stand in the manifest.
-        keys: values in the keys tombstones counted above.
-        unresolved_files: files that resolution has to look at: younger deletes may hide rows of them.
+        name: the table's name.
+        exact: whether all figures are exact. Otherwise figures of spilled files are as of their spill, and
+            ``small_files`` is estimated from the mean file size in each segment.
+        files: number of data files.
+        rows: physical rows in the files.
+        dead_rows: rows that deletion vectors delete. Rows hidden only by tombstones are not known.
+        bytes: size of all data files.
+        tombstones: number of unresolved deletes, including spilled ones.
+        where_tombstones, keys_tombstones: tombstones by kind; without ``exact`` only those in the manifest.
+        tombstone_bytes: size of the tombstones' records; without ``exact`` only of those in the manifest.
+        keys: number of keys in the keys tombstones counted above.
+        unresolved_files: files that resolution must look at, as younger deletes may hide rows of them.
         oldest_unresolved_ts: timestamp of the oldest unresolved delete; None if there is none.
-        oldest_unresolved_age_us: how much older it is than the newest commit; None if there is none.
-        small_files, small_bytes: files below half the target size.
-        target_file_bytes: the target.
-        vector_objects: ``.del`` objects that hold vectors of entries in the manifest.
-        segments: by kind.
-        inline_bytes: what each tail takes of the manifest.
+        oldest_unresolved_age_us: its age at the newest commit, in microseconds; None if there is none.
+        small_files, small_bytes: number and size of files below half the target size.
+        target_file_bytes: target size of a data file.
+        vector_objects: number of ``.del`` objects that hold vectors of entries in the manifest.
+        segments: the table's segments, by kind.
+        inline_bytes: size of each tail in the manifest, by kind.
         idle: whether the whole entry is in a segment.
     """
 
@@ -83,39 +83,39 @@ class TableDebt:
 
     @property
     def live_rows(self) -> int:
-        """Rows that vectors leave."""
+        """Rows that deletion vectors do not delete."""
         return self.rows - self.dead_rows
 
     @property
     def files_saved(self) -> int:
-        """How many files fewer there would be if the small ones were compacted."""
+        """The number of files that compaction of the small ones would save."""
         return max(0, self.small_files - -(-self.small_bytes // self.target_file_bytes)) if self.small_files else 0
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """These figures for JSON."""
         return asdict(self) | {"live_rows": self.live_rows, "files_saved": self.files_saved}
 
 
 @dataclass(frozen=True)
 class Debts:
-    """What background work would have to do for a database.
+    """The background work that a database needs.
 
     Args:
-        version: of which this is told.
-        created_at: microseconds by the store's clock: ages are of that time.
-        tables: by name.
+        version: the version that was looked at.
+        created_at: its time by the store's clock, in microseconds; ages are measured at this time.
+        tables: debts of tables, by name.
         manifest_bytes: size of the manifest, which every commit uploads.
-        manifest_budget: beyond it entries are spilled.
-        inline_bytes: what the database's own tails take of it.
-        segments: the database's own, by kind.
-        versions: kept.
-        applied_ids: remembered.
-        released_objects: objects in ``released`` that wait to be freed; those in segments of it are not counted.
-        released_trees: segments among them that are released with all they name.
-        released_bytes: as far as known: of released segments, and of the data files these name.
-        horizon_age_us: how long ago the horizon moved; None if it never did.
-        orphan_cutoff_age_us: how old an orphan must be to have been collected; None if none ever was.
-        revoked_intents: jobs taken for dead that could still try to commit.
+        manifest_budget: size beyond which entries are moved into segments.
+        inline_bytes: size of the database's own tails in the manifest, by kind.
+        segments: the database's own segments, by kind.
+        versions: number of kept versions.
+        applied_ids: number of remembered request ids.
+        released_objects: objects in ``released`` that wait to be deleted, without those listed in segments.
+        released_trees: segments among them that are released with everything that they name.
+        released_bytes: known size of released segments and of the data files that these name.
+        horizon_age_us: microseconds since the horizon moved; None if it never did.
+        orphan_cutoff_age_us: least age of orphans that collection could delete; None if it never ran.
+        revoked_intents: number of jobs taken for dead that might still try to commit.
     """
 
     version: int
@@ -135,7 +135,7 @@ class Debts:
     revoked_intents: int
 
     def total(self, figure: str) -> int:
-        """A figure of ``TableDebt`` summed over all tables, such as ``tombstones`` or ``files_saved``."""
+        """The sum of a figure of ``TableDebt`` over all tables, such as ``tombstones`` or ``files_saved``."""
         return sum(getattr(table, figure) for table in self.tables.values())
 
     @property
@@ -155,16 +155,16 @@ class Debts:
         return f"<Debts of version {self.version}, {len(self.tables):,} tables: {told}; {size}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """These figures for JSON."""
         tables = {name: table.to_dict() for name, table in self.tables.items()}
         return asdict(self) | {"tables": tables, "oldest_unresolved_age_us": self.oldest_unresolved_age_us}
 
 
 def debts(context: Context, *, exact: bool = False) -> Debts:
-    """What there is to do, in the newest version.
+    """Computes the debts of the newest version.
 
     Args:
-        exact: read the segments too, where what the manifest says of them is not enough.
+        exact: also read segments, where their entries in the manifest are not enough.
 
     Raises:
         CorruptionError: the manifest, or a segment that had to be read, is damaged or missing.
@@ -236,10 +236,10 @@ def _table(context: Context, manifest: Manifest, name: str, root: TableEntry, ex
 
 
 class _Sums:
-    """Adds up data files, inline ones one by one and spilled ones by their segments.
+    """Sums up data files: inline files one by one, spilled files by segment.
 
     Args:
-        target: bytes of a full file.
+        target: size of a full file, in bytes.
         newest: timestamp of the newest unresolved delete; 0 if there is none.
     """
 
@@ -254,7 +254,7 @@ class _Sums:
             self._add(1, file.rows, dead, file.size, file.applied_through)
 
     def add_segment(self, segment: Segment) -> None:
-        """Adds all files of a segment as if all were alike."""
+        """Adds all files of a segment, as if they were alike."""
         self._add(segment.count, segment.rows, segment.deleted, segment.bytes, segment.applied_through)
 
     def _add(self, files: int, rows: int, dead: int, size: int, applied_through: int) -> None:

@@ -1,8 +1,8 @@
-"""Expiry: rows of a table with the property ``ttl`` are deleted once they are old enough, by tombstones.
+"""Expiry: deletes rows of tables with the property ``ttl`` by tombstones, once the rows are old enough.
 
-A run adds at most one tombstone a table, in one commit for all tables, and none where the statistics prove that no
-live file holds a row that has expired since the last one. What the last one was about is remembered beside the
-table's properties; so an idle table gains no tombstones, however often this runs.
+A run adds at most one tombstone per table, in one commit for all tables. It adds none where statistics prove that no
+live file holds a row that has expired since the last tombstone. The last expiry is remembered in the table's
+properties. So an idle table gets no tombstones, however often this runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dolmen.transaction import Transaction
 from dolmen.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 
 EXPIRED = "ttl_expired"
-"""The property under which the last expiry of a table is remembered."""
+"""The property that remembers the last expiry of a table."""
 
 _ROUNDS = 5
 _STEPS_US = (DAY_US, HOUR_US, MINUTE_US, SECOND_US)
@@ -40,13 +40,13 @@ _STEPS_PER_AGE = 50
 
 
 class LastExpiry(msgspec.Struct, frozen=True):
-    """No row that was committed up to ``through`` and lies before ``before`` is live.
+    """No live row that was committed up to ``through`` has a time before ``before``.
 
     Args:
-        column: id of the column.
-        epoch: of the table then.
-        before: microseconds since the epoch; of a column of dates, midnight of the first day that lives.
-        through: commit timestamp of the version it was found in.
+        column: the id of the column.
+        epoch: the table's epoch at that time.
+        before: microseconds since the epoch; for a column of dates, midnight of the first day that lives.
+        through: ``commit_ts`` of the version that was looked at.
     """
 
     column: int
@@ -57,12 +57,12 @@ class LastExpiry(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Expired:
-    """What a run did.
+    """The result of a run.
 
     Args:
-        cutoffs: by table that got a tombstone, the time before which its rows have expired (microseconds, UTC).
-        commit: the commit that says so; None when nothing had expired.
-        failures: by table, why it could not be looked at.
+        cutoffs: by table that got a tombstone, the time before which rows have expired (microseconds, UTC).
+        commit: the commit with the tombstones; None when nothing had expired.
+        failures: errors by table that could not be looked at.
     """
 
     cutoffs: dict[str, int] = field(default_factory=dict)
@@ -71,34 +71,34 @@ class Expired:
 
     @property
     def commits(self) -> int:
-        """How many versions the run made: one at most."""
+        """Number of versions that the run made: one at most."""
         return int(self.commit is not None)
 
 
 def expire_rows(
     context: Context, *, tables: Collection[str] | None = None, deadline: Callable[[], bool] = never
 ) -> Expired:
-    """Deletes the rows that have outlived their table's ``ttl``: those whose time is further back than its age.
+    """Deletes rows that are older than their table's ``ttl``.
 
-    "Now" is the store's clock. NULL never expires; a date expires when all of its day has; times without zone are
-    taken for UTC. Cut-offs move in steps of about a fiftieth of the age (of whole days, hours, minutes or seconds),
-    so that runs within such a step add no tombstone and no row outlives its age by more than that.
+    The present time is that of the store's clock. NULL never expires. A date expires when its whole day has. Times
+    without zone are taken as UTC. Cut-offs move in steps of about a fiftieth of the age, in whole days, hours, minutes
+    or seconds. So runs within a step add no tombstone, and no row outlives its age by more than a step.
 
     Args:
-        tables: their names; None = all.
-        deadline: True = look at no further table; what was found is committed.
+        tables: their names; None for all.
+        deadline: True = stop looking at tables; what was found is committed.
     """
     for last in (*[False] * (_ROUNDS - 1), True):
         try:
             return _expire(context, tables, deadline)
-        except (ConflictError, NotFoundError):  # a table was dropped, or its ttl set, between look and commit
+        except (ConflictError, NotFoundError):  # a table was dropped, or its ttl set, since it was looked at
             if last:
                 raise
     raise AssertionError("unreachable")
 
 
 def cutoff_of(ttl: TimeToLive, now_us: int, arrow_type: pa.DataType) -> int:
-    """The time before which rows have expired; microseconds. Never moves back while ``now_us`` does not."""
+    """The time before which rows have expired, in microseconds. It does not move back unless ``now_us`` does."""
     step = next((step for step in _STEPS_US if step * _STEPS_PER_AGE <= ttl.age_us), 1)
     step = DAY_US if pa.types.is_date(arrow_type) else step
     return (now_us - ttl.age_us) // step * step
@@ -123,7 +123,7 @@ def _expire(context: Context, tables: Collection[str] | None, deadline: Callable
 
 
 def _expire_table(context: Context, transaction: Transaction, base: Manifest, name: str) -> int | None:
-    """Adds a table's tombstone to the transaction if it needs one; returns its cut-off."""
+    """Adds a tombstone for a table to the transaction if it needs one; returns the cut-off."""
     entry = context.segments.whole(base.tables[name])
     ttl = TableSettings.of(entry).ttl
     if ttl is None:
@@ -140,7 +140,7 @@ def _expire_table(context: Context, transaction: Transaction, base: Manifest, na
         since = parse(f"{quoted} >= {_literal(last.before, arrow_type)} AND {expired}", entry.schema, now_us=now_us)
 
     def may_hold(file: DataFile) -> bool:
-        """Whether the file may have live rows that have expired."""
+        """Whether the file may have live rows that have expired since the last expiry."""
         if file.live_rows == 0:
             return False
         if last is None or file.greatest_row_ts > last.through:
@@ -149,7 +149,7 @@ def _expire_table(context: Context, transaction: Transaction, base: Manifest, na
 
     if not any(may_hold(file) for file in LiveFiles.of(entry, context.segments).matching(predicate)):
         return None
-    transaction.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # who is set to live longer since, lives
+    transaction.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # rows with a longer ttl now must live
     transaction.table(name).delete(expired)
     seen = LastExpiry(column.id, entry.epoch, cutoff, base.commit_ts)
     transaction.add(SetProperties(name, entry.uuid, {EXPIRED: msgspec.to_builtins(seen)}))
@@ -157,7 +157,7 @@ def _expire_table(context: Context, transaction: Transaction, base: Manifest, na
 
 
 def _last_expiry(entry: TableEntry, column: int) -> LastExpiry | None:
-    """What is remembered of the last expiry, if it was of this column and these rows."""
+    """The last expiry as the table remembers it; None if it was of another column or of other rows."""
     said = entry.properties.get(EXPIRED)
     if said is None:
         return None

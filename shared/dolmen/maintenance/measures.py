@@ -1,4 +1,4 @@
-"""What background work tells: facts for logs and scripts, and measures that alarms are set on."""
+"""Figures of background work: facts for logs and scripts, and measures for metrics and alarms."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dolmen.maintenance.run import Round
 
 Unit: TypeAlias = Literal["Count", "Bytes", "Seconds"]
 Measures: TypeAlias = dict[str, tuple[Unit, float]]
-"""By name, the unit of CloudWatch and the value."""
+"""Unit and value of each metric in CloudWatch, by name."""
 
 WorkDone: TypeAlias = Compacted | Resolved | Merged | Expired | Collected
 
 
 def facts_of(result: WorkDone) -> dict[str, Any]:
-    """The figures of a result by name: names and numbers, never values of the data."""
+    """The figures of a result: names and numbers, never values of the data."""
     if isinstance(result, Expired):
         return {"tables": sorted(result.cutoffs), "version": result.commit.version if result.commit else None}
     if isinstance(result, Collected):
@@ -44,14 +44,14 @@ def facts_of(result: WorkDone) -> dict[str, Any]:
 
 
 def changed_anything(result: WorkDone) -> bool:
-    """Whether it made a version or deleted an object; most rounds find nothing to do."""
+    """Whether it made a version or deleted an object. Most rounds find nothing to do."""
     if isinstance(result, Collected):
         return bool(result.objects or result.versions_expired or result.revoked)
     return result.commits > 0
 
 
 def measures_of_round(done: Round) -> Measures:
-    """What a round has done, over all tables."""
+    """Measures of a round, summed over all tables."""
     resolved: list[Resolved] = done.results("resolve")
     compacted: list[Compacted] = done.results("compact")
     merged: list[Merged] = done.results("merge")
@@ -71,7 +71,7 @@ def measures_of_round(done: Round) -> Measures:
 
 
 def measures_of_debt(debts: Debts) -> Measures:
-    """What is left to do."""
+    """Measures of the work that is left to do."""
     return {
         "TombstoneDebt": ("Count", debts.total("tombstones")),
         "OldestUnresolvedDeleteSeconds": ("Seconds", debts.oldest_unresolved_age_us / 1e6),
@@ -83,7 +83,7 @@ def measures_of_debt(debts: Debts) -> Measures:
 
 
 def measures_of_collection(collected: Collected) -> Measures:
-    """What a collection has deleted, and what waits. A dry run has deleted nothing."""
+    """Measures of a collection, and of the objects that wait for one. A dry run has deleted nothing."""
     waiting = collected.waiting
     did = 0 if collected.dry_run else 1
     measures: Measures = {

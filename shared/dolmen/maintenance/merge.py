@@ -1,7 +1,7 @@
-"""Merging segments: few of them whatever the number of commits, and none that mostly holds what is gone.
+"""Merges segments: few stay, whatever the number of commits, and none consists mostly of removed entries.
 
-Segments of like size are merged (log-structured), so that an entry is rewritten a logarithmic number of times. Merging
-segments of files folds overlays and removals into the entries, which takes them out of the root.
+Segments of similar size are merged (log-structured), so that an entry is rewritten a logarithmic number of times. A
+merge of segments of files folds overlays and removals into the entries, which takes them out of the root.
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ from dolmen.segments.uuids import Uuids
 from dolmen.store.create import create
 
 FAN_IN = 4
-"""So many segments of like size become one: an entry is rewritten about log4(entries / those of a spill) times."""
+"""The number of segments of similar size that become one. An entry is rewritten log4(entries / entries of a spill)
+times."""
 
 MOST_ENTRIES = 50_000
-"""Entries of a segment at most: of files about 10 MB, which one GET brings."""
+"""The most entries of a segment. For data files that is about 10 MB, which one GET fetches."""
 
 DIRTY_PART = 8
-"""A segment of files is rewritten when more than one of so many of its entries has an overlay or is removed."""
+"""A segment of files is rewritten when more than 1/DIRTY_PART of its entries have an overlay or are removed."""
 
 _CONCATENATED: tuple[SegmentKind, ...] = ("history", "applied", "released")
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What a run has done.
+    """The result of a run.
 
     Args:
-        commits: merges that were committed.
-        inputs, outputs: segments that were merged away, and that took their place.
-        finished: False when it stopped before its time was up with work left.
+        commits: number of merges committed.
+        inputs, outputs: numbers of segments that were merged, and that replaced them.
+        finished: False when it stopped at its deadline with work left.
     """
 
     commits: int
@@ -57,14 +58,14 @@ class Merged:
 
 
 def merge_segments(context: Context, *, deadline: Callable[[], bool] = never) -> Merged:
-    """Merges what is worth it, in all tables and the database's own segments; one commit for each merge.
+    """Merges segments of all tables and of the database where that pays; one commit for each merge.
 
     Args:
-        deadline: True = stop as soon as the merge under way is committed.
+        deadline: True = stop after the merge under way is committed.
     """
     commits = inputs = outputs = 0
     for name in (None, *sorted(context.head.refresh().manifest.tables)):
-        skip = 0  # merges that others have made moot
+        skip = 0  # merges that others have made unnecessary
         while (merge := _next_merge(context, name, skip)) is not None:
             if deadline():
                 return Merged(commits, inputs, outputs, finished=False)
@@ -80,7 +81,7 @@ def merge_segments(context: Context, *, deadline: Callable[[], bool] = never) ->
 
 
 def _next_merge(context: Context, name: str | None, skip: int) -> Merge | None:
-    """Planned anew each time: the commit before may have spilled, and what it spilled is to be folded in, too."""
+    """Plans the next merge on the newest version: the last commit may have spilled entries that belong into it."""
     manifest = (context.head.cached or context.head.refresh()).manifest
     if name is not None and name not in manifest.tables:
         return None
@@ -89,7 +90,7 @@ def _next_merge(context: Context, name: str | None, skip: int) -> Merge | None:
 
 @dataclass(frozen=True)
 class Merge:
-    """A merge before its outputs are uploaded."""
+    """A merge whose outputs are not uploaded yet."""
 
     name: str | None
     uuid: str
@@ -101,7 +102,7 @@ class Merge:
 
 
 def upload_merge(context: Context, merge: Merge) -> MergeSegments:
-    """The statement, once its segments are there."""
+    """Uploads a merge's segments, and returns the statement that commits it."""
     for segment, body in merge.outputs:
         create(context.store, segment.object, body, context.runtime)
     segments = tuple(segment for segment, _ in merge.outputs)
@@ -109,7 +110,7 @@ def upload_merge(context: Context, merge: Merge) -> MergeSegments:
 
 
 def plan_merges(context: Context, manifest: Manifest, name: str | None) -> Iterator[Merge]:
-    """What is worth merging in a table, or with ``name`` None among the database's own segments."""
+    """Plans the merges that pay, in a table or, if ``name`` is None, among the database's own segments."""
     if name is None:
         for kind in _CONCATENATED:
             yield from _concatenations(context, manifest.segments_of(kind), None, "", 0)
@@ -121,14 +122,14 @@ def plan_merges(context: Context, manifest: Manifest, name: str | None) -> Itera
         yield merge
 
 
-# ---- what is only put together ---------------------------------------------------------------------------------------
+# ---- segments that are concatenated ----------------------------------------------------------------------------------
 
 
 def tiers(segments: Sequence[Segment]) -> Iterator[tuple[Segment, ...]]:
-    """Runs of neighbours to be merged: each of at least ``FAN_IN`` segments of like size.
+    """Groups of neighbours to merge, each of at least ``FAN_IN`` segments of similar size.
 
-    Neighbours, because entries are to stay in their order. Sizes are alike when they lie between the same powers of
-    ``FAN_IN``; a full segment is left alone.
+    Only neighbours, because entries keep their order. Sizes are similar when they lie between the same powers of
+    ``FAN_IN``. A full segment is left alone.
     """
     for tier, run in groupby(segments, key=lambda segment: _tier(segment.count)):
         together = tuple(run)
@@ -165,11 +166,11 @@ def _encode(
         yield encode_checked(kind, some, segment_key(kind, context.runtime.uuid()), schema)
 
 
-# ---- files, with what was said of them since -------------------------------------------------------------------------
+# ---- segments of files, with overlays and removals -------------------------------------------------------------------
 
 
 def _files(context: Context, name: str, entry: TableEntry) -> Merge | None:
-    """One merge that folds in all that is worth folding: run by tier, and segments of which much has changed."""
+    """One merge of all segments of files that are worth it: those of a tier, and those with many changes."""
     reader, segments = context.segments, entry.segments_of("files")
     if not segments:
         return None
@@ -184,7 +185,7 @@ def _files(context: Context, name: str, entry: TableEntry) -> Merge | None:
     chosen |= {segment.object for segment in segments if dirty[segment.object] * DIRTY_PART > segment.count}
     if len(removals) >= FAN_IN or len(patches) >= FAN_IN:
         chosen |= dirty.keys()
-    # A change that was spilled while its file was folded elsewhere is of no use, and nobody else would take it out.
+    # A change that was spilled while its file was folded elsewhere is useless, and only this merge can remove it.
     spilled = {*chain.from_iterable(map(reader.removed, removals))}
     spilled.update(overlay.file for patch in patches for overlay in reader.overlays(patch))
     if not chosen and spilled <= homes.keys():
@@ -211,7 +212,7 @@ def _files(context: Context, name: str, entry: TableEntry) -> Merge | None:
 
 
 def _homes(live: LiveFiles, uuids: Collection[str]) -> dict[str, str]:
-    """By uuid, the key of the segment in which a file's entry is, live or not."""
+    """The key of the segment that holds each file's entry, live or not, by the file's uuid."""
     wanted, homes = Uuids(uuids), dict[str, str]()
     if len(wanted):
         for part in live.live_segments():
@@ -226,7 +227,7 @@ def _live_entries(live: LiveFiles, segments: Sequence[Segment]) -> Iterator[Data
 
 
 def _greatest(overlays: Iterable[Overlay]) -> list[Overlay]:
-    """Of several overlays of a file the one with the greatest pair."""
+    """The overlay with the greatest pair for each file."""
     best: dict[str, Overlay] = {}
     for overlay in overlays:
         other = best.get(overlay.file)

@@ -1,7 +1,7 @@
-"""One round of maintenance: what the compact function does at each call, ``make up`` every minute, and you by hand.
+"""One round of maintenance, as the compact function runs it at each call and ``make up`` every minute.
 
-Expire, resolve, compact, merge: in this order, as each makes less work for the next. Tables take turns: the one with
-most to do goes first, but each gets its share of the time, and what one does not need goes to the others.
+The order is expire, resolve, compact, merge, as each step leaves less work for the next. Tables take turns: the one
+with most work goes first, each gets a share of the time, and time that a table does not need goes to the others.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ STEPS: tuple[Step, ...] = ("expire", "resolve", "compact", "merge")
 
 @dataclass(frozen=True)
 class Done:
-    """A step that ended without error, whether or not there was anything to do.
+    """A step that ended without error, whether or not there was work to do.
 
     Args:
-        table: None for the steps of the whole database.
+        table: the table's name; None for steps of the whole database.
         result: what the step's function returned.
-        seconds: how long it took.
+        seconds: its duration.
     """
 
     step: Step
@@ -42,7 +42,7 @@ class Done:
 
     @property
     def has_changed_anything(self) -> bool:
-        """Whether it made a version; most steps find nothing to do."""
+        """Whether the step made a version. Most steps find nothing to do."""
         made: int = self.result.commits
         return made > 0
 
@@ -68,12 +68,12 @@ class StepFailure:
 
 @dataclass(frozen=True)
 class Round:
-    """What a round did.
+    """The result of a round.
 
     Args:
-        done: the steps, in the order in which they ended; a table may have had several turns.
+        done: the steps in the order in which they ended; a table may have had several turns.
         failures: the steps that failed.
-        finished: nothing was left undone for lack of time.
+        finished: True if no work was left for lack of time.
     """
 
     done: tuple[Done, ...]
@@ -89,7 +89,7 @@ class Round:
         return f"<Round{'' if self.finished else ', cut short by its deadline'}:{told}>"
 
     def results(self, step: Step) -> list[Any]:
-        """What the runs of one step returned."""
+        """The results of all runs of one step."""
         return [done.result for done in self.done if done.step == step]
 
 
@@ -102,13 +102,13 @@ def maintain(
     deadline: Deadline | None = None,
     progress: Callable[[Done | StepFailure], None] = lambda ended: None,
 ) -> Round:
-    """Does all the maintenance that there is to do, as far as the time allows; safe to repeat, and beside others.
+    """Does all maintenance that is due, as far as the time allows. Safe to repeat, and to run beside others.
 
     Args:
-        tables: their names; None = all.
-        steps: which of ``STEPS``.
-        compacted_elsewhere: tables that are not to be compacted here, as a job does; all else is done for them too.
-        deadline: when to stop. What was done by then is committed, and the next round goes on.
+        tables: their names; None for all.
+        steps: some of ``STEPS``.
+        compacted_elsewhere: tables that a job compacts; they get all other steps here.
+        deadline: when to stop. Finished work is committed by then, and the next round goes on.
         progress: called after each step.
     """
     rounder = _Rounder(context, deadline or Deadline(context.runtime), progress)
@@ -158,7 +158,7 @@ class _Rounder:
             self._record(StepFailure("expire", name, error))
 
     def _turns(self, step: Step, run: Callable[..., Any], names: Sequence[str], part: float) -> list[str]:
-        """Gives each table a turn within a part of the time that is left; returns those that need another one."""
+        """Gives each table a turn within a part of the time that is left; returns the tables that need another one."""
         left_seconds = self._deadline.left_seconds
         left_after = 0.0 if math.isinf(left_seconds) else left_seconds * (1 - part)
         again: list[str] = []
@@ -172,12 +172,12 @@ class _Rounder:
         return again
 
     def _run_step(self, step: Step, table: str | None, run: Callable[[], Any]) -> Any:
-        """Runs a step; an error is kept, so that it does not stop the others."""
+        """Runs a step. An error is recorded, so that it does not stop the other steps."""
         runtime = self._context.runtime
         began = runtime.monotonic()
         try:
             result = run()
-        except Exception as error:  # noqa: BLE001 - told, and raised or returned at the end by whoever called
+        except Exception as error:  # noqa: BLE001 - recorded, and handled by the caller at the end
             if not self._is_dropped(table):
                 self._record(StepFailure(step, table, error))
             return None
@@ -185,7 +185,7 @@ class _Rounder:
         return result
 
     def _is_dropped(self, table: str | None) -> bool:
-        """Whether a step failed because its table has gone meanwhile."""
+        """Whether a step failed because its table was dropped meanwhile."""
         cached = self._context.head.cached
         return table is not None and cached is not None and table not in cached.manifest.tables
 

@@ -1,11 +1,11 @@
-"""What the two scheduled functions can be asked: the events of a schedule, checked.
+"""The events of the two scheduled functions, parsed and checked.
 
-An event is the payload of an EventBridge Scheduler schedule (``Input``)::
+An event is the payload (``Input``) of an EventBridge Scheduler schedule::
 
     {"tables": ["events"], "steps": ["resolve", "compact"]}         to compact; both may be left out
     {"dry_run": true}                                                to gc; may be left out
 
-or the envelope that EventBridge makes when there is no ``Input``, whose ``detail`` is then that payload.
+or, without ``Input``, the envelope that EventBridge makes, whose ``detail`` is the payload.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _ENVELOPE = "detail-type"
 
 @dataclass(frozen=True)
 class CompactRequest:
-    """What a round is to do.
+    """A request for a round of maintenance.
 
     Args:
-        tables: names; None = all.
-        steps: which, in the order of ``STEPS``.
+        tables: their names; None for all.
+        steps: the steps to run, in the order of ``STEPS``.
     """
 
     tables: tuple[str, ...] | None = None
@@ -37,7 +37,7 @@ class CompactRequest:
 
     @classmethod
     def of(cls, event: Any) -> CompactRequest:
-        """Reads an event. Raises InputError, which names what is wrong, also for members nobody knows."""
+        """Reads an event. Raises InputError, which names what is wrong; unknown members are errors too."""
         said = _payload(event, ("tables", "steps"))
         tables, steps = _names(said, "tables"), _names(said, "steps")
         for name in tables or ():
@@ -49,35 +49,35 @@ class CompactRequest:
 
 @dataclass(frozen=True)
 class GcRequest:
-    """What a collection is to do.
+    """A request for a collection.
 
     Args:
-        dry_run: only say what would go.
+        dry_run: report what would be deleted, and delete nothing.
     """
 
     dry_run: bool = False
 
     @classmethod
     def of(cls, event: Any) -> GcRequest:
-        """Reads an event. Raises InputError, which names what is wrong, also for members nobody knows."""
+        """Reads an event. Raises InputError, which names what is wrong; unknown members are errors too."""
         dry_run = _payload(event, ("dry_run",)).get("dry_run", False)
         if not isinstance(dry_run, bool):
-            raise InputError(f"dry_run is {dry_run!r}: true or false")
+            raise InputError(f"dry_run is {dry_run!r}: give true or false")
         return cls(dry_run)
 
 
 def _payload(event: Any, known: tuple[str, ...]) -> Mapping[str, Any]:
     if isinstance(event, Mapping) and _ENVELOPE in event:
         event = event.get("detail", {})
-        if isinstance(event, str):  # Scheduler's own envelope holds it as text
+        if isinstance(event, str):  # in Scheduler's own envelope the detail is text
             try:
                 event = msgspec.json.decode(event or "{}")
             except msgspec.DecodeError as error:
-                raise InputError(f"the detail of the event is not JSON: {error}") from None
+                raise InputError(f"the detail of the event is not JSON ({error}): give an object") from None
     if not isinstance(event, Mapping):
         raise InputError(f"the event is {type(event).__name__}, not an object with {', '.join(known)}")
     if unknown := sorted(set(event) - set(known)):
-        raise InputError(f"the event has {unknown[0]!r}, which nobody knows; there may be: {', '.join(known)}")
+        raise InputError(f"the event has the unknown member {unknown[0]!r}; allowed are: {', '.join(known)}")
     return event
 
 
@@ -86,5 +86,5 @@ def _names(said: Mapping[str, Any], member: str) -> tuple[str, ...] | None:
     if names is None:
         return None
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise InputError(f"{member} is {names!r}: a list of names, or left out for all")
+        raise InputError(f"{member} is {names!r}: give a list of names, or leave it out for all")
     return tuple(dict.fromkeys(names))

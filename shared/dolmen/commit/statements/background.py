@@ -1,6 +1,6 @@
-"""Statements of background work: they change what is stored and never what a reader sees.
+"""Statements of background work: they change how data is stored, and never what a reader sees.
 
-Each leaves out, or drops altogether, what others have made moot meanwhile; none ever stands in a writer's way.
+Each leaves out whatever others have made unnecessary meanwhile, and none makes a writer's commit fail.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from dolmen.segments.live import LiveFiles
 
 @dataclass(frozen=True)
 class Resolve:
-    """Brings the pairs of files up to a snapshot: what its unresolved tombstones match is in their vectors then.
+    """Brings files up to a snapshot: rows that its unresolved tombstones match get into the files' deletion vectors.
 
     Args:
-        epoch: of the table in the snapshot; resolution of another one's files is moot.
+        epoch: the table's epoch in the snapshot; in another epoch there is nothing to do.
         through: ``commit_ts`` of the snapshot.
-        positions: by path, the rows that tombstones up to ``through`` match; an empty bitmap for a file in which they
-            match nothing. Files that were replaced meanwhile are left out.
-        segments: keys of segments of which every live file is resolved up to ``through``, by what is in ``positions``
-            or because nothing matches.
-        gather: paths of files whose vectors move into this commit's ``.del`` object even if they stay as they are.
-        vectors: made by ``prepare``: by path, the file's effective entry as it was and as it is to be.
+        positions: by path, the rows that tombstones up to ``through`` match; an empty bitmap for a file without
+            matches. Files that were replaced meanwhile are left out.
+        segments: keys of segments whose live files are all resolved up to ``through``, by ``positions`` or because no
+            tombstone matches.
+        gather: paths of files whose vectors move into this commit's ``.del`` object even if they do not change.
+        vectors: by path, the file's effective entry before and after; made by ``prepare``.
     """
 
     name: str
@@ -61,11 +61,11 @@ class Resolve:
         segments: tuple[str, ...] = (),
         gather: frozenset[str] = frozenset(),
     ) -> Resolve:
-        """The statement before it is prepared."""
+        """Makes the statement before it is prepared."""
         return cls(name, uuid, epoch, through, positions, segments, gather)
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> Resolve:
-        """Merges the positions with the vectors that the files have now."""
+        """Merges the positions with the files' present vectors."""
         entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
         if entry is None:
             return replace(self, vectors={}, prepared_on=draft.base.key)
@@ -76,7 +76,7 @@ class Resolve:
             vector = self._vector(file, uploads)
             through = max(file.applied_through, self.through)
             if vector == file.vector and live.segment_of(file.uuid) in covered:
-                continue  # what the segment says is enough
+                continue  # the segment's resolved_through covers it
             if file.newer_pair(through, vector):
                 vectors[file.path] = file, msgspec.structs.replace(file, applied_through=through, vector=vector)
         return replace(self, vectors=vectors, prepared_on=draft.base.key)
@@ -94,7 +94,7 @@ class Resolve:
         return uploads.tombstone_object(self.name, self.uuid).add_vector(file.uuid, merged)
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Puts the pairs in place and drops the tombstones that no file needs any more."""
+        """Replaces the pairs, and drops tombstones that no file needs any more."""
         assert self.prepared_on == draft.base.key, "vectors were merged with those of another version"
         entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
         if entry is None:
@@ -117,11 +117,11 @@ class Resolve:
 
 @dataclass(frozen=True)
 class Group:
-    """A part of a compaction that is committed whole or not at all.
+    """A part of a compaction, which is committed as a whole or not at all.
 
     Args:
-        inputs: effective entries at the snapshot that was read.
-        outputs: what takes their place; none when no row of them is left.
+        inputs: the files' effective entries in the snapshot that was read.
+        outputs: the files that replace them; none when no row is left.
     """
 
     inputs: tuple[DataFile, ...]
@@ -130,11 +130,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Compact:
-    """Puts rewritten files in the place of others.
+    """Replaces files by rewritten ones.
 
-    A group is dropped if any of its inputs is gone or has another (``applied_through``, vector) pair than it had: rows
-    deleted meanwhile would come back. A tombstone committed meanwhile goes on hiding rows of the outputs, whose
-    ``applied_through`` is the snapshot's ``commit_ts``.
+    A group is dropped if one of its inputs is gone or has another pair (``applied_through``, vector) than before;
+    otherwise rows deleted meanwhile would come back. A tombstone that was committed meanwhile still hides rows of the
+    outputs, as their ``applied_through`` is the snapshot's ``commit_ts``.
     """
 
     name: str
@@ -146,7 +146,7 @@ class Compact:
     prepared_on: str = ""
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> Compact:
-        """Finds the groups whose inputs are as they were."""
+        """Finds the groups whose inputs are unchanged."""
         entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
         if entry is None:
             return replace(self, fitting=(), prepared_on=draft.base.key)
@@ -161,7 +161,7 @@ class Compact:
         return replace(self, fitting=fitting, prepared_on=draft.base.key)
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Replaces the files of the groups that fit."""
+        """Replaces the files of the groups whose inputs are unchanged."""
         assert self.prepared_on == draft.base.key, "pairs were compared with those of another version"
         draft.counts += Counts(groups_dropped=len(self.groups) - len(self.fitting))
         entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
@@ -179,14 +179,14 @@ class Compact:
 
 @dataclass(frozen=True)
 class MergeSegments:
-    """Puts merged segments in the place of several.
+    """Replaces several segments by merged ones.
 
     Args:
         name: the table; None for the database's own segments.
-        inputs: keys of the segments that were merged; all of them must still be there.
-        outputs: what takes the place of the first.
-        removed: uuids of removed files that the outputs hold no more.
-        overlays: overlays whose pairs the outputs hold.
+        inputs: keys of the merged segments; all of them must still be there.
+        outputs: the segments that take the place of the first input.
+        removed: uuids of removed files that the outputs no longer contain.
+        overlays: overlays whose pairs are in the outputs.
     """
 
     name: str | None
@@ -199,7 +199,7 @@ class MergeSegments:
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Replaces the segments; removals and overlays added since the merge was planned stay."""
+        """Replaces the segments. Removals and overlays that were added since the merge was planned stay."""
         if self.name is None:
             merged = self._replace_inputs(draft.own_segments)
             if merged is not None:
@@ -233,7 +233,7 @@ class MergeSegments:
 
 @dataclass(frozen=True)
 class SetProperties:
-    """Changes settings of a table, or with ``name`` None of the database. None as a value removes one."""
+    """Changes settings of a table, or of the database if ``name`` is None. The value None removes a setting."""
 
     name: str | None
     uuid: str
@@ -241,7 +241,7 @@ class SetProperties:
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Settings that others changed meanwhile stay, but for these."""
+        """Changes these settings only; changes that others made to other settings stay."""
         if self.name is None:
             draft.properties = self._apply_to(draft.properties)
             return
@@ -258,11 +258,11 @@ class MoveFence:
     """Lets versions and uncommitted objects expire, before anything is deleted.
 
     Args:
-        seen: (horizon, orphan_cutoff) that this was planned on; ConflictError if another fence came first.
-        revoke: txids of jobs that are taken for dead.
-        applied_before: segments of applied ids that were all there by this time are forgotten.
-        settings: what this was planned by; ConflictError if others hold by now: who has just prolonged the retention
-            must find what it covers. None = they are no matter.
+        seen: the horizon and orphan_cutoff of the plan; ConflictError if another fence came first.
+        revoke: txids of jobs that count as dead.
+        applied_before: segments of request ids are forgotten if all their ids were applied before this time.
+        settings: the settings of the plan; ConflictError if others hold now, so that whoever has just prolonged the
+            retention finds what it covers. None: they do not matter.
     """
 
     seen: tuple[int, int]
@@ -276,7 +276,7 @@ class MoveFence:
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Moves horizon and fence, never back."""
+        """Moves horizon and fence forward, never back."""
         base = draft.base
         if (base.horizon, base.orphan_cutoff) != self.seen:
             raise ConflictError(f"version {base.version} or one before it moved the fence: plan again")
@@ -296,11 +296,11 @@ class MoveFence:
 
 
 @dataclass(frozen=True)
-class Freed:
-    """What collection has finished: it need not be looked at again.
+class CollectionProgress:
+    """Notes what collection has finished, so that it is not looked at again.
 
     Args:
-        freed: all that was released up to this version is deleted.
+        freed: everything that was released up to this version is deleted.
         swept: orphans last modified before this time are deleted.
     """
 
@@ -311,7 +311,7 @@ class Freed:
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Takes the finished part off the work list."""
+        """Removes the finished part from the work list."""
         draft.freed, draft.swept = max(draft.freed, self.freed), max(draft.swept, self.swept)
         left = tuple(entry for entry in draft.released if entry.version > draft.freed)
         if len(left) < len(draft.released):

@@ -1,4 +1,4 @@
-"""The Protocols of statements: each can be applied to a draft of the next version."""
+"""The protocols of statements: each can be applied to a draft of the next version."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from dolmen.commit.uploads import PendingUploads
 
 
 class Statement(Protocol):
-    """One step of a change. ``request`` is the applied id it is bound to, if any."""
+    """One step of a change."""
 
     @property
     def name(self) -> str | None:
-        """The table it is about, as it is called at this point of the change; None for the database."""
+        """The table's name at this point of the change; None for the database."""
 
     @property
     def uuid(self) -> str:
-        """The uuid of that table; "" for the database."""
+        """The table's uuid; "" for the database."""
 
     @property
     def request(self) -> str | None:
-        """The applied id that this statement belongs to."""
+        """The request that this statement belongs to, if any."""
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Changes the draft. Raises ConflictError and what the statement documents; pure."""
+        """Changes the draft. Pure. Raises ConflictError, and the errors that the statement documents."""
 
 
 class Prepared(Statement, Protocol):
-    """A statement that has to be fitted to each base before it is applied to that."""
+    """A statement that must be fitted to a base version before it is applied to it."""
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> Statement:
-        """The statement as this base needs it; reads what that takes."""
+        """Returns the statement fitted to the draft's base. Reads what it needs for that."""
 
 
 def is_prepared(statement: Statement) -> TypeGuard[Prepared]:
-    """Whether a statement has to be fitted (isinstance would look through the whole protocol each time)."""
+    """Whether a statement must be fitted. ``isinstance`` would check the whole protocol each time."""
     return hasattr(statement, "prepare")

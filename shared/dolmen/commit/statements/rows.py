@@ -1,4 +1,4 @@
-"""Statements that add, replace and delete rows, and the claim of what was read."""
+"""Statements that add, replace and delete rows, and claims about rows that were read."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from dolmen.segments.live import LiveFiles
 
 @dataclass(frozen=True)
 class Write:
-    """Adds rows (files), or hides rows (tombstones), or both at once (an upsert).
+    """Adds rows (files), hides rows (tombstones), or does both at once (an upsert).
 
-    Commutes with everything but the loss of its table or of a column that a tombstone names.
+    Commutes with everything, except the loss of its table or of a column that a tombstone names.
 
     Args:
-        requests: the rows of all of these stand mixed in the files, so that none of them can be taken out alone.
+        requests: the requests whose rows are mixed in the files, so that none of them can be removed alone.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Write:
     requests: frozenset[str] = frozenset()
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Appends the stamped entries."""
+        """Appends the entries, stamped with ``ts``."""
         entry = draft.table(self.name, self.uuid)
         for tombstone in self.tombstones:
             if gone := set(tombstone.columns) - entry.schema.by_id.keys():
@@ -58,13 +58,13 @@ class Write:
 
 @dataclass(frozen=True)
 class DeletePositions:
-    """Hides rows by position: vectors that replace those of their files.
+    """Hides rows by position, with deletion vectors that replace those of their files.
 
     Args:
-        positions: by path of the data file, the positions found to be deleted; empty: rows were looked up in vain.
-        vectors: by path, the file's effective entry when the vector was made, and the vector; made by ``prepare``, and
-            made again for files whose vector somebody else has replaced meanwhile (vectors merge by OR).
-        columns: ids of those by which the rows were looked up, for the history.
+        positions: the positions to delete, by path of the data file; empty if no row was found.
+        vectors: by path, the file's effective entry when the vector was made, and the vector. ``prepare`` makes them,
+            and makes them again for files whose vector was replaced meanwhile (vectors merge by OR).
+        columns: ids of the columns by which rows were looked up, for the history.
     """
 
     name: str
@@ -84,14 +84,14 @@ class DeletePositions:
         request: str | None = None,
         columns: tuple[int, ...] = (),
     ) -> DeletePositions:
-        """The statement before it is prepared."""
+        """Makes the statement before it is prepared."""
         return cls(name, uuid, positions, {}, request, columns)
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> DeletePositions:
-        """Merges the positions with the vectors that the files have now.
+        """Merges the positions with the files' present vectors.
 
         Raises:
-            ConflictError: some of the files were replaced since the delete was planned.
+            ConflictError: some files were replaced since the delete was planned.
         """
         entry = draft.table(self.name, self.uuid)
         live = LiveFiles.of(entry, draft.segments).find([uuid_of(path) for path in self.positions])
@@ -111,7 +111,7 @@ class DeletePositions:
         return replace(self, vectors=vectors, prepared_on=draft.base.key)
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Puts the vectors in the place of those they were merged with."""
+        """Replaces the vectors that were merged."""
         assert self.prepared_on == draft.base.key, "vectors were merged with those of another version"
         if not self.vectors:
             return
@@ -133,12 +133,12 @@ class DeletePositions:
 
 @dataclass(frozen=True)
 class Overwrite:
-    """Replaces all rows of a table: what was there before this version is not looked at any more, by anything.
+    """Replaces all rows of a table. What the table held before this version is never looked at again.
 
     Args:
-        epoch: of the table in the version that this was made on.
-        base_ts: ``commit_ts`` of that version: rows added and deletes committed since then are a conflict.
-        force: overwrite those too.
+        epoch: the table's epoch in the version that this was made on.
+        base_ts: ``commit_ts`` of that version: rows added or deleted since then are a conflict.
+        force: overwrite those rows too.
     """
 
     name: str
@@ -150,7 +150,7 @@ class Overwrite:
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Takes everything out and puts the new files in."""
+        """Removes all entries and adds the new files."""
         entry = draft.table(self.name, self.uuid)
         self._check(draft)
         draft.release_all_of(entry)
@@ -173,8 +173,8 @@ class Overwrite:
         draft.data_change = True
 
     def _check(self, draft: Draft) -> None:
-        """Compares with the version this is applied to, not with what this very commit has done so far."""
-        name = draft.base.name_of(self.uuid)  # this very commit may have renamed it
+        """Compares with the base version, not with earlier effects of this commit."""
+        name = draft.base.name_of(self.uuid)  # this commit may have renamed it
         if name is None or draft.base.commit_ts == self.base_ts:
             return
         entry = draft.segments.whole(draft.base.tables[name])
@@ -198,19 +198,19 @@ class Overwrite:
 
 
 def _file_count(entry: TableEntry) -> int:
-    """Live files, up to removals that stand in segments."""
+    """Number of live files; files removed in segments of removals still count."""
     return len(entry.files) + sum(segment.count for segment in entry.segments_of("files")) - len(entry.removed)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a transaction read: its commit is valid only if nobody changed the answer since.
+    """A read of a transaction: its commit is valid only if nobody has changed the answer since.
 
     Args:
         base_ts: ``commit_ts`` of the version that was read.
         epoch: the table's epoch in that version.
-        may_match: whether a data file, or any of a segment, may hold rows of what was read (by its statistics).
-        advice: what the error tells its reader to do.
+        may_match: whether a data file, or any file of a segment, may hold rows that were read (by statistics).
+        advice: what the error tells the reader to do.
     """
 
     name: str
@@ -221,7 +221,7 @@ class Claim:
     advice: str = "repeat the transaction"
 
     def check(self, draft: Draft) -> None:
-        """Raises ConflictError if the answer may differ in this base. Errs on the safe side."""
+        """Raises ConflictError if the answer may differ in this base. In doubt it raises."""
         base = draft.base
         if base.commit_ts == self.base_ts:
             return

@@ -1,4 +1,4 @@
-"""How far the changes of a table have come: what the next ones are compared with, and the statement that moves it."""
+"""The progress of a table's changes (CDC): the greatest sequence applied, and the statement that advances it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from dolmen.format.statistics import bounds, column_stats
 from dolmen.format.values import Json, from_json, to_json
 
 MARKS = 16
-"""A table's memory is divided into so many parts; what is the oldest of them is forgotten as a whole."""
+"""The parts of a table's memory of deleted keys. The oldest part is forgotten as a whole."""
 
 
 def all_above(entry: TableEntry, field: Field, least: Any) -> bool:
-    """Whether sequences from ``least`` (a plain value) on lie above all that the table has: changes then need no look.
+    """Whether all sequences from ``least`` (a plain value) up are greater than any in the table.
 
-    Compared are the greatest sequence committed and, for rows that were written otherwise, the statistics of the data
-    files. Where these are cut (long strings) and say no more than that sequence does, it alone decides.
+    If so, changes can be applied without reading the table's rows. Compared are the greatest sequence committed and,
+    for rows that were written in other ways, the statistics of data files. Statistics of long strings are cut; where a
+    cut bound is no greater than that of the committed sequence, the committed sequence alone decides.
     """
     known: list[Any] = [] if entry.sequences is None else [from_json(entry.sequences.greatest, field.arrow_type)]
     cut = bounds(column_stats(known[0], known[0], 0), field.arrow_type).max if known else None
@@ -33,33 +34,34 @@ def all_above(entry: TableEntry, field: Field, least: Any) -> bool:
         of_part = bounds(part.stats.get(field.id), field.arrow_type)
         if of_part.max is None:
             if of_part.nulls != part.rows:
-                return False  # nothing is known of it
+                return False  # nothing is known about its sequences
         elif cut is None or of_part.max > cut:  # type: ignore[operator]  # of one type
             known.append(of_part.max)
     return all(value < least for value in known)
 
 
 def forgettable(sequences: Sequences | None, before_us: int) -> Json:
-    """The sequence through which deletes may be forgotten that were committed before a time; None if none may."""
+    """The sequence up to which deletes can be forgotten, as they were committed before a time; None if there is
+    none."""
     old = [mark.greatest for mark in sequences.marks if mark.ts <= before_us] if sequences else []
     return old[-1] if old else None
 
 
 @dataclass(frozen=True)
 class Advance:
-    """Notes that changes up to a sequence are applied; stands before the statements that apply them.
+    """Notes that changes up to a sequence are applied. It comes before the statements that apply them.
 
-    Conflicts when the memory of deleted keys that they go by is not there: dropped, or created by a request of the same
-    batch that was taken out.
+    Raises ConflictError when the memory of deleted keys is missing: it was dropped, or a removed request of the same
+    batch was to create it.
 
     Args:
-        column: id of the column that orders changes.
-        greatest: greatest sequence of these changes, plain.
-        above: the least of them, when they were made without a look at the rows: then nothing that is there may reach
-            it, else ConflictError. None when the rows were read, which claims guard.
-        memory: uuid of the table that remembers deleted keys.
-        memory_us: for how long.
-        forget: sequence in JSON form through which this commit deletes that memory, if it does.
+        column: the id of the column that orders changes.
+        greatest: the greatest sequence of these changes, as a plain value.
+        above: the least sequence of these changes, if they were made without reading rows. Then any sequence in the
+            table that is not less is a ConflictError. None when rows were read; claims guard those reads.
+        memory: the uuid of the table that remembers deleted keys.
+        memory_us: how long that table remembers them, in microseconds.
+        forget: the sequence, in JSON form, up to which this commit deletes from that memory; None if it does not.
     """
 
     name: str
@@ -73,7 +75,7 @@ class Advance:
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Moves the greatest sequence, and what may be forgotten, never back."""
+        """Advances the greatest sequence, and the one up to which keys are forgotten. Neither moves back."""
         entry = draft.table(self.name, self.uuid)
         field = entry.schema.by_id.get(self.column)
         if field is None:
@@ -81,7 +83,7 @@ class Advance:
         if self.above is not None and not all_above(entry, field, self.above):
             raise ConflictError(
                 f"table {self.name!r}: version {draft.base.version} or one before it has sequences as great as those "
-                "of changes that were made without a look at the rows; repeat them"
+                "of changes that were made without reading rows: repeat them"
             )
         memory = draft.tables.get(memory_name(self.name))
         if memory is None or memory.uuid != self.memory:

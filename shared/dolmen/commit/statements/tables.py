@@ -35,7 +35,8 @@ class CreateTable:
 
 @dataclass(frozen=True)
 class DropTable:
-    """Drops a table: the name is free, older versions still read it. The memory of its changes goes with it."""
+    """Drops a table. Its name becomes free, and older versions still read it. The memory of its changes goes with
+    it."""
 
     name: str
     uuid: str
@@ -58,9 +59,9 @@ class DropTable:
 
 @dataclass(frozen=True)
 class RenameTable:
-    """Gives a table another name: uuid, rows and all else stay. The memory of its changes is renamed with it.
+    """Gives a table another name; its uuid and rows stay. The memory of its changes is renamed with it.
 
-    Raises TableExistsError when a name is taken, InvalidNameError when the memory's is too long.
+    Raises TableExistsError when a name is taken, InvalidNameError when the memory's name is too long.
     """
 
     name: str
@@ -69,7 +70,7 @@ class RenameTable:
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Moves the whole entry under its new name. Looks at everything before it changes anything."""
+        """Moves the whole entry to its new name. Checks everything before it changes anything."""
         entry = draft.table(self.name, self.uuid)
         moves = {self.name: (self.to, entry)}
         memory = draft.tables.get(memory_name(self.name))

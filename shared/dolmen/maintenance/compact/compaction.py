@@ -1,10 +1,10 @@
-"""Compaction: rewrites the files that make scans dear, while everybody goes on writing, deleting and reading.
+"""Compaction: rewrites files that make scans slow, while others write, delete and read.
 
-Each planned group is read at the newest version there is when its turn comes, and committed by itself, so a stop loses
-one group at most. What others do to its files meanwhile decides at the commit: a tombstone committed since goes on
-hiding rows of the new files, as their ``applied_through`` is the snapshot's; if a file got another deletion vector or
-is gone, the group is dropped, and tried again in two halves. So a file that others keep changing costs the rewriting
-of ever fewer others, and however often somebody commits, the files that are left in peace are compacted.
+Each planned group is read in the version that is the newest when its turn comes, and committed by itself, so a stop
+loses one group at most. The commit decides what others' changes mean. A tombstone that was committed meanwhile still
+hides rows of the new files, as their ``applied_through`` is the snapshot's. If a file got another deletion vector or is
+gone, the group is dropped, and tried again in two halves. So a file that others change again and again costs the
+rewriting of ever fewer others, and files that are left alone get compacted, however often others commit.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ __all__ = ["Compacted", "CompactionOptions", "CompactionPlan", "PlannedGroup", "
 
 @dataclass(repr=False)
 class Compacted:
-    """What a compaction has planned and done.
+    """The result of a compaction.
 
     Args:
-        plan: what was worth doing when it began.
-        groups: of the plan, or parts of them, that were committed.
-        dropped: that were not, because others changed their files meanwhile; parts of them may be in ``groups``.
-        files_in, files_out: files replaced, and files that took their place.
-        bytes_in, bytes_out: their size.
-        rows: in the new files.
-        rows_deleted: rows that the new files hold no more.
-        spilled_bytes: what was sorted by way of the temporary directory.
-        commits: versions it made.
-        finished: False when it stopped before its end: call it again.
+        plan: the plan when it began.
+        groups: groups of the plan, or parts of them, that were committed.
+        dropped: groups that were not, because others changed their files; parts of them may be in ``groups``.
+        files_in, files_out: files that were replaced, and files that replaced them.
+        bytes_in, bytes_out: their sizes.
+        rows: rows in the new files.
+        rows_deleted: deleted rows that the new files no longer contain.
+        spilled_bytes: bytes that were sorted in the temporary directory.
+        commits: number of versions made.
+        finished: False when it stopped early: call it again.
     """
 
     plan: CompactionPlan
@@ -69,7 +69,7 @@ class Compacted:
             self.rows_deleted += sum(file.rows for file in group.inputs) - rows
 
     def facts(self) -> list[tuple[str, str]]:
-        """What ``repr`` shows, line by line: the plan, and what came of it."""
+        """The lines that ``repr`` shows, as pairs of name and value: the plan and the result."""
         dropped = f"; {self.dropped:,} changed by others meanwhile" if self.dropped else ""
         return [
             *self.plan.facts(),
@@ -101,14 +101,14 @@ def compact(
     """Compacts a table in bounded memory, whatever its size. Safe at any time and beside anything.
 
     Args:
-        deadline: asked before each group; when it says True, what is done is committed and the rest left for later.
-        options: sizes; the table's own by default.
-        dry_run: only plan.
+        deadline: asked before each group; when it returns True, finished groups are committed and the rest is left.
+        options: sizes and limits; by default those of the table.
+        dry_run: plan only.
 
     Raises:
         TableNotFoundError: no such table.
-        StaleWriterError: it took so long that its objects may have been collected: begin anew.
-        VersionExpiredError: it took so long that what it reads has expired: begin anew.
+        StaleWriterError: it took so long that its objects may have been collected: call it again.
+        VersionExpiredError: it took so long that the version it reads has expired: call it again.
         CorruptionError: a file or a tombstone is damaged or missing.
     """
     options = options or CompactionOptions()
@@ -124,13 +124,13 @@ def compact(
 
 
 def target_file_bytes(entry: TableEntry, options: CompactionOptions) -> int:
-    """Size of a full file of a table."""
+    """Size of a full file of a table, in bytes."""
     return options.target_file_bytes or TableSettings.of(entry).target_file_bytes
 
 
 @dataclass
 class _Compaction:
-    """One call: takes its groups one by one."""
+    """One call of ``compact``."""
 
     context: Context
     name: str
@@ -145,7 +145,7 @@ class _Compaction:
         self.rewriter = GroupRewriter(self.context, self.options, self.target, self.object_name, self.beat)
 
     def all_groups(self) -> None:
-        """Compacts the plan's groups, and what is left of those that were dropped."""
+        """Compacts the plan's groups, and the halves of those that were dropped."""
         waiting = PendingGroups(self.done.plan.groups)
         while waiting:
             if self.deadline():
@@ -153,16 +153,16 @@ class _Compaction:
             turn = waiting.take()
             committed = self._group(turn.uuids)
             if committed is None:
-                return  # the table is gone, or another one now
+                return  # the table was dropped or replaced
             if not committed:
                 self.done.dropped += 1
                 waiting.retry_in_halves(turn)
         self.done.finished = True
-        if self.intent and not self.done.dropped:  # else it is revoked in an hour, and takes what was dropped along
+        if self.intent and not self.done.dropped:  # else the intent is revoked in an hour, with the dropped objects
             self.intent.finish()
 
     def _group(self, uuids: tuple[str, ...]) -> bool | None:
-        """Rewrites these files, as far as they are still there; whether that was committed. None = stop."""
+        """Rewrites those of these files that are still there. Returns whether that was committed; None means stop."""
         head = self.context.head
         manifest = head.refresh().manifest
         if not same_table(manifest.tables.get(self.name), self.entry):
@@ -171,7 +171,7 @@ class _Compaction:
             version = TableVersion.of(self.context, self.name, manifest)
             inputs = version.worth_rewriting(uuids, self.options)
             if not inputs:
-                return True  # somebody else has done it, or will change them again
+                return True  # others have done the work, or will change these files again
             first_upload_us = self.context.store.clock.now_us
             rewritten = self.rewriter.rewrite(version, inputs)
         group = Group(inputs, rewritten.files)
@@ -185,7 +185,7 @@ class _Compaction:
         return True
 
     def object_name(self) -> str:
-        """A name for a new object, under an intent that others can see."""
+        """A name for a new object, under an intent that collection can see."""
         if self.intent is None:
             self.intent = Intent.begin(self.context.store, self.context.runtime, f"compact {self.name}", [self.name])
         return self.intent.name()
@@ -197,5 +197,5 @@ class _Compaction:
 
 
 def same_table(there: TableEntry | None, planned: TableEntry) -> bool:
-    """Whether a name still stands for the table that was planned for, and not for another, or one overwritten since."""
+    """Whether the table is still the one that was planned for: the same uuid and epoch."""
     return there is not None and (there.uuid, there.epoch) == (planned.uuid, planned.epoch)

@@ -1,4 +1,4 @@
-"""The groups of a compaction that are still to be done, wherever it runs."""
+"""The groups of a compaction that are not done yet, here or on Spark."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from dolmen.maintenance.compact.plan import PlannedGroup
 
 _TRIES_ALONE = 2
-"""So often a single file is tried: who changes it so often will go on doing it."""
+"""How often a single file is tried. Whoever changed it that often is likely to go on."""
 
 
 @dataclass(frozen=True)
 class PendingGroup:
-    """A group, or what is left of one, whose turn has come.
+    """A group of files, or a part of one.
 
     Args:
-        uuids: of its files.
-        tries: how often a single file was tried before.
+        uuids: the uuids of the files.
+        tries: how often it was tried before; counted for single files.
     """
 
     uuids: tuple[str, ...]
@@ -26,24 +26,25 @@ class PendingGroup:
 
 
 class PendingGroups:
-    """Takes groups one by one; those that others have changed meanwhile come back in halves.
+    """The queue of groups. Groups whose files were changed meanwhile come back in halves.
 
-    So a file that others keep changing costs the rewriting of ever fewer others.
+    So a file that others change again and again costs the rewriting of ever fewer others.
     """
 
     def __init__(self, groups: Iterable[PlannedGroup]) -> None:
         self._turns = deque(PendingGroup(tuple(file.uuid for file in group.inputs)) for group in groups)
 
     def __bool__(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether any group is left."""
         return bool(self._turns)
 
     def take(self) -> PendingGroup:
-        """The next group."""
+        """Removes and returns the next group."""
         return self._turns.popleft()
 
     def retry_in_halves(self, turn: PendingGroup) -> None:
-        """Takes a group back that could not be committed."""
+        """Puts a group back that could not be committed: in two halves, or alone as often as ``_TRIES_ALONE``
+        allows."""
         uuids = turn.uuids
         if len(uuids) > 1:
             middle = len(uuids) // 2

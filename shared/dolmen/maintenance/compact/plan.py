@@ -1,15 +1,15 @@
-"""What to compact, and why: decided from the entries of a table's files alone.
+"""Plans compactions: which files to rewrite, and why, from the entries of a table's files alone.
 
-Three things make a scan dearer than it need be: files that are small (a request each), rows that are deleted but still
-there (bytes for nothing), and files whose ranges of the sort key overlap (none of which can be skipped). A file is
-rewritten only where that pays:
+Three things make scans slow: small files (a request each), deleted rows that are still in files (useless bytes), and
+files whose ranges of the sort key overlap (none of them can be skipped). A file is rewritten only where that pays:
 
-- when more than half of its rows are deleted: each row rewritten is paid for by one that goes;
-- together with others of like size, so that what comes out is at least ``growth`` times as large as the largest that
-  went in. So a row is rewritten a logarithmic number of times on its way into a full file, and a large file is never
-  rewritten for the sake of a small one;
-- by the same rule for files of a table with a sort key: files that don't overlap form a run, and runs of like size are
+- when more than half of its rows are deleted: each row that is rewritten is paid for by one that goes;
+- together with others of similar size, so that the output is at least ``growth`` times as large as the largest input.
+  So a row is rewritten a logarithmic number of times on its way into a full file, and a large file is never rewritten
+  for the sake of a small one;
+- by the same rule, for tables with a sort key: files that do not overlap form a run, and runs of similar size are
   merged into one.
+
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from dolmen.scan.display import html, text
 from dolmen.scan.ranges import GAP_BYTES
 
 MOST_FILES = 50_000
-"""A plan holds the entries of so many candidates at most; the others come with the next one."""
+"""The most candidates of a plan. Further ones come with the next plan."""
 NEXT_PLAN = "with the next plan, this one is full"
-"""Why a file is left alone that could be a candidate."""
+"""Reason for leaving a file alone that could be a candidate."""
 
 _SELECTIVE = 8
-"""One scan of so many is taken to filter by the sort key: only these gain by clustering."""
+"""One of this many scans is assumed to filter by the sort key; only these gain by clustering."""
 
 Bound: TypeAlias = tuple[tuple[Any, ...], ...]
 """Values of the sort key's first columns, so that bounds of files compare as the keys do."""
 Range: TypeAlias = tuple[Bound, Bound]
-"""Least and greatest sort key in a file, as far as statistics tell. See ``_Planner._range``."""
+"""Least and greatest sort key of a file, as far as statistics show. See ``_Planner._range``."""
 _LESS, _GREATER = (-1,), (1,)
 
 
 @dataclass(frozen=True)
 class CompactionOptions:
-    """How a table is compacted.
+    """Sizes and limits of a compaction.
 
     Args:
-        target_file_bytes: size of a full file; None = the table's property.
-        growth: what comes out of a merge is at least so many times as large as the largest file (or run) in it.
+        target_file_bytes: size of a full file; None for the table's property.
+        growth: the output of a merge must be at least this many times as large as its largest input file (or run).
         deleted_share: a file is rewritten when more than this share of its rows is deleted by position.
-        group_bytes: about how much is rewritten at once: what is lost when others change one of the files meanwhile.
-        memory_bytes: rows that are sorted at once, as Arrow. Peak memory is several times that.
-        directory: for rows that don't fit; the system's temporary directory by default.
+        group_bytes: about how much is rewritten at once, and lost when others change one of the files meanwhile.
+        memory_bytes: size of the rows that are sorted at once, as Arrow. Peak memory is several times that.
+        directory: for rows that do not fit into memory; the system's temporary directory by default.
         run_bytes: see ``WriteOptions``.
         row_group_bytes: see ``WriteOptions``.
     """
@@ -71,12 +71,12 @@ class PlannedGroup:
     """Files that are rewritten together.
 
     Args:
-        reason: why, in words.
+        reason: the reason, in words.
         inputs: the files, in the order in which they are read.
-        bytes_out: about how large what comes out will be; 0 when no row is left, and nothing has to be read.
-        files_out: about how many files.
-        deleted_bytes: about how many bytes of deleted rows go.
-        overlap: how many of the files have rows of the same range of the sort key, where that is worst; 1 = none.
+        bytes_out: estimated size of the output; 0 when no row is left, so that nothing has to be read.
+        files_out: estimated number of output files.
+        deleted_bytes: estimated size of deleted rows that go.
+        overlap: the most files that share a place in the range of the sort key; 1 if none overlap.
     """
 
     reason: str
@@ -88,17 +88,17 @@ class PlannedGroup:
 
     @property
     def bytes_in(self) -> int:
-        """Size of the files together."""
+        """Size of the input files together."""
         return sum(file.size for file in self.inputs)
 
     @property
     def requests_saved(self) -> int:
-        """Requests that a scan of the whole table will save: at least one for each file."""
+        """Requests that a scan of the whole table saves, at least one per file."""
         return max(0, len(self.inputs) - self.files_out)
 
     @property
     def benefit(self) -> float:
-        """What scans save, for each byte that is rewritten; a request counts like so many bytes as it costs."""
+        """Bytes that scans save per byte rewritten; a saved request counts as the bytes that it costs."""
         pruned = self.bytes_in * (1 - 1 / self.overlap) / _SELECTIVE
         return (self.requests_saved * GAP_BYTES + self.deleted_bytes + pruned) / max(1, self.bytes_out)
 
@@ -116,14 +116,14 @@ class PlannedGroup:
 
 @dataclass(frozen=True, repr=False)
 class CompactionPlan:
-    """What is worth compacting, best first, and why the rest is not.
+    """The groups worth compacting, best first, and the reasons for leaving other files alone.
 
     Args:
-        table: its name.
-        files: live files of the table.
-        bytes: their size.
-        groups: what to rewrite.
-        left: how many files are left alone, by reason.
+        table: the table's name.
+        files: number of live files.
+        bytes: size of live files.
+        groups: the groups to rewrite.
+        left: number of files that are left alone, by reason.
     """
 
     table: str
@@ -134,11 +134,11 @@ class CompactionPlan:
 
     @property
     def bytes_in(self) -> int:
-        """What will be rewritten."""
+        """Size of all files to rewrite."""
         return sum(group.bytes_in for group in self.groups)
 
     def facts(self) -> list[tuple[str, str]]:
-        """What ``repr`` shows, line by line."""
+        """The lines that ``repr`` shows, as pairs of name and value."""
         return [
             ("compact", f"{self.table}: {self.files:,} files, {self.bytes:,} bytes"),
             *((group.reason, str(group)) for group in self.groups),
@@ -164,9 +164,9 @@ def plan_compaction(
     """Plans the compaction of a table. Pure.
 
     Args:
-        files: its live files with their newest pairs, oldest first; iterated once.
+        files: live files with their newest pairs, oldest first; iterated once.
         target_file_bytes: size of a full file.
-        dead: uuids of files of which tombstones certainly hide every row.
+        dead: uuids of files whose rows are certainly all hidden by tombstones.
     """
     return _Planner(table, entry, target_file_bytes, options).plan(files, dead)
 
@@ -209,7 +209,7 @@ class _Planner:
         return CompactionPlan(self._table, count, size, tuple(groups), dict(self._left))
 
     def _groups_to_rewrite(self, deleted: list[DataFile], small: list[DataFile]) -> list[PlannedGroup]:
-        """Files that are mostly deleted, with the small ones that are of a size with them or with each other."""
+        """Groups of mostly deleted files, and of small files of similar size."""
         ascending = sorted(small, key=_live_bytes)
         paid = sum(map(_live_bytes, deleted))
         some = ascending[: _worth_merging([_live_bytes(file) for file in ascending], self._options.growth, paid)]
@@ -227,7 +227,7 @@ class _Planner:
         return groups
 
     def _unclustered_groups(self, full: list[tuple[Range, DataFile]]) -> list[PlannedGroup]:
-        """Full files whose ranges of the sort key overlap, a part of the range at a time."""
+        """Groups of full files whose ranges of the sort key overlap, a part of the range at a time."""
         runs = _runs(full)
         runs.sort(key=lambda run: sum(_live_bytes(file) for _, file in run))
         sizes = [sum(_live_bytes(file) for _, file in run) for run in runs]
@@ -251,7 +251,7 @@ class _Planner:
         return PlannedGroup(reason, tuple(files), out, max(1, round(out / self._target)), deleted, overlap)
 
     def _cut(self, files: Sequence[DataFile]) -> list[list[DataFile]]:
-        """Files in parts of about equal size, none much larger than ``group_bytes``."""
+        """Splits files into parts of about equal size, none much larger than ``group_bytes``."""
         total = sum(map(_live_bytes, files))
         parts = max(1, -(-total // max(1, self._options.group_bytes)))
         cut: list[list[DataFile]] = [[] for _ in range(parts)]
@@ -262,7 +262,7 @@ class _Planner:
         return [part for part in cut if part]
 
     def _in_order(self, files: Sequence[DataFile]) -> list[DataFile]:
-        """Neighbours by the sort key next to each other; by age in a table without one."""
+        """Sorts files by the sort key, or by age in a table without one."""
         if not self._entry.sort_key:
             return sorted(files, key=lambda file: file.greatest_row_ts)
         known = [(self._range(file), file) for file in files]
@@ -272,11 +272,11 @@ class _Planner:
         ]
 
     def _range(self, file: DataFile) -> Range | None:
-        """What is known of a file's keys: of the first column that has more than one value, and of those before it.
+        """Bounds of a file's keys: of the first column that has more than one value, and of the columns before it.
 
-        Where it can't be told whether two files overlap or only touch, they are taken to touch: files that were sorted
-        as a whole would else be sorted again and again, where many rows have the same key, or long texts with one
-        beginning.
+        Where statistics cannot tell whether two files overlap or only touch, they count as touching. Otherwise files
+        that were sorted together would be sorted again and again, where many rows have the same key, or long texts with
+        the same beginning.
         """
         low: list[tuple[Any, ...]] = []
         high: list[tuple[Any, ...]] = []
@@ -293,12 +293,12 @@ class _Planner:
 
 
 def _live_bytes(file: DataFile) -> int:
-    """About how large the file would be without its deleted rows."""
+    """Estimated size of the file without its deleted rows."""
     return file.size * file.live_rows // max(1, file.rows)
 
 
 def _not_rounded_up(greatest: Any) -> Any:
-    """The least that the greatest value can be: of long texts only a beginning is known, rounded up."""
+    """The least possible greatest value: for long texts, statistics hold a beginning that is rounded up."""
     if isinstance(greatest, str) and len(greatest) == TEXT_LIMIT and greatest[-1] > "\0":
         return greatest[:-1] + chr(ord(greatest[-1]) - 1)
     if isinstance(greatest, bytes) and len(greatest) == TEXT_LIMIT and greatest[-1]:
@@ -307,11 +307,11 @@ def _not_rounded_up(greatest: Any) -> Any:
 
 
 def _worth_merging(sizes: Sequence[int], growth: int, paid: int = 0) -> int:
-    """How many of these, the smallest first, become something at least ``growth`` times as large as each of them.
+    """Counts how many of these, the smallest first, together become ``growth`` times as large as each of them.
 
     Args:
-        sizes: ascending.
-        paid: bytes that are rewritten anyhow, together with them.
+        sizes: sizes in ascending order.
+        paid: bytes that are rewritten together with them in any case.
     """
     total, count = paid, 0
     for place, size in enumerate(sizes, 1):
@@ -322,12 +322,12 @@ def _worth_merging(sizes: Sequence[int], growth: int, paid: int = 0) -> int:
 
 
 def _runs(files: Iterable[tuple[Range, DataFile]]) -> list[list[tuple[Range, DataFile]]]:
-    """The files as few runs as can be, in each of which no two overlap: as many as overlap at the worst place.
+    """Divides files into as few runs as possible, so that no two files of a run overlap.
 
-    A file whose least key is the greatest of the one before it only touches that.
+    A file whose least key equals the greatest key of another only touches it.
     """
     runs: list[list[tuple[Range, DataFile]]] = []
-    ends: list[tuple[Bound, int]] = []  # the greatest key of each run, ascending, and its number
+    ends: list[tuple[Bound, int]] = []  # the greatest key and the number of each run, ascending
     for range_, file in sorted(files, key=lambda item: item[0]):
         place = bisect_right(ends, range_[0], key=lambda end: end[0]) - 1
         if place >= 0:
@@ -341,7 +341,7 @@ def _runs(files: Iterable[tuple[Range, DataFile]]) -> list[list[tuple[Range, Dat
 
 
 def _overlapping(files: Iterable[tuple[Range, DataFile]]) -> list[list[tuple[Range, DataFile]]]:
-    """Files in parts that do not overlap."""
+    """Groups overlapping files; files of different groups do not overlap."""
     parts: list[list[tuple[Range, DataFile]]] = []
     greatest: Any = None
     for range_, file in sorted(files, key=lambda item: item[0]):

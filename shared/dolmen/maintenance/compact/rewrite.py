@@ -1,4 +1,4 @@
-"""Rewriting one group of files: what a compaction does wherever it runs, in this process or in a task of Spark."""
+"""Rewrites one group of files; used by compaction in this process and in Spark's tasks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from dolmen.write.data_file import with_commit_ts, write_data_files
 from dolmen.write.options import DEFAULT, WriteOptions
 
 _REQUESTS_AT_ONCE = 4
-"""Of up to 8 MB each, which is what reading ahead takes of memory."""
+"""Each reads up to 8 MB ahead, which bounds memory."""
 
 
 @dataclass(frozen=True)
 class TableVersion:
-    """A table in one version, with its deletes made ready."""
+    """A table in one version, with its deletes prepared."""
 
     name: str
     manifest: Manifest
@@ -37,21 +37,21 @@ class TableVersion:
 
     @classmethod
     def of(cls, context: Context, name: str, manifest: Manifest) -> TableVersion:
-        """Raises TableNotFoundError."""
+        """Loads the table in this version. Raises TableNotFoundError."""
         entry = context.segments.whole(manifest.table(name))
         unresolved = Unresolved(context, entry, tombstones_of(entry, context.segments))
         return cls(name, manifest, entry, LiveFiles.of(entry, context.segments), unresolved)
 
     def dead(self) -> set[str]:
-        """Files of which tombstones certainly hide every row."""
+        """Uuids of files whose rows are certainly all hidden by tombstones."""
         if not self.unresolved.greatest_ts:
             return set()
         return {file.uuid for file in self.files if self.unresolved.hides_all_of(file)}
 
     def worth_rewriting(self, uuids: tuple[str, ...], options: CompactionOptions) -> tuple[DataFile, ...]:
-        """Those of a planned group's files that are still there.
+        """Returns those of a group's files that are still there.
 
-        None of them if somebody else has done the work, or has left a single file for which it is not worth while.
+        Returns none if others have done the work, or if a single file is left that is not worth rewriting.
         """
         found = self.files.find(uuids)
         inputs = tuple(found[uuid] for uuid in uuids if uuid in found)
@@ -62,26 +62,27 @@ class TableVersion:
         return inputs
 
     def commit_ts_of(self, inputs: tuple[DataFile, ...]) -> tuple[int | None, TableEntry]:
-        """The commit timestamp that all rows of some files have; None if they differ.
+        """The commit timestamp that all rows of these files share, or None; and the table's entry for writing the
+        output.
 
-        With it the table as the files that replace them are written: with a timestamp for each row if they differ.
+        If timestamps differ, the entry has a column for each row's own timestamp.
         """
         timestamps = {file.row_ts for file in inputs}
         row_ts = timestamps.pop() if len(timestamps) == 1 else None
         return row_ts, self.entry if row_ts is not None else with_commit_ts(self.entry)
 
     def complete_entries(self, written: list[DataFile], row_ts: int | None) -> tuple[DataFile, ...]:
-        """Entries of files that hold this version's live rows, complete.
+        """Completes the entries of new files that hold this version's live rows.
 
-        Tombstones up to this version are applied in them. Never up to the compaction's own commit: rows that are
-        deleted meanwhile would come back.
+        Tombstones up to this version are applied in them. It is never the compaction's own commit: rows deleted
+        meanwhile would come back.
         """
         through = self.manifest.commit_ts
         return tuple(msgspec.structs.replace(file, row_ts=row_ts, applied_through=through) for file in written)
 
 
 def write_options(options: CompactionOptions, target_file_bytes: int) -> WriteOptions:
-    """How compaction writes files."""
+    """Options for writing compacted files."""
     return replace(
         DEFAULT,
         target_file_bytes=target_file_bytes,
@@ -92,11 +93,11 @@ def write_options(options: CompactionOptions, target_file_bytes: int) -> WriteOp
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What took the place of a group's files.
+    """The files that replace a group's files.
 
     Args:
-        files: their entries, complete.
-        spilled_bytes: what was sorted by way of the temporary directory.
+        files: their complete entries.
+        spilled_bytes: bytes that were sorted in the temporary directory.
     """
 
     files: tuple[DataFile, ...]
@@ -110,7 +111,7 @@ class GroupRewriter:
     Args:
         target_file_bytes: size of a full file.
         object_name: gives each new object a name.
-        beat: called again and again, to show that the job is alive.
+        beat: called from time to time, to show that the job is alive.
     """
 
     context: Context
@@ -121,21 +122,21 @@ class GroupRewriter:
 
     @cached_property
     def reading(self) -> Context:
-        """The context with few requests at once: whole files are read, so each brings as much as it may."""
+        """The context with few requests at once: as whole files are read, each request fetches as much as it may."""
         runtime = self.context.runtime
         return replace(self.context, runtime=replace(runtime, threads=min(runtime.threads, _REQUESTS_AT_ONCE)))
 
     def rewrite(self, version: TableVersion, inputs: tuple[DataFile, ...]) -> Rewritten:
-        """Writes the files; commits nothing.
+        """Writes the new files; commits nothing.
 
         Raises:
-            AssertionError: other rows were written than there are.
+            AssertionError: the number of rows written is not that of the live rows.
         """
         return _Rewriting(self, version, inputs).run()
 
 
 class _Rewriting:
-    """The live rows of some files, written into new ones."""
+    """One run of ``GroupRewriter.rewrite``."""
 
     def __init__(self, rewriter: GroupRewriter, version: TableVersion, inputs: tuple[DataFile, ...]) -> None:
         self._rewriter, self._version, self._inputs = rewriter, version, inputs
@@ -183,7 +184,7 @@ class _Rewriting:
             yield item
 
     def _check(self, rows: LiveRows, plans: list[FilePlan], written: int) -> None:
-        """Rows out are rows in less the deleted, by the entries, by what was read and by what was written."""
+        """Checks that rows out are rows in less deleted rows: by the entries, the rows read, and the rows written."""
         physical = sum(plan.file.rows for plan in plans)
         by_vector = sum(plan.file.rows - plan.file.live_rows for plan in plans)
         certain = not any(plan.tombstones for plan in plans)
@@ -194,6 +195,6 @@ class _Rewriting:
             or (certain and rows.hidden != by_vector)
         ):
             raise AssertionError(
-                f"compaction of table {self._version.name!r} has read {rows.physical} of {physical} rows, found "
-                f"{rows.hidden} deleted ({by_vector} by vectors) and written {written}: nothing was committed"
+                f"compaction of table {self._version.name!r} read {rows.physical} of {physical} rows, found "
+                f"{rows.hidden} deleted ({by_vector} by vectors) and wrote {written}: nothing was committed"
             )

@@ -1,4 +1,4 @@
-"""The live rows of some data files, in the table's columns, each with the commit timestamp that it has."""
+"""Streams the live rows of data files, in the table's columns, with their commit timestamps."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from dolmen.scan.row_masks import column_of, live_mask, to_arrow
 
 @dataclass(frozen=True)
 class _Unit:
-    """What is read at once: all of a small file, or one row group of a larger one.
+    """A unit of reading: a whole small file, or one row group of a larger file.
 
     Args:
-        rank: how its least key compares with others'; those of which nothing is known go first.
-        bound: the least key, or a lower bound of it; None = unknown.
-        group: None = the next small file.
+        rank: orders units by their least key; units with unknown keys come first.
+        bound: the least key, or a lower bound of it; None if it is unknown.
+        group: the row group; None for the next small file.
     """
 
     rank: tuple[Any, ...]
@@ -39,7 +39,7 @@ class _Unit:
 
     @classmethod
     def of(cls, known: Bounds, key: Field, group: RowGroup | None = None) -> _Unit:
-        """A unit by what is known of its rows' keys."""
+        """Makes a unit from the known bounds of its rows' keys."""
         if known.min is None:
             return cls((0,), None, group)
         return cls((1, known.min), (to_scalar(known.min, key.arrow_type),), group)
@@ -49,8 +49,8 @@ class LiveRows:
     """Streams the rows of files that no vector and no tombstone of a snapshot hides.
 
     Args:
-        reader: of the snapshot.
-        entry: the table, with the hidden column ``_commit_ts`` if rows shall have it.
+        reader: reads files of the snapshot.
+        entry: the table's entry, with the hidden column ``_commit_ts`` if rows need it.
         unresolved: the snapshot's tombstones.
     """
 
@@ -59,19 +59,19 @@ class LiveRows:
         self._fields = entry.schema.fields
         self._ids = frozenset(field.id for field in self._fields)
         self.physical = self.hidden = 0
-        """Rows of all row groups so far, and how many of them are deleted."""
+        """Number of rows in all row groups so far, and the number of deleted rows among them."""
 
     def in_file_order(self, files: Sequence[FilePlan]) -> Iterator[pa.RecordBatch]:
-        """The rows as the files have them, one file after the other."""
+        """The rows in the order of the files, one file after the other."""
         groups = (group for file in self._reader.open_files(files) for group in self._groups(file))
         for batch in self._reader.read(self._decode, groups, self._ids):
             yield self._count_hidden(batch)
 
     def in_about_key_order(self, files: Sequence[FilePlan]) -> Iterator[tuple[Bound | None, pa.RecordBatch]]:
-        """The rows in the order in which statistics place them by the sort key's first column.
+        """The rows in the order that statistics show for the sort key's first column.
 
-        Row groups of several files take turns, so that files whose rows are in order are merged as they are read. Each
-        batch comes with a lower bound of its own and all later keys.
+        Row groups of several files take turns, so that sorted files are merged as they are read. Each batch comes with
+        a lower bound of its own keys and of all later keys.
         """
         small = [plan for plan in files if plan.file.size <= GAP_BYTES]
         key = self._entry.schema.by_id[self._entry.sort_key[0]]
@@ -83,7 +83,7 @@ class LiveRows:
         placed = [(_Unit.of(bounds(plan.file.stats.get(key.id), key.arrow_type), key), plan) for plan in small]
         placed.sort(key=lambda item: item[0].rank)
         units = sorted([*units, *(unit for unit, _ in placed)], key=lambda unit: unit.rank)
-        bounds_of: deque[Bound | None] = deque()  # of the row groups that are under way
+        bounds_of: deque[Bound | None] = deque()  # bounds of row groups under way
 
         def groups() -> Iterator[RowGroup]:
             files = self._reader.open_files([plan for _, plan in placed])
@@ -96,14 +96,14 @@ class LiveRows:
             yield bounds_of.popleft(), self._count_hidden(batch)
 
     def _groups(self, file: OpenFile) -> list[RowGroup]:
-        """The row groups with rows that may be live; those of the others are counted."""
+        """Row groups with rows that may be live. The rows of others are counted as hidden."""
         groups = list(row_groups(file, None, self._unresolved.deletes))
         self.physical += file.file.rows
         self.hidden += file.file.rows - sum(group.rows for group in groups)
         return groups
 
     def _decode(self, group: RowGroup, columns: RowGroupColumns) -> tuple[pa.RecordBatch, int]:
-        """The live rows of a row group, and how many it has in all."""
+        """The live rows of a row group, and the number of all its rows."""
         keep = live_mask(group, columns.read(group.tests))
         arrays = columns.read(self._ids)
         output = [column_of(group, field, arrays) for field in self._fields]

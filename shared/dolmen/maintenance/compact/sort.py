@@ -1,10 +1,10 @@
-"""Sorting more rows than fit into memory: swept in the order of what statistics promise, spilled where they overlap.
+"""Sorts more rows than fit into memory: in the order that statistics promise, with spills where they overlap.
 
-Batches come with a lower bound of their own and all later keys. Whatever is held below it can go at once, so rows
-that are nearly in order pass through memory alone. When what is held outgrows the memory and cannot go, it is sorted
-and written to a temporary directory as a run. In the end the runs' batches are swept in the same way, now with exact
-bounds, so that at most one batch of each run is held. Each row is sorted twice and written to disk once at most (once
-more for every factor of ``FAN_IN`` runs).
+Batches come with a lower bound of their own keys and all later keys. Rows below that bound can be written at once, so
+rows that are nearly in order only pass through memory. When the rows held outgrow the memory and cannot go, they are
+sorted and written to a temporary directory as a run. In the end the runs' batches are merged in the same way, with
+exact bounds, so that at most one batch of each run is held. Each row is sorted twice and written to disk at most once
+(once more for every factor of ``FAN_IN`` runs).
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from dolmen.runtime import Runtime
 from dolmen.write.runs import sort_columns
 
 Bound: TypeAlias = tuple[pa.Scalar, ...]
-"""Values of the first columns of the sort key, at least one: nothing that is still to come is less."""
+"""Values of the first columns of the sort key, at least one. No later row has a lesser key."""
 
 FAN_IN = 64
-"""So many runs are merged at once: one batch of each may be held."""
+"""The number of runs that are merged at once. One batch of each may be held."""
 
 
 class Sorter:
-    """Puts rows into the order of a sort key: ascending, NaN after other values, NULLs last.
+    """Sorts rows by a sort key: ascending, NaN after other values, NULLs last.
 
     Args:
         runtime: its threads sort ahead.
-        schema: of the rows.
+        schema: the rows' schema.
         key: names of the columns to sort by.
-        most_bytes: rows that are sorted at once, as Arrow; some three times as much is held.
-        directory: where runs go that don't fit; the system's temporary directory by default.
+        most_bytes: size of the rows that are sorted at once, as Arrow; about three times as much is held.
+        directory: where runs are written; the system's temporary directory by default.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class Sorter:
         self.spilled_bytes = 0
 
     def sort(self, items: Iterable[tuple[Bound | None, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-        """The rows in order.
+        """Returns the rows in order.
 
         Args:
-            items: batches, each with a lower bound of its own and all later keys; None = unknown.
+            items: batches, each with a lower bound of its own keys and all later keys; None if it is unknown.
         """
         with ExitStack() as stack:
             runs: list[_SortedRun] = []
@@ -67,7 +67,7 @@ class Sorter:
             for bound, batch in items:
                 if held and size + batch.nbytes > self._most_bytes:
                     rows = self._sort(held)
-                    if not runs and bound is not None:  # what runs hold must go first
+                    if not runs and bound is not None:  # otherwise rows of the runs come first
                         ready = self._up_to(rows, bound)
                         yield from rows.slice(0, ready).to_batches()
                         rows = _rest(rows, ready)
@@ -86,7 +86,7 @@ class Sorter:
                 yield from self._merge(runs)
 
     def _spill(self, batches: Iterable[pa.RecordBatch], runs: list[_SortedRun], stack: ExitStack) -> list[_SortedRun]:
-        """All runs with one more; those there are become one when they are too many to be merged at once."""
+        """Returns the runs with one more; if they are too many to merge at once, they become one first."""
         if len(runs) == FAN_IN:
             merged = self._write(self._merge(runs), stack)
             for run in runs:
@@ -103,12 +103,12 @@ class Sorter:
         return run
 
     def _merge(self, runs: Sequence[_SortedRun]) -> Iterator[pa.RecordBatch]:
-        """The rows of sorted runs in order; one part is sorted while the one before it is written."""
+        """Merges sorted runs. One part is sorted while the one before it is written."""
         for rows in self._runtime.map(self._sort, self._parts(runs), ahead=2):
             yield from rows.to_batches()
 
     def _parts(self, runs: Sequence[_SortedRun]) -> Iterator[list[pa.RecordBatch]]:
-        """The rows of sorted runs in parts that come one after the other, each in no order."""
+        """Divides the rows of sorted runs into consecutive parts, each in no order."""
         firsts = pa.concat_tables(run.firsts for run in runs)
         places = [(run, index) for run in runs for index in range(run.firsts.num_rows)]
         held: list[pa.RecordBatch] = []
@@ -116,7 +116,7 @@ class Sorter:
         for place in pc.sort_indices(firsts, [(name, "ascending") for name in self._key]).to_pylist():
             run, index = places[place]
             batch = run.read(index)
-            if held and size + batch.nbytes > self._most_bytes // 2:  # as several parts are under way
+            if held and size + batch.nbytes > self._most_bytes // 2:  # several parts are under way at once
                 bound = tuple(column[place] for column in firsts.columns)
                 ready = [self._up_to(each, bound) for each in held]
                 yield [each.slice(0, count) for each, count in zip(held, ready, strict=True)]
@@ -127,19 +127,19 @@ class Sorter:
         yield held
 
     def _sort(self, batches: list[pa.RecordBatch]) -> pa.Table:
-        """All rows of the batches; the list is emptied, so that memory is freed as sorting goes on."""
+        """Sorts the rows of all batches. Empties the list, so that memory is freed while sorting."""
         columns = pa.Table.from_batches(batches, self._schema).columns
         batches.clear()
         sort_columns(columns, self._schema, self._key)
         return pa.table(columns, self._schema)
 
     def _up_to(self, rows: pa.Table | pa.RecordBatch, bound: Bound) -> int:
-        """How many of these sorted rows can go when nothing less than ``bound`` is still to come."""
+        """Counts the sorted rows that can be written when no later row is less than ``bound``."""
         start, end = 0, rows.num_rows
         for name, value in zip(self._key, bound, strict=False):
             less, equal = _count_less_and_equal(rows[name].slice(start, end - start), value)
             start, end = start + less, start + less + equal
-        # Equal keys may go in any order; but of those known by their first columns alone more may come in between.
+        # Rows with equal keys may go in any order. But a bound of fewer columns leaves room for others between.
         return end if len(bound) == len(self._key) else start
 
 
@@ -162,7 +162,9 @@ class _SortedRun:
                 for start in range(0, batch.num_rows, step):
                     piece = batch.slice(start, step)
                     writer.write_batch(piece)
-                    firsts.append(piece.select(list(key)).slice(0, 1).take(pa.array([0])))  # copied out of the batch
+                    firsts.append(
+                        piece.select(list(key)).slice(0, 1).take(pa.array([0]))
+                    )  # a copy, without the batch's memory
         return cls(path, pa.Table.from_batches(firsts, pa.schema([schema.field(name) for name in key])))
 
     @cached_property
@@ -174,12 +176,12 @@ class _SortedRun:
         return self._reader.get_batch(index)
 
     def remove(self) -> None:
-        """Gives the disk space back before the directory goes."""
+        """Deletes the file, to free disk space before the directory goes."""
         self.path.unlink()
 
 
 def _rest(rows: pa.Table, start: int) -> pa.Table:
-    """The rows from ``start`` on, without the memory of those before, where that is worth copying."""
+    """The rows from ``start`` on, copied where that frees enough memory."""
     rest = rows.slice(start)
     if start and rest.num_rows and rows.column(0).num_chunks == 1:
         return rest.take(pa.array(np.arange(rest.num_rows)))
@@ -187,7 +189,7 @@ def _rest(rows: pa.Table, start: int) -> pa.Table:
 
 
 def _count_less_and_equal(column: pa.ChunkedArray | pa.Array, value: pa.Scalar) -> tuple[int, int]:
-    """How many values of a sorted column come before ``value``, and how many are equal to it."""
+    """Counts the values of a sorted column that come before ``value``, and those that equal it."""
     floating = pa.types.is_floating(column.type)
     nans = pc.sum(pc.is_nan(column), min_count=0).as_py() if floating else 0
     values = len(column) - column.null_count - nans

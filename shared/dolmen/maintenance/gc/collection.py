@@ -1,8 +1,9 @@
-"""Collection (GC): what no kept version needs is deleted, by nobody else and never before a commit said so.
+"""Collection (GC): deletes objects that no kept version needs, only after a commit has said so.
 
-One commit moves the horizon and the fence; then everything is judged by THAT commit's own manifest, or a later one.
-What it does not name and was uploaded before the fence can't be committed any more, so whatever lands afterwards, a
-deleted object is never missed. Every step may be repeated: after a crash at any point the next run goes on.
+One commit moves the horizon and the fence. Then everything is judged by that commit's own manifest, or a later one.
+An object that this manifest does not name, and that was uploaded before the fence, can no longer be committed. So
+whatever lands afterwards needs no deleted object. Every step may be repeated: after a crash at any point the next run
+goes on.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dolmen.commit.loop import submit
-from dolmen.commit.statements.background import Freed, MoveFence
+from dolmen.commit.statements.background import CollectionProgress, MoveFence
 from dolmen.commit.statements.base import Statement
 from dolmen.context import Context
 from dolmen.errors import ConflictError
@@ -28,7 +29,7 @@ from dolmen.maintenance.gc.sweep import Sweep, sweepable
 from dolmen.store.backoff import attempts
 
 _FENCES = 10
-"""So often it plans again because another collection moved the fence first."""
+"""How often collection plans again because another one moved the fence first."""
 
 
 def collect(
@@ -40,21 +41,21 @@ def collect(
     full: bool = False,
     marker: Marker = mark,
 ) -> Collected:
-    """Lets old versions expire and deletes what no kept version needs.
+    """Lets old versions expire, and deletes objects that no kept version needs.
 
-    What versions dropped that expire now goes in a later run, once ``reader_grace`` is over.
+    Objects of versions that expire now are deleted by a later run, once ``reader_grace`` is over.
 
     Args:
-        dry_run: only say what would be done.
-        deadline: True = stop now; asked between batches. What was done is recorded, and the next run goes on.
-        settings: by default those of the database.
-        full: look at all objects for orphans, also where earlier runs have looked.
-        marker: works out what must stay; always asked about a version from which on the fence stands.
+        dry_run: report what would be deleted, and delete nothing.
+        deadline: True = stop now; asked between batches. Progress is recorded, and the next run goes on.
+        settings: retention settings; by default those of the database.
+        full: look for orphans among all objects, including those that earlier runs have looked at.
+        marker: finds the objects to keep; it is called with a version at or after the fence.
 
     Raises:
-        ConflictError: other collections moved the fence all the time.
+        ConflictError: other collections moved the fence again and again.
         UnknownOutcomeError: a commit may or may not have landed; nothing was deleted after it.
-        VersionExpiredError: it stood still until others had collected what it was to read: run it again.
+        VersionExpiredError: it was halted so long that others collected objects it needs: run it again.
     """
     manifest, planned, chosen = _move_fence(context, settings, full=full, dry_run=dry_run)
     if manifest.version == 0:
@@ -69,7 +70,8 @@ def collect(
 def _move_fence(
     context: Context, settings: DatabaseSettings | None, *, full: bool, dry_run: bool
 ) -> tuple[Manifest, CollectionPlan, DatabaseSettings]:
-    """Moves horizon and fence, if that is called for; a version from which on they stand."""
+    """Moves horizon and fence if there is a reason to. Returns a version in which they stand, the plan, the
+    settings."""
     head = context.head
     for _ in attempts(context.runtime, _FENCES):
         manifest = head.refresh().manifest
@@ -97,10 +99,10 @@ def _move_fence(
 
 
 class _Collection:
-    """One run after the fence.
+    """The part of a run after the fence.
 
     Args:
-        manifest: of the commit that moved the fence, or a later one.
+        manifest: the manifest of the commit that moved the fence, or a later one.
         own: whether the settings are those of the database.
     """
 
@@ -130,13 +132,15 @@ class _Collection:
 
     @property
     def _kept(self) -> KeySet:
-        """What must stay: of the newest version, and of older ones that are kept or may still be read from."""
-        if self._marked is None:  # not a cached_property: up to Python 3.11 all of a class wait for one that fetches
+        """Keys of the objects to keep: those of the newest version, and of older ones that may still be read."""
+        if (
+            self._marked is None
+        ):  # no cached_property: up to Python 3.11 it would lock all instances while this one reads
             self._marked = self._marker(self._manifest, self._context.segments, self._through)
         return self._marked
 
     def run(self) -> Collected:
-        """Deletes, records how far it came, and lets the next versions expire."""
+        """Deletes, records the progress, and lets the next versions expire."""
         finished = self._clear_intents() and self._release() and self._sweep()
         newest = self._record()
         horizon = max(newest.horizon, self._planned.horizon if self._dry_run else 0)
@@ -179,7 +183,7 @@ class _Collection:
             return False
         cutoff = self._planned.orphan_cutoff if self._dry_run else self._manifest.orphan_cutoff
         kept = self._kept
-        if self._freed < self._through:  # a segment on the list is no orphan: by it the next run finds what is left
+        if self._freed < self._through:  # a segment on the work list is no orphan: the next run needs it
             kept = self._marker(self._manifest, self._context.segments, self._freed)
         sweep = Sweep(
             self._context.head,
@@ -195,13 +199,13 @@ class _Collection:
         return swept.complete
 
     def _record(self) -> Manifest:
-        """Takes what is done off the list, and moves the horizon on once the list of the last one is empty."""
+        """Removes finished work from the list. Once the list is empty, moves the horizon forward."""
         manifest, head = self._manifest, self._context.head
         if self._dry_run:
             return manifest
         statements: list[Statement] = []
         if self._freed > manifest.freed or self._swept > manifest.swept:
-            statements.append(Freed(self._freed, self._swept))
+            statements.append(CollectionProgress(self._freed, self._swept))
         if self._listed and self._through == manifest.horizon:
             horizon = next_horizon(head, manifest, self._settings, self._planned.now_us)
             if horizon > manifest.horizon:
@@ -209,7 +213,7 @@ class _Collection:
                 fence = MoveFence(seen, horizon, manifest.orphan_cutoff, settings=self._held_to)
                 try:
                     return submit(head, OPERATION, [*statements, fence]).manifest or head.refresh().manifest
-                except ConflictError:  # another collection has let versions expire, or other settings hold
+                except ConflictError:  # another collection has let versions expire, or the settings have changed
                     return self._submit(statements)
         return self._submit(statements)
 

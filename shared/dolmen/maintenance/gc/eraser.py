@@ -1,4 +1,4 @@
-"""Deleting: in batches, with every key's own outcome looked at."""
+"""Deletes objects in batches, and checks the outcome of every key."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from dolmen.store.base import ObjectStore
 
 BATCH = 1000
-"""Objects that are deleted at once; between two batches one may stop."""
+"""The number of objects that are deleted at once. A run may stop between two batches."""
 
 
 @dataclass(frozen=True)
 class Amount:
-    """Objects, and their bytes as far as they are known."""
+    """A number of objects, and their size as far as it is known."""
 
     objects: int = 0
     bytes: int = 0
@@ -23,7 +23,7 @@ class Amount:
 
 
 class ObjectEraser:
-    """Deletes objects, or only counts them.
+    """Deletes objects, or only counts them in a dry run.
 
     Args:
         dry_run: delete nothing.
@@ -35,11 +35,11 @@ class ObjectEraser:
         self.errors: dict[str, str] = {}
 
     def erase(self, reason: str, keys: Sequence[str], sizes: Sequence[int] = ()) -> set[str]:
-        """Deletes objects, and returns those of which that failed.
+        """Deletes objects. Returns the keys that could not be deleted.
 
         Args:
-            reason: what to count them under.
-            sizes: their bytes, if known.
+            reason: the reason, by which deleted objects are counted.
+            sizes: the objects' sizes in bytes, if known.
         """
         failed: set[str] = set()
         for start in range(0, len(keys), BATCH):

@@ -1,4 +1,4 @@
-"""Intents as collection sees them: whose job is dead_jobs, and what it has left."""
+"""Intents in a collection: finds dead jobs, and deletes the objects that they left."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dolmen.store.base import ObjectInfo, ObjectStore
 from dolmen.units import HOUR_US
 
 SLACK_US = HOUR_US
-"""Objects count as older than a moment only when they are so by this much: clocks of servers differ."""
+"""An object counts as older than a moment only if it is older by this much, as clocks of servers differ."""
 
 
 @dataclass
 class KnownIntent:
-    """What the listing tells of one intent.
+    """An intent, as the listing shows it.
 
     Args:
-        objects: its heartbeats, and the ``done`` if there is one.
+        objects: its heartbeats, and the ``done`` object if there is one.
         done: whether its commit has landed.
     """
 
@@ -33,17 +33,17 @@ class KnownIntent:
 
     @property
     def first_us(self) -> int:
-        """When the first of its heartbeats was put."""
+        """Time of its first heartbeat."""
         return min(info.last_modified_us for info in self.objects)
 
     @property
     def last_us(self) -> int:
-        """When the last one was."""
+        """Time of its last object."""
         return max(info.last_modified_us for info in self.objects)
 
 
 def intents(store: ObjectStore) -> dict[str, KnownIntent]:
-    """All intents there are, by txid."""
+    """All intents in the store, by txid."""
     found: dict[str, KnownIntent] = {}
     for info in store.list(PREFIX):
         parsed = parse_intent_key(info.key)
@@ -56,7 +56,7 @@ def intents(store: ObjectStore) -> dict[str, KnownIntent]:
 
 
 def dead_jobs(known: dict[str, KnownIntent], manifest: Manifest, before_us: int) -> tuple[str, ...]:
-    """Txids of jobs that are to be revoked: the last heartbeat is older than ``before_us``."""
+    """Txids of jobs to revoke: those without a heartbeat since ``before_us``."""
     return tuple(
         sorted(
             intent.txid
@@ -67,18 +67,18 @@ def dead_jobs(known: dict[str, KnownIntent], manifest: Manifest, before_us: int)
 
 
 def finished_intents(known: dict[str, KnownIntent], manifest: Manifest) -> list[KnownIntent]:
-    """Intents that are not needed any more, or will not be once their job's objects are gone."""
+    """Intents that are no longer needed, or will not be once their job's objects are deleted."""
     return [intent for intent in known.values() if intent.done or intent.txid in manifest.revoked_intents]
 
 
 def clear_intent(
     store: ObjectStore, eraser: ObjectEraser, intent: KnownIntent, manifest: Manifest, kept: KeySet | None
 ) -> None:
-    """Deletes what a revoked job has left, then its intent.
+    """Deletes the objects of a revoked job, and then its intent.
 
     Args:
-        manifest: of the commit that revoked it, or a later one.
-        kept: what must stay; not needed for a job that is done.
+        manifest: the manifest of the commit that revoked it, or a later one.
+        kept: keys of the objects to keep; not needed for a job that is done.
     """
     failed: set[str] = set()
     if not intent.done:
@@ -88,13 +88,13 @@ def clear_intent(
         held = kept.holds([info.key for info in left])
         gone = [info for info, needed in zip(left, held.tolist(), strict=True) if not needed]
         failed = eraser.erase("revoked", [info.key for info in gone], [info.size for info in gone])
-    if not failed:  # else the next run finds them by it
-        infos = sorted(intent.objects, key=lambda info: info.key)  # the "done" last
+    if not failed:  # otherwise the next run needs the intent to find them
+        infos = sorted(intent.objects, key=lambda info: info.key)  # "done" comes last
         eraser.erase("intents", [info.key for info in infos], [info.size for info in infos])
 
 
 def _objects_of(store: ObjectStore, intent: KnownIntent, until_us: int) -> Iterator[ObjectInfo]:
-    """Objects named after the intent, in the hours in which its job was alive; any others are left to be orphans."""
+    """Objects named after the intent in the hours in which its job was alive. Any others become orphans."""
     heartbeat = _first_heartbeat(store, intent.objects)
     tables: Sequence[str] = heartbeat.tables if heartbeat else ()
     started_us = min(intent.first_us, (heartbeat and heartbeat.started_us) or intent.first_us)
@@ -109,7 +109,7 @@ def _objects_of(store: ObjectStore, intent: KnownIntent, until_us: int) -> Itera
 
 
 def _first_heartbeat(store: ObjectStore, objects: Sequence[ObjectInfo]) -> Heartbeat | None:
-    """None when it can't be read: then its objects are looked for everywhere."""
+    """The first heartbeat; None if it cannot be read, and then objects are looked for under all tables."""
     for info in objects:
         if info.key.endswith("/0.json"):
             try:

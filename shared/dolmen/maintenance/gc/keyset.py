@@ -1,4 +1,4 @@
-"""Sets of keys in 8 bytes each: who may stay is asked of a set of millions."""
+"""Sets of millions of keys, in 8 bytes per key."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Codes = npt.NDArray[np.int64]
 
 
 def stable_code(key: str) -> int:
-    """64 bits of a key that are the same in every process; Python's own ``hash`` of a text is not."""
+    """64 bits of a key that are the same in every process, unlike Python's ``hash`` of a text."""
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def stable_codes(keys: Iterable[str]) -> Codes:
-    """The codes of keys, ascending, each once."""
+    """The codes of keys, ascending and without repetitions."""
     return np.unique(np.fromiter(map(stable_code, keys), np.int64))
 
 
 class KeySet:
-    """A set that never forgets a key, and takes one it was not given for its own once in 2^64 questions per key.
+    """A set of keys without false negatives; a false positive has a probability of 2^-64 per key and question.
 
-    It holds 64-bit hashes, sorted. Where it is wrong collection keeps an object that it could have deleted.
+    It holds sorted 64-bit hashes. On a false positive, collection keeps an object that it could have deleted.
     """
 
     def __init__(self, keys: Iterable[str]) -> None:
@@ -35,7 +35,7 @@ class KeySet:
 
     @classmethod
     def of_codes(cls, parts: Sequence[Codes]) -> KeySet:
-        """The union of what other processes have found, as ``stable_codes``."""
+        """The union of parts that other processes found with ``stable_codes``."""
         found = cls(())
         found._code = stable_code
         for part in parts:
@@ -50,7 +50,7 @@ class KeySet:
         return codes
 
     def __len__(self) -> int:
-        """How many keys it was given, repetitions included."""
+        """Number of keys that were given, including repetitions."""
         return len(self._sorted)
 
     def holds(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:

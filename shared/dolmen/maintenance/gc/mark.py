@@ -1,4 +1,4 @@
-"""The mark: what no version that may be read, now or by a reader that has begun, can do without."""
+"""The mark: finds the objects that any version needs which may still be read, also by readers that have begun."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dolmen.segments.live import LiveFiles
 from dolmen.segments.reader import SegmentReader
 
 Marker: TypeAlias = Callable[[Manifest, SegmentReader, int], KeySet]
-"""``mark``, or what gives the same answer by other means: what it leaves out is deleted."""
+"""``mark``, or a function with the same result. Objects that it leaves out are deleted."""
 
 
 def needed_keys(manifest: Manifest, reader: SegmentReader) -> Iterator[str]:
-    """Keys of all objects that a version needs, its segments' entries included; with repetitions."""
+    """Keys of all objects that a version needs, including those named in segments; with repetitions."""
     yield from references(manifest)
     for entry in manifest.tables.values():
         yield from _keys_of_table(entry, reader)
 
 
 def _keys_of_table(entry: TableEntry, reader: SegmentReader) -> Iterator[str]:
-    """What a table needs: of files in segments those that are still there, with the vectors that count."""
+    """Keys that a table needs: for files in segments, only live files and their effective vectors."""
     if entry.section:
         entry = reader.whole(entry)
         yield from references(entry)
@@ -35,10 +35,10 @@ def _keys_of_table(entry: TableEntry, reader: SegmentReader) -> Iterator[str]:
 
 
 def reached_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
-    """Keys of all objects that a segment's entries name, less its own.
+    """Keys of all objects that a segment's entries name, without its own key.
 
     Raises:
-        CorruptionError: it cannot be read.
+        CorruptionError: the segment cannot be read.
     """
     match tree.kind:
         case "files":
@@ -58,10 +58,10 @@ def reached_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
 
 
 def tree_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
-    """A released segment and all that it reaches.
+    """Keys of a released segment and of all objects that it reaches.
 
-    One that is missing reaches nothing: an earlier run has deleted all that it names and then itself, and died before
-    it could say so; by its clock, or the settings then, the grace of the readers was over.
+    A missing segment reaches nothing. An earlier run, for which the readers' grace was over by its clock or settings,
+    deleted all that it names, then the segment itself, and ended before it could record that.
     """
     yield tree.object
     try:
@@ -72,7 +72,7 @@ def tree_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
 
 
 def released_since(manifest: Manifest, reader: SegmentReader, after: int) -> Iterator[Released]:
-    """What commits after version ``after`` released, oldest first."""
+    """Yields what commits after version ``after`` released, oldest first."""
     for segment in manifest.segments_of("released"):
         if segment.greatest > after:
             yield from (entry for entry in reader.released(segment) if entry.version > after)
@@ -80,11 +80,11 @@ def released_since(manifest: Manifest, reader: SegmentReader, after: int) -> Ite
 
 
 def mark(manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
-    """All that must stay: what the newest version needs, and what commits after version ``after`` released.
+    """Keys of all objects to keep: those the newest version needs, and those released after version ``after``.
 
-    An older version needs, beside what the newest one does, only what was released since. ``manifest`` must be that of
-    a commit that moved the fence, or a later one: what it does not name and was uploaded before the fence can't be
-    committed any more, so that nothing can land between this mark and the deletes.
+    An older version needs only what the newest one needs, and what was released since. ``manifest`` must be of a commit
+    that moved the fence, or a later one. An object that it does not name, and that was uploaded before the fence, can
+    no longer be committed. So nothing can land between this mark and the deletes.
     """
 
     def keys() -> Iterator[str]:

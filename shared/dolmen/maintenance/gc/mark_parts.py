@@ -1,7 +1,7 @@
-"""The mark in parts that can be worked out anywhere: together they name exactly what ``gc_mark.mark`` does.
+"""The mark in parts that other processes can compute. Together they have exactly the keys of ``gc.mark.mark``.
 
-What the manifest itself says is found where it is at hand. All else stands in segments, which are immutable: a part
-names some of them, and whoever has the same manifest finds the same keys, however often it is asked.
+Keys in the manifest itself are found where the manifest is. All others are in segments, which are immutable. A part
+names some segments, and always yields the same keys for the same manifest.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from dolmen.segments.live import LiveFiles
 from dolmen.segments.reader import SegmentReader
 
 ENTRIES_TOGETHER = 200_000
-"""Entries of one part, about; a segment is never cut."""
+"""The approximate number of entries of one part. A segment is never divided."""
 
 PartKind: TypeAlias = Literal["files", "tombstones", "released", "trees"]
 
 
 class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Some segments that are read to learn what must stay.
+    """Some segments that are read to find objects to keep.
 
     Args:
-        kind: what is looked for in them: a table's live ``files``; its ``tombstones``; what commits have ``released``;
-            or all that released ``trees`` reach.
-        table: whose they are; "" = the database's.
+        kind: what is read from the segments: a table's live ``files``, its ``tombstones``, entries that commits have
+            ``released``, or everything that released ``trees`` reach.
+        table: the table's name; "" for the database.
     """
 
     kind: PartKind
@@ -38,12 +38,12 @@ class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def entries(self) -> int:
-        """How many the segments have themselves."""
+        """The number of entries in its segments."""
         return sum(segment.count for segment in self.segments)
 
 
 def split_mark(manifest: Manifest, reader: SegmentReader, after: int) -> tuple[list[str], list[MarkPart]]:
-    """What must stay by the manifest alone, and the parts that are to be read. See ``gc_mark.mark``."""
+    """Keys to keep by the manifest alone, and the parts that must be read. See ``gc.mark.mark``."""
     keys = list(references(manifest))
     parts: list[MarkPart] = []
     for name, stub in manifest.tables.items():
@@ -63,11 +63,11 @@ def split_mark(manifest: Manifest, reader: SegmentReader, after: int) -> tuple[l
 
 
 def keys_of_part(part: MarkPart, manifest: Manifest, reader: SegmentReader, after: int) -> Iterator[str]:
-    """The keys that must stay by one part; with repetitions.
+    """Keys to keep by one part; with repetitions.
 
     Args:
-        manifest: the same that was split.
-        after: the same version that was given then.
+        manifest: the manifest that was split.
+        after: the version that was given to ``split_mark``.
     """
     match part.kind:
         case "files":

@@ -1,4 +1,4 @@
-"""What the names of objects tell: which table's they are, and the hour in which they were given."""
+"""Reads names of objects: the table, and the hour in which the name was made."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dolmen.store.base import ObjectStore
 from dolmen.units import HOUR_US, SECOND_US
 
 _DATED = re.compile(r"(?:data|tombstone)/[a-z0-9_]{1,64}/(\d{4})/(\d\d)/(\d\d)/(\d\d)/[^/]+")
-_AFTER_DATES = "~"  # greater than every digit
+_AFTER_DATES = "~"  # sorts after every digit
 
 
 def hour_floor(time_us: int) -> int:
-    """The beginning of the hour."""
+    """The beginning of the hour, in microseconds."""
     return time_us - time_us % HOUR_US
 
 
 def hour_of(key: str) -> int | None:
-    """The hour in which a data or tombstone object was named (microseconds); None for other names."""
+    """The hour in which a data or tombstone object was named, in microseconds; None for other names."""
     match = _DATED.fullmatch(key)
     if match is None:
         return None
@@ -39,17 +39,18 @@ def hour_prefix(directory: str, time_us: int) -> str:
 
 
 def directories(store: ObjectStore, kind: str) -> Iterator[str]:
-    """``<kind>/<table>/`` of every table that has objects, dropped ones too: one request each, whatever they hold."""
+    """``<kind>/<table>/`` of every table with objects, dropped tables included: one request each, whatever they
+    hold."""
     last = ""
     while True:
         first = next(iter(store.list(f"{kind}/", last)), None)
         if first is None:
             return
         parts = first.key.split("/")
-        if len(parts) < 3:  # nothing of ours
+        if len(parts) < 3:  # not an object of dolmen
             last = first.key
             continue
         directory = f"{kind}/{parts[1]}/"
-        if hour_of(f"{directory}2000/01/01/00/x") is not None:  # the name of a table
+        if hour_of(f"{directory}2000/01/01/00/x") is not None:  # a table's name
             yield directory
         last = directory + _AFTER_DATES

@@ -1,4 +1,4 @@
-"""What a collection would do, found out with a few requests: how far horizon and fence may move, and who is dead."""
+"""Plans a collection with a few requests: how far horizon and fence may move, and which jobs are dead."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from dolmen.maintenance.gc.intents import KnownIntent, dead_jobs, intents
 from dolmen.maintenance.gc.sweep import has_come_of_age, sweepable
 
 OPERATION = "gc"
-"""What history calls the commits of collection. They alone are no reason to collect again."""
+"""The operation of collection's commits in the history. These commits alone are no reason to collect again."""
 
 
 @dataclass(frozen=True)
 class CollectionPlan:
-    """What there is to do.
+    """The plan of a collection.
 
     Args:
         now_us: the server's clock.
-        horizon_before: as it was.
-        horizon, orphan_cutoff, revoke, applied_before: for the commit that moves the fence; as they are, if nothing
-            is to move.
+        horizon_before: the horizon so far.
+        horizon, orphan_cutoff, revoke, applied_before: values for the commit that moves the fence; the present ones if
+            nothing is to move.
         moves: whether that commit is needed.
-        sweep: whether there may be orphans that are old enough.
-        intents: all there are.
+        sweep: whether there may be orphans that are old enough to delete.
+        intents: all intents, by txid.
     """
 
     now_us: int
@@ -41,10 +41,10 @@ class CollectionPlan:
 
 
 def plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, full: bool = False) -> CollectionPlan:
-    """Plans a collection on a version that has just been read."""
+    """Plans a collection on a version that was just read."""
     now_us, _ = head.server_now(manifest)
     known = intents(head.store)
-    # What expired before is freed first: the grace of its readers must not begin anew.
+    # Objects of versions that expired before are deleted first, so that their readers' grace does not begin anew.
     horizon = next_horizon(head, manifest, settings, now_us) if is_freed(manifest) else manifest.horizon
     orphan_cutoff = max(manifest.orphan_cutoff, now_us - settings.orphan_age_us)
     revoke = dead_jobs(known, manifest, now_us - settings.intent_timeout_us)
@@ -56,31 +56,31 @@ def plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, full: bo
 
 
 def is_freed(manifest: Manifest) -> bool:
-    """Whether all that expired is gone."""
+    """Whether the objects of all expired versions are deleted."""
     return manifest.freed >= manifest.horizon
 
 
 def freeable(manifest: Manifest, settings: DatabaseSettings, now_us: int) -> int:
-    """The version up to which objects may be freed: the horizon, once readers of older versions had time to end."""
+    """The version up to which objects may be deleted: the horizon, once readers of older versions had time to end."""
     over = manifest.horizon_at + settings.reader_grace_us <= now_us
     return manifest.horizon if over else min(manifest.freed, manifest.horizon)
 
 
 def next_horizon(head: Head, manifest: Manifest, settings: DatabaseSettings, now_us: int) -> int:
-    """The oldest version that has to be kept; the present horizon when moving it is not worth a commit.
+    """The oldest version to keep; the present horizon when moving it is not worth a commit.
 
-    A version is kept if it was the newest one at some time within the retention, is among the newest
-    ``keep_versions``, or is not older than one with a tag.
+    A version is kept if it was the newest at some time within the retention, if it is among the newest
+    ``keep_versions``, or if it is not older than a version with a tag.
     """
     horizon = manifest.horizon
-    newest = min([manifest.version - settings.keep_versions + 1, *manifest.tags.values()])
-    if newest > horizon:
-        newest = min(newest, _newest_at(head, manifest, now_us - settings.retention_us))
-    return newest if newest > horizon and _worth_it(head, manifest, horizon, newest) else horizon
+    oldest_kept = min([manifest.version - settings.keep_versions + 1, *manifest.tags.values()])
+    if oldest_kept > horizon:
+        oldest_kept = min(oldest_kept, _newest_at(head, manifest, now_us - settings.retention_us))
+    return oldest_kept if oldest_kept > horizon and _worth_it(head, manifest, horizon, oldest_kept) else horizon
 
 
 def _newest_at(head: Head, manifest: Manifest, time_us: int) -> int:
-    """The version that was the newest at a time; 0 when there was none, or it is not told of."""
+    """The version that was the newest at a time; 0 if there was none, or if it has left the history."""
     if manifest.created_at <= time_us:
         return manifest.version
     found = _last(manifest.history, time_us)
@@ -89,7 +89,7 @@ def _newest_at(head: Head, manifest: Manifest, time_us: int) -> int:
         if found:
             break
         if index and segments[index - 1].created_at > time_us:
-            continue  # all of this one are younger
+            continue  # all entries of this segment are younger
         found = _last(head.segments.history(segments[index]), time_us)
     return found
 
@@ -98,17 +98,17 @@ def _last(history: Sequence[HistoryEntry], time_us: int) -> int:
     return next((entry.version for entry in reversed(history) if entry.created_at <= time_us), 0)
 
 
-def _worth_it(head: Head, manifest: Manifest, horizon: int, newest: int) -> bool:
-    """Whether anything but collections' own commits would expire: else an idle database would never come to rest."""
-    if any(segment.greatest > horizon and segment.least <= newest for segment in manifest.segments_of("released")):
+def _worth_it(head: Head, manifest: Manifest, horizon: int, oldest_kept: int) -> bool:
+    """Whether more than collection's own commits would expire. Otherwise an idle database would commit for ever."""
+    if any(segment.greatest > horizon and segment.least <= oldest_kept for segment in manifest.segments_of("released")):
         return True
-    if any(horizon < entry.version <= newest for entry in manifest.released):
+    if any(horizon < entry.version <= oldest_kept for entry in manifest.released):
         return True
-    if any(_expires(entry, horizon, newest) for entry in manifest.history):
+    if any(_expires(entry, horizon, oldest_kept) for entry in manifest.history):
         return True
-    older = (s for s in manifest.segments_of("history") if s.least < newest and s.greatest >= horizon)
-    return any(_expires(entry, horizon, newest) for segment in older for entry in head.segments.history(segment))
+    older = (s for s in manifest.segments_of("history") if s.least < oldest_kept and s.greatest >= horizon)
+    return any(_expires(entry, horizon, oldest_kept) for segment in older for entry in head.segments.history(segment))
 
 
-def _expires(entry: HistoryEntry, horizon: int, newest: int) -> bool:
-    return horizon <= entry.version < newest and entry.operation != OPERATION
+def _expires(entry: HistoryEntry, horizon: int, oldest_kept: int) -> bool:
+    return horizon <= entry.version < oldest_kept and entry.operation != OPERATION

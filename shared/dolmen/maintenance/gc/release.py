@@ -1,4 +1,4 @@
-"""Freeing what expired versions dropped: the work list stands in the manifest, oldest first."""
+"""Deletes the objects that expired versions released. The work list is in the manifest, oldest first."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dolmen.store.base import ObjectInfo, ObjectStore
 
 @dataclass(frozen=True)
 class ReleaseProgress:
-    """How far the work list was done.
+    """The progress on the work list.
 
     Args:
-        freed: what commits up to this version released is gone.
-        complete: nothing was left for lack of time.
+        freed: everything that commits up to this version released is deleted.
+        complete: True if nothing was left for lack of time.
     """
 
     freed: int
@@ -29,13 +29,13 @@ class ReleaseProgress:
 
 
 class Release:
-    """Frees what the commits up to version ``through`` released, and then the manifests before it.
+    """Deletes objects that commits up to version ``through`` released, and then the manifests before it.
 
-    Everything may be done again: after a crash at any point, or beside another collection.
+    Everything may be repeated: after a crash at any point, or beside another collection.
 
     Args:
-        kept: what must stay.
-        through: the horizon of which ``reader_grace`` is over.
+        kept: keys of the objects to keep.
+        through: the horizon whose ``reader_grace`` is over.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Release:
         self._failures = 0
 
     def run(self) -> ReleaseProgress:
-        """Returns how far it came."""
+        """Deletes, and returns the progress."""
         done = self._manifest.freed
         for entry in released_since(self._manifest, self._reader, done):
             if entry.version > self._through:
@@ -73,7 +73,7 @@ class Release:
         return self._progress(self._through, complete=True)
 
     def _progress(self, done: int, *, complete: bool) -> ReleaseProgress:
-        if self._failed is not None:  # what could not be deleted stays on the list
+        if self._failed is not None:  # objects that could not be deleted stay on the list
             done = min(done, self._failed - 1)
         return ReleaseProgress(max(done, self._manifest.freed), complete)
 
@@ -83,11 +83,11 @@ class Release:
             self._flush()
             before = self._failures
             self._free_reached(entry.version, tree)
-            if self._failures == before:  # else the next run finds by it what is left
+            if self._failures == before:  # otherwise the next run needs the segment to find the rest
                 self._add(entry.version, (tree.object,))
 
     def _free_reached(self, version: int, tree: Segment) -> None:
-        """Frees what a segment names, before the segment itself."""
+        """Deletes the objects that a segment names. The segment itself goes later."""
         keys: list[str] = []
         try:
             for key in reached_keys(tree, self._reader):
@@ -99,7 +99,7 @@ class Release:
         except CorruptionError as error:
             if not error.is_missing:
                 raise
-            return  # an earlier run has deleted all that it names, and then itself
+            return  # an earlier run has deleted everything that it names, and then itself
         self._add(version, keys)
         self._flush()
 
@@ -116,7 +116,7 @@ class Release:
             self._failed = self._oldest if self._failed is None else self._failed
 
     def _manifests(self) -> bool:
-        """Deletes the manifests of expired versions, winners and losers, oldest first; whether all of them."""
+        """Deletes manifests of expired versions and lost attempts, oldest first. Returns whether it came to the end."""
         some: list[ObjectInfo] = []
 
         def erase() -> None:

@@ -1,4 +1,4 @@
-"""What a collection tells its caller."""
+"""The result of a collection."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ REASONS: dict[str, str] = {
     "revoked": "left by dead jobs",
     "intents": "intents",
 }
-"""Why objects are deleted."""
+"""Reasons for deleting objects, in words."""
 
 
 @dataclass(frozen=True)
 class Collected:
-    """One run of collection.
+    """The result of one collection.
 
     Args:
-        version: the newest version when it ended.
+        version: the newest version at its end.
         horizon: the oldest version that can be read now.
-        versions_expired: how many expired by this run; their objects go once ``reader_grace`` is over.
-        deleted: objects and bytes by reason (``REASONS``). What expired versions dropped is not measured: its bytes
-            are 0.
+        versions_expired: number of versions that expired; their objects go once ``reader_grace`` is over.
+        deleted: objects and bytes by reason (``REASONS``). Objects that versions released are not measured; their bytes
+            count as 0.
         revoked: txids of jobs that were taken for dead.
-        waiting: orphans that are too young to go, commits under way among them; None if nobody looked.
-        errors: what could not be deleted, and why. It stays on the list.
-        finished: nothing was left for lack of time.
-        dry_run: nothing was done: this is what would be.
+        waiting: orphans that are too young to delete, including those of commits under way; None if none were listed.
+        errors: reasons by key of objects that could not be deleted; the next run tries them again.
+        finished: True if nothing was left for lack of time.
+        dry_run: True if nothing was deleted: the figures say what would be.
     """
 
     version: int
@@ -47,7 +47,7 @@ class Collected:
 
     @property
     def objects(self) -> int:
-        """Objects deleted, for all reasons."""
+        """Number of objects deleted, for all reasons."""
         return sum(amount.objects for amount in self.deleted.values())
 
     @property
@@ -57,7 +57,7 @@ class Collected:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """What there is to tell, as pairs of words and values."""
+        """The lines that ``repr`` shows, as pairs of name and value."""
         told = [("oldest version kept", f"{max(self.horizon, 1):,}")] if self.version else []
         if self.versions_expired:
             told.append(("versions expired", f"{self.versions_expired:,}"))

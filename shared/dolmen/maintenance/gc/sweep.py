@@ -1,7 +1,7 @@
-"""Orphans: objects that no kept version needs and no commit that can still land, found by listing what is old enough.
+"""Orphans: finds and deletes objects that no kept version needs and no commit can still name.
 
-Data and tombstone objects carry their hour in the name, so a sweep goes on where the last one ended. Segments have no
-date and are few. Manifests are listed from the version on that was the newest at the last sweep.
+Data and tombstone objects have their hour in the name, so a sweep goes on where the last one ended. Segments have no
+date in their names and are few. Manifests are listed from the version that was the newest at the last sweep.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from dolmen.store.base import ObjectInfo, ObjectStore
 from dolmen.units import HOUR_US
 
 MARGIN_US = 48 * HOUR_US
-"""A name may be older than the upload by this much (a slow upload, a process that was idle), and is found all the
-same; after that only by a full sweep."""
+"""How much older a name may be than its upload (a slow upload, an idle process) to be found by an ordinary sweep. Older
+names are found by a full sweep only."""
 SLACK_US = HOUR_US
-"""Orphans are older than the fence by this much: clocks of servers differ, and S3 dates a multipart object from the
-beginning of its upload."""
+"""How much older than the fence orphans must be: clocks of servers differ, and S3 dates an upload in parts from its
+beginning."""
 _KINDS = ("data", "tombstone")
 
 
 def sweepable(orphan_cutoff: int) -> int:
-    """Orphans last modified before this time may go when the fence stands at ``orphan_cutoff``: a full hour."""
+    """The time before which unmodified orphans may be deleted when the fence is at ``orphan_cutoff``: a full hour."""
     return max(0, hour_floor(orphan_cutoff - SLACK_US))
 
 
 def has_come_of_age(head: Head, manifest: Manifest, before_us: int) -> bool:
-    """Whether there is anything for a sweep to look at: objects as old as that, younger than the last sweep.
+    """Whether a sweep has anything to look at: objects older than ``before_us``, and younger than the last sweep.
 
-    Costs a request or two for each table, whatever it holds; when nobody has written since, a listing of the hours
-    before the last sweep too: names may be older than their objects.
+    Costs a request or two for each table, whatever it holds. If nothing was written since, it also lists the hours
+    before the last sweep, as names may be older than their objects.
     """
     since_us, store = manifest.swept, head.store
     if before_us <= since_us:
@@ -64,12 +64,12 @@ def has_come_of_age(head: Head, manifest: Manifest, before_us: int) -> bool:
 
 @dataclass(frozen=True)
 class Swept:
-    """What a sweep came to.
+    """The result of a sweep.
 
     Args:
-        swept: orphans last modified before are gone.
-        complete: nothing was left for lack of time.
-        waiting: orphans that are too young to go; commits under way count as some.
+        swept: orphans last modified before this time are deleted.
+        complete: True if nothing was left for lack of time.
+        waiting: orphans that are too young to delete, including objects of commits under way.
     """
 
     swept: int
@@ -81,9 +81,9 @@ class Sweep:
     """Deletes orphans last modified before ``before_us``.
 
     Args:
-        manifest: of the commit that moved the fence, or a later one.
-        kept: what must stay.
-        full: look at all that there is, not only at what is younger than the last sweep.
+        manifest: the manifest of the commit that moved the fence, or a later one.
+        kept: keys of the objects to keep.
+        full: look at all objects, not only at those younger than the last sweep.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Sweep:
         self._failed_us: int | None = None
 
     def run(self) -> Swept:
-        """Returns how far it came; it goes from the oldest hour to the newest, over all tables at once."""
+        """Sweeps from the oldest hour to the newest, over all tables at once, and returns the progress."""
         start_us = self._manifest.swept
         others = ((0, info) for info in self._undated_objects())
         if self._sweep(others) is not None:
@@ -118,7 +118,7 @@ class Sweep:
         return Swept(max(self._manifest.swept, min(reached_us, self._before_us)), complete, self._waiting)
 
     def _sweep(self, dated: Iterable[tuple[int, ObjectInfo]]) -> int | None:
-        """Deletes what it may. None when all is done, else the hour that was reached when time was over."""
+        """Deletes orphans. Returns None at the end, or the hour that it had reached at the deadline."""
         batch: list[tuple[int, ObjectInfo]] = []
         for item in dated:
             batch.append(item)
@@ -144,14 +144,14 @@ class Sweep:
             self._failed_us = min(hours + ([] if self._failed_us is None else [self._failed_us]))
 
     def _dated_objects(self) -> Iterator[tuple[int, ObjectInfo]]:
-        """Data and tombstone objects with the hours of their names, in the order of these."""
+        """Data and tombstone objects with the hours in their names, in the order of hours."""
         return merge(*map(self._in_directory, _directories(self._store)), key=lambda item: item[0])
 
     def _in_directory(self, directory: str) -> Iterator[tuple[int, ObjectInfo]]:
         start = hour_prefix(directory, self._from_us) if self._from_us else ""
         for info in self._store.list(directory, start):
             hour = hour_of(info.key)
-            if hour is not None:  # else it is nothing of ours
+            if hour is not None:  # otherwise not an object of dolmen
                 yield hour, info
 
     def _undated_objects(self) -> Iterator[ObjectInfo]:
@@ -165,15 +165,15 @@ def _directories(store: ObjectStore) -> Iterator[str]:
 
 
 def _losers(head: Head, manifest: Manifest, since_us: int) -> Iterator[ObjectInfo]:
-    """Manifests of attempts that lost to another, of the versions committed since then; oldest first.
+    """Manifests of attempts that lost, for versions committed since then; oldest first.
 
-    Of somewhat older ones too: a PUT that was under way for long lands after its version's place was taken.
+    Somewhat older ones too: a slow PUT may land long after another attempt took its version.
     """
     winners: list[str] = []
     oldest = manifest.version
     for entry in commits(head, manifest):
         if entry.version < oldest - 1:
-            break  # without its own history nobody can say who won
+            break  # without its history nobody knows which attempt won
         winners.append(entry.manifest)
         oldest = entry.version
         if entry.created_at < since_us - SLACK_US:
@@ -183,7 +183,7 @@ def _losers(head: Head, manifest: Manifest, since_us: int) -> Iterator[ObjectInf
         parsed = parse_manifest_key(info.key)
         if parsed is None or parsed[0] < oldest:
             continue
-        if parsed[0] > manifest.version:  # it may still win
+        if parsed[0] > manifest.version:  # it may still be committed
             return
         if info.key not in won:
             yield info

@@ -1,5 +1,5 @@
 """Resolution: turns tombstones into deletion vectors, so that scans need not look deletes up.
 
 It imports what ``dolmen.maintenance`` may import. Begin with ``dolmen.maintenance.resolve.resolution``.
-``dolmen.maintenance.resolve.unresolved`` applies the tombstones that are left; compaction uses it too.
+``dolmen.maintenance.resolve.unresolved`` applies tombstones that are still unresolved; compaction uses it too.
 """

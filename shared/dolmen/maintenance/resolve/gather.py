@@ -1,8 +1,9 @@
-"""Gathering deletion vectors: a scan fetches those that stand together in one request, however many files they are of.
+"""Gathers deletion vectors: a scan fetches vectors that are side by side in one request.
 
-Every delete by position leaves a ``.del`` object of its own. When a table's vectors are spread over too many of them,
-the small ones move into one. Only in a table without unresolved deletes: a moved vector needs a greater pair than it
-had, so its file's ``applied_through`` becomes the snapshot's, which is true just when nothing is left to resolve.
+Every delete by position leaves a ``.del`` object of its own. When a table's vectors are spread over too many objects,
+the small vectors are moved into one. This is done only in a table without unresolved deletes: a moved vector needs a
+greater pair than before, so its file's ``applied_through`` becomes that of the snapshot, and that is correct only if
+nothing is left to resolve.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ from dolmen.maintenance import never
 from dolmen.segments.live import LiveFiles
 
 MOST_OBJECTS = 32
-"""Vectors spread over more ``.del`` objects than this are gathered."""
+"""Vectors are gathered when they are spread over more ``.del`` objects than this."""
 
 SMALL_BYTES = 64 << 10
-"""A vector of this size is worth a request of its own."""
+"""A vector larger than this, in bytes, stays where it is: it is worth a request of its own."""
 
 _BATCH_FILES = 1_000
 _BATCH_BYTES = 16 << 20
 
 
 def gather_vectors(context: Context, name: str, *, deadline: Callable[[], bool] = never) -> int:
-    """Moves a table's small vectors into few objects, if they are in many; returns how many were moved.
+    """Moves a table's small vectors into few objects, if they are in many. Returns the number of vectors moved.
 
     Args:
-        deadline: asked before each commit, of at most a thousand vectors.
+        deadline: asked before each commit of at most a thousand vectors.
 
     Raises:
         TableNotFoundError: no such table.
     """
-    manifest = (context.head.cached or context.head.refresh()).manifest  # nothing is lost if it is not the newest
+    manifest = (context.head.cached or context.head.refresh()).manifest  # it need not be the newest
     entry = context.segments.whole(manifest.table(name))
     if entry.tombstones or entry.segments_of("tombstones"):
         return 0
@@ -60,7 +61,7 @@ def gather_vectors(context: Context, name: str, *, deadline: Callable[[], bool] 
 
 
 def _scattered_files(live: LiveFiles) -> list[DataFile]:
-    """Files with small vectors, if these are in too many objects."""
+    """Files with small vectors, if these are in too many objects; otherwise none."""
     small = [file for file in live if file.vector and file.vector.length <= SMALL_BYTES]
     objects = {file.vector.object for file in small if file.vector}
     return small if len(objects) > MOST_OBJECTS else []

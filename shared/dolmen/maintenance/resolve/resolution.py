@@ -1,9 +1,9 @@
-"""Resolution: turns tombstones into deletion vectors, file by file, so that scans need not look the deletes up.
+"""Resolution: turns tombstones into deletion vectors, file by file, so that scans need not look deletes up.
 
-Every tombstone that a file is older than has to be checked by every scan of it. Resolution does that once: it reads
-the columns that the tombstones name and notes the positions. Files are taken oldest first: these are covered by the
-most tombstones, and a tombstone goes only when the last file that it may match is done, so that going by age ends the
-oldest deletes first.
+Every scan of a file must check each tombstone that is younger than the file. Resolution checks them once: it reads the
+columns that the tombstones name, and records the positions of the rows they match. It begins with the oldest files,
+which most tombstones cover. A tombstone is dropped when the last file that it may match is done, so this order ends
+the oldest deletes first.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from dolmen.scan.row_masks import live_mask
 from dolmen.segments.live import LiveFiles, tombstones_of
 
 BUDGET_BYTES = 64 << 30
-"""A call reads no more than about this much, whatever its deadline says."""
+"""A call stops after reading about this many bytes, whatever its deadline."""
 
 BATCH_FILES = 1_000
 _BATCH_ROWS = 1 << 28
-"""Files and physical rows of one commit at most: positions take 32 MB then, if every other row goes."""
+"""The most files and physical rows of one commit. Positions take 32 MB if every other row is deleted."""
 
 
 @dataclass(frozen=True, repr=False)
 class Resolved:
-    """What a resolution has done.
+    """The result of a resolution.
 
     Args:
-        table: its name.
-        tombstones: unresolved deletes when it began.
-        dropped: tombstones that are gone by its commits.
+        table: the table's name.
+        tombstones: number of unresolved deletes when it began.
+        dropped: tombstones that its commits removed.
         looked_at: files that were older than a tombstone.
-        read: files of which columns had to be read; of the others statistics proved all or nothing.
-        changed: files in which rows were found.
-        rows: rows that are hidden by position from now on.
-        bytes_read: of data files.
-        commits: versions it made.
-        finished: False when it stopped before its end: call it again.
-        gathered: vectors that were moved into few objects, because they were in many.
+        read: files whose columns had to be read; statistics decided about the others.
+        changed: files in which rows were deleted.
+        rows: rows that are now hidden by position.
+        bytes_read: bytes read from data files.
+        commits: number of versions made.
+        finished: False when it stopped early: call it again.
+        gathered: vectors that were moved into few objects.
     """
 
     table: str
@@ -69,7 +69,7 @@ class Resolved:
     gathered: int = 0
 
     def facts(self) -> list[tuple[str, str]]:
-        """What ``repr`` shows, line by line."""
+        """The lines that ``repr`` shows, as pairs of name and value."""
         return [
             ("resolved", f"{self.table}{'' if self.finished else ', as far as time and budget allowed'}"),
             ("tombstones", f"{self.dropped:,} of {self.tombstones:,} are done with"),
@@ -95,19 +95,18 @@ def resolve(
     budget_bytes: int = BUDGET_BYTES,
     batch_files: int = BATCH_FILES,
 ) -> Resolved:
-    """Brings the files of a table up to its newest version's deletes, in several commits if there are many.
+    """Resolves a table's files up to the deletes of its newest version, in several commits if there are many.
 
-    Safe at any time and beside anything: what others commit meanwhile stays as it is, and files that were replaced
-    are left out.
+    Safe at any time and beside anything. Commits of others stay as they are, and files that they replace are left out.
 
     Args:
-        deadline: asked before each file; when it says True, what is done is committed and the rest left for later.
+        deadline: asked before each file; when it returns True, finished files are committed and the rest is left.
         budget_bytes: stop after reading about this much.
-        batch_files: how many files a commit is about at most.
+        batch_files: the most files of a commit.
 
     Raises:
         TableNotFoundError: no such table.
-        VersionExpiredError: it took so long that its snapshot may be read no more: call it again.
+        VersionExpiredError: it took so long that its snapshot has expired: call it again.
         CorruptionError: a file or a tombstone is damaged or missing.
     """
     manifest = context.head.refresh().manifest
@@ -137,7 +136,7 @@ def resolve(
 
 @dataclass
 class _Resolution:
-    """One call: its snapshot stays the same, so that all files come up to the same deletes."""
+    """One call of ``resolve``. Its snapshot stays the same, so that all files come up to the same deletes."""
 
     context: Context
     name: str
@@ -157,10 +156,10 @@ class _Resolution:
     stopped: bool = False
     positions: dict[str, BitMap] = field(default_factory=dict)
     done: list[str] = field(default_factory=list)
-    """Segments of which all files are looked at, to be told with the next commit."""
+    """Segments whose files are all looked at, for the next commit."""
 
     def all_files(self) -> None:
-        """Takes batch after batch, and commits each."""
+        """Resolves batch after batch, and commits each."""
         waiting: list[tuple[DataFile, str | None]] = []
         rows = 0
         segment: str | None = None
@@ -177,7 +176,8 @@ class _Resolution:
         self._batch(waiting, None)
 
     def _files(self) -> Iterator[tuple[DataFile, str | None]]:
-        """Live files that may be behind, oldest first, each with its segment; of a segment all or none."""
+        """Yields live files that may need resolution, oldest first, with their segments; a segment's files all or
+        none."""
         files = LiveFiles.of(self.entry, self.context.segments)
         for segment in files.segments:
             if segment.applied_through < self.unresolved.greatest_ts:
@@ -188,10 +188,10 @@ class _Resolution:
                 yield file, None
 
     def _batch(self, files: list[tuple[DataFile, str | None]], following: str | None) -> None:
-        """Looks at these files and commits what is found.
+        """Looks at these files and commits the result.
 
         Args:
-            following: the segment of the file after them: other segments are complete with this batch.
+            following: the segment of the next file; all other segments are complete with this batch.
         """
         behind = [(file, own) for file, own in files if file.applied_through < self.unresolved.greatest_ts]
         wanted: list[FilePlan] = []
@@ -212,7 +212,7 @@ class _Resolution:
         self._commit()
 
     def _read(self, wanted: list[FilePlan]) -> int:
-        """Finds the hidden rows of files by reading; returns how many files it got done with."""
+        """Reads files to find their hidden rows. Returns the number of files finished."""
         reader = table_reader(self.context, self.name, self.manifest, self.entry)
         left: dict[str, int] = {}
         found: dict[str, BitMap] = {}
@@ -243,7 +243,7 @@ class _Resolution:
         return len(found)
 
     def _bytes(self, file: OpenFile, some: list[RowGroup]) -> int:
-        """What is read to test these row groups of a file; a small one comes whole with its footer."""
+        """Bytes read to test these row groups of a file; a small file is fetched whole, with its footer."""
         if file.source is not None and self.context.store.local_path(file.file.path) is None:
             return file.file.size
         return sum(wanted.length for group in some for wanted in file.footer.ranges(group.index, group.tests))
@@ -260,11 +260,11 @@ class _Resolution:
         self.positions, self.done = {}, []
         now = head.cached.manifest.tables.get(self.name) if head.cached else None
         if now is None or (now.uuid, now.epoch) != (entry.uuid, entry.epoch):
-            self.stopped = True  # dropped or overwritten: these files are nobody's concern any more
+            self.stopped = True  # dropped or overwritten: its files need no resolution
 
 
 def _hidden_rows(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
-    """Positions of a row group's rows that are gone, by its vector or by a tombstone."""
+    """Positions of a row group's rows that its vector or a tombstone hides."""
     path = group.file.file.path
     if not group.tests:
         return path, BitMap()
@@ -273,7 +273,7 @@ def _hidden_rows(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap
 
 
 def _whole_groups(file: OpenFile, some: list[RowGroup]) -> BitMap:
-    """Positions of the row groups that need not be looked at because all of their rows are gone."""
+    """Positions of row groups that need not be read, as all their rows are hidden."""
     there = {group.index for group in some}
     footer = file.footer
     gone = [(first, footer.rows(index)) for index, first in enumerate(footer.firsts) if index not in there]

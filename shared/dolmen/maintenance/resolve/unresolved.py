@@ -1,4 +1,4 @@
-"""The unresolved deletes of a snapshot, made ready once and applied to any of its files."""
+"""The unresolved deletes of a snapshot, prepared once and applied to any of its files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dolmen.scan.read import PlanReader
 
 
 class Unresolved:
-    """What a table's tombstones hide in its files, as far as statistics tell.
+    """Finds the tombstones that may hide rows of a file, by statistics.
 
-    All keys tombstones over the same columns are one: a file is checked against ten thousand of them with one look-up.
+    Keys tombstones over the same columns are tested together: one look-up covers ten thousand of them.
 
     Args:
-        entry: the table in the snapshot.
-        tombstones: all of its tombstones, none of which is younger than the snapshot.
+        entry: the table's entry in the snapshot.
+        tombstones: all of the table's tombstones.
     """
 
     def __init__(self, context: Context, entry: TableEntry, tombstones: Sequence[Tombstone]) -> None:
@@ -31,16 +31,16 @@ class Unresolved:
         self.deletes = load_deletes(tombstones, entry.schema, reader, context.cache)
         self.greatest_ts = max((tombstone.ts for tombstone in tombstones), default=0)
         self._where = [t for t in tombstones if isinstance(t, WhereTombstone)]
-        self._keys = {t.columns: t for t in tombstones if isinstance(t, KeysTombstone)}  # one stands for all its like
+        self._keys = {t.columns: t for t in tombstones if isinstance(t, KeysTombstone)}  # one represents all like it
         ids = {id_ for tombstone in tombstones for id_ in tombstone.columns}
         self._types = {id_: entry.schema.by_id[id_].arrow_type for id_ in ids}
 
     def hides_all_of(self, file: DataFile) -> bool:
-        """Whether all rows of a file are certainly gone."""
+        """Whether all rows of a file are certainly hidden."""
         return self.plan(file) is None
 
     def plan(self, file: DataFile) -> FilePlan | None:
-        """A file with the deletes that may hide rows of it; None when all of its rows are certainly gone."""
+        """The file with the tombstones that may hide rows of it; None when all its rows are certainly hidden."""
         if not file.live_rows:
             return None
         if file.applied_through >= self.greatest_ts:
@@ -62,7 +62,7 @@ class Unresolved:
         return {id_: bounds(file.stats.get(id_), arrow_type) for id_, arrow_type in self._types.items()}
 
     def _by_predicates(self, file: DataFile, known: dict[int, Bounds]) -> list[Tombstone] | None:
-        """The ``where`` tombstones that may hide some rows; None when one hides all."""
+        """The ``where`` tombstones that may hide some rows; None when one hides all rows."""
         tests: list[Tombstone] = []
         for tombstone in self._where:
             if tombstone.ts > file.applied_through:
@@ -77,6 +77,6 @@ class Unresolved:
 def table_reader(
     context: Context, name: str, manifest: Manifest, entry: TableEntry, output: tuple[Field, ...] = ()
 ) -> PlanReader:
-    """Reads files of a table: which ones, and what of them, its user says step by step."""
+    """A reader of the table's files; its caller chooses files and columns at each step."""
     plan = ScanPlan(name, manifest.version, entry, output, None, None, (), {})
     return PlanReader(context, plan)
