@@ -79,7 +79,7 @@ def test_a_server_that_ignores_a_condition_is_named_unfit(
 ) -> None:
     for method in ("PUT", "POST"):
         proxy.rule(f"ignore {condition.lower()}", method=method, times=None)
-    uploads = "of many uploads in parts to one key exactly one is completed"
+    uploads = "exactly one of many uploads in parts to a key is completed"
     report = check_store(s3_url, checks=chosen(broken, sound, uploads, DATABASE))
     assert not report.ok
     found = {result.name: result for result in report.results}

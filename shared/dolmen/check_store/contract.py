@@ -1,7 +1,7 @@
-"""What dolmen asks of an object store, as checks with names: of all stores in the tests, and of yours.
+"""The contract of an object store, as named checks: the tests run them on every store, ``dolmen check-store`` on yours.
 
-A check is a function of a ``Sandbox``; it raises ``BrokenError`` with a sentence when something does not hold. No check
-needs more than what dolmen itself does to a store.
+A check is a function of a ``Sandbox``. It raises ``BrokenError`` with a sentence when a promise does not hold. No check
+asks more of a store than dolmen itself does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class Need(Enum):
-    """A permission: its name on S3, what goes without it, and whether dolmen can be used all the same."""
+    """A permission: its name on S3, what fails without it, and whether dolmen can still be used."""
 
     PUT = ("s3:PutObject", "nobody can write", False)
     GET = ("s3:GetObject", "nobody can read", False)
@@ -33,19 +33,19 @@ class Need(Enum):
 
 
 class BrokenError(AssertionError):
-    """Something does not hold: says what was found, and what should have been."""
+    """A promise does not hold: says what was found and what was expected."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """How much is done at once.
+    """The amount of concurrent work.
 
     Args:
-        writers: threads, each with its own client.
-        increments: of one counter, by each of them.
-        creators: threads that create the same key.
-        commits: to a database, by each of 8 writers.
-        listed: objects in a listing of several pages.
+        writers: number of threads, each with its own client.
+        increments: increments of one counter by each writer.
+        creators: number of threads that create the same key.
+        commits: commits to a database by each of 8 writers.
+        listed: number of objects in a listing of several pages.
     """
 
     writers: int = 8
@@ -57,15 +57,15 @@ class Load:
 
 @dataclass
 class Sandbox:
-    """Where one check works.
+    """The empty store that one check works in.
 
     Args:
-        store: empty, and nobody else's.
-        again: opens another client of the same place, on this runtime or one of its own.
-        elsewhere: calls a function of a module with such a client in another process, if the store can be reached
-            from there, and returns what that does.
-        load: how much is done at once.
-        stopped: whether it is to end at once.
+        store: an empty store that nobody else uses.
+        again: opens another client of the same store, on the given runtime or a new one.
+        elsewhere: calls a function of a module with such a client, in another process if the store can be reached from
+            there, and returns its result.
+        load: the amount of concurrent work.
+        stopped: whether the check must end now.
     """
 
     store: ObjectStore
@@ -75,25 +75,25 @@ class Sandbox:
     stopped: Callable[[], bool] = lambda: False
 
     def at_once(self, function: Callable[[int], R], count: int) -> list[R]:
-        """Calls ``function(0)`` to ``function(count - 1)`` in threads of their own; returns or raises what they do."""
+        """Calls ``function(0)`` to ``function(count - 1)`` in threads of their own; returns their results or raises."""
         return list(Runtime(threads=max(count, 2)).map(function, range(count), ahead=count))
 
     def go_on(self) -> None:
-        """Ends a thread that works for long when nobody waits for it any more."""
+        """Ends a long-running thread when nobody waits for it any more."""
         if self.stopped():
             raise BrokenError("it was stopped")
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that must hold.
+    """A promise that must hold.
 
     Args:
-        name: to call it by.
+        name: the check's name.
         holds: the sentence that must be true.
-        means: what it means for dolmen when it is not.
-        harmless: whether dolmen can be used all the same.
-        needs: what it needs beside putting and getting objects.
+        means: the consequence for dolmen when it does not hold.
+        harmless: whether dolmen can still be used then.
+        needs: permissions it needs beside putting and getting objects.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Check:
 
 
 def collector(checks: list[Check]) -> Callable[..., Callable[[Callable[[Sandbox], None]], Check]]:
-    """A decorator that makes checks of functions, and adds them to ``checks``."""
+    """A decorator that makes checks of functions and adds them to ``checks``."""
 
     def check(
         means: str, *, harmless: bool = False, needs: Collection[Need] = ()
@@ -123,7 +123,7 @@ def collector(checks: list[Check]) -> Callable[..., Callable[[Callable[[Sandbox]
 
 
 def expect(holds: object, told: str) -> None:
-    """Raises BrokenError with ``told`` unless it holds."""
+    """Raises BrokenError with ``told`` unless ``holds`` is true."""
     if not holds:
         raise BrokenError(told)
 
@@ -135,7 +135,7 @@ def equal(found: object, expected: object, what: str) -> None:
 
 
 def raises(kind: type[Error], what: str, call: Callable[[], object]) -> Error:
-    """The error that ``call`` must raise."""
+    """Returns the error that ``call`` must raise."""
     try:
         found = call()
     except kind as error:
@@ -144,7 +144,7 @@ def raises(kind: type[Error], what: str, call: Callable[[], object]) -> Error:
 
 
 def put(store: ObjectStore, key: str, body: bytes = b"x", if_match: str | None = None) -> str:
-    """Creates or replaces an object, which must succeed; returns its ETag."""
+    """Creates or replaces an object, which must succeed. Returns its ETag."""
     outcome = store.put(key, body, if_match=if_match)
     if not isinstance(outcome, Stored):
         raise BrokenError(f"{'creating' if if_match is None else 'replacing'} {key!r}: {_short(outcome)}")
@@ -152,12 +152,12 @@ def put(store: ObjectStore, key: str, body: bytes = b"x", if_match: str | None =
 
 
 def keys(store: ObjectStore, prefix: str = "", start_after: str = "") -> list[str]:
-    """What a listing names."""
+    """The keys in a listing."""
     return [found.key for found in store.list(prefix, start_after)]
 
 
 def errors(outcomes: Iterable[Any]) -> list[str | None]:
-    """Of a delete's outcomes what went wrong."""
+    """The errors in a delete's outcomes."""
     return [outcome.error for outcome in outcomes]
 
 

@@ -1,4 +1,4 @@
-"""Of a small real database: all of it together."""
+"""Checks of a small real database: everything together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCHEMA = pa.schema([("id", pa.int64()), ("writer", pa.int64())])
 
 @check("dolmen loses or doubles rows on this store: do not use it, and please report it", needs=[Need.LIST])
 def a_database_keeps_what_many_writers_commit(sandbox: Sandbox) -> None:
-    """Writers at once append and delete, readers read, and in the end each row is there once, or not at all."""
+    """Concurrent writers append and delete while readers read. In the end, each row is there once or not at all."""
     commits = sandbox.load.commits
     runtime = Runtime()
     Database(sandbox.store, runtime).create_table("events", _SCHEMA, primary_key="id")
@@ -47,6 +47,6 @@ def a_database_keeps_what_many_writers_commit(sandbox: Sandbox) -> None:
 
 
 def _ids(writer: int, commits: int, done: int) -> set[int]:
-    """The rows that a writer has after so many commits: two by commit, less one that each third deleted."""
+    """The rows of a writer after some commits: two per commit, less one that each third commit deleted."""
     made = range(writer * commits, writer * commits + done)
     return {-1 - id_ for id_ in made} | {id_ for number, id_ in enumerate(made) if number % 3 != 2}

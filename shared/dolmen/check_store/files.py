@@ -1,4 +1,4 @@
-"""Of large objects: streamed uploads in parts, and reading them as files."""
+"""Checks of large objects: streamed uploads in parts, and reading objects as files."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ CHECKS: list[Check] = []
 check = collector(CHECKS)
 
 PART_BYTES = 5 << 20
-"""Small enough for checks, as large as S3 wants parts to be."""
+"""Size of parts in checks: small enough for checks, and the least that S3 accepts."""
 
 THRESHOLD_BYTES = 6 << 20
-"""Above it an upload has parts, in checks."""
+"""Size above which an upload has parts in checks."""
 
 _MB = 1 << 20
 _LARGE = 20_000_000
@@ -43,7 +43,7 @@ def _stream(sandbox: Sandbox, key: str, size: int) -> None:
             position += step
             equal(keys(sandbox.store, key), [], "before it is committed there are")
         equal(output.commit(), size, "the bytes that are committed")
-        output.abort()  # does nothing any more
+        output.abort()  # has no effect after the commit
     found = sandbox.store.get(key).body
     expect(found == body, f"{size:,} bytes come back as {len(found):,}, or others")
     equal(sandbox.store.head(key).size, size, "the size that a HEAD tells")
@@ -52,7 +52,7 @@ def _stream(sandbox: Sandbox, key: str, size: int) -> None:
 
 @check("half a file could be taken for a whole one", needs=[Need.LIST])
 def what_is_not_committed_is_never_seen(sandbox: Sandbox) -> None:
-    """An upload that is left, aborted or interrupted leaves nothing to see."""
+    """An upload that is abandoned, aborted or interrupted leaves no object."""
     for size in (10, 2 * THRESHOLD_BYTES):
         with sandbox.store.open_output("left") as output:
             output.write(bytes(size))
@@ -75,7 +75,7 @@ def what_is_not_committed_is_never_seen(sandbox: Sandbox) -> None:
 
 @check("If-None-Match is ignored: two writers could overwrite each other's files. Do not use this store")
 def a_streamed_object_never_replaces_another(sandbox: Sandbox) -> None:
-    """An upload, in parts too, is completed only where no object is."""
+    """An upload, also one in parts, is completed only if its key is free."""
     put(sandbox.store, "key", b"first")
     for size in (10, 2 * THRESHOLD_BYTES):
         with sandbox.store.open_output("key") as output:
@@ -86,7 +86,7 @@ def a_streamed_object_never_replaces_another(sandbox: Sandbox) -> None:
 
 @check("data files would be damaged. Do not use this store")
 def several_outputs_may_be_open_at_once(sandbox: Sandbox) -> None:
-    """Uploads under way at once don't disturb each other."""
+    """Concurrent uploads do not disturb each other."""
     outputs = [sandbox.store.open_output(f"o/{number}") for number in range(3)]
     for number in range(24):
         outputs[number % 3].write(bytes([number]) * _MB)
@@ -98,7 +98,7 @@ def several_outputs_may_be_open_at_once(sandbox: Sandbox) -> None:
 
 @check("scans read files in ranges: they would fail or read wrong rows")
 def an_input_is_a_seekable_file(sandbox: Sandbox) -> None:
-    """A large object can be read from anywhere, as any file."""
+    """A large object can be read from any position, like a file."""
     body = random.Random(1).randbytes(_LARGE)
     with sandbox.store.open_output("big") as output:
         output.write(body)
@@ -125,7 +125,7 @@ def an_input_is_a_seekable_file(sandbox: Sandbox) -> None:
 
 @check("files to ingest would fail or be cut")
 def small_inputs_are_files_too(sandbox: Sandbox) -> None:
-    """An empty one is at its end, lines are lines."""
+    """An empty object is a file at its end, and lines are lines."""
     put(sandbox.store, "empty", b"")
     with sandbox.store.open_input("empty") as file:
         equal(file.read(), b"", "an empty file holds")
@@ -137,7 +137,7 @@ def small_inputs_are_files_too(sandbox: Sandbox) -> None:
 
 @check("files that are overwritten while they are ingested might be mixed up")
 def an_input_never_mixes_an_object_with_the_one_that_replaced_it(sandbox: Sandbox) -> None:
-    """Reading on after it was replaced gives the old bytes, or says so."""
+    """Reading on after the object was replaced gives the old bytes, or an error."""
     etag = put(sandbox.store, "key", b"old")
     with sandbox.store.open_input("key", etag=etag) as file:
         equal(file.read(), b"old", "by its ETag it holds")
@@ -153,13 +153,13 @@ def an_input_never_mixes_an_object_with_the_one_that_replaced_it(sandbox: Sandbo
         try:
             rest = file.read()
         except ObjectChangedError:
-            rest = old[1000:]  # said so, which is as good
+            rest = old[1000:]  # an error is as good as the old bytes
     expect(begun + rest == old, "bytes of both")
 
 
 @check("a fault of dolmen: please report it")
 def a_local_path_if_there_is_one_holds_the_object(sandbox: Sandbox) -> None:
-    """What may be mapped into memory is the object."""
+    """A local path holds the bytes of the object, as it may be mapped into memory."""
     put(sandbox.store, "dir/key", b"content")
     path = sandbox.store.local_path("dir/key")
     expect(path is None or Path(path).read_bytes() == b"content", f"{path} holds something else")

@@ -1,4 +1,4 @@
-"""Of many objects: listings, deletes, and names of all kinds."""
+"""Checks of many objects: listings, deletes, and unusual keys."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def start_after_names_the_last_key_that_is_not_wanted(sandbox: Sandbox) -> None:
 
 @check(_LISTS, needs=[Need.LIST])
 def a_listing_of_random_keys_is_what_a_sorted_set_gives(sandbox: Sandbox) -> None:
-    """Whatever the keys, prefixes and starts are."""
+    """A listing is complete and in order for any keys, prefixes and starts."""
     dice = random.Random(7)
     files = {
         "/".join(dice.choice(["a", "b", "a-", "a.b", "é", "a0"]) for _ in range(dice.randint(1, 4))) for _ in range(60)
@@ -98,7 +98,7 @@ def a_listing_of_random_keys_is_what_a_sorted_set_gives(sandbox: Sandbox) -> Non
 
 @check(_LISTS, needs=[Need.LIST, Need.DELETE])
 def a_listing_of_several_pages_is_whole_and_so_is_a_delete(sandbox: Sandbox) -> None:
-    """More objects than an answer holds are listed, and deleted, all of them."""
+    """A listing and a delete cover all objects, even if these do not fit into one response."""
     names = [f"page/{number:05}" for number in range(sandbox.load.listed)]
 
     def create(number: int) -> None:
@@ -114,7 +114,7 @@ def a_listing_of_several_pages_is_whole_and_so_is_a_delete(sandbox: Sandbox) -> 
 
 @check("a fault of dolmen: please report it", needs=[Need.LIST, Need.DELETE])
 def an_empty_store_lists_nothing_and_is_not_made_by_reading(sandbox: Sandbox) -> None:
-    """Where nothing was written there is nothing."""
+    """A listing of an unused prefix is empty, and reading creates nothing."""
     equal(keys(sandbox.store), [], "a listing of nothing")
     raises(ObjectNotFoundError, "reading", lambda: sandbox.store.get("_latest_manifest"))
     equal(errors(sandbox.store.delete(["x"])), [None], "deleting what is not there")
@@ -127,7 +127,7 @@ def an_empty_store_lists_nothing_and_is_not_made_by_reading(sandbox: Sandbox) ->
     needs=[Need.LIST, Need.DELETE],
 )
 def odd_keys_survive_every_verb(sandbox: Sandbox) -> None:
-    """Keys with spaces, signs, control characters and any script are what they were."""
+    """Keys with spaces, signs, control characters and any script stay the same."""
     store = sandbox.store
     for number, key in enumerate(ODD_KEYS):
         put(store, key, str(number).encode())
@@ -149,7 +149,7 @@ def _survives(store: ObjectStore, key: str, body: bytes) -> None:
 
 @check("gc would take objects for deleted that are still there, and paid for", needs=[Need.DELETE, Need.LIST])
 def each_key_of_a_delete_has_its_outcome_in_order(sandbox: Sandbox) -> None:
-    """A delete of many keys tells of each; absent ones are gone."""
+    """A delete of many keys reports on each; absent keys count as deleted."""
     store = sandbox.store
     for name in ("a", "b/c", "d"):
         put(store, name)

@@ -1,4 +1,4 @@
-"""Of many clients at once: who wins, that nothing is lost, and what others see."""
+"""Checks of concurrent clients: who wins, that nothing is lost, and what others see."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _UPLOADERS = 4
 
 
 @check(_LOST)
-def of_many_creators_of_one_key_exactly_one_wins(sandbox: Sandbox) -> None:
-    """Of clients that create the same key at once one is told so, and its object is there."""
+def exactly_one_of_many_creators_of_a_key_wins(sandbox: Sandbox) -> None:
+    """When clients create the same key at once, one of them succeeds, and its object is there."""
     for race in range(_RACES):
         sandbox.go_on()
         key = f"dir{race}/key"
@@ -47,7 +47,7 @@ def _put_number(store: ObjectStore, key: str, number: int) -> PutOutcome:
 
 @check(_LOST)
 def no_update_is_lost_among_many_writers(sandbox: Sandbox) -> None:
-    """Clients that count up one object by compare and swap count all that they were told."""
+    """When clients increment one object by compare-and-swap, every acknowledged increment counts."""
     store, load = sandbox.store, sandbox.load
     put(store, "counter", b"0")
     runtime = Runtime()
@@ -60,7 +60,7 @@ def no_update_is_lost_among_many_writers(sandbox: Sandbox) -> None:
 
 
 def _count_up(sandbox: Sandbox, runtime: Runtime, number: int) -> tuple[int, int]:
-    """Returns how many increments were acknowledged, and how many had no clear answer."""
+    """Returns the number of acknowledged increments, and of those without a clear answer."""
     dice, sure, unsure = random.Random(number), 0, 0
     for _ in range(sandbox.load.increments):
         losses = 0
@@ -70,7 +70,7 @@ def _count_up(sandbox: Sandbox, runtime: Runtime, number: int) -> tuple[int, int
             outcome = sandbox.store.put("counter", b"%d" % (int(found.body) + 1), if_match=found.etag)
             if isinstance(outcome, PreconditionFailed):
                 losses += 1
-                runtime.sleep(dice.uniform(0, min(1.0, 0.2 * 2**losses)))  # else losers make most requests
+                runtime.sleep(dice.uniform(0, min(1.0, 0.2 * 2**losses)))  # otherwise losers make most of the requests
                 continue
             sure += isinstance(outcome, Stored)
             unsure += isinstance(outcome, Unknown)
@@ -80,7 +80,7 @@ def _count_up(sandbox: Sandbox, runtime: Runtime, number: int) -> tuple[int, int
 
 @check("writers would fail while gc works", needs=[Need.LIST, Need.DELETE])
 def creating_and_deleting_side_by_side_never_fails(sandbox: Sandbox) -> None:
-    """Keys are created beside keys that are deleted at that moment."""
+    """Keys can be created next to keys that are being deleted."""
 
     def work(number: int) -> None:
         for round_ in range(_ROUNDS):
@@ -94,8 +94,8 @@ def creating_and_deleting_side_by_side_never_fails(sandbox: Sandbox) -> None:
 
 
 @check(_LOST)
-def of_many_uploads_in_parts_to_one_key_exactly_one_is_completed(sandbox: Sandbox) -> None:
-    """The condition holds for the completion of uploads too, when they are completed at once."""
+def exactly_one_of_many_uploads_in_parts_to_a_key_is_completed(sandbox: Sandbox) -> None:
+    """The condition also holds for uploads in parts that are completed at once."""
     sandboxes = [sandbox.again(None) for _ in range(_UPLOADERS)]
 
     def upload(number: int) -> bool:
@@ -114,7 +114,7 @@ def of_many_uploads_in_parts_to_one_key_exactly_one_is_completed(sandbox: Sandbo
 
 @check(_STALE)
 def others_read_at_once_what_was_written(sandbox: Sandbox) -> None:
-    """Another process reads an object, and each of its replacements, as soon as they are written."""
+    """Another process reads an object and each of its replacements as soon as they are written."""
     equal(sandbox.elsewhere(read_if_there, "key"), None, "before it is created, another process reads")
     etag = put(sandbox.store, "key", b"0")
     for number in range(1, 6):
@@ -128,7 +128,7 @@ def others_read_at_once_what_was_written(sandbox: Sandbox) -> None:
 
 @check("gc would overlook objects, or look for what is gone", needs=[Need.LIST, Need.DELETE])
 def others_list_at_once_what_was_written_and_deleted(sandbox: Sandbox) -> None:
-    """Another process lists an object as soon as it is there, and no more once it is deleted."""
+    """Another process lists an object as soon as it exists, and no longer once it is deleted."""
     names = [f"dir/{number}" for number in range(5)]
     for number, name in enumerate(names):
         put(sandbox.store, name)
@@ -141,7 +141,7 @@ def others_list_at_once_what_was_written_and_deleted(sandbox: Sandbox) -> None:
 
 @check("the store would not be the same for all: do not use it")
 def a_store_opened_again_is_the_same_place(sandbox: Sandbox) -> None:
-    """Another client sees what the first one wrote."""
+    """Another client sees the objects of the first one."""
     put(sandbox.store, "key", b"x")
     again = sandbox.again(None)
     equal(again.url, sandbox.store.url, "its URL")
@@ -149,7 +149,7 @@ def a_store_opened_again_is_the_same_place(sandbox: Sandbox) -> None:
 
 
 def read_if_there(store: ObjectStore, key: str) -> bytes | None:
-    """What another process reads; None if nothing is there."""
+    """Reads an object from another process; None if there is none."""
     try:
         return store.get(key).body
     except ObjectNotFoundError:
@@ -157,7 +157,7 @@ def read_if_there(store: ObjectStore, key: str) -> bytes | None:
 
 
 def replace_it(store: ObjectStore, key: str, etag: str, body: bytes) -> str | None:
-    """Replaces it from another process; its new ETag, None if that was refused."""
+    """Replaces an object from another process; its new ETag, or None if that was refused."""
     outcome = store.put(key, body, if_match=etag)
     if isinstance(outcome, Unknown):
         raise StoreUnavailableError(f"a put of {key!r}: {outcome.reason}")
@@ -165,5 +165,5 @@ def replace_it(store: ObjectStore, key: str, etag: str, body: bytes) -> str | No
 
 
 def list_keys(store: ObjectStore, prefix: str) -> Sequence[str]:
-    """What another process lists."""
+    """Lists keys from another process."""
     return keys(store, prefix)

@@ -1,4 +1,4 @@
-"""Of single objects: conditions, what is read back, ranges, ETags, the clock."""
+"""Checks of single objects: conditions, reading back, ranges, ETags, the clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIGNED_MINUTES = 15
 
 @check("conditional writes do not work: commits would be lost. Do not use this store")
 def a_new_object_can_be_created_and_read(sandbox: Sandbox) -> None:
-    """What was put is read back, by every verb with the same ETag."""
+    """An object is read back as it was put, with the same ETag from every verb."""
     store = sandbox.store
     etag = put(store, "a/b", b"content")
     equal(store.get("a/b").body, b"content", "what was put comes back as")
@@ -31,7 +31,7 @@ def a_new_object_can_be_created_and_read(sandbox: Sandbox) -> None:
 
 @check(_NO_CREATE)
 def create_needs_a_free_key(sandbox: Sandbox) -> None:
-    """A put with If-None-Match: * is refused where an object is, and changes nothing."""
+    """A put with If-None-Match: * is refused where an object exists, and changes nothing."""
     store = sandbox.store
     put(store, "key", b"first")
     equal(store.put("key", b"second"), PreconditionFailed(), "creating it again")
@@ -53,7 +53,7 @@ def a_replacement_needs_the_etag_that_is_there(sandbox: Sandbox) -> None:
 
 @check(_NO_REPLACE)
 def if_match_on_an_absent_key_is_refused(sandbox: Sandbox) -> None:
-    """A put with If-Match where no object is creates none."""
+    """A put with If-Match creates no object."""
     etag = put(sandbox.store, "other", b"x")
     equal(sandbox.store.put("absent", b"x", if_match=etag), PreconditionFailed(), "replacing what is not there")
     raises(ObjectNotFoundError, "reading it", lambda: sandbox.store.get("absent"))
@@ -61,7 +61,7 @@ def if_match_on_an_absent_key_is_refused(sandbox: Sandbox) -> None:
 
 @check(_NO_REPLACE, needs=[Need.DELETE])
 def a_deleted_key_can_be_created_but_not_replaced(sandbox: Sandbox) -> None:
-    """Conditions see that an object was deleted."""
+    """Conditions take account of deletes."""
     store = sandbox.store
     etag = put(store, "dir/key", b"x")
     equal(errors(store.delete(["dir/key"])), [None], "deleting it")
@@ -72,7 +72,7 @@ def a_deleted_key_can_be_created_but_not_replaced(sandbox: Sandbox) -> None:
 
 @check("a reader could take a new commit for the one it knows: commits would be missed")
 def different_bodies_never_share_an_etag(sandbox: Sandbox) -> None:
-    """Objects that replace each other in quick succession have ETags of their own, small and large ones."""
+    """Objects that replace each other in quick succession have different ETags, whether small or large."""
     for key, size in (("pointer", 1), ("large", 10_000)):
         seen = {etag := put(sandbox.store, key, bytes(size))}
         for number in range(1, 30):
@@ -97,7 +97,7 @@ def bodies_of_any_size_keep_their_bytes(sandbox: Sandbox) -> None:
 
 @check("scans read ranges of files: they would fail or read wrong rows")
 def a_range_ends_before_its_end_and_is_cut_at_the_objects(sandbox: Sandbox) -> None:
-    """Ranges give exactly their bytes; beyond an object's end there is nothing."""
+    """Ranges give exactly their bytes, and nothing beyond the object's end."""
     store = sandbox.store
     etag = put(store, "digits", b"0123456789")
     ranges = [(0, 3), (3, 7), (0, 10), (9, 10), (7, 50), (10, 20), (30, 40), (0, 0), (4, 4)]
@@ -113,7 +113,7 @@ def a_range_ends_before_its_end_and_is_cut_at_the_objects(sandbox: Sandbox) -> N
 
 @check("what is not there would look like damage, or the other way round")
 def an_absent_object_is_not_found_by_any_verb(sandbox: Sandbox) -> None:
-    """Reading what is not there is told apart from every other trouble."""
+    """A missing object is reported as missing, and not as any other error."""
     store = sandbox.store
     put(store, "there/is", b"x")
     for key in ("absent", "there", "there/is/not", "there/i"):
@@ -144,7 +144,7 @@ def get_by_etag_reads_only_that_object(sandbox: Sandbox) -> None:
 
 @check("a notice of an upload names a version: another one might be ingested in its place", harmless=True)
 def a_version_that_the_store_does_not_keep_is_not_found(sandbox: Sandbox) -> None:
-    """Asking for a version that is not there finds nothing."""
+    """A version that does not exist is not found."""
     store = sandbox.store
     put(store, "key", b"x")
     version = "3HL4kqtJlcpXroDTDmJ-rmSpXd3dIbrHY"
@@ -155,14 +155,14 @@ def a_version_that_the_store_does_not_keep_is_not_found(sandbox: Sandbox) -> Non
 
 @check("a fault of dolmen: please report it")
 def an_empty_key_is_refused(sandbox: Sandbox) -> None:
-    """An object needs a name."""
+    """An empty key is an input error."""
     raises(InputError, "putting it", lambda: sandbox.store.put("", b"x"))
     raises(InputError, "streaming to it", lambda: sandbox.store.open_output(""))
 
 
 @check("a writer whose answer was lost could not tell its own object from another's")
 def create_makes_an_object_once_and_knows_its_own(sandbox: Sandbox) -> None:
-    """Creating the same object with the same bytes twice is one creation; with others it is an error."""
+    """Creating an object twice with the same bytes is one creation; with other bytes it is an error."""
     create(sandbox.store, "mine", b"body", Runtime())
     create(sandbox.store, "mine", b"body", Runtime())
     raises(CorruptionError, "creating it with other bytes", lambda: create(sandbox.store, "mine", b"other", Runtime()))
@@ -171,7 +171,7 @@ def create_makes_an_object_once_and_knows_its_own(sandbox: Sandbox) -> None:
 
 @check("commit times and the age of garbage come from the store's clock: commits would be refused")
 def every_answer_shows_the_servers_clock(sandbox: Sandbox) -> None:
-    """Each answer has a Date header, errors included, and it is about the time that it is here."""
+    """Each response has a Date header, errors included, and it is close to this machine's time."""
     runtime = Runtime()
     store = sandbox.again(runtime)
     equal(store.clock.reading(), (0, float("inf")), "before any answer the clock shows")
@@ -189,7 +189,7 @@ def every_answer_shows_the_servers_clock(sandbox: Sandbox) -> None:
 
 @check("commit times and the age of garbage come from the store's clock", needs=[Need.LIST, Need.DELETE])
 def listings_and_deletes_show_it_too(sandbox: Sandbox) -> None:
-    """The answer to a listing, and to a delete, has a Date header."""
+    """Responses to a listing and to a delete have a Date header."""
     runtime = Runtime()
     store = sandbox.again(runtime)
     put(store, "key")

@@ -1,6 +1,6 @@
-"""Whether a store of your own is fit for dolmen: its contract, checked there.
+"""Checks whether a store is fit for dolmen, by running the contract on it.
 
-All happens under a fresh prefix below the URL, of which nothing is left.
+All checks work under a fresh prefix below the URL, and leave nothing there.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ CONTRACT: tuple[Check, ...] = (
     *contract_files.CHECKS,
     *contract_many.CHECKS,
 )
-"""What is asked of every store."""
+"""The checks of every store."""
 
 CHECKS: tuple[Check, ...] = (*CONTRACT, *contract_database.CHECKS)
-"""And, where that holds, a database."""
+"""The checks of a store, and of a database on it."""
 
 
 class CheckOutcome(Enum):
-    """What came of a check."""
+    """The outcome of a check."""
 
     OK = "ok"
     FAILED = "FAILED"
-    DIFFERS = "differs"  # dolmen can be used all the same
+    DIFFERS = "differs"  # dolmen can still be used
     DENIED = "DENIED"
-    LACKS = "lacks"  # a permission that most can do without
+    LACKS = "lacks"  # a permission that is dispensable
     LEFT_OUT = "left out"
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Of one check.
+    """The result of one check.
 
     Args:
-        name: of the check, or of the permission.
-        holds: what should be.
-        outcome: what came of it.
-        seconds: how long it took.
-        found: what was found instead; "" if nothing is to be said.
-        means: what that means for dolmen; "" if it holds.
+        name: name of the check, or of the permission.
+        holds: the promise that was checked.
+        outcome: the outcome.
+        seconds: its duration.
+        found: the fault that was found; "" if there is none.
+        means: the consequence for dolmen; "" if the promise holds.
     """
 
     name: str
@@ -66,18 +66,18 @@ class CheckResult:
 
     @property
     def good(self) -> bool:
-        """Whether dolmen can be used."""
+        """Whether dolmen can be used in spite of this result."""
         return self.outcome not in (CheckOutcome.FAILED, CheckOutcome.DENIED)
 
 
 @dataclass(frozen=True)
 class StoreReport:
-    """Of a store.
+    """The results for a store.
 
     Args:
-        url: where it was checked.
-        results: in order.
-        left: objects that could not be removed again.
+        url: the prefix below which it was checked.
+        results: in the order of the checks.
+        left: URLs of objects that could not be removed.
     """
 
     url: str
@@ -91,7 +91,7 @@ class StoreReport:
 
 
 Progress = Callable[[str, int, int], None]
-"""Is told which check begins, its number, and how many there are."""
+"""Called with the name of the check that begins, its number, and the number of checks."""
 
 
 def check_store(
@@ -103,15 +103,15 @@ def check_store(
     site: Callable[[str, Runtime], Site] = Site,
     progress: Progress = lambda name, number, total: None,
 ) -> StoreReport:
-    """Runs all checks below ``url``, and removes whatever they made, also when it is interrupted.
+    """Runs all checks below ``url``, and removes all objects they made, also when interrupted.
 
     Args:
-        url: as ``dolmen.open`` takes it: a bucket, a prefix, a directory.
-        load: how much is done at once.
-        site: opens the place, from URL and runtime.
+        url: a URL as for ``dolmen.open``: a bucket, a prefix, or a directory.
+        load: the amount of concurrent work.
+        site: opens the site for a URL and a runtime.
 
     Raises:
-        Error: the store cannot be reached at all, or there is no such bucket.
+        Error: the store cannot be reached, or there is no such bucket.
     """
     runtime = runtime or shared_runtime()
     results: list[CheckResult] = []
@@ -164,7 +164,7 @@ def _result(
 
 
 def _permissions(ground: Site, runtime: Runtime) -> Iterator[CheckResult]:
-    """Tries each verb once. What is no denial is raised: no check would tell more."""
+    """Tries each verb once. Errors other than denials are raised, since no check could say more."""
     for need, what, call in ground.verbs():
         began = runtime.monotonic()
         found = ""

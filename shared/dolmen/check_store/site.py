@@ -1,4 +1,4 @@
-"""The ground on which a store is checked: a fresh prefix, clients of it here and in another process, and its end."""
+"""The site of the checks: a fresh prefix, clients for it in this and another process, and its removal."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Site:
     """A fresh prefix below a URL.
 
     Args:
-        url: of the store.
-        runtime: names the prefix, and is the clients' one.
+        url: the URL of the store.
+        runtime: names the prefix, and serves the clients.
     """
 
     def __init__(self, url: str, runtime: Runtime) -> None:
@@ -37,11 +37,11 @@ class Site:
         self._others = Others()
 
     def open(self, name: str = "", runtime: Runtime | None = None) -> ObjectStore:
-        """A client of a place of this name on the site; of the whole site without one."""
+        """A client of the sandbox of this name, or of the whole site."""
         return open_client(f"{self.url}/{name}" if name else self.url, runtime or self.runtime)
 
     def sandbox(self, name: str, load: Load, stopped: Callable[[], bool]) -> Sandbox:
-        """Where the check of this name works."""
+        """The sandbox for the check of this name."""
         folder = name.replace(" ", "-")
         return Sandbox(
             self.open(folder),
@@ -52,7 +52,7 @@ class Site:
         )
 
     def verbs(self) -> Iterator[tuple[Need, str, Callable[[], object]]]:
-        """Each thing that an account may be forbidden: what it is, and how to try it."""
+        """Each action that may be forbidden: the permission, its promise, and how to try it."""
         store = self.open("permissions")
         yield Need.PUT, "Objects may be created (s3:PutObject).", lambda: put(store, "key")
         yield Need.GET, "Objects may be read (s3:GetObject).", lambda: _read(store)
@@ -64,7 +64,8 @@ class Site:
 
     @contextmanager
     def clearing(self) -> Iterator[list[str]]:
-        """In the end removes all that is there, however that comes. What it could not remove is in the list then."""
+        """Removes everything at the end, however that comes. Objects that could not be removed are added to the
+        list."""
         left: list[str] = []
         try:
             yield left
@@ -80,10 +81,10 @@ class Site:
         if isinstance(store, LocalStore):
             shutil.rmtree(store.root, ignore_errors=True)
             for folder in self._made:
-                with suppress(OSError):  # somebody else has put something there
+                with suppress(OSError):  # others have put something there
                     os.rmdir(folder)
             return []
-        with suppress(Error):  # what is no object yet may cost something, but is in nobody's way
+        with suppress(Error):  # unfinished uploads cost money but are in nobody's way
             _abort_uploads(store)
         try:
             found = keys(store)
@@ -96,13 +97,13 @@ class Site:
 
 
 class Others:
-    """Another process with clients of its own. A store in memory is of this process alone: there it is called here."""
+    """Another process with its own clients. A memory store exists only in this process, so it is called here."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
 
     def call(self, url: str, function: Callable[..., Any], *arguments: object) -> Any:
-        """Calls ``function``, which a module must name, with a client of ``url`` over there."""
+        """Calls a function of a module, over there, with a client for ``url``."""
         if url.startswith("memory:"):
             return function(open_client(url, Runtime()), *arguments)
         if self._pool is None:
@@ -111,13 +112,13 @@ class Others:
         return self._pool.submit(_call_with_client, url, function, arguments).result()
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends the process."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
 
 def open_client(url: str, runtime: Runtime) -> ObjectStore:
-    """A client whose uploads are small enough for checks."""
+    """A client whose parts of uploads are small enough for checks."""
     store = open_store(url, runtime)
     if not isinstance(store, (LocalStore, MemoryStore)):
         from dolmen.store.s3.store import S3Store
@@ -139,12 +140,12 @@ def _call_with_client(url: str, function: Callable[..., Any], arguments: tuple[o
 
 
 def _ignore_interrupts() -> None:
-    """Ctrl-C reaches all processes of a terminal: the first one ends this one when it has cleaned up."""
+    """Ignores Ctrl-C, which reaches all processes of a terminal: the first one ends this one after its clean-up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _read(store: ObjectStore) -> None:
-    with suppress(ObjectNotFoundError):  # who is told so may read; who may not write has no object
+    with suppress(ObjectNotFoundError):  # a caller who may not write has no object to read
         store.get("key")
 
 
@@ -155,7 +156,7 @@ def _delete(store: ObjectStore) -> None:
 
 
 def _remaining(store: ObjectStore, names: list[str]) -> list[str]:
-    """Deletes objects; returns those that could not be."""
+    """Deletes objects. Returns those that could not be deleted."""
     try:
         return [each.key for each in store.delete(names) if each.error is not None]
     except AccessDeniedError:

@@ -1,4 +1,4 @@
-"""Commands. Each opens the database, calls the Python API and prints what came of it."""
+"""Commands on data: each opens the database, calls the Python API, and prints the result."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ def create(
     like: Annotated[Optional[str], typer.Option(help=f"Infer the columns from {INPUT_HELP}.")] = None,  # noqa: UP045
     form: InputForm = None,
     delimiter: Delimiter = None,
-    primary_key: Annotated[str, typer.Option(help="Column, or columns with commas.")] = "",
-    sort_key: Annotated[str, typer.Option(help="Column, or columns with commas.")] = "",
+    primary_key: Annotated[str, typer.Option(help="A column, or several with commas.")] = "",
+    sort_key: Annotated[str, typer.Option(help="A column, or several with commas.")] = "",
     request_id: Request = None,
     message: Message = None,
     as_json: Json = False,
 ) -> None:
-    """Create a table from a list of columns, or like a file."""
+    """Create a table from a list of columns, or with the columns of a file."""
     if bool(columns) == (like is not None):
-        raise InputError("give --columns or --like, one of them")
+        raise InputError("give either --columns or --like")
     if like is None:
         schema = parse_columns(columns)
     else:
@@ -87,7 +87,7 @@ def append(
     ],
     database: DatabaseUrl,
     create: Annotated[
-        bool, typer.Option("--create", help="Create the table like the first file if it is missing.")
+        bool, typer.Option("--create", help="If the table is missing, create it with the columns of the first file.")
     ] = False,
     upsert: Annotated[bool, typer.Option("--upsert", help="Replace rows with the same primary key.")] = False,
     form: InputForm = None,
@@ -96,7 +96,7 @@ def append(
     message: Message = None,
     as_json: Json = False,
 ) -> None:
-    """Add the rows of files, all in one commit. Settings ingest_* don't count here: they are for dropped files."""
+    """Add the rows of files, all in one commit. Settings ingest_* have no effect here; they are for dropped files."""
     db = dolmen.open(database)
     makes = create and table not in db.tables()
     with (
@@ -119,11 +119,11 @@ def delete(
     database: DatabaseUrl,
     where: Annotated[Optional[str], typer.Option(help="Predicate, e.g. 'user_id = 42'. TRUE deletes all.")] = None,  # noqa: UP045
     keys: Annotated[str, typer.Option(help="Primary keys with commas.")] = "",
-    keys_file: Annotated[Optional[str], typer.Option(help=f"Holds the key columns: {INPUT_HELP}.")] = None,  # noqa: UP045
+    keys_file: Annotated[Optional[str], typer.Option(help=f"A file with the key columns: {INPUT_HELP}.")] = None,  # noqa: UP045
     form: InputForm = None,
     on: Annotated[str, typer.Option(help="Key columns, if not the primary key.")] = "",
     positions: Annotated[
-        bool, typer.Option("--positions", help="Look rows up now; exact count, faster scans.")
+        bool, typer.Option("--positions", help="Look rows up now: the count is exact, and scans are faster.")
     ] = False,
     request_id: Request = None,
     message: Message = None,
@@ -131,7 +131,7 @@ def delete(
 ) -> None:
     """Delete rows by predicate or by keys."""
     if sum((where is not None, bool(keys), keys_file is not None)) != 1:
-        raise InputError("give --where, --keys or --keys-file, one of them")
+        raise InputError("give exactly one of --where, --keys and --keys-file")
     db = dolmen.open(database)
     target = db.table(table)
     mode: Any = "positions" if positions else "tombstone"
@@ -154,12 +154,12 @@ def drop(
     message: Message = None,
     as_json: Json = False,
 ) -> None:
-    """Drop a table: its name is free then. Older versions still show its rows until they expire."""
+    """Drop a table, which frees its name. Older versions still show its rows until they expire."""
     db = dolmen.open(database)
     if not yes:
         facts = db.table(table).describe()
         if as_json or not sys.stdin.isatty():
-            raise InputError("nobody is here to be asked, so nothing was changed: give --yes")
+            raise InputError("the question needs a terminal, so nothing was changed: give --yes")
         if not typer.confirm(f"drop {table} with {facts['rows_in_files']:,} rows in files?", err=True):
             errors.print("declined: nothing was changed")
             raise typer.Exit(DECLINED)
@@ -169,14 +169,14 @@ def drop(
 @app.command()
 def rename(
     table: TableName,
-    new: Annotated[str, typer.Argument(help="Its new name.")],
+    new: Annotated[str, typer.Argument(help="The new name.")],
     database: DatabaseUrl,
     request_id: Request = None,
     message: Message = None,
     as_json: Json = False,
 ) -> None:
-    """Give a table another name; no row is touched. Files dropped for the old name, delete requests and declarations
-    that name it do not follow: change them, too."""
+    """Give a table another name without touching its rows. Files dropped for the old name, delete requests and
+    declarations do not follow: change them too."""
     commit = dolmen.open(database).rename_table(table, new, request=request_id, message=message)
     print_commit(commit, as_json)
 
@@ -185,19 +185,19 @@ def rename(
 def scan(
     table: TableName,
     database: DatabaseUrl,
-    columns: Annotated[str, typer.Option(help="Columns with commas; all by default.")] = "",
-    where: Annotated[Optional[str], typer.Option(help="Only rows for which this is true.")] = None,  # noqa: UP045
-    limit: Annotated[Optional[int], typer.Option(help="At most so many rows.")] = None,  # noqa: UP045
+    columns: Annotated[str, typer.Option(help="Columns to read, with commas; all by default.")] = "",
+    where: Annotated[Optional[str], typer.Option(help="Read only rows for which this predicate is true.")] = None,  # noqa: UP045
+    limit: Annotated[Optional[int], typer.Option(help="The most rows to read.")] = None,  # noqa: UP045
     order_by: Annotated[str, typer.Option(help="Columns to sort by; -name for descending.")] = "",
     version: Version = None,
     at: At = None,
     output: Output = None,
     form: Form = None,
-    count: Annotated[bool, typer.Option("--count", help="Only count the rows.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Show what would be read, and read nothing.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Count the rows only.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show what would be read, without reading it.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Read rows: filter, project, time travel; show them or write a file."""
+    """Read rows: filter, select columns, go back in time; show the rows or write a file."""
     format = destination(output, form, as_json=as_json)
     source = _snapshot(dolmen.open(database), version, at).table(table)
     found = partial(source.scan, _names(columns), where, order_by=_names(order_by))
@@ -236,7 +236,7 @@ def sql(
 @app.command()
 def history(
     database: DatabaseUrl,
-    limit: Annotated[int, typer.Option(help="How many commits.")] = 20,
+    limit: Annotated[int, typer.Option(help="The most commits to list.")] = 20,
     as_json: Json = False,
 ) -> None:
     """List commits, newest first."""
@@ -262,7 +262,7 @@ def history(
 
 
 def _did(commit: Commit) -> str:
-    """What a commit did, and what it was called where that says more."""
+    """The deeds of a commit, with the operation's name where that says more."""
     if not commit.did:
         return commit.operation
     own = len(commit.did) == 1 and commit.operation.removesuffix("_table") == commit.did[0].what
@@ -331,9 +331,9 @@ def _names(text: str) -> list[str] | None:
 
 
 def main() -> None:
-    """Runs the command; errors of dolmen become one line and an exit code (cli/exit_codes.py)."""
+    """Runs the command. Errors of dolmen become one line and an exit code (cli/exit_codes.py)."""
     try:
-        app(prog_name="dolmen")  # else Click names it after whatever runs it
+        app(prog_name="dolmen")  # otherwise Click names it after the program that runs it
     except Error as error:
         if "--json" in sys.argv:
             print_json({"error": {"type": type(error).__name__, "message": str(error), "exit_code": exit_code(error)}})

@@ -1,4 +1,4 @@
-"""``dolmen apply``: tables as a file declares them, with the differences shown first."""
+"""``dolmen apply``: makes tables match a file that declares them, and shows the differences first."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ _SIGNS = {"add": ("+", "green"), "change": ("~", "yellow"), "remove": ("-", "red
 
 @app.command()
 def apply(
-    file: Annotated[Path, typer.Argument(help="Declares tables, in YAML; - is standard input.")],
+    file: Annotated[Path, typer.Argument(help="A YAML file that declares tables; - is standard input.")],
     database: DatabaseUrl,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the differences, and do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the differences only.")] = False,
     yes: Yes = False,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="With --dry-run: end with 9 if there is something to do.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make tables and settings what a file declares, in one commit; show the differences first.
+    """Make tables and settings match a file, in one commit; show the differences first.
 
-    Exit codes: 0 done, or nothing to do; 2 the file must be corrected, or differs in columns or keys from a table that
-    is there; 4 declined, or somebody changes the same; 9 with --dry-run --exit-code: there is something to do.
+    Exit codes: 0 done, or nothing to do; 2 the file must be corrected, or an existing table has other columns or keys;
+        4
+    declined, or somebody else changes the same settings; 9 with --dry-run --exit-code: there is something to do.
     """
     declaration = Declaration.parse(sys.stdin.read(), "standard input") if str(file) == "-" else Declaration.read(file)
     db = dolmen.open(database)
@@ -45,7 +46,7 @@ def apply(
         if not as_json:
             _print(wanted)
         if wanted.changes and asks and (as_json or not sys.stdin.isatty()):
-            raise InputError("nobody is here to be asked, so nothing was changed: give --yes, or --dry-run to look")
+            raise InputError("the question needs a terminal, so nothing was changed: give --yes, or --dry-run to look")
         if dry_run:
             if as_json:
                 print_json(_facts(wanted))
@@ -72,7 +73,7 @@ def _facts(wanted: DeclarationPlan) -> dict[str, Any]:
 
 
 def _print(wanted: DeclarationPlan) -> None:
-    """The differences, in one block per table."""
+    """Prints the differences, in one block per table."""
     if not wanted.changes:
         console.print(f"nothing to do; version [bold]{wanted.version}[/] is what {wanted.declaration.file!r} declares")
         return

@@ -1,4 +1,4 @@
-"""``dolmen backfill``: files that are there already become rows, as if they were dropped now."""
+"""``dolmen backfill``: ingests existing files as if they were dropped now."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from dolmen.store.backoff import attempts
 from dolmen.units import megabytes_text
 
 HERE_FILES, HERE_BYTES = 100, 1 << 30
-"""What is one commit, when files are ingested in this process."""
+"""The most files and bytes of one commit when files are ingested in this process."""
 
 _TRIES = 3
 _AHEAD = 8
-"""Requests under way to the queue at once."""
+"""Concurrent requests to the queue."""
 
 
 @dataclass
 class BackfillTally:
-    """What was done so far.
+    """Counts of a backfill.
 
     Args:
         position: all files up to this key are done.
-        files, bytes: of those, how many were sent or ingested, and their size.
-        skipped: files that can be no drops.
-        outcomes: of files that were ingested here, by what became of them.
-        tables: by table, files and bytes.
+        files, bytes: number and size of files that were sent or ingested.
+        skipped: number of files that cannot be drops.
+        outcomes: number of files ingested here, by outcome.
+        tables: files and bytes, by table.
     """
 
     position: str = ""
@@ -71,7 +71,7 @@ class BackfillTally:
         self.position = drops[-1].key if drops else self.position
 
     def facts(self) -> dict[str, Any]:
-        """For ``--json``."""
+        """The counts for ``--json``."""
         facts: dict[str, Any] = {"files": self.files, "bytes": self.bytes, "skipped": self.skipped}
         facts |= {"messages": self.messages} if self.messages else {}
         facts |= {"rows": self.rows, **self.outcomes} if self.outcomes else {}
@@ -81,32 +81,35 @@ class BackfillTally:
 
 @app.command()
 def backfill(
-    source: Annotated[str, typer.Argument(help="s3://bucket/folder, or a directory with one for each table in it.")],
+    source: Annotated[str, typer.Argument(help="s3://bucket/folder, or a directory, with a folder for each table.")],
     queue: Annotated[
-        str, typer.Option("--queue", "-q", help="Ingest queue; DOLMEN_INGEST_QUEUE by default.", show_default=False)
+        str, typer.Option("--queue", "-q", help="The ingest queue; DOLMEN_INGEST_QUEUE by default.", show_default=False)
     ] = "",
     here: Annotated[
-        bool, typer.Option("--here", help="Ingest in this process, without a queue; so it is for a directory.")
+        bool, typer.Option("--here", help="Ingest in this process, without a queue; the default for a directory.")
     ] = False,
     database: Annotated[
-        str, typer.Option("--database", "-d", envvar="DOLMEN_DATABASE", help="Needed for --here.")
+        str, typer.Option("--database", "-d", envvar="DOLMEN_DATABASE", help="The database; needed for --here.")
     ] = "",
-    table: Annotated[Optional[list[str]], typer.Option("--table", "-t", help="Only of this table; may repeat.")] = None,  # noqa: UP045
-    start_after: Annotated[str, typer.Option(help="Go on behind this key: where a run was interrupted.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what is there, and do nothing.")] = False,
+    table: Annotated[
+        Optional[list[str]], typer.Option("--table", "-t", help="Take only files of this table; may be repeated.")  # noqa: UP045
+    ] = None,
+    start_after: Annotated[str, typer.Option(help="Go on after this key, where a run was interrupted.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report the files only.")] = False,
     landing_prefix: Annotated[
-        str, typer.Option(envvar="DOLMEN_LANDING_PREFIX", help="What the keys of dropped files start with.")
+        str, typer.Option(envvar="DOLMEN_LANDING_PREFIX", help="The prefix of the keys of dropped files.")
     ] = "landing/",
-    records: Annotated[int, typer.Option(help="Files per message, at most.", min=1, max=1000)] = MAX_RECORDS,
+    records: Annotated[int, typer.Option(help="The most files per message.", min=1, max=1000)] = MAX_RECORDS,
     auto_create: Annotated[
         bool, typer.Option("--auto-create", envvar="DOLMEN_AUTO_CREATE", help="With --here: create missing tables.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Turn files that are there already into rows: send the events that S3 would have sent, or ingest them here.
+    """Ingest files that exist already: send the events that S3 would have sent, or ingest them in this process.
 
-    Safe to repeat, and while new files come: each is ingested once. Exit codes: 0 done; 2 some files were rejected
-    (--here); 9 some failed for the moment, call it again (--here).
+    Safe to repeat, also while new files arrive: each file is ingested once. Exit codes: 0 done; 2 some files were
+        rejected
+    (--here); 9 some failed temporarily, call it again (--here).
     """
     settings = FunctionSettings.of({**os.environ, "DOLMEN_DATABASE": database or "memory://none"})
     found = DropSource.of(
@@ -117,9 +120,9 @@ def backfill(
         rejected_url=settings.rejected_url,
     )
     if here and queue:
-        raise InputError("give --here or --queue, one of them")
+        raise InputError("give either --here or --queue")
     if found.is_directory and queue:
-        raise InputError("no function sees the files of this machine: ingest them here, without --queue")
+        raise InputError("the function cannot read files of this machine: ingest them here, without --queue")
     here = here or found.is_directory
     queue = queue or os.environ.get("DOLMEN_INGEST_QUEUE", "")
     tally = BackfillTally(position=start_after)
@@ -131,14 +134,14 @@ def backfill(
                     tally.add(found, [drop])
             elif here:
                 if not database:
-                    raise InputError("into which database? Give --database, or set DOLMEN_DATABASE")
+                    raise InputError("no database is named: give --database, or set DOLMEN_DATABASE")
                 limits: dict[str, Any] = {"auto_create": auto_create, "max_bytes": settings.max_file_bytes}
                 _ingest(found, dolmen.open(database), drops, tally, limits)
             elif queue:
                 _send(found, open_queue(queue), announce(drops, max_records=records), tally)
             else:
                 raise InputError(
-                    "where to? Give --queue (the stack's outputs name it), or --here to ingest in this process"
+                    "no destination: give --queue (the stack's outputs name it), or --here to ingest in this process"
                 )
         except BaseException:
             if tally.position != start_after:
@@ -153,7 +156,7 @@ def backfill(
 
 
 def _send(source: DropSource, queue: Queue, messages: Iterator[Announcement], tally: BackfillTally) -> None:
-    """Sends several requests side by side; counts them in their order, so that all before the position are sent."""
+    """Sends several requests at once. Counts them in order, so that all files before the position are sent."""
 
     def send(batch: list[Announcement]) -> list[Announcement]:
         queue.send([packet.body for packet in batch])
@@ -209,7 +212,7 @@ def _report(tally: BackfillTally, *, dry_run: bool, here: bool, as_json: bool) -
 
 
 class _Shown:
-    """Counts what is listed, and shows it on a terminal."""
+    """Counts listed files, and shows progress on a terminal."""
 
     def __init__(self, tally: BackfillTally, quiet: bool) -> None:
         self._tally = tally

@@ -1,4 +1,4 @@
-"""The command that checks whether a store is fit for dolmen. What it calls is imported only when it is asked to."""
+"""``dolmen check-store``: checks whether a store is fit for dolmen. The checks are imported only when it runs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ _COLOURS = {"ok": "green", "FAILED": "bold red", "DENIED": "bold red", "differs"
 
 @app.command("check-store")
 def check_store(
-    url: Annotated[str, typer.Argument(help="s3://bucket/prefix or a directory: all happens below it.")],
-    writers: Annotated[int, typer.Option(min=2, help="Clients that count up one object at once.")] = 8,
-    commits: Annotated[int, typer.Option(min=1, help="How often each; and commits of each writer of a database.")] = 10,
+    url: Annotated[str, typer.Argument(help="s3://bucket/prefix or a directory, below which it works.")],
+    writers: Annotated[int, typer.Option(min=2, help="Clients that increment one object at once.")] = 8,
+    commits: Annotated[
+        int, typer.Option(min=1, help="Increments by each of them, and commits by each writer of a database.")
+    ] = 10,
     as_json: Json = False,
 ) -> None:
-    """Check whether a store does what dolmen relies on: conditions, consistency, listings. Exit code 1 if it does not.
+    """Check whether a store does what dolmen relies on: conditions, consistency, listings. Exit code 1 if not.
 
-    It writes under a fresh prefix below the URL, and removes what it made, also after Ctrl-C.
+    It writes under a fresh prefix below the URL, and removes its objects, also after Ctrl-C.
     """
     from dolmen.check_store.contract import Load
     from dolmen.check_store.run import check_store as run
@@ -89,7 +91,7 @@ def _describe(result: CheckResult) -> Text:
 
 @contextmanager
 def _showing_progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Says on standard error what is being checked, where somebody can see it."""
+    """Shows on standard error which check runs, if that is a terminal."""
     if quiet or not errors.is_terminal:
         yield lambda name, number, total: None
         return

@@ -1,4 +1,4 @@
-"""The debt of a database at a glance, with bars."""
+"""Prints the debt of a database, with bars."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dolmen.units import DAY_US, duration_text
 
 _BAR_WIDTH = 24
 _SLOW_TOMBSTONES = 1_000
-"""Unresolved deletes at which a bar is full: scans notice them long before."""
+"""Number of unresolved deletes at which the bar is full; scans get slower long before."""
 _LATE_US = DAY_US
 
 
 def print_debts(debts: Debts) -> None:
-    """What background work has left to do: of the database first, then by table."""
+    """Prints the work that is left to do: for the database first, then by table."""
     lines = RichTable(show_header=False, box=None)
     for name, part, told in _lines(debts):
         lines.add_row(name, _bar(part), Text(told))
@@ -33,7 +33,7 @@ def print_debts(debts: Debts) -> None:
 
 
 def _lines(debts: Debts) -> Iterator[tuple[str, float | None, str]]:
-    """Name, how full the bar is (None = no bar), and words."""
+    """Yields the name, the part of the bar that is full (None for no bar), and the text of each line."""
     tombstones, oldest = debts.total("tombstones"), debts.oldest_unresolved_age_us
     yield "unresolved deletes", tombstones / _SLOW_TOMBSTONES, f"{tombstones:,}"
     yield "oldest unresolved", oldest / _LATE_US, duration_text(oldest) if tombstones else "none"

@@ -1,4 +1,4 @@
-"""Examples of the commands, as ``--help`` shows them; docs/cli.md has them all, and they are run from there."""
+"""Examples of the commands for ``--help``. docs/cli.md has all of them, and its test runs them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "simulate": ("dolmen simulate --seed 1 --steps 300",),
     "rejected": (),
 }
-"""By command, in the order in which they can be run."""
+"""Examples by command, in an order in which they can be run."""
 
 
 def add_examples(app: typer.Typer) -> None:

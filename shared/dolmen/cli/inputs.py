@@ -1,4 +1,4 @@
-"""Files that a command reads: of this machine, objects of S3, and standard input."""
+"""Input files of commands: local files, objects of S3, and standard input."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ INPUT_HELP = "a file, s3://bucket/key, or - for standard input (with --format)"
 
 @dataclass(frozen=True)
 class Input:
-    """A file to read rows from.
+    """A file with rows.
 
     Args:
-        size: bytes, if that is known before it is opened.
+        size: its size in bytes, if that is known before it is opened.
     """
 
     source: SourceFile
     size: int | None = None
 
     def infer(self) -> pa.Schema:
-        """The columns that hold all of its rows."""
+        """Infers columns that can hold all of its rows."""
         return infer(self.source)
 
     def read_keys(self, table: ReadableTable | None, on: Sequence[str] | None) -> pa.Table:
-        """Its rows, which are keys: values of these columns, or else of the primary key, of the table's types."""
+        """Reads rows of keys: the columns ``on``, or else those of the table's primary key, with the table's types."""
         names = list(on or (table.primary_key if table is not None else ()))
         schema = pa.schema([table.schema.field(name) for name in names]) if table is not None and names else None
         rows = self.read(schema).read_all()
         return rows.select(names) if names else rows
 
     def read(self, schema: pa.Schema | None) -> pa.RecordBatchReader:
-        """Its rows, of these columns; None infers them."""
+        """Reads its rows with these columns; None infers the columns."""
         return read(self.source, schema)
 
 
@@ -59,19 +59,19 @@ class Input:
 def open_inputs(
     names: Sequence[str], form: str | None, delimiter: str | None = None, *, again: bool = False
 ) -> Iterator[list[Input]]:
-    """The files of these names; standard input is read once, or copied into a temporary file where that won't do.
+    """Opens files by name. Standard input is read once, or copied into a temporary file where that does not suffice.
 
     Args:
-        form: the format of all of them, whatever their names say.
-        delimiter: of CSV, if not the format's own.
-        again: whether they are opened more than once: to infer their columns first.
+        form: the format of all of them; by default that of each name.
+        delimiter: the delimiter of CSV, if not the format's own.
+        again: whether they are opened more than once, to infer their columns first.
 
     Raises:
-        InputError: a name says no format, or is no file's.
+        InputError: a name shows no format, or names no file.
     """
     kind, options = _kind(form), ReadOptions(delimiter=delimiter)
     if list(names).count(STANDARD_INPUT) > 1:
-        raise InputError("standard input can be read once only")
+        raise InputError("standard input can be read only once: name - once")
     with ExitStack() as stack:
         yield [_input(name, kind, options, stack, again=again) for name in names]
 
@@ -81,14 +81,14 @@ def _kind(form: str | None) -> FileKind | None:
         return None
     found = kind_of(form)
     if found is None:
-        raise InputError(f"--format {form!r}: one of {', '.join(FORMATS)}")
+        raise InputError(f"--format {form!r} is unknown: give one of {', '.join(FORMATS)}")
     return found
 
 
 def _input(name: str, kind: FileKind | None, options: ReadOptions, stack: ExitStack, *, again: bool) -> Input:
     if name == STANDARD_INPUT:
         if kind is None:
-            raise InputError("standard input has no name that says what it is: give --format csv, jsonl, ...")
+            raise InputError("standard input has no name that shows its format: give --format csv, jsonl, ...")
         format = Format(kind)
         opened = _standard_input(stack, copied=again or not format.known.is_text)
         return Input(SourceFile(opened, format, "standard input", options))
@@ -105,7 +105,7 @@ def _input(name: str, kind: FileKind | None, options: ReadOptions, stack: ExitSt
 def _object(url: str) -> Callable[[], BinaryIO]:
     bucket, _, key = url.removeprefix("s3://").partition("/")
     if not key or key.endswith("/"):
-        raise InputError(f"{url!r} names no object: the form is s3://bucket/key")
+        raise InputError(f"{url!r} names no object: write s3://bucket/key")
     store = open_store(f"s3://{bucket}")
 
     def open_object() -> BinaryIO:
@@ -137,10 +137,10 @@ def _open(file: Path) -> BinaryIO:
 
 
 class _StandardInput(io.RawIOBase):
-    """Standard input, of which a thread may wait for more: Ctrl-C, which only the main thread sees, ends that too.
+    """Standard input that ends when Ctrl-C is pressed, also while another thread waits for input.
 
     Args:
-        woken: can be read from once a signal has come (``signal.set_wakeup_fd``).
+        woken: a file descriptor that can be read once a signal has come (``signal.set_wakeup_fd``).
     """
 
     def __init__(self, woken: int) -> None:

@@ -1,4 +1,4 @@
-"""What the jobs that ``spark-submit`` runs have in common with the command: errors in a line, and its exit codes."""
+"""Shared by the jobs that ``spark-submit`` runs: errors in one line, and the command's exit codes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dolmen.cli.output import errors, print_json
 from dolmen.errors import Error
 
 SPARK_FAILED = 4
-"""A job ends so when Spark failed, by a lost machine for instance: what was committed before stays, try it again."""
+"""Exit code when Spark failed, for instance by a lost machine. Commits made before stay; try it again."""
 
 
 def run_job(command: Callable[..., None]) -> None:
     """Runs a job's command line and ends the process with its exit code.
 
     Args:
-        command: its options are those that typer makes of the function's parameters.
+        command: a function; typer makes options of its parameters.
     """
     try:
         typer.run(command)
@@ -47,14 +47,14 @@ def _say(kind: str, error: BaseException, code: int) -> None:
 
 
 class StatusLine:
-    """What a job is at: one line that changes on a terminal, else lines with the seconds so far; on standard error."""
+    """Shows the state of a job on standard error: one changing line on a terminal, otherwise lines with seconds."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
         self._status: Status | None = errors.status("") if errors.is_terminal and not quiet else None
 
     def show(self, seconds: float, text: str) -> None:
-        """Shows it."""
+        """Shows a state, with the seconds since the job began."""
         if self._status is not None:
             self._status.update(escape(text))
         elif not self._quiet:

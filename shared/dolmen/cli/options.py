@@ -1,4 +1,4 @@
-"""What all commands share: the application and its options."""
+"""The application, and the options that commands share."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from dolmen.format.file_formats import WRITTEN, listed
 
 
 class Commands(TyperGroup):
-    """The group of all commands: ends quietly where a person or the next command of a pipe has seen enough."""
+    """The group of all commands. It ends quietly when the user, or the next command of a pipe, stops reading."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
             raise typer.Exit(BROKEN_PIPE) from None
-        except typer.Abort:  # Ctrl-C, or the end of input, where a question was asked
+        except typer.Abort:  # Ctrl-C or end of input at a question
             raise typer.Exit(INTERRUPTED) from None
         return result
 
@@ -50,7 +50,7 @@ app = typer.Typer(
 @app.callback()
 def _options(
     show_version: Annotated[
-        bool, typer.Option("--version", help="Show which dolmen this is.", callback=_print_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version of dolmen.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     pass
@@ -60,11 +60,11 @@ DatabaseUrl = Annotated[
     str,
     typer.Option("--database", "-d", envvar="DOLMEN_DATABASE", help="s3://bucket/prefix or a directory."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _complete_table(context: typer.Context, incomplete: str) -> list[str]:
-    """The tables of the database, for shells that ask on Tab; none, if that cannot be told."""
+    """Table names for a shell's completion; none if the database cannot be read."""
     database = context.params.get("database") or os.environ.get("DOLMEN_DATABASE")
     try:
         names = dolmen.open(database).tables() if database else []
@@ -74,25 +74,29 @@ def _complete_table(context: typer.Context, incomplete: str) -> list[str]:
 
 
 TableName = Annotated[str, typer.Argument(help="Name of the table.", autocompletion=_complete_table)]
-Version = Annotated[Optional[int], typer.Option("--version", help="Read this version.")]  # noqa: UP045 (typer)
-At = Annotated[Optional[str], typer.Option("--at", help="Read the version of this time (ISO 8601, UTC).")]  # noqa: UP045
-Request = Annotated[Optional[str], typer.Option("--request-id", help="Apply once, however often tried.")]  # noqa: UP045
-Message = Annotated[Optional[str], typer.Option("--message", help="What to say of it in the history.")]  # noqa: UP045
+Version = Annotated[Optional[int], typer.Option("--version", help="Read this version.")]  # noqa: UP045
+At = Annotated[
+    Optional[str], typer.Option("--at", help="Read the version that was the newest at this time (ISO 8601, UTC).")  # noqa: UP045
+]
+Request = Annotated[
+    Optional[str], typer.Option("--request-id", help="Apply this only once under this id, however often it is tried.")  # noqa: UP045
+]
+Message = Annotated[Optional[str], typer.Option("--message", help="A message for the history.")]  # noqa: UP045
 Output = Annotated[Optional[Path], typer.Option("--output", "-o", help="Write to this file.")]  # noqa: UP045
 Form = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
         "--format",
-        help=f"{', '.join(WRITTEN)}; table: the first and last rows. By default what the file's name says, "
+        help=f"{', '.join(WRITTEN)}; table for the first and last rows. By default the file's name decides; "
         "without a file table on a terminal, and csv elsewhere.",
     ),
 ]
 InputForm = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--format", help=f"{listed()}, whatever the name says."),
+    typer.Option("--format", help=f"{listed()}; by default the name decides."),
 ]
 Delimiter = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--delimiter", help="What separates the fields of CSV, if not a comma: ';', '|'."),
+    typer.Option("--delimiter", help="The delimiter of CSV, if not a comma: ';', '|'."),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask; needed where nobody can answer.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")]

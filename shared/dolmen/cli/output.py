@@ -1,4 +1,4 @@
-"""What the command prints: rich tables for people, JSON for machines, never both."""
+"""Output of the command: rich tables for people, JSON for machines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dolmen.results import Commit
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # with what it ends is said once, for all output
+        raise BrokenPipeError  # handled in one place, for all output
 
 
 console = _Console()
@@ -33,7 +33,7 @@ _FORMS = {name: known.kind for known in FORMATS.values() if known.is_written for
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on one line of standard output."""
+    """Prints a JSON document on one line of standard output."""
     sys.stdout.write(msgspec.json.encode(document, enc_hook=str).decode() + "\n")
 
 
@@ -55,13 +55,13 @@ def commit_facts(commit: Commit) -> dict[str, Any]:
 
 
 def counts(commit: Commit) -> str:
-    """What a commit did, in numbers."""
+    """The counts of a commit, in words."""
     each = msgspec.structs.asdict(commit.counts)
     return ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in each.items() if value)
 
 
 def print_commit(commit: Commit, as_json: bool) -> None:
-    """Says what a commit did."""
+    """Prints the result of a commit."""
     if as_json:
         print_json(commit_facts(commit))
         return
@@ -77,22 +77,22 @@ def print_commit(commit: Commit, as_json: bool) -> None:
 
 
 def print_rows(headers: list[str], rows: Iterable[Iterable[object]], title: str | None = None) -> None:
-    """A small table."""
+    """Prints a small table."""
     table = RichTable(*headers, title=title, title_justify="left")
     for row in rows:
         table.add_row(
             *(Text("" if cell is None else printable(str(cell))) for cell in row)
-        )  # Text: data is never markup
+        )  # as Text, since data is not markup
     console.print(table)
 
 
 def printable(text: str) -> str:
-    """Text on one line, whose control characters are shown and do nothing to the terminal."""
+    """Text on one line with control characters escaped, so that they have no effect on the terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def send_rows(rows: pa.RecordBatchReader, output: Path | None, format: Format, *, as_json: bool) -> None:
-    """Streams rows to a file, whose number of rows is printed, or to standard output."""
+    """Streams rows to a file and prints their number, or streams them to standard output."""
     if output is None:
         sys.stdout.flush()
         export_stream(rows, sys.stdout.buffer, format)
@@ -103,35 +103,35 @@ def send_rows(rows: pa.RecordBatchReader, output: Path | None, format: Format, *
 
 
 def destination(output: Path | None, form: str | None, *, as_json: bool) -> Format | None:
-    """As what rows are to be written; None: as a table for people.
+    """The format to write rows in; None for a table for people.
 
     Args:
-        output: the file; None is standard output.
-        form: what the user said: by default the file's name says it, and without a file it is a table on a terminal,
-            CSV elsewhere.
+        output: the file; None for standard output.
+        form: the format that the user asked for. By default the file's name decides; without a file it is a table on a
+            terminal, and CSV elsewhere.
 
     Raises:
-        InputError: there is no such format, or it does not go there.
+        InputError: the format does not exist, or does not suit the destination.
     """
     kind = _FORMS.get(form) if form is not None else None
     if form is not None and form != "table" and kind is None:
-        raise InputError(f"format {form!r}: one of table, {', '.join(_FORMS)}")
+        raise InputError(f"format {form!r} is unknown: give one of table, {', '.join(_FORMS)}")
     if output is not None:
         if form == "table":
-            raise InputError("a table is for people to look at: leave --format table or --output away")
+            raise InputError("a table is for terminals: leave out --format table or --output")
         if "://" in str(output) or ":/" in str(output):
-            raise InputError(f"--output {str(output)!r}: give a file of this machine, and copy it there")
+            raise InputError(f"--output {str(output)!r}: give a local file, and copy it there")
         try:
             return detect(output.name, kind)
         except InputError:
             raise InputError(
-                f"--output {str(output)!r}: its name ends in no format that rows are written in: .csv, .tsv or .jsonl, "
-                "also with .gz, .zst or .bz2, .parquet, .arrow; or give --format"
+                f"--output {str(output)!r}: the name shows no format for rows. Use .csv, .tsv or .jsonl, also with "
+                ".gz, .zst or .bz2, or .parquet or .arrow; or give --format"
             ) from None
     if kind is None and as_json:
         return Format("jsonl")
     if kind is None:
         return None if form == "table" or sys.stdout.isatty() else Format("csv")
     if not FORMATS[kind].is_text and sys.stdout.isatty():
-        raise InputError(f"{kind} is nothing for a terminal: give --output FILE, or send it into a file or command")
+        raise InputError(f"{kind} cannot be shown on a terminal: give --output FILE, or send it to a file or command")
     return Format(kind)

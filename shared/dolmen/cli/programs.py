@@ -21,18 +21,23 @@ _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 @app.command()
 def local(
-    root: Annotated[Path, typer.Option(help="Where landing/, queue/ and the rest are.")] = Path(".local"),
-    database: Annotated[str | None, typer.Option("--database", "-d", help="Elsewhere than in ROOT/database.")] = None,
-    functions: Annotated[Optional[Path], typer.Option(help="Run these instead of dolmen's own.")] = None,  # noqa: UP045
-    once: Annotated[bool, typer.Option("--once", help="End when all that is there is handled.")] = False,
+    root: Annotated[Path, typer.Option(help="The folder of landing/, queue/ and the rest.")] = Path(".local"),
+    database: Annotated[
+        str | None, typer.Option("--database", "-d", help="The database; ROOT/database by default.")
+    ] = None,
+    functions: Annotated[
+        Optional[Path], typer.Option(help="A folder of functions to run instead of dolmen's own.")  # noqa: UP045
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="End when everything is handled.")] = False,
     auto_create: Annotated[
-        bool, typer.Option("--auto-create/--no-auto-create", help="Create tables from the files dropped for them.")
+        bool,
+        typer.Option("--auto-create/--no-auto-create", help="Create missing tables from the files dropped for them."),
     ] = True,
-    compact_every: Annotated[float, typer.Option(help="Seconds between rounds of compaction; 0 = none.")] = 60,
-    gc_every: Annotated[float, typer.Option(help="Seconds between collections of garbage; 0 = none.")] = 3600,
+    compact_every: Annotated[float, typer.Option(help="Seconds between rounds of compaction; 0 for none.")] = 60,
+    gc_every: Annotated[float, typer.Option(help="Seconds between collections of garbage; 0 for none.")] = 3600,
     as_json: Json = False,
 ) -> None:
-    """Run the whole pipeline on this machine: files in landing/<table>/ become rows, queue/*.json delete some."""
+    """Run the whole pipeline on this machine: ingest files in landing/<table>/, and apply deletes in queue/*.json."""
     from dolmen.local import LocalEvent, LocalLayout, run_local
 
     layout = LocalLayout.under(root, database)

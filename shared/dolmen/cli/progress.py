@@ -1,4 +1,4 @@
-"""A progress bar over the bytes of input files; on standard error, and only where somebody can see it."""
+"""A progress bar over the bytes of input files, shown on standard error if that is a terminal."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from dolmen.cli.output import errors
 
 
 class InputProgress:
-    """Counts what is read of each file.
+    """Shows how much of each file was read.
 
     Args:
-        quiet: show nothing (also when standard error is no terminal).
+        quiet: show nothing; also if standard error is no terminal.
     """
 
     def __init__(self, *, quiet: bool) -> None:
@@ -43,7 +43,7 @@ class InputProgress:
         )
 
     def watch(self, file: Input) -> Input:
-        """The same file, whose reads move the bar. A second pass over it has a bar of its own."""
+        """The same file, whose reads move the bar. Reading it a second time shows a second bar."""
         return replace(file, source=replace(file.source, open=partial(self._open, file)))
 
     def _open(self, file: Input) -> BinaryIO:

@@ -1,4 +1,4 @@
-"""``dolmen rejected``: what could not be ingested, why, and once more."""
+"""``dolmen rejected``: lists and shows what could not be ingested, and tries it again."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ _SHOWN = 300
 _HEAD_BYTES = 1 << 16
 
 Place = Annotated[
-    Optional[str],  # noqa: UP045 (typer)
+    Optional[str],  # noqa: UP045
     typer.Option(
         "--rejected",
         "-r",
         envvar="DOLMEN_REJECTED_URL",
-        help="Where rejects are, e.g. s3://landing-bucket/rejected. By default below DOLMEN_LANDING_URL, or .local.",
+        help="The place of rejects, e.g. s3://landing-bucket/rejected. By default below DOLMEN_LANDING_URL, or .local.",
     ),
 ]
-Key = Annotated[str, typer.Argument(help="A key that ls shows, or the 8 digits in it.")]
+Key = Annotated[str, typer.Argument(help="A key that ls shows, or its 8 digits.")]
 
 
 @rejected.command()
 def ls(
-    table: Annotated[Optional[str], typer.Argument(help="Only what was dropped for this table.")] = None,  # noqa: UP045
+    table: Annotated[Optional[str], typer.Argument(help="List only rejects of this table.")] = None,  # noqa: UP045
     place: Place = None,
-    limit: Annotated[int, typer.Option(help="How many.", min=1)] = 50,
-    all_: Annotated[bool, typer.Option("--all", help="Also what was put back already.")] = False,
+    limit: Annotated[int, typer.Option(help="The most rejects to list.", min=1)] = 50,
+    all_: Annotated[bool, typer.Option("--all", help="List rejects that were put back, too.")] = False,
     as_json: Json = False,
 ) -> None:
     """List rejects, newest first."""
@@ -72,7 +72,7 @@ def ls(
             print_json({"key": one.key, "table": one.table, "size": one.size, "retried": one.retried, "report": report})
         return
     for one, report in zip(shown, reports, strict=True):
-        sys.stdout.write(_line(one, report))  # keys are to be copied: nothing is cut off
+        sys.stdout.write(_line(one, report))  # not cut off, as keys are copied from here
     more = f", {len(found) - limit:,} more with a larger --limit" if len(found) > limit else ""
     console.print(f"{len(found):,} in {store.url}{more}", highlight=False, soft_wrap=True)
 
@@ -81,10 +81,10 @@ def ls(
 def show(
     key: Key,
     place: Place = None,
-    lines: Annotated[int, typer.Option(help="How many lines or rows of it.", min=0)] = 10,
+    lines: Annotated[int, typer.Option(help="The most lines or rows to show.", min=0)] = 10,
     as_json: Json = False,
 ) -> None:
-    """Show why something was rejected, and how it begins."""
+    """Show why something was rejected, and its first lines."""
     store = _store(place)
     found = find_reject_key(store, key)
     report = read_report(store, found)
@@ -100,23 +100,23 @@ def show(
 
 @rejected.command()
 def retry(
-    keys: Annotated[Optional[list[str]], typer.Argument(help="Keys that ls shows, or the 8 digits in them.")] = None,  # noqa: UP045
+    keys: Annotated[Optional[list[str]], typer.Argument(help="Keys that ls shows, or their 8 digits.")] = None,  # noqa: UP045
     place: Place = None,
-    table: Annotated[Optional[str], typer.Option(help="All that was dropped for this table.")] = None,  # noqa: UP045
+    table: Annotated[Optional[str], typer.Option(help="Put back all rejects of this table.")] = None,  # noqa: UP045
     landing: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(help="Below which URL to put it; by default where it was dropped."),
+        typer.Option(help="The URL below which to put it; by default where it was dropped."),
     ] = None,
     to_table: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(help="For this table, instead of the one it was dropped for."),
+        typer.Option(help="Put it back for this table instead of its own."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also what was put back before.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Put back again what was put back before.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Put rejects back into the landing place under a new name, where the pipeline takes them."""
+    """Put rejects back into the landing place under new names, where the pipeline ingests them."""
     if bool(keys) == (table is not None):
-        raise InputError("give keys, or --table for all rejects of a table, one of them")
+        raise InputError("give either keys, or --table for all rejects of a table")
     store, runtime = _store(place), shared_runtime()
     if table is None:
         chosen = [find_reject_key(store, key) for key in keys or ()]
@@ -137,18 +137,18 @@ def retry(
 
 
 def _store(place: str | None) -> ObjectStore:
-    """The store of rejects: as the ingest function would find it, or that of ``make up``."""
+    """The store of rejects, as the ingest function finds it, or that of ``make up``."""
     if place:
         return open_store(place)
     if landing := os.environ.get("DOLMEN_LANDING_URL"):
         return open_store(f"{landing.rstrip('/')}/rejected")
     if LOCAL.is_dir():
         return open_store(str(LOCAL))
-    raise InputError("where are the rejects? Give --rejected, e.g. s3://landing-bucket/rejected")
+    raise InputError("no place of rejects is named: give --rejected, e.g. s3://landing-bucket/rejected")
 
 
 def _line(one: RejectEntry, report: dict[str, Any]) -> str:
-    """A reject for people: two lines."""
+    """Two lines about a reject, for people."""
     at = utc(one.rejected_us)
     place = ", ".join(f"{name} {report[name]}" for name in ("line", "column") if report.get(name) is not None)
     reason = str(report.get("reason", "its report cannot be read")).partition("\n")[0]
@@ -164,7 +164,7 @@ def _line(one: RejectEntry, report: dict[str, Any]) -> str:
 
 
 def _head(store: ObjectStore, key: str, report: dict[str, Any]) -> Iterator[str]:
-    """The first lines of a file that is text, or the rows that are kept."""
+    """The first lines of a text file, or the rows that were kept."""
     if key.endswith(ROWS_SUFFIX):
         for row in BadRows(store, key):
             place = ", ".join(f"{name} {row[name]}" for name in ("line", "row") if row.get(name) is not None)
@@ -178,7 +178,7 @@ def _head(store: ObjectStore, key: str, report: dict[str, Any]) -> Iterator[str]
         with SourceFile(open_it, format, key, ReadOptions(max_bytes=_HEAD_BYTES)).text() as stream:
             yield from (_line_text(line) for line in stream.read(_HEAD_BYTES).splitlines())
     except (InputError, ObjectNotFoundError, ObjectChangedError) as error:
-        yield f"... {error}"  # which may be why it was rejected
+        yield f"... {error}"  # this may be why it was rejected
 
 
 def _line_text(line: bytes) -> str:
@@ -186,5 +186,5 @@ def _line_text(line: bytes) -> str:
 
 
 def _strip_controls(text: str) -> str:
-    """Somebody's text on a terminal, which must not obey it: without control characters."""
+    """Text without control characters, since it comes from others and must not steer the terminal."""
     return "".join(character if character.isprintable() or character == "\t" else "\ufffd" for character in text)

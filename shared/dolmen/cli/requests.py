@@ -1,4 +1,4 @@
-"""``dolmen request-delete`` and ``request-status``: deletes by way of the queue, and what became of them."""
+"""``dolmen request-delete`` and ``request-status``: sends deletes to the queue, and shows their state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from dolmen.runtime import shared_runtime
 DeleteQueue = Annotated[
     str,
     typer.Option(
-        "--queue", "-q", envvar="DOLMEN_DELETE_QUEUE", help="Delete queue: URL of SQS, or a directory (.local/queue)."
+        "--queue",
+        "-q",
+        envvar="DOLMEN_DELETE_QUEUE",
+        help="The delete queue: a URL of SQS, or a directory (.local/queue).",
     ),
 ]
 
@@ -31,29 +34,38 @@ _POLL_SECONDS = (0.2, 5.0)
 
 @app.command("request-delete")
 def request_delete(
-    tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="Several: the same from each, as one.")],
+    tables: Annotated[
+        list[str], typer.Argument(metavar="TABLE...", help="One table, or several to delete from at once.")
+    ],
     queue: DeleteQueue,
     where: Annotated[Optional[str], typer.Option(help="Predicate, e.g. 'user_id = 42'. TRUE deletes all.")] = None,  # noqa: UP045
     keys: Annotated[str, typer.Option(help="Primary keys with commas.")] = "",
-    keys_file: Annotated[Optional[str], typer.Option(help=f"Holds the key columns: {INPUT_HELP}.")] = None,  # noqa: UP045
+    keys_file: Annotated[Optional[str], typer.Option(help=f"A file with the key columns: {INPUT_HELP}.")] = None,  # noqa: UP045
     form: InputForm = None,
     on: Annotated[str, typer.Option(help="Key columns, if not the primary key.")] = "",
-    mode: Annotated[str, typer.Option(help="tombstone, or positions: look the rows up.")] = "tombstone",
+    mode: Annotated[str, typer.Option(help="tombstone, or positions to look the rows up.")] = "tombstone",
     request_id: Annotated[
-        Optional[str], typer.Option("--request-id", help="Apply once, however often sent; made up if it is not given.")  # noqa: UP045
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--request-id", help="Apply this only once under this id, however often it is sent; made up by default."
+        ),
     ] = None,
     database: Annotated[
-        str, typer.Option("--database", "-d", envvar="DOLMEN_DATABASE", help="Check the request against it first.")
+        str,
+        typer.Option(
+            "--database", "-d", envvar="DOLMEN_DATABASE", help="A database to check the request against first."
+        ),
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Put a delete request into the queue, and print its id. The delete function applies it, once.
+    """Put a delete request into the queue, and print its id. The delete function applies it once.
 
-    It is checked first: as text, and where the database is known against its tables. Exit codes: 0 it is in the
-    queue; 2 it must be corrected, or is too large; 4 perhaps it is in the queue: send it again under the same id.
+    The request is checked first: its text, and its tables if the database is named. Exit codes: 0 it is in the queue; 2
+        it
+    must be corrected, or is too large; 4 it may be in the queue: send it again under the same id.
     """
     if sum((where is not None, bool(keys), keys_file is not None)) != 1:
-        raise InputError("give --where, --keys or --keys-file, one of them")
+        raise InputError("give exactly one of --where, --keys and --keys-file")
     columns = [name.strip() for name in on.split(",")] if on else None
     db = dolmen.open(database) if database else None
     chosen: Any = None
@@ -64,7 +76,7 @@ def request_delete(
     elif keys:
         texts = [key.strip() for key in keys.split(",")]
         if db is None:
-            raise InputError("--keys needs to know the key's type: give --database, or the keys with --keys-file")
+            raise InputError("--keys needs the type of the key: give --database, or give the keys with --keys-file")
         chosen = parse_keys(db, tables[0], texts, columns)
     target = open_queue(queue)
     given = shared_runtime().uuid() if request_id is None else request_id
@@ -87,20 +99,20 @@ def request_delete(
 
 @app.command("request-status")
 def request_status(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="As request-delete printed them.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids that request-delete printed.")],
     database: DatabaseUrl,
     queue: Annotated[
         str,
-        typer.Option("--queue", "-q", envvar="DOLMEN_DELETE_QUEUE", help="Tell also how many messages are waiting."),
+        typer.Option("--queue", "-q", envvar="DOLMEN_DELETE_QUEUE", help="Show also how many messages are waiting."),
     ] = "",
     wait: Annotated[float, typer.Option(help="Seconds to wait until all are applied.", min=0)] = 0,
     as_json: Json = False,
 ) -> None:
-    """Say of delete requests whether they are applied, and by which version.
+    """Show whether delete requests are applied, and by which version.
 
-    An id that is not applied is waiting, or failed and is among the dead letters, or was never sent; only a directory
-    can be looked into. Ids are remembered for the database's applied_retention (35 days by default). Exit codes: 0
-    all are applied; 4 not yet, or not known; 2 one was given up (in a directory, where that can be seen).
+    An id that is not applied is waiting, or it failed and is among the dead letters, or it was never sent; only a queue
+    in a directory shows which. Ids are remembered for the database's applied_retention (35 days by default). Exit
+    codes: 0 all are applied; 4 not yet, or not known; 2 one has failed (known only for a queue in a directory).
     """
     db = dolmen.open(database)
     target = open_queue(queue) if queue else None

@@ -1,7 +1,6 @@
-"""Rows as a person can look at them: the first and the last, and how many there are, in bounded memory.
+"""Shows rows on a terminal: the first and last ones, and their number, in bounded memory.
 
-Cells are one line each, and cut; characters that would steer the
-terminal are shown as what they are. Columns that do not fit its width are counted.
+Each cell is one short line. Control characters are shown escaped. Columns that do not fit the terminal are counted.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from dolmen.cli.output import console, printable
 from dolmen.scan.scan import Scan
 
 SHOWN_ROWS = 20
-"""How many rows are shown of the beginning, and of the end."""
+"""The number of first rows, and of last rows, that are shown."""
 
 LISTED_ROWS = 1_000
-"""A ``--limit`` up to this is taken at its word: all rows are shown."""
+"""With a ``--limit`` up to this, all rows are shown."""
 
 PLAN_COLUMNS = ["explain_key", "explain_value"]
-"""The columns of the result of EXPLAIN."""
+"""The columns of EXPLAIN's result."""
 
 _CELL_WIDTHS = range(48, 11, -4)
 _BORDERS = 3
@@ -33,7 +32,7 @@ _BORDERS = 3
 
 @dataclass(frozen=True)
 class Ends:
-    """The first rows, the last ones (none, if the first are all), and how many there are."""
+    """The first rows, the last rows (none if the first are all), and the number of all rows."""
 
     first: pa.Table
     last: pa.Table
@@ -41,12 +40,12 @@ class Ends:
 
 
 def show_scan(scan: Callable[[int | None], Scan], limit: int | None, *, sorts: bool) -> None:
-    """Shows the ends of a scan. Reads the files that hold them, and what it takes to count the rows.
+    """Shows the first and last rows of a scan. Reads only the files that hold them, and what counting needs.
 
     Args:
-        scan: makes it, given a limit.
-        limit: what the user set.
-        sorts: whether the order of the rows was asked for.
+        scan: makes the scan, given a limit.
+        limit: the user's limit.
+        sorts: whether the user asked for an order.
     """
     if sorts or limit is not None:
         show_ends(ends_of(scan(limit).to_reader(), limit))
@@ -60,7 +59,7 @@ def show_scan(scan: Callable[[int | None], Scan], limit: int | None, *, sorts: b
 
 
 def _last_rows(scan: Scan) -> pa.Table:
-    """The last rows of a scan, from its last files."""
+    """The last rows of a scan, read from its last files."""
     last = scan.schema.empty_table()
     for file in reversed(scan.plan.files):
         part = ends_of(scan.of_files({file.file.path}).to_reader(), None)
@@ -72,10 +71,10 @@ def _last_rows(scan: Scan) -> pa.Table:
 
 
 def ends_of(rows: pa.RecordBatchReader, limit: int | None) -> Ends:
-    """The ends of a stream, of which no more is held at once.
+    """The first and last rows of a stream. Holds no more than these.
 
     Args:
-        limit: how many rows there may be, if that was said.
+        limit: the user's limit, if there is one.
     """
     listed = limit if limit is not None and limit <= LISTED_ROWS else 2 * SHOWN_ROWS
     first, last, count = rows.schema.empty_table(), rows.schema.empty_table(), 0
@@ -94,18 +93,18 @@ def ends_of(rows: pa.RecordBatchReader, limit: int | None) -> Ends:
 
 
 def _copy(table: pa.Table) -> pa.Table:
-    """The table in memory of its own: a slice keeps all of the batch that it is of."""
+    """A copy of the table: a slice would keep its whole batch in memory."""
     return table.take(pa.array(range(len(table)), pa.int64()))
 
 
 def show_plan(rows: pa.RecordBatchReader) -> None:
-    """Prints what EXPLAIN tells, which is laid out already."""
+    """Prints the result of EXPLAIN, which is formatted already."""
     for row in rows.read_all().to_pylist():
         console.print(str(row[PLAN_COLUMNS[1]]).rstrip(), markup=False, highlight=False, soft_wrap=True)
 
 
 def show_ends(ends: Ends) -> None:
-    """Prints the ends of some rows as one table, and how many rows there are."""
+    """Prints the first and last rows as one table, and the number of rows."""
     schema = ends.first.schema
     cells = [
         [list(_cells(part.column(place))) for part in (ends.first, ends.last)] for place in range(len(schema.names))
@@ -136,7 +135,7 @@ def show_ends(ends: Ends) -> None:
 
 
 def _columns_that_fit(names: list[str], cells: list[list[list[str | None]]]) -> tuple[int, int]:
-    """How many columns fit into the terminal, and how wide a cell may be."""
+    """The number of columns that fit into the terminal, and the width of a cell."""
     longest = [
         max([len(name), *(len(cell or "NULL") for part in parts for cell in part)])
         for name, parts in zip(names, cells, strict=True)
@@ -152,7 +151,7 @@ def _columns_that_fit(names: list[str], cells: list[list[list[str | None]]]) -> 
 
 
 def _cells(column: pa.ChunkedArray) -> Iterator[str | None]:
-    """Values as short text on one line; None for NULL."""
+    """Values as short text on one line, None for NULL."""
     for value in column:
         yield None if not value.is_valid else printable(_text(value))[: _CELL_WIDTHS[0] + 1]
 
@@ -160,7 +159,7 @@ def _cells(column: pa.ChunkedArray) -> Iterator[str | None]:
 def _text(value: pa.Scalar) -> str:
     try:
         return str(value.as_py())
-    except (ValueError, OverflowError):  # a time that Python has no words for
+    except (ValueError, OverflowError):  # a time outside Python's range
         return " ".join(pa.array([value]).to_string().split())
 
 

@@ -1,4 +1,4 @@
-"""Commands of upkeep: settings, background work by hand, collection, checking, and the debt at a glance."""
+"""Commands of upkeep: settings, background work, collection, verification, and debts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES
 from dolmen.maintenance.compact.compaction import Compacted
 from dolmen.maintenance.measures import WorkDone, facts_of
 
-SomeTable = Annotated[Optional[str], typer.Argument(help="One table; all by default.")]  # noqa: UP045 (typer)
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+SomeTable = Annotated[Optional[str], typer.Argument(help="One table; all by default.")]  # noqa: UP045
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Report what would be done, and do nothing.")]
 
 
 @app.command("set")
 def set_(
-    settings: Annotated[list[str], typer.Argument(help="[TABLE] NAME=VALUE ...; without a table: of the database.")],
+    settings: Annotated[
+        list[str], typer.Argument(help="[TABLE] NAME=VALUE ...; settings of the database without a table.")
+    ],
     database: DatabaseUrl,
     request_id: Request = None,
     message: Message = None,
@@ -41,13 +43,13 @@ def set_(
     for setting in settings[table is not None :]:
         name, equals, value = setting.partition("=")
         if not equals:
-            raise InputError(f"{setting!r} is no setting: write NAME=VALUE, and NAME= to unset one")
+            raise InputError(f"{setting!r} is not a setting: write NAME=VALUE, or NAME= to unset one")
         changes[name.strip()] = value.strip() or None
     if not changes:
-        raise InputError("set what? Give NAME=VALUE; dolmen settings shows what there is")
+        raise InputError("no setting is named: give NAME=VALUE; dolmen settings lists them")
     about = {"request": request_id, "message": message}
     if taken := changes.keys() & about:
-        raise InputError(f"there is no setting {min(taken)!r}; --request-id and --message are said beside them")
+        raise InputError(f"{min(taken)!r} is not a setting: give --request-id and --message as options")
     db = dolmen.open(database)
     change = db.set if table is None else db.table(table).set
     print_commit(change(**about, **changes), as_json)
@@ -55,7 +57,7 @@ def set_(
 
 @app.command()
 def settings(database: DatabaseUrl, table: SomeTable = None, as_json: Json = False) -> None:
-    """Show the settings of a table, or of the database: what holds, and what each means."""
+    """Show the settings of a table or of the database: their values, defaults and meanings."""
     db = dolmen.open(database)
     holds = db.settings() if table is None else db.table(table).settings()
     if as_json:
@@ -70,7 +72,7 @@ def settings(database: DatabaseUrl, table: SomeTable = None, as_json: Json = Fal
 
 @app.command()
 def resolve(database: DatabaseUrl, table: SomeTable = None, as_json: Json = False) -> None:
-    """Turn unresolved deletes into deletion vectors: scans get fast again."""
+    """Turn unresolved deletes into deletion vectors, which makes scans fast again."""
     db = dolmen.open(database)
     with _waiting("resolving", as_json):
         done = db.resolve(table)
@@ -97,7 +99,7 @@ def compact(database: DatabaseUrl, table: SomeTable = None, dry_run: DryRun = Fa
 
 @app.command()
 def maintain(database: DatabaseUrl, table: SomeTable = None, as_json: Json = False) -> None:
-    """Do one round of all background work, as the compact function does: expire, resolve, compact, merge."""
+    """Run one round of all background work, as the compact function does: expire, resolve, compact, merge."""
     db = dolmen.open(database)
     with _waiting("maintaining", as_json):
         done = db.maintain(None if table is None else [table])
@@ -125,7 +127,9 @@ def maintain(database: DatabaseUrl, table: SomeTable = None, as_json: Json = Fal
 def gc(
     database: DatabaseUrl,
     dry_run: DryRun = False,
-    full: Annotated[bool, typer.Option("--full", help="Look for orphans among all objects, however old.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Look for orphans among all objects, whatever their age.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Let old versions expire, and delete what no kept version needs. Exit code 9 if something could not be deleted."""
@@ -145,12 +149,14 @@ def gc(
 @app.command()
 def verify(
     database: DatabaseUrl,
-    deep: Annotated[bool, typer.Option("--deep", help="Read all data, and compare it with its entries.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Read all data, and compare it with the metadata.")] = False,
     version: Annotated[int | None, typer.Option(help="Check this version; the newest by default.")] = None,
-    all_versions: Annotated[bool, typer.Option("--all-versions", help="Look at what every version needs.")] = False,
+    all_versions: Annotated[
+        bool, typer.Option("--all-versions", help="Check the objects of every kept version.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check that everything is there and is what it should be. Exit code 7 if something is damaged or missing."""
+    """Check that all objects exist and are correct. Exit code 7 if something is damaged or missing."""
     with _bars(as_json) as progress:
         report = dolmen.verify(database, version=version, deep=deep, all_versions=all_versions, progress=progress)
     if as_json:
@@ -172,13 +178,13 @@ def stats(
     exact: Annotated[bool, typer.Option("--exact", help="Read segments too, for exact figures.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what background work has left to do: unresolved deletes, small files, dead rows, the manifest's size."""
+    """Show the background work that is left: unresolved deletes, small files, dead rows, the manifest's size."""
     found = dolmen.open(database).stats(exact=exact)
     print_json(found.to_dict()) if as_json else print_debts(found)
 
 
 def _print_work(done: Mapping[str, WorkDone], as_json: bool) -> None:
-    """What was done, by table."""
+    """Prints the results by table."""
     if as_json:
         print_json({name: facts_of(one) for name, one in done.items()})
     else:
@@ -228,7 +234,7 @@ def _exit_unless(finished: Iterable[bool]) -> None:
 
 @contextmanager
 def _waiting(doing: str, quiet: bool) -> Iterator[None]:
-    """Says on standard error what takes so long, where somebody can see it."""
+    """Shows on standard error what takes time, if that is a terminal."""
     if quiet or not errors.is_terminal:
         yield
         return
@@ -238,7 +244,7 @@ def _waiting(doing: str, quiet: bool) -> Iterator[None]:
 
 @contextmanager
 def _bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for each thing that is counted, on standard error, where somebody can see it."""
+    """Shows a progress bar for each kind of thing on standard error, if that is a terminal."""
     bars = RichProgress(
         SpinnerColumn(),
         TextColumn("{task.description}"),

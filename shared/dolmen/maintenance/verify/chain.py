@@ -1,4 +1,4 @@
-"""Pointer, manifests, and the chain of versions."""
+"""Checks the pointer, the manifests, and the chain of versions."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from dolmen.maintenance.verify.report import FindingLog
 from dolmen.maintenance.verify.segments import read_segment
 
 SAMPLED_VERSIONS = 64
-"""So many manifests of older versions are read, evenly spread and the oldest one among them, unless all are."""
+"""The most manifests of older versions that are read, evenly spread and including the oldest, unless all are read."""
 
 
 def newest_manifest(context: Context, log: FindingLog) -> Manifest | None:
-    """The manifest that the pointer names; None, and a finding, if it can't be had."""
+    """The manifest that the pointer names; None, with a finding, if it cannot be read."""
     missed: Pointer | None = None
     while True:
         pointer = _pointer(context, log)
@@ -36,7 +36,9 @@ def newest_manifest(context: Context, log: FindingLog) -> Manifest | None:
         manifest = read_manifest(context, pointer.manifest, pointer.version, own, hint=True)
         if manifest is not None or pointer == missed:
             break
-        missed = pointer  # unless the pointer has moved: then that version may have expired between the two requests
+        missed = (
+            pointer  # tried again if the pointer has moved, as that version may have expired between the two requests
+        )
     log.count("manifests")
     log.merge(own)
     if manifest and (manifest.version, manifest.commit_id) != (pointer.version, pointer.commit_id):
@@ -60,7 +62,7 @@ def _pointer(context: Context, log: FindingLog) -> Pointer | None:
 
 
 def _check_forward(context: Context, pointer: Pointer, log: FindingLog) -> None:
-    """An attempt at a version is begun when the one before is committed: so the pointer was there once."""
+    """Finds a pointer that moved back: an attempt at version n proves that the pointer once named version n-1."""
     following = manifest_key(pointer.version + 2, "").removesuffix("-.json")
     last = max((info.key for info in context.store.list("manifest/", start_after=following)), default=None)
     parsed = parse_manifest_key(last) if last else None
@@ -70,7 +72,7 @@ def _check_forward(context: Context, pointer: Pointer, log: FindingLog) -> None:
 
 
 def read_manifest(context: Context, key: str, version: int, log: FindingLog, *, hint: bool = False) -> Manifest | None:
-    """One manifest; None, and a finding, if it can't be read."""
+    """Reads a manifest; None, with a finding, if it cannot be read."""
     try:
         return context.head.read_manifest(key)
     except ObjectNotFoundError:
@@ -79,9 +81,9 @@ def read_manifest(context: Context, key: str, version: int, log: FindingLog, *, 
         reason, kind = str(error), "newer-format"
     except CorruptionError as error:
         reason, kind = error.reason, "manifest-damaged"
-    except (RetryableError, AccessDeniedError):  # which says nothing of what it holds
+    except (RetryableError, AccessDeniedError):  # says nothing about the manifest
         raise
-    except Error as error:  # what it holds is no table name, no schema, ...
+    except Error as error:  # an invalid table name or schema, for instance
         reason, kind = str(error), "manifest-damaged"
     if hint:
         reason = f"{reason}, and {POINTER} names it; {last_listed(context)}"
@@ -106,12 +108,12 @@ def check_chain(
     """Checks the versions from the newest back to the horizon.
 
     Args:
-        references: gets the manifests of all kept versions.
-        every: read them all, instead of a sample.
-        each: is called with every manifest that was read, but the newest.
+        references: receives the manifests of all kept versions.
+        every: read all manifests instead of a sample.
+        each: called with every manifest that was read, except the newest.
 
     Returns:
-        what history tells of each kept version.
+        the history's entries of kept versions, by version.
     """
     _check_fences(newest, newest, log)
     oldest = max(newest.horizon, 1)
@@ -128,13 +130,13 @@ def check_chain(
     chosen = versions if every else _spread(versions, SAMPLED_VERSIONS)
 
     def read(version: int) -> tuple[HistoryEntry, Manifest | None, FindingLog]:
-        own = FindingLog()  # findings are told in the order of versions
+        own = FindingLog()  # findings are added in the order of versions
         return told[version], read_manifest(context, told[version].manifest, version, own), own
 
     for entry, manifest, own in context.runtime.map(read, chosen):
         log.count("manifests", total=len(chosen) + 1)
         for finding in own.findings:
-            if finding.kind != "manifest-missing":  # the listing tells of it
+            if finding.kind != "manifest-missing":  # the listing finds those
                 log.add(finding.kind, finding.object, finding.reason, versions=finding.versions)
         if manifest is not None:
             _check_manifest(manifest, entry, told, newest, log)
@@ -143,12 +145,12 @@ def check_chain(
 
 
 def _kept_history(context: Context, newest: Manifest, oldest: int) -> Iterator[HistoryEntry]:
-    """What the newest version tells of the kept ones, newest first."""
+    """History entries of the kept versions, as the newest version has them, newest first."""
     yield newest.as_history()
     yield from (entry for entry in reversed(newest.history) if entry.version >= oldest)
     for segment in reversed(newest.segments_of("history")):
         if segment.greatest >= oldest:
-            # What is wrong with it is told where the segments are checked.
+            # Damage of the segment is found where segments are checked.
             entries = read_segment(context, segment, FindingLog()) or ()
             yield from (entry for entry in reversed(entries) if entry.version >= oldest)
 
@@ -181,7 +183,7 @@ def _check_order(entry: HistoryEntry, following: HistoryEntry, log: FindingLog) 
 def _check_manifest(
     manifest: Manifest, entry: HistoryEntry, told: dict[int, HistoryEntry], newest: Manifest, log: FindingLog
 ) -> None:
-    """A kept version against what the newest tells of it and of those before."""
+    """Compares a kept version with the history of the newest version and of those before."""
     own = (manifest.version, manifest.version)
     if not manifest.as_history().is_same_commit(entry):
         log.add("history-differs", manifest.key, "later versions tell otherwise of this one", versions=own)
@@ -216,6 +218,6 @@ def _check_fences(manifest: Manifest, newest: Manifest, log: FindingLog) -> None
 
 
 def _spread(versions: list[int], most: int) -> list[int]:
-    """At most so many of them, evenly, the first among them."""
+    """At most ``most`` of the versions, evenly spread, including the first."""
     step = -(-len(versions) // most) if versions else 1
     return versions[::step]

@@ -1,4 +1,4 @@
-"""Are data files what their entries say? Footers of a sample of files, or everything in all of them."""
+"""Checks data files against their entries: the footers of a sample of files, or all bytes of all files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dolmen.write.validity import first_invalid
 
 @dataclass(frozen=True)
 class Opened:
-    """A data file with its footer; ``body`` holds all its bytes if they came along."""
+    """A data file with its footer; ``body`` has all its bytes if they came with the footer."""
 
     file: DataFile
     footer: DataFileFooter
@@ -38,12 +38,12 @@ class Opened:
 
 @dataclass
 class Facts:
-    """What the values of some rows are: bounds and counts by column id.
+    """Bounds and counts of the values of some rows, by column id.
 
     Args:
-        rows: how many rows were decoded.
-        found: (kind, reason) of what was wrong on the way.
-        invalid: ids of columns with values that have no bounds, because they are none of their type.
+        rows: number of rows decoded.
+        found: (kind, reason) of faults that were found while decoding.
+        invalid: ids of columns with values that are invalid for their type, and so have no bounds.
     """
 
     rows: int = 0
@@ -52,7 +52,7 @@ class Facts:
     invalid: set[int] = field(default_factory=set)
 
     def add(self, other: Facts) -> None:
-        """Takes those of more rows of the same columns."""
+        """Adds the facts of more rows of the same columns."""
         for id_, more in other.known.items():
             own = self.known.get(id_)
             self.known[id_] = more if own is None else _join_bounds(own, more)
@@ -65,9 +65,9 @@ class DataCheck:
     """Checks data files of one table.
 
     Args:
-        name: the table's.
-        entry: with a schema.
-        skip: keys of files known to be missing or of a wrong size.
+        name: the table's name.
+        entry: the table's entry, with a schema.
+        skip: keys of files that are missing or have a wrong size.
     """
 
     def __init__(self, context: Context, name: str, entry: TableEntry, log: FindingLog, skip: set[str]) -> None:
@@ -175,7 +175,7 @@ class DataCheck:
         return file, facts
 
     def _check_unread_bytes(self, opened: Opened) -> Iterator[tuple[str, str]]:
-        """What dolmen never reads, and other engines do."""
+        """Checks bytes that dolmen never reads but other engines do."""
         file, footer = opened.file, opened.footer
         for start, end, states in footer.sums.others(footer.metadata) if footer.sums else ():
             if opened.body is not None:
@@ -200,11 +200,11 @@ class DataCheck:
         return FileBytes.from_ranges(parts, file.size, footer)
 
     def _judge(self, file: DataFile, facts: Facts) -> None:
-        """All values of a file against its entry."""
+        """Compares all values of a file with its entry."""
         for kind, reason in facts.found:
             self._add_finding(kind, file, reason)
         if any(kind == "data-damaged" for kind, _ in facts.found):
-            return  # what was not read can't be judged
+            return  # data that was not read cannot be judged
         if facts.rows != file.rows:
             self._add_finding("row-count", file, f"{facts.rows:,} rows, not {file.rows:,}")
         for id_, raw in file.stats.items():
@@ -212,7 +212,7 @@ class DataCheck:
             if arrow_type is None or id_ in facts.invalid:
                 continue
             claimed = Bounds(nulls=raw.nulls) if is_nested(arrow_type) else bounds(raw, arrow_type)
-            # A column that the file does not have is NULL in all its rows.
+            # A column that the file does not have is NULL in all rows.
             wrong = _untrue(claimed, facts.known.get(id_, Bounds(nulls=facts.rows, nans=0)))
             if wrong:
                 self._add_finding("stats-untrue", file, f"column {self._column_label(id_)}: {wrong}")
@@ -227,7 +227,7 @@ class DataCheck:
 
 
 def _first_invalid(column: pa.ChunkedArray) -> tuple[int, str] | None:
-    """Place and reason of the first value that is none of the column's type."""
+    """Place and reason of the first value that is invalid for the column's type."""
     start = 0
     for chunk in column.chunks:
         if fault := first_invalid(chunk):
@@ -237,13 +237,13 @@ def _first_invalid(column: pa.ChunkedArray) -> tuple[int, str] | None:
 
 
 def _bounds(column: pa.ChunkedArray) -> Bounds:
-    """Exact bounds of all values; NaN is in neither."""
+    """Exact bounds of all values, without NaN."""
     if is_nested(column.type):
         return Bounds(nulls=column.null_count)
     nans = 0
     if pa.types.is_floating(column.type):
         nans = pc.sum(pc.is_nan(column), min_count=0).as_py()
-    ends = pc.min_max(column)  # passes over NULL, and over NaN where there is anything else
+    ends = pc.min_max(column)  # ignores NULL, and ignores NaN where there are other values
     least, greatest = to_plain(pa.array([ends["min"], ends["max"]], column.type))
     if isinstance(least, float) and math.isnan(least):
         least = greatest = None
@@ -261,7 +261,7 @@ def _join_bounds(a: Bounds, b: Bounds) -> Bounds:
 
 
 def _untrue(claimed: Bounds, found: Bounds) -> str:
-    """In which way the exact bounds ``found`` contradict what is claimed; "" if they don't."""
+    """How the exact bounds ``found`` contradict the claimed ones; "" if they do not."""
     least: Any = found.min
     greatest: Any = found.max
     if claimed.min is not None and least is not None and least < claimed.min:
@@ -276,7 +276,7 @@ def _untrue(claimed: Bounds, found: Bounds) -> str:
 
 
 def _is_sorted(keys: list[pa.ChunkedArray]) -> bool:
-    """Whether a stable sort (NULLs last, NaN before them) leaves every row where it is."""
+    """Whether a stable sort (NULLs last, NaN before them) leaves every row in its place."""
     names = [str(place) for place in range(len(keys))]
     order = pc.sort_indices(pa.table(keys, names), sort_keys=[(name, "ascending") for name in names])
     places = order.to_numpy()
@@ -284,7 +284,7 @@ def _is_sorted(keys: list[pa.ChunkedArray]) -> bool:
 
 
 def _fits(own: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether every value of the file's type is one of the table's."""
+    """Whether every value of the file's type is a value of the table's type."""
     t = pa.types
     if own == wanted or (is_nested(own) and is_nested(wanted)):
         return True

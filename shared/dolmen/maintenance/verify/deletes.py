@@ -1,4 +1,4 @@
-"""Are deletes what their entries say? Every ``.del`` object that a version needs is read once, whole."""
+"""Checks deletes against their entries. Every ``.del`` object that a version needs is read once, as a whole."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from dolmen.predicate import from_builtins, from_json
 from dolmen.segments.judging import key_bounds
 
 WHOLE_BYTES = 32 << 20
-"""Objects with more than this are read blob by blob, and not held as a whole."""
+"""Objects larger than this, in bytes, are read blob by blob and not held in memory as a whole."""
 
 
 @dataclass
 class DeleteObject:
-    """What a version needs of one ``.del`` object.
+    """The parts of one ``.del`` object that a version needs.
 
     Args:
-        table: its name.
-        uuid: of the table.
-        vectors: with (uuid, physical rows) of their data files.
+        table: the table's name.
+        uuid: the table's uuid.
+        vectors: vectors with (uuid, physical rows) of their data files.
     """
 
     key: str
@@ -44,18 +44,18 @@ class DeleteObject:
 
     @property
     def end(self) -> int:
-        """The object reaches at least to here."""
+        """The least size that the object must have."""
         ends = [t.blob.offset + t.blob.length for t in self.tombstones]
         return max([*ends, *(v.offset + v.length for v, _, _ in self.vectors)])
 
     @property
     def rows(self) -> int:
-        """Rows that its vectors remove, which would come back."""
+        """Rows that its vectors delete, and that would come back without it."""
         return sum(vector.cardinality for vector, _, _ in self.vectors)
 
 
 class DeleteObjects:
-    """Collects them for one version, over all tables."""
+    """Collects the ``.del`` objects that a version needs, over all tables."""
 
     def __init__(self) -> None:
         self.by_key: dict[str, DeleteObject] = {}
@@ -64,21 +64,21 @@ class DeleteObjects:
         return self.by_key.setdefault(key, DeleteObject(key, table, uuid))
 
     def add_tombstone(self, tombstone: Tombstone, table: str, uuid: str) -> None:
-        """Takes a tombstone."""
+        """Adds a tombstone."""
         self._of(tombstone.blob.object, table, uuid).tombstones.append(tombstone)
 
     def add_vector(self, file: DataFile, table: str, uuid: str) -> None:
-        """Takes a data file's vector, if it has one that its entry does not contradict already."""
+        """Adds a data file's vector, unless its entry is contradictory."""
         if file.vector and file.vector.cardinality <= file.rows:
             self.add_vector_of(file.vector, file.uuid, file.rows, table, uuid)
 
     def add_vector_of(self, vector: Vector, file: str, rows: int, table: str, uuid: str) -> None:
-        """Takes the vector of a file with so many rows."""
+        """Adds the vector of a file with this number of rows."""
         self._of(vector.object, table, uuid).vectors.append((vector, file, rows))
 
 
 def check_deletes(context: Context, objects: Iterable[DeleteObject], total: int, log: FindingLog) -> None:
-    """Reads the objects, a few at a time, and checks what is needed of each. Missing ones are told elsewhere."""
+    """Reads the objects, a few at a time, and checks the parts that are needed. Missing objects are found elsewhere."""
 
     def check(one: DeleteObject) -> tuple[DeleteObject, FindingLog]:
         own = FindingLog(oldest=log.oldest, newest=log.newest)
@@ -182,18 +182,18 @@ def _check_info(
 
 
 def _check_tombstone(body: bytes, tombstone: Tombstone) -> None:
-    """Raises CorruptionError when the record is not what the entry says."""
+    """Raises CorruptionError if the record is not that of the entry."""
     place = f"at byte {tombstone.blob.offset}: "
     if isinstance(tombstone, KeysTombstone):
         inline = inline_keys(tombstone)
         if inline is not None and not inline.equals(decode_keys(body, tombstone)):
-            raise CorruptionError(tombstone.blob.object, f"{place}other keys than those in the manifest")
+            raise CorruptionError(tombstone.blob.object, f"{place}its keys differ from those in the manifest")
         for part in decode_keys_in_parts(body, tombstone):
             _check_keys(part, tombstone, place)
         return
     recorded = from_json(check_blob(body, tombstone.blob))
     if tombstone.predicate is not None and from_builtins(tombstone.predicate) != recorded:
-        raise CorruptionError(tombstone.blob.object, f"{place}another predicate than the one in the manifest")
+        raise CorruptionError(tombstone.blob.object, f"{place}its predicate differs from that in the manifest")
 
 
 def _check_keys(keys: Keys, tombstone: KeysTombstone, place: str) -> None:
@@ -205,4 +205,4 @@ def _check_keys(keys: Keys, tombstone: KeysTombstone, place: str) -> None:
         least, greatest = to_plain(pa.array([ends["min"], ends["max"]], column.type))
         low, high = known[id_]
         if (low is not None and least < low) or (high is not None and high < greatest):  # type: ignore[operator]
-            raise CorruptionError(tombstone.blob.object, f"{place}keys outside the bounds in the manifest")
+            raise CorruptionError(tombstone.blob.object, f"{place}it has keys outside the bounds in the manifest")

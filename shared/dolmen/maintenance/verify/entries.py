@@ -1,4 +1,4 @@
-"""What a manifest says of its tables, checked against itself: no object is read."""
+"""Checks the entries of a manifest's tables against each other, without reading other objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dolmen.maintenance.verify.report import FindingLog
 
 
 def check_manifest(manifest: Manifest, log: FindingLog) -> None:
-    """The database's own part: tables by uuid, and what is to be freed."""
+    """Checks the database's own part: uuids of tables, epochs, and timestamps of deletes."""
     uuids = Counter(entry.uuid for entry in manifest.tables.values())
     for name, entry in manifest.tables.items():
         log.count("tables")
@@ -35,7 +35,7 @@ def check_manifest(manifest: Manifest, log: FindingLog) -> None:
 
 
 def check_applied(entries: Iterator[AppliedId], manifest: Manifest, log: FindingLog) -> None:
-    """Ids that were applied: each once, by a version that there is."""
+    """Checks that each request id was applied once, by an existing version."""
     seen: set[str] = set()
     for applied in entries:
         log.count("applied ids")
@@ -51,10 +51,10 @@ class TableCheck:
     """Checks the entries of one table of one version.
 
     Args:
-        name: the table's.
-        entry: with a schema, read from the table's own section if it is idle.
+        name: the table's name.
+        entry: the table's entry with a schema, read from the table's section if it is idle.
         manifest: the version.
-        holder: the object that holds the entry: findings that are not about one file name it.
+        holder: the key of the object that holds the entry, for findings that are not about one file.
     """
 
     def __init__(self, name: str, entry: TableEntry, manifest: Manifest, holder: str, log: FindingLog) -> None:
@@ -62,11 +62,11 @@ class TableCheck:
 
     @cached_property
     def types(self) -> dict[int, pa.DataType]:
-        """Type of each column that there is or was."""
+        """Type of each present and former column."""
         return {id_: field.arrow_type for id_, field in self.entry.schema.by_id.items()}
 
     def check_schema(self) -> None:
-        """Ids given out once, each below the next one to be given out; keys of columns that there are."""
+        """Checks that column ids are given out once and below ``next_id``, and that keys name existing columns."""
         schema = self.entry.schema
         try:
             ids = [id_ for field in (*schema.dropped, *schema.fields) for id_ in _ids(field)]
@@ -86,7 +86,7 @@ class TableCheck:
             self._add_finding("schema-ids", f"the primary or sort key names columns {gone}, which there are not")
 
     def check_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
-        """Columns that there are, timestamps in order."""
+        """Checks that tombstones name existing columns, and that their timestamps are in order."""
         before = 1
         seen: set[tuple[str, int, int]] = set()
         for tombstone in tombstones:
@@ -105,7 +105,7 @@ class TableCheck:
             before = max(before, tombstone.ts)
 
     def check_file(self, file: DataFile) -> None:
-        """A data file's entry, with the pair that counts."""
+        """Checks a data file's entry with its effective pair."""
         self._check_timestamps(file)
         self._check_sizes(file)
         vector = file.vector
@@ -159,7 +159,7 @@ class TableCheck:
 
 
 def _ids(field: Field) -> Iterator[int]:
-    """The ids of a column and of all that is nested in it."""
+    """The ids of a column and of everything nested in it."""
     yield field.id
     if isinstance(field.type, dict):
         for inner in field.type.values():

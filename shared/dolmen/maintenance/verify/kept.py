@@ -1,4 +1,4 @@
-"""What kept versions before the checked one hold, as far as that does not: read whole, each object once."""
+"""Checks the contents of older kept versions, as far as the checked version does not have them; each object once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance.verify.data import DataCheck
 from dolmen.maintenance.verify.deletes import DeleteObjects, check_deletes
 from dolmen.maintenance.verify.report import FindingLog
-from dolmen.maintenance.verify.segments import TableEntries, read_segment
+from dolmen.maintenance.verify.segments import TableContents, read_segment
 
 
 @dataclass
@@ -22,26 +22,26 @@ class KeptContents:
     """Collects data files, deletes and segments of older versions, and checks them.
 
     Args:
-        seen: data files, blobs and segments that were taken, or are checked with the newest version.
+        seen: data files, blobs and segments that were added, or are checked with the checked version.
     """
 
     seen: set[tuple[str, int]] = field(default_factory=set)
     _files: list[tuple[str, TableEntry, list[DataFile]]] = field(default_factory=list)
     _deletes: DeleteObjects = field(default_factory=DeleteObjects)
 
-    def leave(self, view: TableEntries) -> None:
-        """Leaves out what a table of the checked version needs: that is checked with it."""
+    def leave(self, view: TableContents) -> None:
+        """Leaves out what a table of the checked version needs, as it is checked there."""
         for file in view.files():
             self.seen.add((file.path, 0))
             if file.vector:
                 self.seen.add((file.vector.object, file.vector.offset))
         self.seen.update((tombstone.blob.object, tombstone.blob.offset) for tombstone in view.tombstones)
 
-    def take(self, view: TableEntries, new: Collection[str]) -> None:
-        """Takes what one table of one version needs.
+    def take(self, view: TableContents, new: Collection[str]) -> None:
+        """Adds what one table of one version needs.
 
         Args:
-            new: keys of its segments that no version before had.
+            new: keys of its segments that no earlier version had.
         """
         entry = view.entry
         if entry is None:
@@ -62,19 +62,19 @@ class KeptContents:
                 self._deletes.add_tombstone(tombstone, view.name, entry.uuid)
 
     def take_segments(self, context: Context, manifest: Manifest, log: FindingLog) -> None:
-        """Reads the segments of one version that belong to the database, and were not read before."""
+        """Reads the database's own segments of one version that were not read before."""
         for segment in manifest.segments:
             if self._is_new(segment.object, 0):
                 read_segment(context, segment, log)
 
     def check(self, context: Context, log: FindingLog, skip: set[str]) -> None:
-        """Reads all that was taken, but the objects in ``skip``."""
+        """Reads everything that was added, except the objects in ``skip``."""
         objects = [one for key, one in self._deletes.by_key.items() if key not in skip]
         check_deletes(context, objects, len(objects), log)
         for name, entry, files in self._files:
             DataCheck(context, name, entry, log, skip).check_data(iter(files), len(files))
 
-    def _take_vector(self, vector: Vector, file: str, rows: int, view: TableEntries, entry: TableEntry) -> None:
+    def _take_vector(self, vector: Vector, file: str, rows: int, view: TableContents, entry: TableEntry) -> None:
         if self._is_new(vector.object, vector.offset):
             self._deletes.add_vector_of(vector, file, rows, view.name, entry.uuid)
 
@@ -86,7 +86,7 @@ class KeptContents:
 
 
 def check_intents(context: Context, log: FindingLog) -> None:
-    """Reads what jobs say of themselves."""
+    """Reads all heartbeats of jobs."""
     store = context.store
     for info in store.list(PREFIX):
         parsed = parse_intent_key(info.key)
@@ -95,7 +95,7 @@ def check_intents(context: Context, log: FindingLog) -> None:
         log.count("intents")
         try:
             heartbeat = Heartbeat.decode(store.get(info.key).body, info.key)
-        except ObjectNotFoundError:  # its job has ended meanwhile
+        except ObjectNotFoundError:  # the job has ended meanwhile
             continue
         except UnsupportedFormatError as error:
             log.add("newer-format", info.key, str(error))

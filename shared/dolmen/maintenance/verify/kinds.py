@@ -1,4 +1,4 @@
-"""What can be wrong with a database: the kinds of findings of ``verify``, and what to do about each."""
+"""The kinds of findings of ``verify``, and what to do about each."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Kind:
     """A kind of finding.
 
     Args:
-        name: stable: scripts and tests go by it.
-        severity: an error means that something can't be read, or is read wrong; a warning costs money or trust only.
-        meaning: what holds when there is no such finding.
+        name: stable, as scripts and tests use it.
+        severity: "error" if something cannot be read, or is read wrong; "warning" if it only costs money or trust.
+        meaning: the promise that is broken.
         repair: what to do.
     """
 

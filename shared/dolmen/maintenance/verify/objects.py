@@ -1,4 +1,4 @@
-"""Are the objects there? One listing of the database, merged with the sorted list of what its versions reference."""
+"""Checks that all objects exist, by one listing merged with the sorted references of all versions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectInfo, ObjectStore
 
 PREFIXES = ("data/", "index/", "manifest/", "segment/", "tombstone/")
-"""Where a database keeps its objects, in the order of their keys. Intents are nobody's reference."""
+"""The prefixes of a database's objects, in the order of keys. No version references an intent."""
 
 _CHUNK = 1 << 16
 
 Need: TypeAlias = Literal["known", "released", "kept", "needed"]
-"""known: was in use until lately, or is by another version, and may be gone; released: kept versions before the newest
-need it, as the newest one tells; kept: a kept version that was read needs it; needed: by the version being checked."""
+"""known: was in use until recently, or is in use by another version, and may be gone; released: kept versions before
+the newest need it, by the newest version's list; kept: a kept version that was read needs it; needed: the checked
+version needs it."""
 _NEEDS: tuple[Need, ...] = ("known", "released", "kept", "needed")
 _NEEDED = len(_NEEDS) - 1
 
@@ -50,15 +51,15 @@ _SCHEMA = pa.schema(
 
 
 class Reference(NamedTuple):
-    """An object that something names.
+    """A reference to an object.
 
     Args:
-        need: place of the need in ``_NEEDS``: how much it matters that the object is there.
-        size: of the object; -1 = not known.
-        end: the object reaches at least to here.
-        rows: at stake.
-        table: place of the table's name among ``References.tables``.
-        oldest, newest: kept versions that need it.
+        need: index in ``_NEEDS``: how important it is that the object exists.
+        size: the object's size; -1 if it is not known.
+        end: the least size that the object must have.
+        rows: rows that would be lost with it.
+        table: index of the table's name in ``References.tables``.
+        oldest, newest: the kept versions that need it.
     """
 
     key: str
@@ -72,7 +73,7 @@ class Reference(NamedTuple):
 
 
 class References:
-    """All that kept versions reference, in about 150 bytes each, to be read in the order of keys."""
+    """All references of kept versions, in about 150 bytes each, which can be read in the order of keys."""
 
     def __init__(self) -> None:
         self.tables: list[str] = []
@@ -91,7 +92,7 @@ class References:
         end: int = 0,
         rows: int = 0,
     ) -> None:
-        """Takes a reference; one object may have many."""
+        """Adds a reference. An object may have many."""
         place = self._places.get(table)
         if place is None:
             place = self._places[table] = len(self.tables)
@@ -101,7 +102,7 @@ class References:
             self._pack()
 
     def _pack(self) -> None:
-        """Turns what was taken into columns. References of other versions repeat each other: one of each is kept."""
+        """Turns references into columns. Of equal references of other versions, one is kept."""
         if self._rows:
             columns = [
                 pa.array(values, field.type)
@@ -119,7 +120,7 @@ class References:
         return pa.concat_tables(self._chunks) if self._chunks else _SCHEMA.empty_table()
 
     def repeated_files(self) -> Iterator[Reference]:
-        """Data files that the version that is checked references again, under the same key or another directory."""
+        """Data files that the checked version references twice, under the same key or in another directory."""
         table = self._table()
         own = pc.and_(pc.equal(table["need"], _NEEDED), pc.starts_with(table["key"], "data/"))
         table = table.filter(own)
@@ -156,13 +157,13 @@ class Missing(NamedTuple):
 def check_objects(
     store: ObjectStore, runtime: Runtime, references: References, log: FindingLog, newest: Manifest
 ) -> tuple[list[Missing], dict[str, Unreferenced]]:
-    """Lists the database once, and compares.
+    """Lists the database once, and compares the listing with the references.
 
     Args:
-        newest: says since when orphans are gone, and which versions have expired and wait to be freed.
+        newest: shows up to when orphans are deleted, and which versions have expired but wait for deletion.
 
     Returns:
-        what is missing, each confirmed by a request of its own, and the orphans by prefix.
+        missing objects, each confirmed by a request of its own, and the orphans by prefix.
     """
     missing: list[Missing] = []
     orphans: dict[str, Unreferenced] = {}
@@ -172,7 +173,7 @@ def check_objects(
     def orphan(info: ObjectInfo) -> None:
         parsed = parse_manifest_key(info.key)
         if parsed and newest.freed <= parsed[0] < newest.horizon:
-            return  # its version has expired; it goes when what its successor released has gone
+            return  # its version has expired, and its deletion waits for that of released objects
         prefix = _prefix(info.key)
         orphans[prefix] = orphans.get(prefix, Unreferenced()) + Unreferenced(1, info.size)
         if info.last_modified_us < newest.swept:
@@ -237,7 +238,7 @@ def _missing(some: list[Reference], need: Reference, references: References) -> 
 
 
 def _confirm_missing(store: ObjectStore, runtime: Runtime, missing: Iterable[Missing]) -> Iterator[Missing]:
-    """Those that a request does not find either: no order of a listing makes a healthy database look damaged."""
+    """Missing objects that a request does not find either, so that no inconsistent listing looks like damage."""
 
     def look(one: Missing) -> Missing | None:
         try:

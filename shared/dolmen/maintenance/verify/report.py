@@ -1,4 +1,4 @@
-"""What ``verify`` found: findings with what they cost and what to do, and how much was looked at."""
+"""The report of ``verify``: findings with their cost and repair, and counts of what was checked."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any, TypeAlias
 from dolmen.maintenance.verify.kinds import KINDS, Kind
 
 MOST_FINDINGS = 1_000
-"""So many findings of one kind are listed; more are only counted."""
+"""The most findings of one kind that are listed. Further ones are only counted."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""(what is being checked, how many are done, how many there are; 0 = not known)."""
+"""Called with a kind of thing, the number checked so far, and the total; 0 if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong.
+    """One fault.
 
     Args:
-        kind: name of the kind, a key of ``KINDS``.
-        object: key of the object that is damaged, missing, or says what is not true.
-        reason: what is wrong with it, in words.
-        table: the table it belongs to; "" for the database.
-        rows: how many rows can't be read, or are not to be trusted; 0 if none are at stake.
-        versions: (oldest, newest) kept version that needs it; None = only how versions are kept is at stake.
+        kind: the kind's name, a key of ``KINDS``.
+        object: the key of the object that is damaged, missing or wrong.
+        reason: the fault in words.
+        table: the table's name; "" for the database.
+        rows: number of rows that cannot be read or trusted; 0 if no rows are affected.
+        versions: (oldest, newest) kept version that needs the object; None if none does.
     """
 
     kind: str
@@ -44,12 +44,12 @@ class Finding:
 
     @property
     def repair(self) -> str:
-        """What to do about it."""
+        """The advice on what to do about it."""
         return self.what.repair
 
     @property
     def cost(self) -> str:
-        """What it costs, in words."""
+        """The rows, table and versions affected, in words."""
         told = []
         if self.rows:
             told.append(f"{self.rows:,} rows")
@@ -61,7 +61,7 @@ class Finding:
         return ", ".join(told) or "the database"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The finding for JSON."""
         return {
             "kind": self.kind,
             "severity": self.what.severity,
@@ -79,9 +79,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Unreferenced:
-    """Objects that no kept version needs, as far as the newest one tells: not an error.
+    """Objects that no kept version needs, as far as the newest version shows. This is not an error.
 
-    They are losers of races, what crashed or still running jobs uploaded, and what is released and waits for GC.
+    They come from attempts that lost, from crashed or running jobs, or are released and wait for collection.
     """
 
     objects: int = 0
@@ -93,14 +93,14 @@ class Unreferenced:
 
 @dataclass(frozen=True, repr=False)
 class VerifyReport:
-    """What ``verify`` looked at and found.
+    """The result of ``verify``.
 
     Args:
-        url: the database.
+        url: the database's URL.
         version: the version whose contents were checked.
-        findings: in the order in which they were found, at most ``MOST_FINDINGS`` of a kind.
-        counts: how many findings there are of each kind, listed or not.
-        checked: how many of each thing were looked at.
+        findings: in the order of discovery, at most ``MOST_FINDINGS`` of a kind.
+        counts: number of findings of each kind, including those not listed.
+        checked: number of things checked, by kind of thing.
         orphans: objects that nothing references, by the first part of their key.
         deep: whether data was read.
     """
@@ -115,17 +115,17 @@ class VerifyReport:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """Findings that keep something from being read, or being read right."""
+        """Findings because of which something cannot be read, or is read wrong."""
         return tuple(finding for finding in self.findings if finding.what.severity == "error")
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """Findings that cost only money or trust."""
+        """Findings that only cost money or trust."""
         return tuple(finding for finding in self.findings if finding.what.severity == "warning")
 
     @property
     def ok(self) -> bool:
-        """Whether there is no error."""
+        """Whether there are no errors."""
         return not self.errors
 
     @property
@@ -134,7 +134,7 @@ class VerifyReport:
         return sum(self.orphans.values(), Unreferenced())
 
     def facts(self) -> list[tuple[str, str]]:
-        """What ``repr`` shows, line by line."""
+        """The lines that ``repr`` shows, as pairs of name and value."""
         seen = ", ".join(f"{count:,} {name}" for name, count in self.checked.items() if count)
         lost = self.orphaned
         facts = [
@@ -151,7 +151,7 @@ class VerifyReport:
         return ", ".join(f"{count:,} x {name} ({KINDS[name].severity})" for name, count in self.counts.items())
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The report for JSON."""
         return {
             "url": self.url,
             "version": self.version,
@@ -185,11 +185,11 @@ class VerifyReport:
 
 @dataclass
 class FindingLog:
-    """Takes findings and counts while checks run. Used by the thread that runs ``verify`` alone.
+    """Collects findings and counts while checks run. Used only in the thread that runs ``verify``.
 
     Args:
-        progress: told of every few hundred things that are done.
-        newest: the version that is checked: what a finding costs unless it says otherwise.
+        progress: called every few hundred things.
+        newest: the checked version, which findings affect unless they say otherwise.
     """
 
     progress: Progress | None = None
@@ -209,7 +209,7 @@ class FindingLog:
         rows: int = 0,
         versions: tuple[int, int] | None = None,
     ) -> None:
-        """Takes a finding; of those beyond ``MOST_FINDINGS`` of a kind only the number."""
+        """Adds a finding. Beyond ``MOST_FINDINGS`` of a kind it is only counted."""
         self.counts[KINDS[kind].name] += 1
         if self.counts[kind] <= MOST_FINDINGS:
             if versions is None and table:
@@ -217,14 +217,14 @@ class FindingLog:
             self.findings.append(Finding(kind, object, reason, table, rows, versions))
 
     def count(self, what: str, count: int = 1, total: int = 0) -> None:
-        """Counts things that were checked, and tells of progress."""
+        """Counts things that were checked, and reports progress."""
         before = self.checked[what]
         self.checked[what] = before + count
         if self.progress and (before // 256 != self.checked[what] // 256 or self.checked[what] == total or not before):
             self.progress(what, self.checked[what], total)
 
     def merge(self, other: FindingLog) -> None:
-        """Takes what another has found, in another thread."""
+        """Adds the findings of another log, which another thread collected."""
         for finding in other.findings:
             self.counts[finding.kind] += 1
             if self.counts[finding.kind] <= MOST_FINDINGS:

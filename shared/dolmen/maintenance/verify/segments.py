@@ -1,4 +1,4 @@
-"""Segments: what the manifest says of them against their entries, and a table's entries in and out of them."""
+"""Checks segments against their entries in the manifest, and reads a table's entries inside and outside of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def read_segment(context: Context, segment: Segment, log: FindingLog, table: str = "") -> Any:
-    """What a segment holds; None, and a finding, if that can't be read. A missing one is told elsewhere."""
+    """The contents of a segment; None, with a finding, if it cannot be read. Missing segments are found elsewhere."""
     reader = context.segments
     read: dict[SegmentKind, Callable[[Segment], Any]] = {
         "files": reader.files,
@@ -45,13 +45,13 @@ def read_segment(context: Context, segment: Segment, log: FindingLog, table: str
 
 
 def readable(context: Context, segment: Segment, read: Callable[[], T], log: FindingLog, table: str = "") -> T | None:
-    """What ``read`` returns; None, and a finding, if it can't because of this segment."""
+    """The result of ``read``; None, with a finding, if this segment is the reason that it fails."""
     try:
         return read()
     except UnsupportedFormatError as error:
         log.add("newer-format", segment.object, str(error), table=table, rows=segment.rows)
         return None
-    except (RetryableError, AccessDeniedError):  # which says nothing of what it holds
+    except (RetryableError, AccessDeniedError):  # says nothing about the segment
         raise
     except Error as error:
         reason = error.reason if isinstance(error, CorruptionError) else str(error)
@@ -64,19 +64,19 @@ def readable(context: Context, segment: Segment, read: Callable[[], T], log: Fin
 
 
 def check_dated(segment: Segment, stamps: Sequence[int], log: FindingLog, table: str = "") -> None:
-    """Bounds of what a segment's entries are dated by."""
+    """Checks the bounds of the versions or timestamps of a segment's entries."""
     if stamps and not (segment.least <= min(stamps) and max(stamps) <= segment.greatest):
         reason = f"entries of {min(stamps)} to {max(stamps)}, in the manifest {segment.least} to {segment.greatest}"
         log.add("segment-bounds", segment.object, reason, table=table)
 
 
-class TableEntries:
-    """One table of one version with all its entries, wherever they stand.
+class TableContents:
+    """One table of one version with all its entries, inline or in segments.
 
     Args:
-        name: the table's.
-        root: its entry in the manifest.
-        log: gets what can't be read, and, by ``check``, what is not true.
+        name: the table's name.
+        root: the table's entry in the manifest.
+        log: receives what cannot be read, and, from ``checked_files``, what is wrong.
     """
 
     def __init__(self, context: Context, name: str, root: TableEntry, manifest: Manifest, log: FindingLog) -> None:
@@ -85,12 +85,12 @@ class TableEntries:
 
     @property
     def holder(self) -> str:
-        """The object that holds the entry."""
+        """The key of the object that holds the table's entry."""
         return self._root.section.object if self._root.section else self.manifest.key
 
     @cached_property
     def entry(self) -> TableEntry | None:
-        """The whole entry, from its own segment if the table is idle; None if that can't be read."""
+        """The whole entry, read from its section if the table is idle; None if that cannot be read."""
         section = self._root.section
         if section is None:
             return self._root
@@ -99,18 +99,18 @@ class TableEntries:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Every segment, that of the entry itself included."""
+        """All segments, including the section of the entry itself."""
         own = (self._root.section,) if self._root.section else ()
         return (*own, *(self.entry.segments if self.entry else ()))
 
     @cached_property
     def tombstones(self) -> tuple[Tombstone, ...]:
-        """Spilled ones first."""
+        """All tombstones, spilled ones first."""
         return (*self._spilled_entries("tombstones"), *self._inline.tombstones)
 
     @cached_property
     def overlays(self) -> dict[str, Overlay]:
-        """Of each spilled file the newest pair."""
+        """The newest overlay of each spilled file."""
         newest: dict[str, Overlay] = {}
         for overlay in (*self._spilled_entries("overlays"), *self._inline.overlays):
             known = newest.get(overlay.file)
@@ -120,14 +120,14 @@ class TableEntries:
 
     @cached_property
     def removed(self) -> frozenset[str]:
-        """Spilled files that are gone."""
+        """Uuids of spilled files that were removed."""
         return frozenset((*self._spilled_entries("removed"), *self._inline.removed))
 
     def files(self, segments: Collection[str] | None = None) -> Iterator[DataFile]:
-        """Live data files with the pair that counts, oldest first.
+        """Live data files with their effective pairs, oldest first.
 
         Args:
-            segments: keys of the segments whose files are wanted, beside those in the manifest; all by default.
+            segments: keys of the segments to read, beside files in the manifest; all by default.
         """
         for segment in self._inline.segments_of("files"):
             if segments is not None and segment.object not in segments:
@@ -138,17 +138,17 @@ class TableEntries:
         yield from self._inline.files
 
     def overlaid(self) -> Iterator[Vector]:
-        """Vectors of the overlays that count."""
+        """Vectors of effective overlays."""
         for uuid, overlay in self.overlays.items():
             if overlay.vector and uuid not in self.removed:
                 yield overlay.vector
 
     def count(self) -> int:
-        """How many data files there are, those in ``removed`` included."""
+        """Number of data files, including those in ``removed``."""
         return len(self._inline.files) + sum(segment.count for segment in self._inline.segments_of("files"))
 
     def checked_files(self) -> Iterator[DataFile]:
-        """The same as ``files``; on the way every segment is checked against what the manifest says of it."""
+        """Like ``files``, and also checks every segment against its entry in the manifest."""
         spilled: set[str] = set()
         changed = self.removed | self.overlays.keys()
         for segment in self._inline.segments_of("files"):
@@ -182,7 +182,7 @@ class TableEntries:
         try:
             for some in table.entries() if table else ():
                 yield from some
-        except CorruptionError as error:  # bytes that decode to no entries
+        except CorruptionError as error:  # its bytes do not decode to entries
             self._unreadable.add(segment.object)
             self._log.add("segment-damaged", segment.object, error.reason, table=self.name, rows=segment.rows)
 
@@ -190,7 +190,7 @@ class TableEntries:
         return (each for segment in self._inline.segments_of(kind) for each in self._read(segment) or ())
 
     def _read(self, segment: Segment) -> Any:
-        """What a segment holds; None, and a finding the first time, if that can't be read."""
+        """The contents of a segment; None, with a finding the first time, if it cannot be read."""
         if segment.object in self._unreadable:
             return None
         found = read_segment(self._context, segment, self._log, self.name)
@@ -207,7 +207,7 @@ class TableEntries:
 
 
 class _FileSegment:
-    """What a segment of data files says of its entries, against these."""
+    """Compares a segment of data files with the claims in its manifest entry."""
 
     def __init__(self, segment: Segment, entry: TableEntry) -> None:
         self._segment = segment
@@ -218,7 +218,7 @@ class _FileSegment:
         self._nans: dict[int, int | None] = dict.fromkeys(segment.stats, 0)
 
     def add(self, file: DataFile) -> None:
-        """Takes one entry, as it stands in the segment."""
+        """Adds an entry of the segment."""
         segment = self._segment
         self._rows += file.rows
         self._bytes += file.size
@@ -233,7 +233,7 @@ class _FileSegment:
                 self._wrong[f"statistics of column {id_}"] = file.uuid
 
     def _holds(self, id_: int, claimed: ColumnStats, file: DataFile) -> bool:
-        """Whether the segment's bounds of a column are true of a file; counts NULL and NaN."""
+        """Whether the segment's bounds of a column are true for a file. Also counts NULL and NaN."""
         arrow_type, raw = self._types.get(id_), file.stats.get(id_)
         if arrow_type is None or is_nested(arrow_type):
             return True
@@ -244,7 +244,7 @@ class _FileSegment:
         self._nulls[id_] = _plus(self._nulls[id_], own.nulls)
         self._nans[id_] = _plus(self._nans[id_], own.nans)
         if own.nulls is not None and own.nans is not None and own.nulls + own.nans >= file.rows:
-            return True  # no value that could be outside
+            return True  # there is no value that could be outside
         low: Any = told.min
         high: Any = told.max
         least: Any = own.min
@@ -254,7 +254,7 @@ class _FileSegment:
         )
 
     def untrue_claims(self, manifest: Manifest) -> Iterator[tuple[str, str]]:
-        """What is not true: kinds and reasons."""
+        """Kinds and reasons of claims that are not true."""
         segment = self._segment
         for what, uuid in self._wrong.items():
             yield "segment-bounds", f"{what} in the manifest: not true of file {uuid}"

@@ -1,14 +1,14 @@
-"""``verify``: a complete check of a database, from the pointer to the last byte of the data.
+"""``verify``: a complete check of a database, from the pointer to the last byte of data.
 
-What is looked at, in this order:
+It checks, in this order:
 
 1. pointer, manifests and the chain of versions back to the horizon;
-2. what the checked version says of its tables, files, deletes and segments;
-3. whether all objects are there, with their sizes: by one listing, merged with what is referenced;
+2. the checked version's entries of tables, files, deletes and segments;
+3. that all objects exist with their sizes, by one listing merged with all references;
 4. tombstones and deletion vectors: each ``.del`` object is read once;
 5. footers of a sample of the data files; with ``deep`` all bytes of all data files.
 
-Everybody else goes on meanwhile.
+Others may go on using the database.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from dolmen.maintenance.verify.entries import TableCheck, check_applied, check_m
 from dolmen.maintenance.verify.kept import KeptContents, check_intents
 from dolmen.maintenance.verify.objects import Missing, Need, References, check_objects, check_repeated
 from dolmen.maintenance.verify.report import FindingLog, Progress, Unreferenced, VerifyReport
-from dolmen.maintenance.verify.segments import TableEntries, check_dated, read_segment
+from dolmen.maintenance.verify.segments import TableContents, check_dated, read_segment
 from dolmen.segments.file_table import FileTable
 from dolmen.store.cache import ObjectCache
 
 SAMPLED_FOOTERS = 256
-"""So many data files of a table are opened, evenly spread, unless all are read."""
+"""The number of data files per table that are opened, evenly spread, unless all are read."""
 
 CACHE_BYTES = 64 << 20
-"""Segments are kept in memory up to this much between the steps of a check."""
+"""The size of segments that are kept in memory between the steps of a check."""
 
 _UNREADABLE_KINDS = frozenset(("file-size", "file-entry", "delete-short"))
-"""An object with such a finding is not read: what its bytes look like would be told once more."""
+"""An object with such a finding is not read: its bytes would only lead to a second finding."""
 
 
 def verify(
@@ -61,25 +61,25 @@ def verify(
     all_versions: bool = False,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Checks a database and tells what is wrong, what it costs and what to do. Changes nothing.
+    """Checks a database, and reports faults, their cost and what to do. Changes nothing.
 
     Args:
         version: the version whose contents are checked; the newest by default.
-        deep: read every data file whole: checksums, row counts, statistics against the values, order of rows.
-        all_versions: read the manifest of every kept version, and look whether every object that one of them needs is
-            there; with ``deep`` read these objects too. Without it the newest version's list of released objects
-            answers for the older ones.
-        progress: is called with what is being checked, how many are done, and how many there are.
+        deep: read every data file as a whole: checksums, row counts, statistics and values, order of rows.
+        all_versions: read the manifests of all kept versions, and check that every object they need exists; with
+            ``deep`` read these objects too. Otherwise the newest version's list of released objects stands for the
+            older ones.
+        progress: called with a kind of thing, the number checked so far, and the total.
 
     Returns:
         a report; ``report.ok`` says whether there is no error.
 
     Raises:
-        DatabaseNotFoundError: there is no pointer, and never was one.
-        VersionNotFoundError, VersionExpiredError: there is no such version, or it expired before or during the check.
-        StoreUnavailableError, AccessDeniedError: from the store.
+        DatabaseNotFoundError: there is no pointer, and there never was one.
+        VersionNotFoundError, VersionExpiredError: the version does not exist, or expired before or during the check.
+        StoreUnavailableError, AccessDeniedError: the store failed.
     """
-    # A cache of its own, in memory: what is believed is what the store holds now.
+    # It has a memory cache of its own, because only what the store holds now counts.
     head = Head(context.store, context.runtime, cache=ObjectCache(CACHE_BYTES))
     fresh = Context(context.store, context.runtime, head)
     return _Verification(fresh, FindingLog(progress), deep, all_versions).run(version)
@@ -106,7 +106,7 @@ class _Verification:
             return self._report(version or 0, [], {})
         if self._deep and self._all and version in (None, newest.version):
             for name, root in newest.tables.items():
-                self._kept.leave(TableEntries(context, name, root, newest, FindingLog()))
+                self._kept.leave(TableContents(context, name, root, newest, FindingLog()))
         told = check_chain(context, newest, log, self._references, every=self._all, each=self._older)
         manifest = newest if version in (None, newest.version) else self._read_version(newest, told, version or 0)
         if manifest is None:
@@ -117,7 +117,7 @@ class _Verification:
         if manifest is not newest:
             self._reference_segments(newest, "known")
             for name, root in newest.tables.items():
-                self._reference_table(TableEntries(context, name, root, newest, FindingLog()), "known")
+                self._reference_table(TableContents(context, name, root, newest, FindingLog()), "known")
         self._check_released(newest)
         check_repeated(self._references, log)
         missing, orphans = check_objects(context.store, context.runtime, self._references, log, newest)
@@ -132,10 +132,10 @@ class _Verification:
         return self._report(manifest.version, [one for one in missing if one.versions[1] >= horizon], orphans)
 
     def _horizon(self, version: int, newest: Manifest) -> int:
-        """The oldest version that is kept by now. Raises VersionExpiredError if ``version`` is older."""
+        """The oldest version that is kept now. Raises VersionExpiredError if ``version`` is older."""
         try:
             horizon = self._context.head.refresh().manifest.horizon
-        except CorruptionError:  # of the pointer, and told
+        except CorruptionError:  # the pointer is damaged, which was found before
             horizon = newest.horizon
         if version < horizon:
             raise VersionExpiredError(f"version {version} expired while it was checked: verify a newer one")
@@ -159,7 +159,7 @@ class _Verification:
     # ---- entries
 
     def _check_entries(self, manifest: Manifest) -> list[_Checked]:
-        """Checks what the version says, and takes all that it needs: each entry is looked at once."""
+        """Checks the version's entries, and collects references to all that it needs. Each entry is looked at once."""
         log = self._log
         check_manifest(manifest, log)
         check_applied(self._own(manifest, "applied", log), manifest, log)
@@ -168,13 +168,13 @@ class _Verification:
         self._reference_segments(manifest, "needed")
         tables = []
         for name, root in manifest.tables.items():
-            view = TableEntries(self._context, name, root, manifest, log)
+            view = TableContents(self._context, name, root, manifest, log)
             self._reference_table(view, "needed", files=False)
             if view.entry is not None:
                 tables.append(self._check_table(view, view.entry))
         return tables
 
-    def _check_table(self, view: TableEntries, entry: TableEntry) -> _Checked:
+    def _check_table(self, view: TableContents, entry: TableEntry) -> _Checked:
         check = TableCheck(view.name, entry, view.manifest, view.holder, self._log)
         check.check_schema()
         check.check_tombstones(view.tombstones)
@@ -193,7 +193,7 @@ class _Verification:
         return _Checked(view, entry, sample)
 
     def _own(self, manifest: Manifest, kind: SegmentKind, log: FindingLog) -> Iterator[Any]:
-        """The database's own entries of a kind, oldest first; checks the segments they are in."""
+        """The database's own entries of a kind, oldest first. Checks the segments that hold them."""
         for segment in manifest.segments_of(kind):
             entries = read_segment(self._context, segment, log)
             if entries is not None:
@@ -210,9 +210,9 @@ class _Verification:
             self._references.add(segment.object, versions, need=need, size=segment.size)
 
     def _reference_table(
-        self, view: TableEntries, need: Need, *, files: bool = True, new: Collection[str] | None = None
+        self, view: TableContents, need: Need, *, files: bool = True, new: Collection[str] | None = None
     ) -> None:
-        """Takes what a table needs; of segments, if told which are ``new``, only those with their files."""
+        """Adds references to what a table needs. If ``new`` is given, only those segments are read for their files."""
         versions = (view.manifest.version, view.manifest.version)
         for segment in view.segments:
             if new is None or segment.object in new:
@@ -227,43 +227,43 @@ class _Verification:
         for vector in view.overlaid() if new is not None else ():
             self._reference_vector(vector, view, need)
 
-    def _reference_file(self, file: DataFile, view: TableEntries, need: Need) -> None:
+    def _reference_file(self, file: DataFile, view: TableContents, need: Need) -> None:
         versions = (view.manifest.version, view.manifest.version)
         self._references.add(file.path, versions, need=need, table=view.name, size=file.size, rows=file.rows)
         if file.vector:
             self._reference_vector(file.vector, view, need)
 
-    def _reference_vector(self, vector: Vector, view: TableEntries, need: Need) -> None:
+    def _reference_vector(self, vector: Vector, view: TableContents, need: Need) -> None:
         versions, end = (view.manifest.version, view.manifest.version), vector.offset + vector.length
         rows = vector.cardinality
         self._references.add(vector.object, versions, need=need, table=view.name, end=end, rows=rows)
 
     def _older(self, manifest: Manifest) -> None:
-        """Takes what a kept version needs, as far as no version before it with the same entries was seen."""
+        """Adds references to what a kept version needs, unless an earlier version had the same entries."""
         if not self._all:
             return
         self._reference_segments(manifest, "kept")
         if self._deep:
             self._kept.take_segments(self._context, manifest, self._log)
         for name, root in manifest.tables.items():
-            # One digest instead of the entry: a table is the same in most of the versions.
+            # A digest instead of the entry, as a table is the same in most versions.
             if self._unseen(hashlib.blake2b(msgspec.msgpack.encode(root), digest_size=16).digest()):
-                view = TableEntries(self._context, name, root, manifest, self._log)
-                # Files of a segment only become fewer: the first version that has it needs the most of them.
+                view = TableContents(self._context, name, root, manifest, self._log)
+                # A segment only ever loses files, so the first version that has it needs the most of them.
                 new = {segment.object for segment in view.segments if self._unseen(segment.object)}
                 self._reference_table(view, "kept", new=new)
                 if self._deep:
                     self._kept.take(view, new)
 
     def _unseen(self, what: str | bytes) -> bool:
-        """Whether this is the first version, oldest first, that has it."""
+        """Whether this is seen for the first time; versions come oldest first."""
         if what in self._seen:
             return False
         self._seen.add(what)
         return True
 
     def _check_released(self, newest: Manifest) -> None:
-        """What older versions need, as the list of what is to be freed tells."""
+        """Adds references to objects that older versions need, from the newest version's list of released objects."""
         log = self._log
         for released in self._own(newest, "released", log):
             log.count("released objects", len(released.objects))
@@ -280,7 +280,7 @@ class _Verification:
             log.add("released-untrimmed", newest.key, reason)
 
     def _reference_tree(self, tree: Segment, versions: tuple[int, int]) -> None:
-        """What a released segment names: some of it may have been released, and freed, before."""
+        """Adds references to objects that a released segment names; some may have been deleted before."""
         for entry in _entries(self._context, tree, self._log):
             objects: set[str] = set()
             if isinstance(entry, TableEntry):
@@ -311,9 +311,9 @@ class _Verification:
 
 @dataclass(frozen=True)
 class _Checked:
-    """A table whose entries were checked, and the files to be opened."""
+    """A table whose entries are checked, and the files to open."""
 
-    view: TableEntries
+    view: TableContents
     entry: TableEntry
     sample: list[DataFile]
 
