@@ -1,4 +1,4 @@
-"""Checks of public arguments: nothing of a wrong type or size gets as far as a manifest."""
+"""Checks of public arguments, so that no value of a wrong type or size gets into a manifest."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 from dolmen.errors import InputError
 
 MAX_REQUEST_BYTES = 4096
-"""The longest request id, in UTF-8: the URL of any object of S3 and its version fit."""
+"""The longest request id in UTF-8. The URL of any object of S3 with its version fits."""
 MAX_OPERATION_LENGTH = 64
 MAX_MESSAGE_BYTES = 256
-"""The longest message of a commit, in UTF-8: every manifest holds 64 of them."""
+"""The longest message of a commit in UTF-8. Every manifest holds 64 messages."""
 MAX_SHOWN = 60
-"""Characters of a wrong value that an error shows."""
+"""The most characters of a wrong value that an error shows."""
 
 
 def request_id(value: object) -> str:
-    """``value`` if a request may have this id: text of 1 to 4,096 bytes. Raises InputError."""
+    """Returns ``value`` if it can be a request id: text of 1 to 4,096 bytes. Raises InputError."""
     if not isinstance(value, str):
         hint = ": give request=str(...)" if type(value).__name__ == "UUID" else ""
         raise InputError(f"request={short_repr(value)} is of type {type(value).__name__}, and an id is text{hint}")
@@ -30,7 +30,7 @@ def request_id(value: object) -> str:
 
 
 def operation(value: object) -> str:
-    """``value`` if a commit may be called so in ``history``: 1 to 64 printable characters. Raises InputError."""
+    """Returns ``value`` if it can name an operation in ``history``: 1 to 64 printable characters. Raises InputError."""
     word = text("operation", value)
     if not 0 < len(word) <= MAX_OPERATION_LENGTH or not word.isprintable():
         raise InputError(
@@ -40,7 +40,7 @@ def operation(value: object) -> str:
 
 
 def message(value: object) -> str:
-    """``value`` if a commit's author may say so of it: text of at most 256 bytes. Raises InputError."""
+    """Returns ``value`` if it can be a commit's message: text of at most 256 bytes. Raises InputError."""
     said = text("message", value)
     if len(said.encode()) > MAX_MESSAGE_BYTES:
         raise InputError(f"message: {len(said.encode()):,} bytes; at most {MAX_MESSAGE_BYTES} are kept")
@@ -48,14 +48,14 @@ def message(value: object) -> str:
 
 
 def text(name: str, value: object) -> str:
-    """``value`` if it is text that UTF-8 can hold. Raises InputError.
+    """Returns ``value`` if it is text that UTF-8 can encode. Raises InputError.
 
     Args:
-        name: of the argument.
+        name: the argument's name.
     """
     if not isinstance(value, str):
         raise InputError(f"{name}={short_repr(value)} is of type {type(value).__name__}, not text")
-    value = str.__str__(value)  # a class of its own may say of itself what it is not
+    value = str.__str__(value)  # a subclass may show another text
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -66,14 +66,14 @@ def text(name: str, value: object) -> str:
 
 
 def flag(name: str, value: object) -> bool:
-    """``value`` if it is True or False. Raises InputError."""
+    """Returns ``value`` if it is True or False. Raises InputError."""
     if not isinstance(value, bool):
         raise InputError(f"{name}={short_repr(value)} is neither True nor False")
     return value
 
 
 def number(name: str, value: object, least: int = -(2**63), most: int = 2**63 - 1) -> int:
-    """``value`` if it is a whole number within bounds, of Python's or of NumPy's. Raises InputError."""
+    """Returns ``value`` if it is a whole number within bounds, of Python or of NumPy. Raises InputError."""
     try:
         found = None if isinstance(value, bool) else index(value)  # type: ignore[arg-type]  # raises for what is none
     except TypeError:
@@ -86,12 +86,12 @@ def number(name: str, value: object, least: int = -(2**63), most: int = 2**63 - 
 
 
 def names(name: str, value: object) -> list[str]:
-    """One name or several, as a list. Raises InputError."""
+    """Returns one name or several as a list. Raises InputError."""
     if isinstance(value, str):
         return [text(name, value)]
     try:
         each = None if isinstance(value, (bytes, bytearray, memoryview)) else iter(value)  # type: ignore[call-overload]
-    except TypeError:  # of a NumPy array without dimensions too
+    except TypeError:  # also for a NumPy array without dimensions
         each = None
     if each is None:
         raise InputError(f"{name}={short_repr(value)} is neither a name nor a list of names")
@@ -99,18 +99,18 @@ def names(name: str, value: object) -> list[str]:
 
 
 def one_of(name: str, value: object, choices: Sequence[str]) -> str:
-    """``value`` if it is one of these words. Raises InputError."""
+    """Returns ``value`` if it is one of the choices. Raises InputError."""
     if not isinstance(value, str) or value not in choices:
         raise InputError(f"{name}={short_repr(value)}: {' or '.join(map(repr, choices))}")
     return value
 
 
 def short_repr(value: Any) -> str:
-    """A wrong value, as an error shows it: short, and whatever it is."""
+    """A short text that shows a wrong value of any kind in an error."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 4 * MAX_SHOWN:
-        return f"<a number of {value.bit_length():,} bits>"  # Python writes none of more than 4,300 digits
+        return f"<a number of {value.bit_length():,} bits>"  # Python refuses to write more than 4,300 digits
     try:
-        told = repr(value) if isinstance(value, str) else reprlib.repr(value)  # which looks at no more than it shows
+        told = repr(value) if isinstance(value, str) else reprlib.repr(value)  # reads no more than it shows
     except Exception:  # noqa: BLE001 - what an object says of itself may be anything
         return f"<{type(value).__name__}>"
     return told if len(told) <= MAX_SHOWN else f"{told[: MAX_SHOWN - 3]}..."

@@ -18,7 +18,7 @@ from dolmen.store.url import open_store, portable_url
 
 @dataclass(frozen=True)
 class Context:
-    """The store of a database, the newest version known of it, and what was read of its immutable objects."""
+    """The store of a database, its newest known version, and the cache of its immutable objects."""
 
     store: ObjectStore
     runtime: Runtime
@@ -35,15 +35,15 @@ class Context:
 
     @property
     def segments(self) -> SegmentReader:
-        """Reads what has left the manifests."""
+        """Reads entries that have left the manifest."""
         return self.head.segments
 
     @contextmanager
     def reading(self, version: int) -> Iterator[None]:
-        """Around work that reads a version's objects: one that is missing because it has expired is no damage.
+        """Wraps work that reads a version's objects: if one is missing because the version expired, that is no damage.
 
         Raises:
-            VersionExpiredError: instead of CorruptionError, then.
+            VersionExpiredError: in place of CorruptionError, if the version has expired.
         """
         try:
             yield

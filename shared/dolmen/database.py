@@ -1,4 +1,4 @@
-"""A database: open it, and find its tables."""
+"""Databases: open one, find its tables, and commit to them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dolmen.store.url import open_store, portable_url
 from dolmen.table import Table
 from dolmen.transaction import Transaction
 
-if TYPE_CHECKING:  # background work is loaded by those who do it
+if TYPE_CHECKING:  # imported only when needed
     from dolmen.maintenance.verify.report import Progress, VerifyReport
     from dolmen.scan.sql import Parameters, SqlResult
 
@@ -41,7 +41,7 @@ def open(url: str, *, runtime: Runtime | None = None, trust_clock: bool = False)
         url: ``s3://bucket/prefix``, a path or ``file:///path``, or ``memory://name``. S3 takes endpoint, region and
             credentials from the ordinary AWS configuration.
         runtime: clock, randomness, sleep and threads, for tests.
-        trust_clock: accept a store's clock that is a day away from every other.
+        trust_clock: accept a store's clock that is a day away from all other clocks.
     """
     runtime = runtime or shared_runtime()
     return Database(open_store(url, runtime), runtime, trust_clock=trust_clock)
@@ -56,7 +56,7 @@ def verify(
     progress: Progress | None = None,
     runtime: Runtime | None = None,
 ) -> VerifyReport:
-    """``Database.verify`` without opening the database first: also for one whose pointer or manifest is damaged."""
+    """Like ``Database.verify``, without opening the database first, which fails if its manifest is damaged."""
     from dolmen.maintenance.verify import verification
 
     runtime = runtime or shared_runtime()
@@ -66,10 +66,10 @@ def verify(
 
 
 class Database(MaintainableDatabase):
-    """Tables under one pointer: all of them commit together, and every reader sees whole commits.
+    """Tables under one pointer: they commit together, and readers always see whole commits.
 
     Args:
-        store: where its objects are.
+        store: the object store of the database.
         runtime: clock, randomness, sleep and threads.
         trust_clock: see ``open``.
     """
@@ -80,14 +80,14 @@ class Database(MaintainableDatabase):
         self._context.head.refresh()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Other processes open it anew, by its URL."""
+        """Other processes open the database anew, by its URL."""
         return _reopen, (portable_url(self._context.store), self._context.head.trust_clock)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is held open: connections and threads belong to the process, for all that it opens."""
+        """Does nothing: connections and threads belong to the process, for all databases that it opens."""
 
     def __getitem__(self, name: str) -> Table:
         """Short for ``table(name)``."""
@@ -98,38 +98,38 @@ class Database(MaintainableDatabase):
         return isinstance(name, str) and name in self._context.head.refresh().manifest.tables
 
     def __iter__(self) -> Iterator[str]:
-        """Names of the tables."""
+        """Iterates over the names of the tables."""
         return iter(self.tables())
 
     @property
     def context(self) -> Context:
-        """Its store, head and caches."""
+        """The database's store, head and caches."""
         return self._context
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The database's URL."""
         return self._context.store.url
 
     @property
     def runtime(self) -> Runtime:
-        """Its clock, randomness, sleep and threads."""
+        """The database's clock, randomness, sleep and threads."""
         return self._context.runtime
 
     @property
     def version(self) -> int:
-        """The newest version seen so far; 0 before the first commit. ``refresh`` looks again."""
+        """The newest version seen so far; 0 before the first commit. ``refresh`` looks for a newer one."""
         cached = self._context.head.cached
         return cached.manifest.version if cached else 0
 
     @property
     def manifest_bytes(self) -> int:
-        """Size of the newest manifest seen so far, which every commit uploads anew; 0 before the first commit."""
+        """Size of the newest manifest seen so far, which every commit uploads; 0 before the first commit."""
         cached = self._context.head.cached
         return len(cached.manifest.encode()) if cached and cached.manifest.version else 0
 
     def refresh(self) -> int:
-        """Looks for the newest version: one request, two if there is a new one. Returns it."""
+        """Looks for the newest version, with one request, or two if there is a new version. Returns its number."""
         return self._context.head.refresh().manifest.version
 
     def tables(self) -> list[str]:
@@ -137,7 +137,7 @@ class Database(MaintainableDatabase):
         return sorted(self._context.head.refresh().manifest.tables)
 
     def table(self, name: str) -> Table:
-        """A table that follows the newest version. Raises TableNotFoundError."""
+        """The table with this name, which follows the newest version. Raises TableNotFoundError."""
         arguments.text("table", name)
         cached = self._context.head.cached
         if cached is None or name not in cached.manifest.tables:
@@ -158,24 +158,24 @@ class Database(MaintainableDatabase):
         """Creates a table.
 
         Args:
-            name: 1 to 64 of ``a-z``, ``0-9`` and ``_``.
-            schema: columns and types; dictionaries are stored as their values, times in microseconds.
-            primary_key: columns that ``upsert`` and ``delete(keys=...)`` go by; not enforced by ``append``.
-            sort_key: columns to sort rows by within a file: the ones that most filters name.
+            name: 1 to 64 characters of ``a-z``, ``0-9`` and ``_``.
+            schema: columns and types. Dictionaries are stored as their values, times in microseconds.
+            primary_key: the key columns of ``upsert`` and ``delete(keys=...)``; ``append`` does not enforce them.
+            sort_key: the columns that rows in a file are sorted by: best those in most filters.
             properties: settings (see ``Table.set``).
-            request, message: as for ``Table.append``. A table that was created under this id and is gone since, by
-                a drop or another name, is not created again.
+            request, message: as for ``Table.append``. A table that was created under this id, and was dropped or
+                renamed since, is not created again.
 
         Raises:
             TableExistsError: the name is taken.
-            SchemaError: a type that can't be stored, or a key that can't be one.
-            InputError: an unknown setting, or a value that is not allowed.
-            AppliedIdError: another table was created under this id, or something else was done.
+            SchemaError: a type cannot be stored, or a column cannot be part of a key.
+            InputError: a setting is unknown, or its value is not allowed.
+            AppliedIdError: another table was created under this id, or the id was used for something else.
         """
         check_table_name(name)
         with Transaction(self._context, "create_table", message=message) as transaction:
             if name in transaction.base.tables:
-                transaction.refresh()  # somebody may have dropped it
+                transaction.refresh()  # it may have been dropped meanwhile
             transaction.create_table(name, schema, primary_key, sort_key, properties, request=request)
         return Table(self._context, name)
 
@@ -183,37 +183,38 @@ class Database(MaintainableDatabase):
         """Drops a table. Older versions still read it until they expire.
 
         Args:
-            request, message: as for ``Table.append``. What has this name when it is tried again is not dropped.
+            request, message: as for ``Table.append``. When it is tried again, a new table of this name is not dropped.
 
         Raises:
-            TableNotFoundError: there is none, and none was dropped under this id.
-            AppliedIdError: another table was dropped under this id, or something else was done.
+            TableNotFoundError: there is no such table, and none was dropped under this id.
+            AppliedIdError: another table was dropped under this id, or the id was used for something else.
         """
         with Transaction(self._context, "drop_table", message=message) as transaction:
             transaction.drop_table(name, request=request)
             return transaction.commit()
 
     def rename_table(self, old: str, new: str, *, request: str | None = None, message: str | None = None) -> Commit:
-        """Gives a table another name. Its rows, settings and history stay; older versions show it under the old one.
+        """Renames a table. Its rows, settings and history stay; older versions show it under its old name.
 
-        The memory of a table of changes (``<old>__deleted``) is renamed with it. Whoever knows the old name finds no
-        table any more: handles, declarations, delete requests, and files dropped for it.
+        The memory of a table of changes (``<old>__deleted``) is renamed with it. The old name finds no table any more:
+        this affects handles, declarations, delete requests, and files dropped for it.
 
         Args:
-            new: see ``create_table``.
-            request, message: as for ``Table.append``. What has the old name when it is tried again keeps that.
+            new: the new name; see ``create_table``.
+            request, message: as for ``Table.append``. When it is tried again, a new table with the old name is not
+                renamed.
 
         Raises:
             TableNotFoundError: there is no table ``old``, and none was renamed under this id.
-            AppliedIdError: something else was done under this id.
+            AppliedIdError: the id was used for something else.
             TableExistsError: the new name, or that of the memory, is taken.
             InputError: the new name is the old one.
-            InvalidNameError: it can't be a table's name, or leaves no room for the memory's.
+            InvalidNameError: the new name is not allowed, or leaves no room for the memory's name.
         """
         check_table_name(new)
         with Transaction(self._context, "rename_table", message=message) as transaction:
             if new in transaction.base.tables:
-                transaction.refresh()  # somebody may have dropped it
+                transaction.refresh()  # it may have been dropped meanwhile
             transaction.rename_table(old, new, request=request)
             return transaction.commit()
 
@@ -221,47 +222,48 @@ class Database(MaintainableDatabase):
         """Changes settings of this database, in one commit: ``set(retention="7d")``.
 
         Args:
-            changes: values by name (``settings`` shows them all); None unsets one, so that its default holds.
-            request, message: as for ``Table.append``; what was set under this id may have been changed since, and
-                stays so.
+            changes: values by name (``settings`` lists them); None unsets a setting, so that its default holds.
+            request, message: as for ``Table.append``. When it is tried again, settings that were changed since stay so.
 
         Raises:
-            InputError: an unknown setting, or a value that is not allowed.
-            AppliedIdError: other settings were changed under this id, or something else was done.
+            InputError: a setting is unknown, or its value is not allowed.
+            AppliedIdError: other settings were changed under this id, or the id was used for something else.
         """
         with Transaction(self._context, "set", message=message) as transaction:
             transaction.set(request=request, **changes)
             return transaction.commit()
 
     def settings(self) -> dict[str, Any]:
-        """Every setting of this database with the value that holds, as it was given; the default where none was."""
+        """All settings of this database with their values, as they were given, or their defaults."""
         return shown(self._context.head.refresh().manifest.properties, DATABASE_PROPERTIES)
 
     def at(
         self, version: int | None = None, *, timestamp: datetime | int | str | None = None, settled: bool = False
     ) -> Snapshot:
-        """The database as it was.
+        """The database as it was at a version or a time.
 
         Args:
-            version: by number.
-            timestamp: by time: a datetime (naive means UTC), an ISO 8601 text, or microseconds since the epoch. Within
-                20 minutes a commit under way may still be dated before it, unless there is a later one: then
-                ``Snapshot.settled`` is False.
-            settled: refuse such a time instead.
+            version: the number of the version.
+            timestamp: a time: a datetime (naive means UTC), an ISO 8601 text, or microseconds since the epoch. For 20
+                minutes a
+                commit under way may still be dated before it, unless there is a later commit: then ``Snapshot.settled``
+                    is
+                False.
+            settled: refuse such a time.
 
         Raises:
-            VersionNotFoundError, VersionExpiredError: not there, or no longer.
-            UnsettledTimestampError: the time is in the future; or not settled, though that is asked for.
+            VersionNotFoundError, VersionExpiredError: the version does not exist, or has expired.
+            UnsettledTimestampError: the time is in the future, or not settled although ``settled`` is True.
         """
         return pin(self._context, version, timestamp, settled=settled)
 
     def history(self, limit: int | None = None) -> list[Commit]:
-        """Commits, newest first: what each did to which tables, for which requests, and what its author said of it.
+        """Commits, newest first, with what each did to which tables, its requests, and its message.
 
-        One request per 64 beyond the newest 65, and one for each segment of ids that these have applied.
+        Costs one request per 64 commits beyond the newest 65, and one for each segment with ids of their requests.
 
         Args:
-            limit: no more than so many; all that are kept by default.
+            limit: the most commits to return; all kept ones by default.
         """
         if limit is not None:
             arguments.number("limit", limit, 0)
@@ -274,44 +276,46 @@ class Database(MaintainableDatabase):
         return [Commit.of(entry, requests.get(entry.version, ())) for entry in told]
 
     def transaction(self, operation: str = "transaction", *, message: str | None = None) -> Transaction:
-        """Statements over any tables that become one version: ``with db.transaction() as tx: ...``.
+        """Begins a transaction over any tables, which becomes one version: ``with db.transaction() as tx: ...``.
 
         Args:
             operation: a word for ``history``.
-            message: what to say of it there: at most 256 bytes. Not personal: it stays when rows are deleted.
+            message: a message for ``history``, of at most 256 bytes. It stays when rows are deleted: no personal data.
 
-        Raises ConflictError at its end if something it read has changed; ``run`` repeats it instead.
+        Raises ConflictError at its end if something it read has changed; ``run`` would repeat it.
         """
         transaction = Transaction(self._context, operation, message=message)
         transaction.refresh()
         return transaction
 
     def run(self, function: Callable[[Transaction], T], *, message: str | None = None) -> T:
-        """Calls ``function`` with a transaction and commits; on a conflict both again, on the newest version.
+        """Calls ``function`` with a transaction and commits. On a conflict it does both again, on the newest version.
 
         Args:
             message: see ``transaction``.
 
         Returns:
-            what ``function`` returned in the run that was committed.
+            the result of ``function`` in the run that was committed.
         """
         if not callable(function):
-            raise InputError(f"function={arguments.short_repr(function)} can't be called")
+            raise InputError(
+                f"function={arguments.short_repr(function)} is not callable: give a function of a transaction"
+            )
         return replay(self._context, function, message=message).value
 
     def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
-        """Runs a query over the tables, on DuckDB. All of them are read in one version.
+        """Runs a query over the tables on DuckDB. All tables are read in the same version.
 
-        Columns and conditions that DuckDB's planner finds go into the scans.
+        Columns and conditions that DuckDB's planner pushes down are applied by the scans.
 
         Args:
-            query: one statement that reads, in DuckDB's dialect: a SELECT, ``DESCRIBE table``, ``SHOW TABLES``, or
-                EXPLAIN before one of them, which tells what each scan reads and skips.
+            query: one statement that reads, in DuckDB's dialect: a SELECT, ``DESCRIBE table``, ``SHOW TABLES``, or one
+                of these after EXPLAIN, which shows what each scan reads and skips.
             parameters: values for ``?``, in order, or for ``$name``, by name.
 
         Raises:
-            InputError: another statement, or it does not fit the tables or the parameters.
-            TableNotFoundError: it names a table that is not there.
+            InputError: it is another kind of statement, or does not fit the tables or the parameters.
+            TableNotFoundError: it names a table that does not exist.
         """
         return Snapshot(self._context, self._context.head.refresh().manifest).sql(query, parameters)
 

@@ -1,4 +1,4 @@
-"""Every exception dolmen raises, grouped by what the caller would do about it.
+"""Every exception of dolmen, grouped by what the caller should do about it.
 
 ::
 
@@ -10,23 +10,23 @@
     │   ├── InvalidNameError         a table name outside ``[a-z0-9_]{1,64}``
     │   ├── TableExistsError         the name is taken
     │   ├── LimitError               a request larger than the documented limits
-    │   └── AppliedIdError           an id that was applied before, with another request
+    │   └── AppliedIdError           the id was applied before, with other content
     ├── NotFoundError (LookupError)  ask for something else, or create it first
     │   ├── DatabaseNotFoundError    no pointer under this URL
     │   ├── TableNotFoundError       no such table in this version
-    │   ├── VersionNotFoundError     no such version, or no version that old
+    │   ├── VersionNotFoundError     no such version, or none at that time
     │   ├── VersionExpiredError      the version is before the horizon
     │   └── ObjectNotFoundError      no object under this key
     ├── RetryableError               the same call may succeed later; nothing was changed
-    │   ├── ConflictError            another commit stands in the way: replay on the newest version
+    │   ├── ConflictError            another commit is in the way: replay on the newest version
     │   ├── StaleWriterError         the commit's objects are too old to be trusted: write them again
-    │   ├── UnsettledTimestampError  ``at(timestamp=...)`` too close to now
+    │   ├── UnsettledTimestampError  ``at(timestamp=...)`` is too close to now
     │   ├── ClockError               the store's clock is a day away from every other clock
     │   ├── ObjectChangedError       the object was overwritten while it was read
-    │   └── StoreUnavailableError    the store cannot be reached or refuses for the moment
+    │   └── StoreUnavailableError    the store cannot be reached, or refuses for now
     ├── UnknownOutcomeError          the commit may or may not have landed: look before repeating
     ├── AccessDeniedError            ask for permission
-    ├── CorruptionError              restore the object from a copy: names object and what is wrong
+    ├── CorruptionError              restore the object from a copy; names the object and the fault
     └── UnsupportedFormatError       upgrade dolmen: written by a newer version
 """
 
@@ -38,12 +38,12 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"`]+@")
 
 
 def without_credentials(text: str) -> str:
-    """A text with the user names and passwords in its URLs left out: errors are logged, sent and shown."""
+    """Removes user names and passwords from the URLs in a text, as errors are logged, sent and shown."""
     return _CREDENTIALS.sub("***@", text) if "@" in text else text
 
 
 class Error(Exception):
-    """Base of every exception of dolmen. No text of one has a URL's user name and password."""
+    """Base of all exceptions of dolmen. Their texts contain no user name or password of a URL."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(without_credentials(each) if isinstance(each, str) else each for each in args))
@@ -58,14 +58,14 @@ class SchemaError(InputError):
 
 
 class RowError(InputError):
-    """One row of an input is bad.
+    """One row of the input is bad.
 
     Args:
-        reason: what is wrong, without the place.
+        reason: the fault, without its place.
         file: name of the file, if the input is one.
         line: 1-based line in the file (text formats), if known.
         row: 1-based data row of the input (the header does not count), if known.
-        column: name of the column, if one is to blame.
+        column: name of the column at fault, if there is one.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class PredicateError(InputError):
     """A predicate that cannot be read, or does not fit the table.
 
     Args:
-        reason: what is wrong and what to do.
+        reason: the fault and what to do.
         position: 0-based character offset in the predicate's text, if it came from text.
     """
 
@@ -116,7 +116,7 @@ class AppliedIdError(InputError):
 
 
 class NotFoundError(Error, LookupError):
-    """What was asked for is not there."""
+    """The object of a request does not exist."""
 
 
 class DatabaseNotFoundError(NotFoundError):
@@ -148,7 +148,7 @@ class RetryableError(Error):
 
 
 class ConflictError(RetryableError):
-    """Another commit changed what this one depends on. Replay it on the newest version."""
+    """Another commit changed something that this one depends on. Replay it on the newest version."""
 
 
 class StaleWriterError(RetryableError):
@@ -156,7 +156,7 @@ class StaleWriterError(RetryableError):
 
 
 class UnsettledTimestampError(RetryableError):
-    """A commit that is still under way may yet get an earlier timestamp than the one asked for."""
+    """A commit under way may still get an earlier timestamp than the one asked for."""
 
 
 class ClockError(RetryableError):
@@ -164,7 +164,7 @@ class ClockError(RetryableError):
 
 
 class ObjectChangedError(RetryableError):
-    """The object is no longer the one that was to be read."""
+    """The object is no longer the one that was named."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -172,15 +172,15 @@ class ObjectChangedError(RetryableError):
 
 
 class StoreUnavailableError(RetryableError):
-    """The store cannot be reached, times out, or refuses for the moment."""
+    """The store cannot be reached, times out, or refuses for now."""
 
 
 class UnknownOutcomeError(Error):
-    """The commit was sent and no answer could be had: it may have landed.
+    """The commit was sent, and there was no answer: it may have landed.
 
     Args:
         commit_id: found in ``Database.history()`` if it landed.
-        reason: what kept the answer away.
+        reason: why there was no answer.
     """
 
     def __init__(self, commit_id: str, reason: str) -> None:
@@ -196,7 +196,7 @@ class AccessDeniedError(Error):
 
 
 class CorruptionError(Error):
-    """An object does not hold what its checksum or its format says.
+    """An object does not match its checksum or its format.
 
     Args:
         key: the damaged object.
@@ -209,9 +209,9 @@ class CorruptionError(Error):
 
     @property
     def is_missing(self) -> bool:
-        """Whether the object is not there at all, which is right where nothing needs it any more."""
+        """Whether the object does not exist, which is no damage if nothing needs it any more."""
         return isinstance(self.__cause__, (ObjectNotFoundError, FileNotFoundError))
 
 
 class UnsupportedFormatError(Error):
-    """Written by a newer dolmen, or not a dolmen object at all."""
+    """The object was written by a newer dolmen, or is not an object of dolmen."""

@@ -1,6 +1,6 @@
 """The maintenance side of a database: background work that a program may start by itself.
 
-The scheduled functions call the same code in ``dolmen.maintenance``. It is imported by the first call of such a method.
+The scheduled functions use the same code in ``dolmen.maintenance``, which is imported when a method is called.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class MaintainableDatabase:
-    """A database whose deletes can be resolved, files compacted, versions expired, and objects checked."""
+    """A database with methods that resolve deletes, compact files, collect garbage, and verify objects."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -36,7 +36,7 @@ class MaintainableDatabase:
         """Turns unresolved deletes of one table, or of all, into deletion vectors, which makes scans fast again.
 
         Returns:
-            by table, what was done. Safe at any time, beside anything; changes nothing that a reader sees.
+            results by table. Safe at any time, and beside anything; readers see no change.
         """
         from dolmen.maintenance.resolve.resolution import resolve
 
@@ -46,10 +46,10 @@ class MaintainableDatabase:
         """Rewrites small and mostly deleted files of one table, or of all, into full ones, where that pays.
 
         Args:
-            dry_run: only plan; what comes back says what would be done, why, and what it would save.
+            dry_run: plan only; the result says what would be done, why, and what it would save.
 
         Returns:
-            by table, what was planned and done. Safe at any time, beside anything; changes nothing that a reader sees.
+            plans and results by table. Safe at any time, and beside anything; readers see no change.
         """
         from dolmen.maintenance.compact.compaction import compact
 
@@ -57,13 +57,13 @@ class MaintainableDatabase:
         return self._each(table, lambda name: compact(self._context, name, dry_run=dry_run))
 
     def merge(self) -> Merged:
-        """Merges segments: what has left the manifest is kept in few objects. See ``compact``."""
+        """Merges segments, so that entries that have left the manifest are in few objects. See ``compact``."""
         from dolmen.maintenance.merge import merge_segments
 
         return merge_segments(self._context)
 
     def expire(self) -> Expired:
-        """Deletes the rows that have outlived their table's ``ttl`` (see ``Table.set``), in one commit."""
+        """Deletes rows that are older than their table's ``ttl`` (see ``Table.set``), in one commit."""
         from dolmen.maintenance.expire import expire_rows
 
         return expire_rows(self._context)
@@ -77,17 +77,17 @@ class MaintainableDatabase:
         deadline: Deadline | None = None,
         progress: Callable[[Done | StepFailure], None] = lambda ended: None,
     ) -> Round:
-        """One round of all of this: expire, resolve, compact, merge; what the compact function does at each call.
+        """Runs one round of expire, resolve, compact and merge, as the compact function does at each call.
 
         Args:
-            tables: their names; all by default.
-            steps: which, of ``dolmen.maintenance.run.STEPS``; all by default.
-            compacted_elsewhere: tables that are not to be compacted here, as a job does.
+            tables: names of tables; all by default.
+            steps: some of ``dolmen.maintenance.run.STEPS``; all by default.
+            compacted_elsewhere: tables that are not compacted here, because a job does it.
             deadline: when to stop; the next round goes on.
             progress: called after each step.
 
         Returns:
-            what was done, and what failed: one that fails does not stop the others.
+            the steps that were done, and those that failed: a failure does not stop the others.
         """
         from dolmen.maintenance.run import STEPS, maintain
 
@@ -106,11 +106,11 @@ class MaintainableDatabase:
     def gc(
         self, *, dry_run: bool = False, full: bool = False, deadline: Callable[[], bool] = lambda: False
     ) -> Collected:
-        """Lets old versions expire, and deletes what no kept version needs. How long what is kept: see ``set``.
+        """Lets old versions expire, and deletes what no kept version needs. Settings say how long versions are kept.
 
         Args:
-            dry_run: only say what would go.
-            full: look for orphans among all objects, not only among those named since the last run.
+            dry_run: report what would be deleted, and delete nothing.
+            full: look for orphans among all objects, not only among those since the last run.
             deadline: True = stop; the next run goes on.
         """
         from dolmen.maintenance.gc.collection import collect
@@ -127,14 +127,14 @@ class MaintainableDatabase:
         all_versions: bool = False,
         progress: Progress | None = None,
     ) -> VerifyReport:
-        """Checks that everything is there and is what it should be; changes nothing. See ``dolmen.verify`` for a
-        database that can't be opened.
+        """Checks that all objects exist and are correct; changes nothing. For a database that cannot be opened, see
+        ``dolmen.verify``.
 
         Args:
-            version: check what this version holds; the newest by default.
-            deep: read all data, and compare it with what is said of it.
-            all_versions: look whether all that any kept version needs is there; with ``deep`` read it too.
-            progress: called with what is being checked, how many are done, and how many there are.
+            version: the version to check; the newest by default.
+            deep: read all data, and compare it with its entries.
+            all_versions: check that all objects of every kept version exist; with ``deep`` read them too.
+            progress: called with a kind of thing, the number checked so far, and the total.
         """
         from dolmen.maintenance.verify import verification
 
@@ -147,17 +147,17 @@ class MaintainableDatabase:
         )
 
     def stats(self, *, exact: bool = False) -> Debts:
-        """What background work has left to do: unresolved deletes, small files, dead rows, the manifest's size.
+        """Computes the background work that is left: unresolved deletes, small files, dead rows, the manifest's size.
 
         Args:
-            exact: read segments, where what the manifest says of them is not enough.
+            exact: also read segments, where their entries in the manifest are not enough.
         """
         from dolmen.maintenance.debt import debts
 
         return debts(self._context, exact=arguments.flag("exact", exact))
 
     def _each(self, table: str | None, run: Callable[[str], T]) -> dict[str, T]:
-        """Runs a step for one table, or for all; one of all that is dropped before its turn is left out."""
+        """Runs a step for one table or for all. Of all, a table that is dropped before its turn is left out."""
         manifest, done = self._context.head.refresh().manifest, dict[str, T]()
         if table is not None:
             manifest.table(table)

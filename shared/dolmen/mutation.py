@@ -1,4 +1,4 @@
-"""From what a user asks for to statements: rows become data files, predicates and keys become tombstones."""
+"""Turns what users ask for into statements: rows into data files, predicates and keys into tombstones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Mode: TypeAlias = Literal["tombstone", "positions"]
 MAX_KEYS = 1_000_000
 MAX_REQUEST_BYTES = 64 * 1024 * 1024
 INLINE_BYTES = 1024
-"""Predicates whose JSON is at most this long also stand in the manifest entry."""
+"""The longest predicate, as JSON, that is also in the manifest entry."""
 
 
 def append(
@@ -60,14 +60,14 @@ def append(
     intent: Callable[[], Intent] | None = None,
     digest: RowDigest | None = None,
 ) -> Write:
-    """Writes rows into data files. Nothing is checked against rows that are there already.
+    """Writes rows into data files. They are not compared with existing rows.
 
     Args:
-        intent: gives the intent to write under, asked for when a second file begins; without it there is none.
-        digest: takes the rows on their way.
+        intent: returns the intent to write under; called when a second file begins. None for no intent.
+        digest: updated with the rows.
 
     Raises:
-        SchemaError, RowError: the data does not fit; nothing is visible of it.
+        SchemaError, RowError: the data does not fit; none of it becomes visible.
     """
     batches = rows_of(entry, data, digest)
     files = _write(context, name, entry, batches, intent)
@@ -85,15 +85,15 @@ def upsert(
     intent: Callable[[], Intent] | None = None,
     digest: RowDigest | None = None,
 ) -> Write:
-    """Writes rows, and a tombstone for the older rows with their keys. Of equal keys in ``data`` the last wins.
+    """Writes rows, and a tombstone for older rows with their keys. Among equal keys in ``data`` the last wins.
 
     Args:
         intent, digest: as for ``append``.
 
     Raises:
-        InputError: no key to go by, or one of floats.
-        RowError: a NULL in a key, or rows that do not fit.
-        LimitError: more than 1,000,000 keys.
+        InputError: there is no key, or a key column holds floats.
+        RowError: a key is NULL, or a row does not fit.
+        LimitError: there are more than 1,000,000 keys.
     """
     fields = key_fields(entry, on)
     batches, keys = dedupe_last(rows_of(entry, data, digest), fields)
@@ -115,10 +115,10 @@ def replace(
     intent: Callable[[], Intent] | None = None,
     digest: RowDigest | None = None,
 ) -> Write:
-    """Writes rows, and a tombstone for the older rows with ``keys``, which need not be theirs. Reads no data.
+    """Writes rows, and a tombstone for older rows with ``keys``, which may be keys of other rows. Reads no data.
 
     Args:
-        keys: of the primary key (see ``take_keys``).
+        keys: values of the primary key (see ``take_keys``).
         intent, digest: as for ``append``.
     """
     files = append(context, name, entry, data, request, intent, digest).files
@@ -126,13 +126,13 @@ def replace(
 
 
 def rows_of(entry: TableEntry, data: Any, digest: RowDigest | None = None) -> Iterator[pa.RecordBatch]:
-    """Rows made to fit a table, one batch after the other, each taken by ``digest`` on its way."""
+    """Fits rows to a table, batch by batch, and updates ``digest`` with them."""
     batches = conform(as_batches(data, entry.schema.arrow), entry.schema, frame_cast(data) or lossless)
     return digest.passing(batches) if digest else batches
 
 
 def cast_rows(entry: TableEntry, data: Any) -> pa.RecordBatchReader:
-    """Rows made to fit a table, be it with a loss (see ``lossy``)."""
+    """Fits rows to a table, with a loss where necessary (see ``lossy``)."""
     schema = entry.schema.arrow
     return pa.RecordBatchReader.from_batches(schema, conform(as_batches(data, schema), schema, lossy))
 
@@ -154,9 +154,9 @@ def _write(
 def delete_where(
     context: Context, uploads: PendingUploads, name: str, entry: TableEntry, where: Where, request: str | None = None
 ) -> Write:
-    """A tombstone for the rows for which a predicate is TRUE. Reads no data.
+    """Makes a tombstone for the rows for which a predicate is TRUE. Reads no data.
 
-    Equalities on a tuple of columns become a keys tombstone, anything else a where tombstone.
+    Equalities on a tuple of columns become a keys tombstone, any other predicate a where tombstone.
     """
     predicate = parse_where(context, entry, where)
     keys = _keys_in(predicate, entry)
@@ -174,17 +174,17 @@ def delete_where(
 
 
 def delete_keys(uploads: PendingUploads, name: str, entry: TableEntry, keys: Keys, request: str | None = None) -> Write:
-    """A tombstone for the rows with these keys (see ``take_keys``). Reads no data."""
-    if keys.num_rows == 0:  # equalities with NULL alone, as well: nothing equals it
+    """Makes a tombstone for the rows with these keys (see ``take_keys``). Reads no data."""
+    if keys.num_rows == 0:  # also for equalities with NULL, which equals nothing
         return Write(name, entry.uuid, request=request)
     return Write(name, entry.uuid, tombstones=(_keys_tombstone(uploads, name, entry, keys),), request=request)
 
 
 def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = None) -> Keys:
-    """Keys as callers give them.
+    """Reads keys as callers give them.
 
     Args:
-        keys: values of the one key column, tuples of several, or anything Arrow with columns of their names.
+        keys: values of the one key column, tuples for several columns, or Arrow data with columns of their names.
         on: names of the key columns; the primary key by default.
     """
     fields = key_fields(entry, on)
@@ -192,9 +192,9 @@ def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = Non
 
 
 def where_content(entry: TableEntry, where: Where) -> list[Any]:
-    """The content of a delete by predicate, for its request's digest: equal for predicates that are parsed alike.
+    """The content of a delete by predicate for its request's digest; equal for predicates that parse alike.
 
-    ``now()`` is taken as the epoch: a request that is tried again later says the same.
+    ``now()`` counts as the epoch, so that a request that is tried again has the same content.
     """
     predicate = parse(where or "", entry.schema, now_us=0)
     keys = _keys_in(predicate, entry)
@@ -202,7 +202,7 @@ def where_content(entry: TableEntry, where: Where) -> list[Any]:
 
 
 def keys_content(entry: TableEntry, keys: Keys) -> list[Any]:
-    """The content of keys, for a request's digest. Neither their order nor repeated keys make a difference."""
+    """The content of keys for a request's digest. Their order and repetitions make no difference."""
     names = [entry.schema.by_id[int(id_)].name for id_ in keys.column_names]
     digest = RowDigest(pa.schema([(name, kind) for name, kind in zip(names, keys.schema.types, strict=True)]))
     for batch in keys.to_batches():
@@ -211,7 +211,7 @@ def keys_content(entry: TableEntry, keys: Keys) -> list[Any]:
 
 
 def _keys_in(predicate: Predicate, entry: TableEntry) -> Keys | None:
-    """The keys that a predicate is about, if it says nothing else."""
+    """The keys in a predicate that only compares key columns; None for other predicates."""
     tuples = as_keys(predicate)
     if tuples is None:
         return None
@@ -225,7 +225,10 @@ def _keys_in(predicate: Predicate, entry: TableEntry) -> Keys | None:
 def delete_positions(
     context: Context, uploads: PendingUploads, manifest: Manifest, name: str, where: Where, request: str | None = None
 ) -> DeletePositions | None:
-    """Deletion vectors for the rows of one version that match; None if none do. Reads the predicate's columns."""
+    """Finds the rows of one version that match, for deletion by position; None if there are none.
+
+    Reads the predicate's columns.
+    """
     with context.reading(manifest.version):
         entry = context.segments.whole(manifest.table(name))
         predicate = parse_where(context, entry, where)
@@ -234,14 +237,14 @@ def delete_positions(
 
 
 def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:
-    """A bound predicate. Raises PredicateError; a delete of everything must be said as ``"TRUE"``."""
+    """Parses and binds a predicate. Raises PredicateError. To delete everything, the predicate must be ``"TRUE"``."""
     if where is None or where == "" or where == {}:
-        raise InputError('delete what? Give a predicate or keys; "TRUE" deletes all rows')
+        raise InputError('nothing says what to delete: give a predicate or keys; "TRUE" deletes all rows')
     return parse(where, entry.schema, now_us=context.store.clock.now_us)
 
 
 def key_fields(entry: TableEntry, on: str | Sequence[str] | None) -> tuple[Field, ...]:
-    """The columns to go by. Raises InputError when there is no primary key and ``on`` names none."""
+    """The key columns. Raises InputError when there is no primary key and ``on`` names no columns."""
     if on is not None:
         fields = tuple(entry.schema.field(name) for name in arguments.names("on", on))
     else:
@@ -252,7 +255,7 @@ def key_fields(entry: TableEntry, on: str | Sequence[str] | None) -> tuple[Field
 
 
 def check_key(fields: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Returns ``fields`` if they can be a key. Raises SchemaError for floats, nested columns and repetitions."""
+    """Returns ``fields`` if they can be a key. Raises SchemaError for floats, nested columns and repeated columns."""
     if len({field.id for field in fields}) < len(fields):
         raise SchemaError("a column stands twice in the key")
     for field in fields:
@@ -276,7 +279,7 @@ def _keys_tombstone(uploads: PendingUploads, name: str, entry: TableEntry, keys:
 
 
 def _key_array(values: list[Any], field: Field) -> pa.Array:
-    """Values of one key column. Raises what ``pa.array`` does, and where it would cut 1.5 to 1: another row's key."""
+    """Values of one key column. Raises like ``pa.array``, and for a fraction: cut, it would be another row's key."""
     if pa.types.is_decimal(field.arrow_type):
         values = [Decimal(repr(value)) if isinstance(value, float) else value for value in values]
     elif wrong := [value for value in values if isinstance(value, (float, Decimal)) and value % 1 != 0]:
@@ -287,7 +290,7 @@ def _key_array(values: list[Any], field: Field) -> pa.Array:
 
 
 def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
-    """The key columns, by name and in their stored types."""
+    """Key columns with their names and stored types."""
     if isinstance(keys, (list, tuple, set, frozenset, range)):
         values = list(keys)
         if len(fields) > 1:

@@ -1,4 +1,4 @@
-"""The reading side of a table, the same for the newest version, an old one, and inside a transaction."""
+"""The reading side of a table: the same for the newest version, an old one, and inside a transaction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ReadableTable:
-    """A table as one version shows it; subclasses say which version that is."""
+    """A table in one version; subclasses decide which version."""
 
     def __init__(self, context: Context, name: str) -> None:
         self._context, self.name = context, name
@@ -37,7 +37,7 @@ class ReadableTable:
         raise NotImplementedError
 
     def _cached_snapshot(self) -> Manifest:
-        """The version at hand, without asking the store if that can be avoided."""
+        """A known version, without a request to the store if possible."""
         return self._snapshot()
 
     def _view(self) -> View:
@@ -45,11 +45,11 @@ class ReadableTable:
         return View(self._context, self._snapshot(), self.name)
 
     def _note_read(self, predicate: Predicate | None) -> None:
-        """Notes a read. A transaction remembers what its outcome depends on; other tables do nothing."""
+        """Notes a read. A transaction remembers it; other tables do nothing."""
 
     @property
     def context(self) -> Context:
-        """Its database's store, head and caches."""
+        """The database's store, head and caches."""
         return self._context
 
     @property
@@ -63,17 +63,17 @@ class ReadableTable:
 
     @property
     def stored_schema(self) -> Schema:
-        """Columns with their ids and their stored types, to which predicates are bound."""
+        """Columns with their ids and stored types, as predicates are bound to them."""
         return self._entry.schema
 
     @property
     def primary_key(self) -> tuple[str, ...]:
-        """Names of the columns that ``upsert`` and ``delete(keys=...)`` go by; empty if there are none."""
+        """Names of the key columns of ``upsert`` and ``delete(keys=...)``; empty if there are none."""
         return self._names(self._entry.primary_key)
 
     @property
     def sort_key(self) -> tuple[str, ...]:
-        """Names of the columns by which rows are sorted within a file."""
+        """Names of the columns that rows in a file are sorted by."""
         return self._names(self._entry.sort_key)
 
     def _names(self, ids: tuple[int, ...]) -> tuple[str, ...]:
@@ -89,20 +89,20 @@ class ReadableTable:
         order_by: str | Sequence[str] | None = None,
         with_commit_ts: bool = False,
     ) -> Scan:
-        """Rows of this version, as a scan that can explain itself, stream, or become a data frame.
+        """Begins a scan of this version's rows, which can explain itself, stream, or become a data frame.
 
         Args:
-            columns: names, in the order wanted; all by default.
-            where: only rows for which this is TRUE; or a predicate that is bound to this schema already.
-            parameters: values of ``?`` in the text of ``where``, or by name of ``:name``.
-            limit: at most so many rows, whichever come first (see ``order_by``).
+            columns: names of columns, in the wanted order; all by default.
+            where: a predicate: only rows for which it is TRUE. It may be bound to this schema already.
+            parameters: values for ``?`` in the text of ``where``, in order, or for ``:name``, by name.
+            limit: the most rows to read: any, or the first by ``order_by``.
             order_by: columns to sort by, descending with a leading ``-``; NaN and then NULLs come last either way.
                 Sorts in memory.
             with_commit_ts: add the column ``_commit_ts``, each row's commit timestamp.
 
         Raises:
-            PredicateError: ``where`` can't be read.
-            SchemaError: no such column.
+            PredicateError: ``where`` cannot be parsed.
+            SchemaError: there is no such column.
         """
         view = self._view()
         where = with_parameters(where, parameters)
@@ -119,7 +119,7 @@ class ReadableTable:
         )
 
     def count(self, where: Where = None, *, parameters: Parameters | None = None) -> int:
-        """Counts the rows (for which ``where`` is TRUE), from metadata alone where that is exact."""
+        """Counts the rows, or those for which ``where`` is TRUE. Uses only metadata where that is exact."""
         return self.scan(where=where, parameters=parameters).count()
 
     def to_arrow(self) -> pa.Table:
@@ -135,15 +135,16 @@ class ReadableTable:
         return self.scan().to_polars()
 
     def scan_polars(self) -> pl.LazyFrame:
-        """The rows of this version as a lazy frame of Polars, which keeps showing it. See ``Scan.to_polars_lazy``."""
+        """The rows of this version as a lazy frame of Polars, which stays at this version. See
+        ``Scan.to_polars_lazy``."""
         return self.scan().to_polars_lazy()
 
     def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
-        """The rows of this version as a DuckDB relation, which keeps showing it. See ``Scan.to_duckdb``."""
+        """The rows of this version as a DuckDB relation, which stays at this version. See ``Scan.to_duckdb``."""
         return self.scan().to_duckdb(connection)
 
     def head(self, rows: int = 5) -> pa.Table:
-        """Some rows, to look at: whichever are read first."""
+        """A few rows to look at: the first ones read."""
         return self.scan(limit=rows).to_arrow()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
@@ -158,7 +159,7 @@ class ReadableTable:
         with_commit_ts: bool = False,
         spark: SparkSession | None = None,
     ) -> DataFrame:
-        """The rows of this version as a Spark DataFrame, which keeps showing it. See ``dolmen.spark.to_spark``.
+        """The rows of this version as a Spark DataFrame, which stays at this version. See ``dolmen.spark.to_spark``.
 
         Args:
             spark: the session; the active one by default.
@@ -171,12 +172,12 @@ class ReadableTable:
         return frame
 
     def describe(self) -> dict[str, Any]:
-        """Describes the table by the manifest and its segments, without reading data.
+        """Describes the table from the manifest and its segments, without reading data.
 
         Returns:
-            ``table``, ``version``, ``rows_in_files`` (rows that unresolved deletes may still hide included), ``files``,
+            ``table``, ``version``, ``rows_in_files`` (including rows that unresolved deletes may hide), ``files``,
             ``bytes``, ``primary_key``, ``sort_key``, ``columns`` (types by name), ``properties``, and
-            ``unresolved_deletes`` (each with ``commit_ts`` and ``rows``: which ones, in words).
+            ``unresolved_deletes`` (each with ``commit_ts``, and ``rows``: the deleted rows in words).
         """
         manifest = self._cached_snapshot()
         segments = self._context.segments

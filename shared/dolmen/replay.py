@@ -1,4 +1,4 @@
-"""Read-modify-write: a function run in transactions on ever newer versions, until nothing it read has changed."""
+"""Read-modify-write: runs a function in transactions on ever newer versions until nothing it read has changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REPLAYS = 100
 
 @dataclass(frozen=True)
 class Replayed(Generic[T]):
-    """The run of a function that was committed: what it returned, and the commit."""
+    """The result of a function, and the commit of the run that succeeded."""
 
     value: T
     commit: Commit
@@ -41,7 +41,7 @@ def replay(
             value = function(transaction)
         except VersionExpiredError as error:
             if transaction.base.version >= context.head.refresh().manifest.horizon:
-                raise  # another version, which it read on its own account
+                raise  # of another version, which the function chose to read
             conflict = error
             continue
         try:

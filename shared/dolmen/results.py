@@ -1,4 +1,4 @@
-"""What commits tell their caller."""
+"""The results of commits."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from dolmen.units import utc
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit, as its writer or ``history()`` sees it.
+    """One commit, as returned to its writer and by ``history()``.
 
     Args:
-        version: the version it made; for a call that changed nothing, the version it was made on.
-        commit_ts: timestamp of its last statement, int64 microseconds; orders deletes against data.
-        created_at: when it landed, by the store's clock.
-        commit_id: names it for ever.
-        operation: what it did, in a word; "nothing" if there was nothing to do.
-        counts: what it did, in numbers.
-        did: what it did to which tables, and over which columns; the first few of it, and never a value.
-        did_more: how many more of these there were.
-        message: what its author said of it.
+        version: the version it made; if nothing changed, the version it was made on.
+        commit_ts: timestamp of its last statement, int64 microseconds; it orders deletes and data.
+        created_at: the time at which it landed, by the store's clock.
+        commit_id: its unique id.
+        operation: a word for what it did; "nothing" if there was nothing to do.
+        counts: the numbers of rows, files and tombstones that it changed.
+        did: what it did to which tables and columns; only the first few, and never a value.
+        did_more: the number of further ones.
+        message: its author's message.
         requests: ids of the requests that it applied, as long as they are remembered.
-        attempts: how often the pointer was tried (0 when read from history).
-        already: by request id, the versions that had applied requests of this call before.
+        attempts: how often the pointer was put (0 in history).
+        already: versions that had applied requests of this call before, by request id.
     """
 
     version: int
@@ -52,7 +52,7 @@ class Commit:
         attempts: int = 0,
         already: dict[str, int] | None = None,
     ) -> Commit:
-        """A commit as the manifest tells of it."""
+        """Makes a commit from its entry in the history."""
         return cls(
             entry.version,
             entry.commit_ts,
@@ -70,14 +70,14 @@ class Commit:
 
     @classmethod
     def nothing(cls, base: HistoryEntry, already: dict[str, int] | None = None) -> Commit:
-        """The outcome of a call that had nothing to change on ``base``, or had been applied before."""
+        """The result of a call that changed nothing on ``base``, or whose requests had been applied before."""
         version = max(already.values()) if already else base.version
         created_at = utc(base.created_at)
         return cls(version, base.commit_ts, created_at, "", "nothing", Counts(), already=already or {})
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Names of the tables that it changed, as far as ``did`` tells."""
+        """Names of the tables that it changed, as far as they are in ``did``."""
         return tuple(dict.fromkeys(deed.table for deed in self.did if deed.table))
 
     @property
@@ -87,7 +87,7 @@ class Commit:
 
     @property
     def rows(self) -> int | None:
-        """Rows added, else rows deleted; None when a tombstone deleted them, which counts nothing."""
+        """Number of rows added, or else deleted; None if a tombstone deleted them, as it does not count rows."""
         if self.counts.rows_added:
             return self.counts.rows_added
         return None if self.counts.tombstones_added else self.counts.rows_deleted
@@ -123,6 +123,6 @@ class Commit:
 
 
 def _few(ids: tuple[str, ...]) -> str:
-    """The first of many ids, each as long as a line has room for."""
+    """The first of many ids, each cut to fit a line."""
     told = [id_ if len(id_) <= 80 else f"{id_[:77]}..." for id_ in ids[:3]]
     return ", ".join([*told, *([f"{len(ids) - 3:,} more"] if len(ids) > 3 else ())])

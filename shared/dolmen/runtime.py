@@ -27,7 +27,7 @@ def _local_clock_us() -> int:
 
 
 def _monotonic() -> float:
-    """Seconds that go on while the machine sleeps, as ``time.monotonic`` on Linux and macOS does not."""
+    """Seconds that also pass while the machine sleeps, unlike ``time.monotonic`` on Linux and macOS."""
     if hasattr(time, "clock_gettime"):
         return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
     return time.monotonic()
@@ -35,15 +35,15 @@ def _monotonic() -> float:
 
 @dataclass(frozen=True)
 class Runtime:
-    """What a process gives to dolmen.
+    """The clock, randomness, sleep and threads of a process.
 
     Args:
         clock_us: this machine's wall clock in microseconds since the epoch; never orders commits.
-        monotonic: seconds that only grow, also while the machine sleeps; measures how old an answer is.
-        sleep: waits that many seconds.
-        random: source of uuids and jitter.
-        threads: how many requests are under way at once; 1 runs everything inline.
-        cores: on how many threads columns are decoded: no more than processors, as each thread keeps memory of its own.
+        monotonic: seconds that never decrease and pass while the machine sleeps; measures the age of responses.
+        sleep: waits for this many seconds.
+        random: the source of uuids and jitter.
+        threads: the most concurrent requests; 1 runs everything inline.
+        cores: number of threads that decode columns; at most one per processor, as each keeps memory of its own.
     """
 
     clock_us: Callable[[], int] = _local_clock_us
@@ -58,30 +58,29 @@ class Runtime:
         return uuid.UUID(int=self.random.getrandbits(128), version=4).hex
 
     def attempt(self) -> str:
-        """8 hexadecimal digits that name one commit attempt."""
+        """8 hexadecimal digits that identify one commit attempt."""
         return f"{self.random.getrandbits(32):08x}"
 
     def map(self, function: Callable[[T], R], items: Iterable[T], *, ahead: int | None = None) -> Iterator[R]:
-        """Like ``map``, in order, with up to ``ahead`` (default ``threads``) items under way at once.
+        """Like ``map``, in order, with up to ``ahead`` (default ``threads``) concurrent items.
 
-        The bound on items under way is what bounds memory; an error is raised where its item's turn comes, and
-        items not begun by then are not begun.
+        This bound also bounds memory. An error is raised when its item's turn comes, and items that have not begun by
+        then do not begin.
         """
         if self.threads == 1:
             return map(function, items)
         return _map(self._pool, function, items, ahead or self.threads)
 
     def compute(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """The same for work that keeps a processor busy: on ``cores`` threads, one item ahead of them."""
+        """Like ``map``, for work that keeps a processor busy: on ``cores`` threads, with one more item ahead."""
         if self.threads == 1:
             return map(function, items)
         return _map(self._processors, function, items, self.cores + 1)
 
     def ahead(self, items: Iterable[T]) -> Iterator[T]:
-        """The same items, in order, the next one always being made in the background.
+        """Yields the same items in order, and makes the next one in the background.
 
-        For what may be made in another thread than the caller's. When the caller goes away, what is under way ends
-        first.
+        Use it for items that may be made in another thread. When the caller stops, the item under way ends first.
         """
         if self.threads == 1:
             yield from items
@@ -96,9 +95,9 @@ class Runtime:
             wait([following])
 
     def attend(self, function: Callable[[], R], seconds: float, meanwhile: Callable[[], None]) -> R:
-        """Runs ``function`` in a thread of its own, and calls ``meanwhile`` every so many seconds until it ends.
+        """Runs ``function`` in a thread, and calls ``meanwhile`` at this interval in seconds until it ends.
 
-        What ``meanwhile`` raises is raised at once; the function then goes on unattended.
+        An error of ``meanwhile`` is raised at once; ``function`` then goes on in its thread.
         """
         if self.threads == 1:
             return function()
@@ -108,7 +107,7 @@ class Runtime:
                 return future.result(seconds)
             except FuturesTimeoutError:
                 if future.done():
-                    raise  # its own
+                    raise  # raised by the function itself
                 meanwhile()
 
     @cached_property
@@ -121,13 +120,13 @@ class Runtime:
 
 
 def shared_runtime() -> Runtime:
-    """The runtime of all that this process opens without one of its own: its threads and connections are shared."""
+    """The runtime of this process, shared by all databases that are opened without one: its threads and connections."""
     return _runtime_of(os.getpid())
 
 
 @cache
 def _runtime_of(process: int) -> Runtime:
-    """By process, as threads don't survive a fork."""
+    """One per process, as threads do not survive a fork."""
     return Runtime()
 
 

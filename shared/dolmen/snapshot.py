@@ -1,4 +1,4 @@
-"""One version of a database, pinned: what ``at()`` gives."""
+"""Pinned versions of a database, as ``at()`` returns them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PinnedTable(ReadableTable):
-    """A table as one version shows it, for ever."""
+    """A table in one version, which never changes."""
 
     def __init__(self, context: Context, name: str, manifest: Manifest, *, settled: bool = True) -> None:
         manifest.table(name)
@@ -34,8 +34,8 @@ class Snapshot:
     """All tables of one version.
 
     Args:
-        settled: False where it was asked for by a time to which a commit under way may still be dated: for 20 minutes
-            the same question may get another answer. The rows of this version stay what they are.
+        settled: False if the snapshot was asked for by a time to which a commit under way may still be dated. For 20
+            minutes the same question may have another answer. The rows of this version never change.
     """
 
     def __init__(self, context: Context, manifest: Manifest, *, settled: bool = True) -> None:
@@ -43,12 +43,12 @@ class Snapshot:
 
     @property
     def version(self) -> int:
-        """The version that is pinned; 0 for a database that did not exist yet."""
+        """The number of the version; 0 if the database did not exist yet."""
         return self._manifest.version
 
     @property
     def manifest(self) -> Manifest:
-        """All that the version says."""
+        """The version's manifest."""
         return self._manifest
 
     def __getitem__(self, name: str) -> PinnedTable:
@@ -56,24 +56,24 @@ class Snapshot:
         return self.table(name)
 
     def __contains__(self, name: object) -> bool:
-        """Whether it has a table of this name."""
+        """Whether the version has a table of this name."""
         return name in self._manifest.tables
 
     def __iter__(self) -> Iterator[str]:
-        """Names of its tables."""
+        """Iterates over the names of the tables."""
         return iter(self.tables())
 
     def tables(self) -> list[str]:
-        """Names of its tables, sorted."""
+        """Names of the tables, sorted."""
         return sorted(self._manifest.tables)
 
     def table(self, name: str) -> PinnedTable:
-        """One of its tables. Raises TableNotFoundError."""
+        """The table with this name. Raises TableNotFoundError."""
         return PinnedTable(self._context, name, self._manifest, settled=self.settled)
 
     def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
         """Runs a query over the tables of this version (see ``Database.sql``)."""
-        from dolmen.scan.sql import run_sql  # DuckDB: only for those who ask
+        from dolmen.scan.sql import run_sql  # imports DuckDB
 
         return run_sql(arguments.text("query", query), self, parameters)
 
@@ -88,11 +88,11 @@ def pin(
     """The snapshot of one version, by number or by time. See ``Database.at``."""
     arguments.flag("settled", settled)
     if (version is None) == (timestamp is None):
-        raise InputError("at() takes a version or a timestamp, one of them")
+        raise InputError("at() takes either a version or a timestamp")
     number = None if version is None else arguments.number("version", version)
     moment = microseconds(timestamp) if number is None else 0
     base = context.head.refresh()
-    with context.reading(base.manifest.version):  # its segments of history
+    with context.reading(base.manifest.version):  # for its segments of history
         if number is not None:
             return Snapshot(context, manifest_at_version(context.head, base.manifest, number))
         manifest = manifest_at_time(context.head, base, moment, settled=settled)
@@ -100,7 +100,7 @@ def pin(
 
 
 def microseconds(timestamp: datetime | int | str | None) -> int:
-    """A point in time, however given (see ``Database.at``), since the epoch. Raises InputError."""
+    """Microseconds since the epoch of a time as users give it (see ``Database.at``). Raises InputError."""
     if isinstance(timestamp, str):
         try:
             timestamp = datetime.fromisoformat(timestamp)

@@ -1,4 +1,4 @@
-"""A table, as users know it."""
+"""Tables of a database."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ class Table(ReadableTable):
         """Adds rows. Keys are not checked: appending a key twice gives two rows (see ``upsert``).
 
         Args:
-            data: an Arrow table, batch or reader, a pandas or Polars frame, a list of dicts, anything that gives an
-                Arrow stream; columns by name, in any order. Streamed in bounded memory.
-            cast: values that do not fit are rounded, parsed or cut, as ``dolmen.write.lossy`` says, instead of refused.
-                What loses nothing is cast in any case: of a pandas frame also floats that are all integers or NaN, and
-                midnights to dates (``dolmen.write.frames``; NaN of pandas is NULL).
+            data: an Arrow table, batch or reader, a pandas or Polars frame, a list of dicts, or anything with an Arrow
+                stream. Columns go by name, in any order. Rows are streamed in bounded memory.
+            cast: round, parse or cut values that do not fit (see ``dolmen.write.lossy``), instead of refusing them.
+                Casts without a loss are always made, for a pandas frame also of floats that are all integers or NaN,
+                and of midnights to dates (``dolmen.write.frames``; NaN of pandas is NULL).
             request: an id under which this is applied once, however often it is tried: text of 1 to 4,096 bytes.
-            message: what to say of it in ``history``: see ``Database.transaction``.
+            message: a message for ``history``: see ``Database.transaction``.
 
         Raises:
             SchemaError, RowError: the data does not fit the table; nothing was added.
-            AppliedIdError: other rows were added under this id, or something else was done.
+            AppliedIdError: other rows were added under this id, or the id was used for something else.
         """
         return self._commit("append", lambda table: table.append(data, cast=cast, request=request), message)
 
@@ -82,15 +82,15 @@ class Table(ReadableTable):
         request: str | None = None,
         message: str | None = None,
     ) -> Commit:
-        """Adds rows in place of all older rows with their keys, without reading any. Of equal keys the last wins.
+        """Adds rows in place of all older rows with their keys, without reading any. Among equal keys the last wins.
 
         Args:
-            on: the key's columns; the primary key by default.
+            on: the key columns; the primary key by default.
             cast, request, message: as for ``append``.
 
         Raises:
-            RowError: a NULL key, or rows that do not fit.
-            LimitError: more than 1,000,000 keys.
+            RowError: a key is NULL, or a row does not fit.
+            LimitError: there are more than 1,000,000 keys.
         """
         return self._commit("upsert", lambda table: table.upsert(data, on, cast=cast, request=request), message)
 
@@ -105,23 +105,24 @@ class Table(ReadableTable):
         request: str | None = None,
         message: str | None = None,
     ) -> Commit:
-        """Deletes rows: all there are now for which the predicate is TRUE, or that have one of the keys.
+        """Deletes the present rows for which a predicate is TRUE, or that have one of the keys.
 
-        A tombstone costs three small PUTs and reads nothing, whatever the table's size. ``mode="positions"`` looks
-        the rows up now and stores their positions: later scans are faster, and ``Commit.rows`` is exact.
+        A tombstone costs three small PUTs and reads nothing, whatever the table's size. ``mode="positions"`` finds the
+        rows
+        now and stores their positions: later scans are faster, and ``Commit.rows`` is exact.
 
         Args:
             where: SQL text or a mapping; ``"TRUE"`` deletes all rows.
-            parameters: values of ``?`` in the text of ``where``, or by name of ``:name``.
+            parameters: values for ``?`` in the text of ``where``, in order, or for ``:name``, by name.
             keys: values (tuples for several columns) of the primary key or of the columns ``on``.
-            request, message: as for ``append``; neither the order of keys nor ``mode`` makes it another delete.
+            request, message: as for ``append``. The order of keys and ``mode`` do not make it another delete.
         """
 
         def statement(table: TransactionTable) -> None:
             table.delete(where, parameters=parameters, keys=keys, on=on, mode=mode, request=request)
 
         arguments.one_of("mode", mode, get_args(Mode))
-        if mode == "positions":  # a file may be replaced between the look-up and the commit: look again
+        if mode == "positions":  # a file may be replaced before the commit: then the rows are looked up again
             return replay(self._context, lambda tx: statement(tx.table(self.name)), "delete", message=message).commit
         return self._commit("delete", statement, message)
 
@@ -134,15 +135,15 @@ class Table(ReadableTable):
         request: str | None = None,
         message: str | None = None,
     ) -> Commit:
-        """Replaces all rows by others, in one commit. Older versions still show the old ones until they expire.
+        """Replaces all rows in one commit. Older versions still show the old rows until they expire.
 
         Args:
-            data: see ``append``; nothing empties the table.
-            force: replace also what others have added or deleted since this began.
-            cast, request, message: as for ``append``; ``force`` does not make it another request.
+            data: see ``append``; without rows the table becomes empty.
+            force: also replace rows that others have added or deleted since this began.
+            cast, request, message: as for ``append``. ``force`` does not make it another request.
 
         Raises:
-            ConflictError: somebody added or deleted rows meanwhile (unless forced), or overwrote the table too.
+            ConflictError: others added or deleted rows meanwhile (unless forced), or overwrote the table too.
             SchemaError, RowError: the data does not fit the table; nothing was changed.
         """
         return self._commit(
@@ -153,17 +154,17 @@ class Table(ReadableTable):
         """Changes settings of this table, in one commit: ``set(ttl="event_time 90d", target_file_bytes="256MB")``.
 
         Args:
-            changes: values by name (``settings`` shows them all); None unsets one, so that its default holds.
-            request, message: as for ``append``; what was set under this id may have been changed since, and stays so.
+            changes: values by name (``settings`` lists them); None unsets a setting, so that its default holds.
+            request, message: as for ``append``. When it is tried again, settings that were changed since stay so.
 
         Raises:
-            InputError, SchemaError: an unknown setting, or a value that is not allowed.
-            AppliedIdError: other settings were changed under this id, or something else was done.
+            InputError, SchemaError: a setting is unknown, or its value is not allowed.
+            AppliedIdError: other settings were changed under this id, or the id was used for something else.
         """
         return self._commit("set", lambda table: table.set(request=request, **changes), message)
 
     def settings(self) -> dict[str, Any]:
-        """Every setting of this table with the value that holds, as it was given; the default where none was."""
+        """All settings of this table with their values, as they were given, or their defaults."""
         entry = self._context.segments.whole(self._snapshot().table(self.name))
         return shown(entry.properties, TABLE_PROPERTIES)
 
@@ -179,7 +180,7 @@ class Table(ReadableTable):
             return transaction.commit()
 
     def _check_same(self, base: Manifest, error: InputError) -> None:
-        """The input does not fit the table, as this handle knows it. Whether that is the table that there is now.
+        """Checks, after input did not fit the table that this handle knows, that it is still the present table.
 
         Raises:
             ConflictError, TableNotFoundError: it is not.

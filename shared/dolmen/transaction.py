@@ -1,4 +1,4 @@
-"""Transactions: any statements over any tables, seen by each other, committed as one version or not at all."""
+"""Transactions: statements over any tables, which see each other, and are committed as one version or not at all."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class Transaction(UnitOfWork):
     """Collects statements on one snapshot; ``commit`` makes them one version.
 
-    Used through ``Database.transaction`` and ``Database.run``. Reads see the snapshot and the statements so far. What
-    was read must still hold when it commits, otherwise ConflictError; statements that don't read never conflict.
+    Use it through ``Database.transaction`` and ``Database.run``. Reads see the snapshot and the statements so far. They
+    must still hold at the commit, or it raises ConflictError. Statements that read nothing never conflict.
     """
 
     def table(self, name: str) -> TransactionTable:
@@ -88,7 +88,7 @@ class Transaction(UnitOfWork):
             self.add_content(request, content_digest("drop_table", name))
 
     def rename_table(self, old: str, new: str, *, request: str | None = None) -> TransactionTable:
-        """See ``Database.rename_table``. Statements that follow find the table under its new name alone."""
+        """See ``Database.rename_table``. Later statements find the table only under its new name."""
         check_table_name(new)
         if old == new:
             raise InputError(f"table {old!r} has this name already: give another one")
@@ -108,13 +108,13 @@ class Transaction(UnitOfWork):
             self.add_content(request, content_digest("set", None, checked))
 
     def _entry_unless_applied(self, name: str, request: str | None) -> TableEntry | None:
-        """The entry of a table whose name goes with this request; None if that was applied: the name is gone then."""
+        """The entry of a table that this request drops or renames; None if the request was applied before."""
         arguments.text("table", name)
         if self.has_applied(request):
             return None
         try:
             return self.entry(name)
-        except TableNotFoundError:  # having looked again, at a version that may have applied it
+        except TableNotFoundError:  # on a newer version, which may have applied it
             if self.has_applied(request):
                 return None
             raise
@@ -125,7 +125,7 @@ class Transaction(UnitOfWork):
 
     def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
         """Runs a query over the tables as this transaction sees them. See ``Database.sql``."""
-        from dolmen.scan.sql import run_sql  # DuckDB: only for those who ask
+        from dolmen.scan.sql import run_sql  # imports DuckDB
 
         return run_sql(arguments.text("query", query), self, parameters)
 

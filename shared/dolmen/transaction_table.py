@@ -1,4 +1,4 @@
-"""A table inside a transaction: reads see what stands before them there, writes are added to it."""
+"""Tables inside a transaction: reads see the statements so far, and writes add statements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dolmen.write.row_digest import RowDigest, content_digest
 
 
 class TransactionTable(ReadableTable):
-    """A table inside a transaction: reads see its statements, writes add to them."""
+    """A table inside a transaction: reads see the statements so far, and writes add statements."""
 
     def __init__(self, transaction: UnitOfWork, name: str) -> None:
         super().__init__(transaction.context, name)
@@ -39,7 +39,7 @@ class TransactionTable(ReadableTable):
         return View(self._context, self._snapshot(), self.name, self._read_upload)
 
     def _read_upload(self, key: str, offset: int, length: int) -> bytes | None:
-        """A range of an object that the transaction has not uploaded yet; None for others."""
+        """A range of an object that the transaction has not uploaded yet; None for other objects."""
         return self._transaction.uploads.read(key, offset, length)
 
     def _note_read(self, predicate: Predicate | None) -> None:
@@ -71,10 +71,10 @@ class TransactionTable(ReadableTable):
         self._write("upsert", data, request, make_statement, sorted(names))
 
     def replace(self, data: Any, keys: Any, *, request: str | None = None) -> None:
-        """Adds rows and deletes the older ones with ``keys``, in one statement: an upsert whose keys are known.
+        """Adds rows and deletes older ones with ``keys``, in one statement: an upsert with given keys.
 
         Args:
-            keys: values of the primary key, tuples of several, or anything Arrow with columns of their names.
+            keys: values of the primary key, tuples for several columns, or Arrow data with columns of their names.
         """
         uploads, intent, own = self._transaction.uploads, self._transaction.intent, self._transaction.entry(self.name)
         taken = mutation.take_keys(own, keys)
@@ -112,11 +112,11 @@ class TransactionTable(ReadableTable):
         make_statement: Callable[[TableEntry, RowDigest | None], Statement | None],
         also: Any = None,
     ) -> None:
-        """Adds a statement that writes rows. If its request was applied before, they are only compared with that.
+        """Adds a statement that writes rows. If its request was applied before, rows are only compared by digest.
 
         Args:
-            make_statement: makes the statement, or None where there is nothing to do; hands the rows to the digest.
-            also: what belongs to the request's content beside its rows, or a function that tells.
+            make_statement: makes the statement, or None if there is nothing to do; updates the digest with the rows.
+            also: further content of the request beside its rows, or a function that returns it.
         """
         transaction = self._transaction
         entry = transaction.entry(self.name)
@@ -137,7 +137,7 @@ class TransactionTable(ReadableTable):
         """See ``Table.set``."""
         transaction = self._transaction
         entry, asked = transaction.entry(self.name), transaction.needs_content(request)
-        if transaction.has_applied(request):  # what else is set by now may contradict it
+        if transaction.has_applied(request):  # settings that were changed since may contradict it
             checked = check_properties(changes, TABLE_PROPERTIES, "a table")
         else:
             checked = check_table_properties(changes, entry.schema, entry.primary_key, entry.properties)
@@ -161,10 +161,10 @@ class TransactionTable(ReadableTable):
         entry = transaction.entry(self.name)
         where = with_parameters(where, parameters)
         if (keys is None) == (where is None):
-            raise InputError("delete takes a predicate or keys=..., one of them")
+            raise InputError("delete takes either a predicate or keys=...")
         arguments.one_of("mode", mode, get_args(mutation.Mode))
         if on is not None and keys is None:
-            raise InputError("on=... goes with keys: a predicate names its columns itself")
+            raise InputError("on=... is for keys: a predicate names its own columns")
         if mode == "positions" and keys is not None:
             raise InputError('mode="positions" takes a predicate, not keys')
         taken = None if keys is None else mutation.take_keys(entry, keys, on)
@@ -194,6 +194,6 @@ class TransactionTable(ReadableTable):
             context, transaction.uploads, transaction.manifest, self.name, where, request
         )
         if statement is None and transaction.changes(entry.uuid):
-            # What stands before it may be why it found nothing, and may be taken out (Change.without).
+            # Earlier statements may be why it found nothing, and a rebase may remove them (Change.without).
             return DeletePositions.of(self.name, entry.uuid, {}, request)
         return statement

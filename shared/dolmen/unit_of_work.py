@@ -1,4 +1,4 @@
-"""A unit of work: statements on one version, collected, seen by what follows them, and committed together."""
+"""Units of work: statements on one version, collected and committed together."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from dolmen.write.row_digest import content_digest
 
 
 class UnitOfWork:
-    """Collects statements on one version; ``commit`` makes them one version. The engine below ``Transaction``.
+    """Collects statements on one version; ``commit`` makes a version of them. The engine below ``Transaction``.
 
-    It keeps the base (the version that it is made on), the statements so far with the draft that they make of it, what
-    was read and must still hold (claims), and the content of each request for its digest.
+    It holds the base (the version that it is made on), the statements with the draft that they make, claims about what
+    was read, and the content of each request for its digest.
     """
 
     def __init__(self, context: Context, operation: str = "transaction", *, message: str | None = None) -> None:
@@ -54,18 +54,18 @@ class UnitOfWork:
 
     @property
     def base(self) -> Manifest:
-        """The version this transaction is made on: the newest one known when it first looked."""
+        """The version that this is made on: the newest known at first use."""
         if self._base is None:
             cached = self.context.head.cached
             self._base = (cached or self.context.head.refresh()).manifest
         return self._base
 
     def refresh(self) -> None:
-        """Takes the newest version as the base; before the first statement only."""
+        """Takes the newest version as the base. Only before the first statement."""
         self._base = self.context.head.refresh().manifest
 
     def pin(self) -> None:
-        """Keeps the base from here on: something is looked up in it that may leave neither statement nor claim."""
+        """Keeps the base from now on, because something was looked up in it that leaves neither statement nor claim."""
         self._pinned = True
 
     @property
@@ -85,7 +85,7 @@ class UnitOfWork:
         return self._seen
 
     def entry(self, name: str) -> TableEntry:
-        """The table's entry, statements so far included; looks again before it says that there is none."""
+        """The table's entry with the statements so far. Looks for a newer base before it reports a missing table."""
         arguments.text("table", name)
         free = self._draft is None and not self._claims and not self._pinned  # nothing depends on the version yet
         tables = self._draft.tables if self._draft else self.base.tables
@@ -94,7 +94,7 @@ class UnitOfWork:
         try:
             with self.context.reading(self.base.version):
                 return self.context.segments.whole(self.manifest.table(name))
-        except VersionExpiredError:  # an idle table's section, of a version that was known for long
+        except VersionExpiredError:  # reading an idle table's section in an old version
             if not free:
                 raise
             self.refresh()
@@ -111,21 +111,21 @@ class UnitOfWork:
         return self.base.commit_ts + 1 + len(self._statements)
 
     def begin_upload(self) -> None:
-        """Notes the time before the first object of this transaction is uploaded, which the fence goes by."""
+        """Notes the time before the first upload of this transaction, which the fence is compared with."""
         self._open()
         if self._first_upload_us is None:
-            if self.context.store.clock.age_seconds > STAMP_SECONDS:  # idle for long: the fence may be past that
+            if self.context.store.clock.age_seconds > STAMP_SECONDS:  # after a long idle time the fence may be later
                 self.context.head.refresh()
             self._first_upload_us = self.context.store.clock.now_us
 
     def intent(self) -> Intent:
-        """The intent of this attempt, made known when first asked for: when one append turns out to be many files."""
+        """The intent of this attempt. It begins at first use, when one append turns out to need many files."""
         if self._intent is None:
             self._intent = Intent.begin(self.context.store, self.context.runtime, self._operation)
         return self._intent
 
     def add(self, statement: Statement) -> None:
-        """Adds a statement and applies it to the draft that later ones see; what it raises leaves it out."""
+        """Adds a statement and applies it to the draft. If that raises, the statement is left out."""
         self._open()
         draft = self._draft or Draft(self.base, self.context.segments)
         if is_prepared(statement):
@@ -136,15 +136,15 @@ class UnitOfWork:
         self._draft, self._seen = draft, None
 
     def changes(self, uuid: str) -> bool:
-        """Whether a statement so far is about this table, whatever it was called then."""
+        """Whether a statement so far changes this table, whatever its name was then."""
         return any(statement.uuid == uuid for statement in self._statements)
 
     @contextmanager
     def savepoint(self, bound_later: str | None = None) -> Iterator[None]:
-        """Statements inside this block are all added or, when it raises, none of them.
+        """Adds all statements of this block or, when it raises, none of them.
 
         Args:
-            bound_later: a request's id, which the caller binds to a digest (``bind``) once they are added.
+            bound_later: a request id that the caller binds to a digest (``bind``) after these statements.
         """
         draft = self._draft.copy() if self._draft else None
         statements, claims, said = len(self._statements), len(self._claims), dict(self._content)
@@ -160,10 +160,10 @@ class UnitOfWork:
             self._bound_later = outer
 
     def claim(self, name: str, predicate: Predicate | None) -> None:
-        """Remembers a read: the commit is valid only if no later version changes its answer."""
+        """Notes a read: the commit is valid only if no later version changes its answer."""
         known = self.base.name_of(self.manifest.table(name).uuid)
         if known is None:
-            return  # created by this transaction: nobody else can have changed it
+            return  # created by this transaction, so that nobody else can have changed it
         entry = self.base.tables[known]
         schema = self.context.segments.whole(entry).schema
 
@@ -175,7 +175,7 @@ class UnitOfWork:
         self._claims.append(Claim(known, entry.uuid, entry.epoch, self.base.commit_ts, may_match))
 
     def rely_on(self, claim: Claim) -> None:
-        """Remembers what was read in an older version than the base: the commit is valid only if it still holds.
+        """Notes a read in an older version than the base: the commit is valid only if it still holds.
 
         Raises:
             ConflictError: it does not hold in the base.
@@ -186,23 +186,23 @@ class UnitOfWork:
         self._claims.append(claim)
 
     def bind(self, request: str, digest: str) -> None:
-        """Makes this transaction apply a request exactly once, whose content the caller knows a digest of.
+        """Makes this transaction apply a request exactly once, by a digest of its content that the caller knows.
 
-        Without it, statements under a request's id make up its content: their operations, tables, rows and predicates.
+        Otherwise, the statements of a request make up its content: their operations, tables, rows and predicates.
 
         Args:
-            request: its id, which the statements that belong to it have too.
-            digest: of its content; another one under the same id is refused, but for "", which says nothing.
+            request: the request id; its statements must have it too.
+            digest: the digest of its content. Another digest for the same id is refused; "" matches any.
 
         Raises:
-            InputError: the id is none, or is here with another digest already.
+            InputError: the id is invalid, or bound to another digest.
         """
         request, digest = arguments.request_id(request), arguments.text("digest", digest)
         if self._applied.setdefault(request, digest) != digest:
-            raise InputError(f"request {request!r} stands in this transaction twice with different content")
+            raise InputError(f"request {request!r} is in this transaction twice with different content: use a new id")
 
     def needs_content(self, request: str | None) -> bool:
-        """Whether statements under this id add their content to it: yes, unless the caller binds the id to a digest."""
+        """Whether statements of this request add to its content: yes, unless the caller binds it to a digest."""
         if request is None or arguments.request_id(request) == self._bound_later:
             return False
         return request not in self._applied
@@ -213,16 +213,16 @@ class UnitOfWork:
         self._content[request] = (*self._content.get(request, ()), content)
 
     def find_applied(self, requests: Collection[str]) -> dict[str, AppliedId]:
-        """Finds those of ``requests`` (ids) that its base has applied, whatever their content was.
+        """Finds those of the requests (ids) that the base has applied, whatever their content.
 
-        Only saves work: ``commit`` looks again, on the newest version. Statements of these requests need not look.
+        It only saves work, as ``commit`` looks again in the newest version.
         """
         found = find_applied(self.base, requests, self.context.segments)
         self._known_applied().update((id_, id_ in found) for id_ in requests)
         return found
 
     def has_applied(self, request: str | None) -> bool:
-        """Whether its base shows this request's work already: a statement of it would stand there twice."""
+        """Whether the base has applied this request, so that its statements must not be added again."""
         if request is None:
             return False
         request = arguments.request_id(request)
@@ -231,16 +231,16 @@ class UnitOfWork:
         return self._known_applied()[request]
 
     def _known_applied(self) -> dict[str, bool]:
-        """Whether the base has applied an id, as far as that was looked up."""
+        """Whether the base has applied an id, for ids that were looked up."""
         if self._known is None or self._known[0] is not self.base:
             self._known = self.base, {}
         return self._known[1]
 
     def commit(self) -> Commit:
-        """Makes the statements one version; a transaction without any costs no request.
+        """Makes one version of the statements. Without statements, it costs no request.
 
         Raises:
-            ConflictError: what was read has changed; repeat the transaction (``Database.run`` does that by itself).
+            ConflictError: something that was read has changed: repeat the transaction, as ``Database.run`` does.
             UnknownOutcomeError: the commit may have landed.
         """
         self._open()
@@ -276,7 +276,7 @@ class UnitOfWork:
         self._done = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise InputError("a transaction belongs to one process: hand over rows, or what is to be done")
+        raise InputError("a transaction belongs to one process: send rows to the other, or the arguments of the call")
 
     def __repr__(self) -> str:
         tables = sorted({statement.name for statement in self._statements if statement.name})

@@ -179,9 +179,9 @@ def test_machines_are_told_what_was_written(cli: Cli, tmp_path: Path) -> None:
     ("arguments", "phrase"),
     [
         (["-o", "x.avro"], "Avro is read, but not written"),
-        (["-o", "x.xlsx"], "ends in no format that rows are written in"),
-        (["-o", "x.csv", "--format", "table"], "leave --format table or --output away"),
-        (["-o", "s3://bucket/x.csv"], "give a file of this machine"),
+        (["-o", "x.xlsx"], "the name shows no format for rows"),
+        (["-o", "x.csv", "--format", "table"], "leave out --format table or --output"),
+        (["-o", "s3://bucket/x.csv"], "give a local file"),
         (["-o", "."], "."),
         (["-o", "absent/x.csv"], "no directory"),
         (["--format", "xml"], "one of table, csv"),
