@@ -82,7 +82,7 @@ class Commit:
 
     @property
     def done(self) -> str:
-        """What it did, in words: ``append events; delete users(user_id)``."""
+        """Its deeds in words: ``append events; delete users(user_id)``."""
         return "; ".join([*map(str, self.did), *([f"{self.did_more:,} more"] if self.did_more else ())])
 
     @property
