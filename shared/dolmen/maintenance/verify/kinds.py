@@ -26,22 +26,22 @@ class Kind:
 
 
 _COPY = "Put a good copy back under the same key (from an older version of the object, a replica, a backup)"
-_COPY_OR_OLDER = f"{_COPY}; without one, read the table as it was with at(version=...) and overwrite it with that."
+_COPY_OR_OLDER = f"{_COPY}; without one, read an older version with at(version=...), and overwrite the table with it."
 _COPY_OR_LOSE_ROWS = (
-    f"{_COPY}; without one these rows are lost: read what is left with a filter that leaves the file out, or an older "
-    "version with at(version=...), and overwrite the table with it."
+    f"{_COPY}; without one its rows are lost: read the others with a filter that leaves the file out, or an older "
+    "version with at(version=...), and overwrite the table with that."
 )
 _COPY_OR_LOSE_DELETE = (
-    f"{_COPY}; without one the rows it deleted can't be told any more: overwrite the table with an older version, "
-    "and repeat the deletes since."
+    f"{_COPY}; without one nobody knows which rows it deleted: overwrite the table with an older version, and "
+    "repeat the deletes since."
 )
 _COMPARE = (
     "Rows of the file may be hidden or shown wrongly. Compare with an older version (at(version=...)), and overwrite "
-    "the table with the rows that are right."
+    "the table with the right rows."
 )
 _REWRITE = (
-    "The rows are all there, but scans with a filter may leave some of them out: overwrite the table with what a scan "
-    "without one returns, then verify again."
+    "All rows are there, but scans with a filter may leave some out: overwrite the table with the result of a scan "
+    "without filter, then verify again."
 )
 _WRONG_WRITER = (
     "No dolmen writes this: keep a copy of the database, find out what wrote the version, and overwrite the table with "
@@ -55,8 +55,8 @@ _ALL: tuple[Kind, ...] = (
     Kind(
         "pointer-differs",
         "error",
-        "the pointer and the manifest it names have one version and one commit id",
-        "Write the pointer anew from the manifest it names; then look who writes to this prefix without dolmen.",
+        "the pointer and the manifest it names have the same version and commit id",
+        "Write the pointer anew from the manifest it names; then find out who writes to this prefix without dolmen.",
     ),
     Kind(
         "pointer-back",
@@ -65,74 +65,77 @@ _ALL: tuple[Kind, ...] = (
         "Stop all writers: each commit from here on makes the lost versions harder to get back. Write the pointer "
         "anew for the newest manifest whose commit landed (docs/operations.md), then verify again.",
     ),
-    Kind(
-        "newer-format", "error", "every object is of a format that this dolmen reads", "Upgrade dolmen, verify again."
-    ),
+    Kind("newer-format", "error", "every object has a readable format", "Upgrade dolmen, verify again."),
     Kind(
         "manifest-missing",
         "error",
         "the manifest of every kept version is there",
-        f"{_COPY}; without one that version can't be read, the others can. If it is the newest, write a pointer to the "
-        "newest manifest that is left: later commits are lost.",
+        f"{_COPY}; without one this version cannot be read, but the others can. If it is the newest, write a pointer "
+        "to the newest manifest that is left; later commits are lost.",
     ),
     Kind(
         "manifest-damaged",
         "error",
         "the manifest of every kept version can be read and has its checksum",
-        f"{_COPY}; without one that version can't be read, the others can.",
+        f"{_COPY}; without one this version cannot be read, but the others can.",
     ),
     Kind("chain-broken", "error", "versions follow each other without a gap", _WRONG_WRITER),
-    Kind("history-differs", "error", "the history of each version tells of its manifests as they are", _WRONG_WRITER),
+    Kind("history-differs", "error", "the history of each version agrees with the manifests", _WRONG_WRITER),
     Kind("history-short", "error", "the history goes back to the oldest kept version", _WRONG_WRITER),
     Kind("commit-ts-order", "error", "commit timestamps increase with versions", _WRONG_WRITER),
     Kind("created-at-order", "error", "the times of versions never decrease", _WRONG_WRITER),
-    Kind("fence-order", "error", "horizon, orphan cutoff, freed and swept never move back nor ahead", _WRONG_WRITER),
+    Kind(
+        "fence-order",
+        "error",
+        "horizon, orphan cutoff, freed and swept never move back, and are consistent",
+        _WRONG_WRITER,
+    ),
     Kind(
         "applied-twice",
         "error",
         "an id is applied once",
-        "Rows of one event may stand twice in a table: look for them.",
+        "Rows of one event may be in a table twice: look for them.",
     ),
-    Kind("applied-version", "warning", "an applied id names a version that there is", _KEEP.format("ids still work.")),
+    Kind("applied-version", "warning", "an applied id names an existing version", _KEEP.format("ids still work.")),
     # ---- objects
-    Kind("file-missing", "error", "every data file that is referenced is there", _COPY_OR_LOSE_ROWS),
+    Kind("file-missing", "error", "every referenced data file exists", _COPY_OR_LOSE_ROWS),
     Kind("file-size", "error", "every data file has the size of its entry", _COPY_OR_LOSE_ROWS),
-    Kind("delete-missing", "error", "every .del object that is referenced is there", _COPY_OR_LOSE_DELETE),
+    Kind("delete-missing", "error", "every referenced .del object exists", _COPY_OR_LOSE_DELETE),
     Kind("delete-short", "error", "every .del object reaches to the end of its blobs", _COPY_OR_LOSE_DELETE),
-    Kind("segment-missing", "error", "every segment that is referenced is there", _COPY_OR_OLDER),
+    Kind("segment-missing", "error", "every referenced segment exists", _COPY_OR_OLDER),
     Kind("segment-size", "error", "every segment has the size of its entry", _COPY_OR_OLDER),
     Kind(
         "orphan-left",
         "warning",
-        "orphans older than the last sweep are gone",
-        _KEEP.format("the object takes up room; delete it once you know that nobody put it there on purpose."),
+        "orphans older than the last sweep are deleted",
+        _KEEP.format("the object takes space; delete it once you know that nobody put it there on purpose."),
     ),
     Kind(
         "released-missing",
         "error",
-        "objects that only older versions need are there as long as these are kept",
-        f"The newest version is whole. {_COPY}; without one, shorten the retention so that these versions expire.",
+        "objects that only older versions need exist as long as these are kept",
+        f"The newest version is complete. {_COPY}; without one, shorten the retention so that these versions expire.",
     ),
     Kind(
         "released-untrimmed",
         "warning",
-        "what has been freed is no longer on the list of what is to be freed",
+        "deleted objects are no longer on the list of objects to delete",
         _KEEP.format("the next run of gc trims the list."),
     ),
-    Kind("file-twice", "error", "a data file is referenced once", _WRONG_WRITER),
+    Kind("file-twice", "error", "a data file is referenced only once", _WRONG_WRITER),
     Kind(
         "tombstone-twice",
         "warning",
-        "a tombstone is there once",
+        "a tombstone is listed only once",
         _KEEP.format("it hides the same rows twice; resolve the table."),
     ),
     # ---- entries
-    Kind("table-uuid", "error", "no two tables have one uuid", _WRONG_WRITER),
-    Kind("table-epoch", "error", "a table's epoch is a version up to this one", _WRONG_WRITER),
+    Kind("table-uuid", "error", "no two tables have the same uuid", _WRONG_WRITER),
+    Kind("table-epoch", "error", "a table's epoch is this version or an earlier one", _WRONG_WRITER),
     Kind("schema-ids", "error", "column ids are given out once, and keys name columns", _WRONG_WRITER),
     Kind("delete-timestamps", "error", "a table's last delete is not before its newest tombstone", _WRONG_WRITER),
-    Kind("tombstone-column", "error", "tombstones name columns that there are", _WRONG_WRITER),
-    Kind("tombstone-order", "error", "tombstones stand in the order of their timestamps", _WRONG_WRITER),
+    Kind("tombstone-column", "error", "tombstones name existing columns", _WRONG_WRITER),
+    Kind("tombstone-order", "error", "tombstones are in the order of their timestamps", _WRONG_WRITER),
     Kind(
         "file-timestamps",
         "error",
@@ -141,7 +144,7 @@ _ALL: tuple[Kind, ...] = (
     ),
     Kind("file-entry", "error", "an entry's rows, size and footer fit each other", _WRONG_WRITER),
     Kind("vector-entry", "error", "a vector's cardinality and place fit its file and object", _COPY_OR_LOSE_DELETE),
-    Kind("stats-entry", "error", "statistics are of columns that there are, and of their types", _REWRITE),
+    Kind("stats-entry", "error", "statistics are of existing columns, and of their types", _REWRITE),
     # ---- segments
     Kind(
         "segment-damaged",
@@ -152,32 +155,32 @@ _ALL: tuple[Kind, ...] = (
     Kind(
         "segment-bounds",
         "error",
-        "what the manifest says of a segment (bounds, totals) is true of its entries",
+        "the manifest's bounds and totals of a segment are true for its entries",
         _REWRITE,
     ),
     Kind(
         "overlay-stray",
         "warning",
-        "overlays and removals are of files in segments",
-        _KEEP.format("they only take place in the manifest; merging the table's segments drops them."),
+        "overlays and removals are for files in segments",
+        _KEEP.format("they only take space in the manifest; merging the table's segments drops them."),
     ),
     # ---- deletes
-    Kind("tombstone-damaged", "error", "a tombstone's record is what stands in the manifest", _COPY_OR_LOSE_DELETE),
+    Kind("tombstone-damaged", "error", "a tombstone's record is the one in the manifest", _COPY_OR_LOSE_DELETE),
     Kind("vector-damaged", "error", "a vector can be read, and points into its file", _COPY_OR_LOSE_DELETE),
     Kind(
         "delete-footer",
         "warning",
-        "the footer of a .del object tells of its blobs as the manifest does",
-        _KEEP.format("readers go by the manifest; resolving and compacting the table leaves the object behind."),
+        "the footer of a .del object agrees with the manifest about its blobs",
+        _KEEP.format("readers use the manifest; resolving and compacting the table replaces the object."),
     ),
     Kind(
         "intent-damaged",
         "warning",
-        "what a job says of itself can be read",
+        "heartbeats of jobs can be read",
         _KEEP.format("gc looks for the job's objects everywhere if it dies, and removes the heartbeat in time."),
     ),
     # ---- data files
-    Kind("footer-damaged", "error", "a data file's footer can be read, and is what its entry says", _COPY_OR_LOSE_ROWS),
+    Kind("footer-damaged", "error", "a data file's footer can be read, and fits its entry", _COPY_OR_LOSE_ROWS),
     Kind("file-columns", "error", "a data file has the table's columns in fitting types", _COPY_OR_LOSE_ROWS),
     Kind("data-damaged", "error", "a data file's pages can be read and have their checksums", _COPY_OR_LOSE_ROWS),
     Kind(
@@ -185,7 +188,7 @@ _ALL: tuple[Kind, ...] = (
         "warning",
         "a data file's page index, Bloom filters and first bytes are as they were written",
         _KEEP.format(
-            "dolmen uses none of them. Engines that read the file by themselves may leave out rows, or refuse it: put "
+            "dolmen does not use them. Other engines that read the file may leave out rows, or refuse it: put "
             "a good copy back, or compact the table until the file is gone."
         ),
     ),
@@ -193,9 +196,9 @@ _ALL: tuple[Kind, ...] = (
     Kind(
         "value-invalid",
         "error",
-        "every value is one of its column's type, texts are UTF-8",
-        "Engines refuse the value, or deletes can't be evaluated on it. An older dolmen let it in: scan the table as "
-        "Arrow, mend the column (cast it to binary and decode it by its true encoding), and overwrite the table.",
+        "every value is valid for its column's type, and text is UTF-8",
+        "Engines refuse the value, or deletes cannot be evaluated on it. An older dolmen accepted it: scan the table "
+        "as Arrow, mend the column (cast it to binary and decode it by its true encoding), and overwrite the table.",
     ),
     Kind("stats-untrue", "error", "statistics contain the values, and their counts are exact", _REWRITE),
     Kind(
