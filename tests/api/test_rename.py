@@ -300,7 +300,7 @@ def test_collection_finds_orphans_and_leaves_rows_under_the_old_directory() -> N
     place.pass_hours(10 * 24)
     place.collect_all(DEFAULTS)
     assert not orphans & place.there()
-    assert place.there() == place.needed()
+    assert place.there() == place.needed_keys()
     assert {key.split("/")[1] for key in place.there("data/")} == {"t", "u"}
     assert sorted(place.db.table("u").to_arrow()["k"].to_pylist()) == [1, 3, 4, 5, 6]
     assert place.open().verify(deep=True, all_versions=True).ok
