@@ -70,7 +70,7 @@ def test_a_fault_in_standard_input_is_named_so(tmp_path: Path) -> None:
     ("arguments", "phrase"),
     [
         (["-"], "give --format csv"),
-        (["-", "-", "--format", "csv"], "once only"),
+        (["-", "-", "--format", "csv"], "only once"),
         (["x.csv", "--format", "xml"], "one of csv, tsv, jsonl"),
         (["https://example.com/x.csv"], "s3://bucket/key"),
         (["s3://bucket"], "names no object"),
