@@ -57,7 +57,7 @@ _GRIDS = frozenset((Domain.EXACT, Domain.DATE, Domain.TIME, Domain.NAIVE, Domain
 
 
 class StatsVerdict(Enum):
-    """What statistics say of a predicate: TRUE for no row (NEVER), for each (ALWAYS), or they do not tell (MAYBE)."""
+    """The judgement of statistics on a predicate: TRUE for no row (NEVER), for every row (ALWAYS), or unknown (MAYBE)."""
 
     NEVER = "never"
     MAYBE = "maybe"

@@ -106,10 +106,13 @@ def lines(events: Iterable[Event], actors: Collection[str] = ()) -> list[tuple[E
     who = max((len(event.who) for event in shown), default=0)
     verb = max((len(event.verb) for event in shown), default=0)
     key = min(max((len(shorten(event.key)) for event in shown), default=0), _WIDEST_KEY)
-    return [(event, f"{event.at_us / 1e6:12.6f}  {event.who:<{who}}  {_told(event, verb, key)}") for event in shown]
+    return [
+        (event, f"{event.at_us / 1e6:12.6f}  {event.who:<{who}}  {_describe_event(event, verb, key)}")
+        for event in shown
+    ]
 
 
-def _told(event: Event, verb: int, key: int) -> str:
+def _describe_event(event: Event, verb: int, key: int) -> str:
     """The text of an event; that of a request has its verb, key and result in columns of these widths."""
     if event.kind == "request":
         return f"{event.verb:<{verb}} {shorten(event.key):<{key}}  {event.text}"

@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 
-class Reader(Protocol):
+class FormatReader(Protocol):
     """A module that reads files of one format."""
 
     def infer(self, source: SourceFile) -> pa.Schema:
@@ -56,7 +56,7 @@ class Reader(Protocol):
         """The rows of a file as batches of ``schema``."""
 
 
-READERS: dict[FileKind, Reader] = {
+READERS: dict[FileKind, FormatReader] = {
     "csv": csv,
     "tsv": csv,
     "jsonl": jsonl,
