@@ -57,7 +57,7 @@ _GRIDS = frozenset((Domain.EXACT, Domain.DATE, Domain.TIME, Domain.NAIVE, Domain
 
 
 class StatsVerdict(Enum):
-    """The judgement of statistics on a predicate: TRUE for no row (NEVER), for every row (ALWAYS), or unknown (MAYBE)."""
+    """How statistics judge a predicate: TRUE for no row (NEVER), for every row (ALWAYS), or unknown (MAYBE)."""
 
     NEVER = "never"
     MAYBE = "maybe"
