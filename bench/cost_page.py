@@ -15,23 +15,23 @@ REFERENCE_PUTS = 380_000
 
 _OPERATIONS = {
     "ingest": "a batch of files: its commit",
-    "ingest_file": "each file of up to 64 MB in it, looking whether it was rejected before included",
+    "ingest_file": "each file of up to 64 MB in it, with a check whether it was rejected before",
     "delete": "a batch of delete messages, up to 1,000: its commit",
     "delete_message": "each message in it",
-    "lost_race": "a commit that met another: more than that",
-    "query_cold": "a query, the database opened for it",
-    "query_warm": "a query, by a process that has asked before",
+    "lost_race": "a commit that lost a race: in addition",
+    "query_cold": "a query that opens the database",
+    "query_warm": "a query by a process with a warm cache",
     "query_file_cold": "each file that it reads (the footer), for the first time",
     "query_file_warm": "each file, again",
-    "query_group": "each row group that it reads two narrow columns of",
+    "query_group": "each row group of which it reads two narrow columns",
     "compact": "a compaction: its commit, its intent, its output of up to 64 MB",
-    "compact_file": "each file of up to 8 MB that goes in",
+    "compact_file": "each input file of up to 8 MB",
     "resolve": "a resolution of deletes: its commit and its vectors",
     "resolve_file": "each file that may have rows deleted",
     "resolve_group": "each row group in it",
     "idle_round": "a round of background work that finds nothing to do",
     "gc": "a collection",
-    "gc_version": "each version that goes with it (its share of a page of a listing)",
+    "gc_version": "each version that it expires (its share of a page of a listing)",
 }
 
 
@@ -59,70 +59,70 @@ def page(counted: Measured) -> str:
     varied = [_variant_row("as above", load, counted)]
     varied += [_variant_row(name, variant(changes), counted) for name, changes in VARIANTS.items()]
     busy = next(line.seconds for line in lines if line.what == "compaction") / 86_400
-    return f"""# What it costs
+    return f"""# Cost on AWS
 
-Written by `python -m bench.cost --write` (`make cost`). Requests are counted on the code as it is, prices are those of
-`bench/prices.py` (us-east-1; written down in November 2026 and not compared with AWS's own pages since: [S3]({prices.S3_SOURCE}), [Lambda]({prices.LAMBDA_SOURCE}),
-[SQS]({prices.SQS_SOURCE})), and everything else is an assumption that stands in `Load` in
-`bench/cost_model.py`: put your own there.
+This page is written by `python -m bench.cost --write` (`make cost`). Requests are counted on the current code. Prices are those of
+`bench/prices.py` (us-east-1; recorded in November 2026 and not compared with AWS's pages since: [S3]({prices.S3_SOURCE}), [Lambda]({prices.LAMBDA_SOURCE}),
+[SQS]({prices.SQS_SOURCE})). Everything else is an assumption, in `Load` of
+`bench/cost_model.py`, which you can change.
 
-## Requests, counted
+## Counted requests
 
-"PUT" are PUT, POST and LIST, which have one price; "GET" are GET and HEAD. DELETE is free.
+"PUT" stands for PUT, POST and LIST, which have one price, and "GET" for GET and HEAD. DELETE is free.
 
 | what | PUT | GET |
 |---|---|---|
 {counts}
 
-What is larger goes by its bytes: a dropped file is read 8 MB at a time, compaction reads ranges of up to 8 MB, and an object
+Larger objects take requests by size: a dropped file is read 8 MB at a time, compaction reads ranges of up to 8 MB, and an object
 above 64 MB is uploaded in parts ({uploads(384 << 20, load.part_bytes):.0f} PUTs for a full file of 384 MB).
 
 ## An example
 
 {load.bytes_in / 1e12:.0f} TB a day in, {load.bytes_deleted / 1e12:.0f} TB a day deleted, {load.queries:,} queries a day; bytes are those of the table's Parquet files.
-Assumed: {load.files:,.0f} files of {load.file_bytes / 1e6:.0f} MB are dropped, {load.delete_messages:,} delete messages sent, both evenly over the day;
+Assumptions: {load.files:,.0f} files of {load.file_bytes / 1e6:.0f} MB are dropped and {load.delete_messages:,} delete messages are sent, both evenly over the day;
 batching windows of {load.ingest_window} and {load.delete_window} seconds and the schedules are those of `template.yaml`. Dropped files are merged into full
 ones once, and a file is rewritten when more than half of its rows are deleted. A query reads {load.query_groups} row groups of
-{load.query_files} files; {load.warm:.0%} of the queries come from processes that have asked before. Statistics
-keep deletes from being looked for in more than {load.spread} times the files that they would empty.
+{load.query_files} files; {load.warm:.0%} of the queries come from processes with a warm cache. Because of statistics,
+deletes are looked for in at most {load.spread} times the files that they would empty.
 
 | a day's | PUT | GET | Lambda seconds | dollars |
 |---|---|---|---|---|
 {billed}
 | **together** | **{total.puts:,.0f}** | **{total.gets:,.0f}** | **{sum(line.seconds for line in lines):,.0f}** | **{daily:,.2f}** |
 
-Lambda seconds are of functions of 1,769 MB (one processor); dollars are S3 requests, Lambda and SQS. Queries run where you
-are. Compaction would keep {busy:.1f} such functions busy all day, and one function runs at a time: at this size give it more
+Lambda seconds are for functions with 1,769 MB (one processor). Dollars cover S3 requests, Lambda and SQS. Queries run on your own
+machines. Compaction would keep {busy:.1f} such functions busy all day, but only one runs at a time: for this load give it more
 memory (`MaintenanceMemorySize`; processors grow with it), drop larger files, or use several databases.
 
-**Storage is the larger part.** After 30 days {live / 1e3:,.0f} TB of rows are there, and {old / 1e3:,.0f} TB are kept because versions of
+**Storage is the larger part.** After 30 days {live / 1e3:,.0f} TB of rows are live, and {old / 1e3:,.0f} TB are kept because versions of
 the last {load.retention_days} days still show them: {prices.storage(live + old):,.0f} dollars a month for both, {prices.storage(live):,.0f} for the rows alone. Shorter retention
-(`dolmen settings`) is the first thing to turn.
+(`dolmen settings`) is the first setting to change.
 
-**Dropped files are stored too**, beside the rows that they have become: for ever, unless their tables say `ingest_landing: expire`.
-At {load.bytes_in / 1e12:.0f} TB a day these are {landed * 30 / 1e3:,.0f} TB and {prices.storage(landed * 30):,.0f} dollars a month after 30 days, and as much more with each month; given up to
-expire they are gone after 7 days, and as old versions after 30 more (`LandingExpireDays`, `LandingOverwrittenDays`): at
-most {landed * load.landing_days / 1e3:,.0f} TB and {prices.storage(landed * load.landing_days):,.0f} dollars a month, and {prices.storage(landed * 2):,.0f} with a day for each.
+**Dropped files are stored, too**, in addition to their rows: for ever, unless their tables have `ingest_landing: expire`.
+At {load.bytes_in / 1e12:.0f} TB a day these are {landed * 30 / 1e3:,.0f} TB and {prices.storage(landed * 30):,.0f} dollars a month after 30 days, and as much more with each month. Files that
+expire are deleted after 7 days, and their old versions after 30 more (`LandingExpireDays`, `LandingOverwrittenDays`): at
+most {landed * load.landing_days / 1e3:,.0f} TB and {prices.storage(landed * load.landing_days):,.0f} dollars a month, and {prices.storage(landed * 2):,.0f} with one day each.
 
 **CloudWatch** ([prices]({prices.CLOUDWATCH_SOURCE})): {load.metrics} metrics, {load.alarms} alarms, a dashboard, and {load.logged_gigabytes:.2f} GB of logs a day, a record of some {load.line_bytes} bytes for
-each dropped file and each delete message: {load.watching:,.0f} dollars a month. A stack that does nothing pays the alarms and the
-dashboard: metrics are paid in the hours in which they are told.
+each dropped file and each delete message: {load.watching:,.0f} dollars a month. A stack without work pays only for the alarms and the
+dashboard: metrics cost only in hours with data.
 
 | variant | PUT a day | GET a day | requests and functions, dollars a day | storage after 30 days, dollars a month |
 |---|---|---|---|---|
 {chr(10).join(varied)}
 
-## Beside {REFERENCE_PUTS:,} PUTs a day
+## Compared with {REFERENCE_PUTS:,} PUTs a day
 
-That is the figure given for the reference design at this load: a PUT for each {load.bytes_in / REFERENCE_PUTS / 1e6:.1f} MB that comes in, which is what one
-has to expect when each small batch of events, of each hour partition it touches, becomes an object of its own, with its
-deletes and its metadata beside it. What it counts is not known in more detail.
+This is the figure given for the reference design at this load: one PUT for each {load.bytes_in / REFERENCE_PUTS / 1e6:.1f} MB of input. That is
+plausible if each small batch of events becomes an object of its own for each hour partition, with deletes and metadata
+in addition. More about what it counts is not known.
 
-dolmen's {total.puts:,.0f} differ in kind. **Where rows and deletes come in it needs {foreground:,.0f}**: one for each dropped file, two for each
-batch of files, three for each batch of deletes, however many messages are in it or rows and files they delete, as no data file
-is touched; so these grow with the number of files and with the clock (the windows), not with the bytes deleted. **The other
-{background:,.0f} are background work**, {puts["compaction"]:,.0f} of them compaction's, and nearly all of these parts of {load.part_bytes >> 20} MB: they grow with the bytes
-rewritten, cost {background * prices.S3_PUT:,.2f} dollars a day, and fall away where full files are dropped. A design that never rewrites saves them and pays
+dolmen's {total.puts:,.0f} are of another kind. **Ingest and deletes need {foreground:,.0f}**: one for each dropped file, two for each
+batch of files, and three for each batch of deletes, whatever the number of its messages and of the deleted rows and files, as no data
+file is read. They grow with the number of files and batching windows, not with the bytes deleted. **The other
+{background:,.0f} are background work**, {puts["compaction"]:,.0f} of them for compaction, and nearly all of these for parts of {load.part_bytes >> 20} MB. They grow with the bytes
+rewritten, cost {background * prices.S3_PUT:,.2f} dollars a day, and are not needed where full files are dropped. A design that never rewrites files saves them, and pays
 in every query.
 """
 
