@@ -272,7 +272,9 @@ def header(rows: int, table: pa.Table, rounds: int) -> str:
     """What was measured, and on what."""
     return f"""# Benchmarks
 
-This page is written by `make bench` (`python -m bench --write`). The data: {rows:,} rows, {table.nbytes / 1e9:.2f} GB as Arrow: sequential `id`,
+This page is written by `make bench` (`python -m bench --write`).
+
+The data: {rows:,} rows, {table.nbytes / 1e9:.2f} GB as Arrow: sequential `id`,
 log-uniform int64 `user_id`, increasing `event_time`, two low-cardinality strings, float `amount`, a 60-character
 random payload. Both sides run in turns in one process, {rounds} times (unless a section says otherwise), after one
 warm-up; the ratio is the median of the ratios pair by pair. Absolute seconds are of one machine
@@ -282,10 +284,10 @@ delete the column "pyarrow" holds dolmen's own scan before it.
 
 Each section is from one run; sections may be from different runs (`--parts`, `--places`).
 
-Known reasons of the missed targets: an append waits for the disk (`fsync` of the file and its directory, about 8 % of it;
-pyarrow's file is not synced) and tries encodings on the first run (about 5 %). Over HTTP, boto3 spends about 1 ms of
-processor time on a request, several times what pyarrow's client does, and a scan of two columns of wide rows makes one
-request for each row group.
+Known reasons of the missed targets: an append waits for the disk (`fsync` of the file and its directory, about 8 %
+of it; pyarrow's file is not synced) and tries encodings on the first run (about 5 %). Over HTTP, boto3 spends about
+1 ms of processor time on a request, several times what pyarrow's client does, and a scan of two columns of wide rows
+makes one request for each row group.
 
 """
 

@@ -201,7 +201,7 @@ _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
 }
 
 
-class _StoredSegment(msgspec.Struct):
+class _StoredDocument(msgspec.Struct):
     entries: msgspec.Raw
 
 
@@ -375,7 +375,7 @@ class BucketReader:
         named = {part.object}
         for entry in self.entries(part):
             if isinstance(entry, _Table):
-                named |= self._objects_named_by(entry)
+                named |= self._named(entry)
             elif isinstance(entry, StoredFile):
                 named.add(entry.path)
                 named |= _vector_object(entry)
@@ -385,7 +385,7 @@ class BucketReader:
                 named.add(entry.blob.object)
         return named
 
-    def _objects_named_by(self, entry: _Table) -> set[str]:
+    def _named(self, entry: _Table) -> set[str]:
         named = {tombstone.blob.object for tombstone in entry.tombstones}
         for file in entry.files:
             named.add(file.path)
@@ -427,5 +427,5 @@ def _others(kind: str, body: bytes) -> tuple[Any, ...]:
     _, length, compressed = _HEAD.unpack_from(body)
     frame = body[_HEAD.size : _HEAD.size + compressed]
     document = pa.Codec("zstd").decompress(frame, length, asbytes=True)
-    entries = msgspec.json.decode(document, type=_StoredSegment).entries
+    entries = msgspec.json.decode(document, type=_StoredDocument).entries
     return tuple(_DECODERS[kind].decode(entries))
