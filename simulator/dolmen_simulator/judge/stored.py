@@ -375,7 +375,7 @@ class BucketReader:
         named = {part.object}
         for entry in self.entries(part):
             if isinstance(entry, _Table):
-                named |= self._named(entry)
+                named |= self._objects_named_by(entry)
             elif isinstance(entry, StoredFile):
                 named.add(entry.path)
                 named |= _vector_object(entry)
@@ -385,7 +385,7 @@ class BucketReader:
                 named.add(entry.blob.object)
         return named
 
-    def _named(self, entry: _Table) -> set[str]:
+    def _objects_named_by(self, entry: _Table) -> set[str]:
         named = {tombstone.blob.object for tombstone in entry.tombstones}
         for file in entry.files:
             named.add(file.path)
