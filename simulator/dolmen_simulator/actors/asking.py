@@ -46,30 +46,30 @@ class Asker(Reader):
         limit = self.random.choice((None, None, None, 1, 7))
         order_by = self.random.choice((None, None, "u", "-u"))
         scan = table.scan(columns, where, limit, order_by=order_by)
-        said = f"version {version} of {name!r} where {where}, {columns}, at most {limit}, by {order_by},"
+        query = f"version {version} of {name!r} where {where}, {columns}, at most {limit}, by {order_by},"
         if table.schema.types != SHAPES[there.shape].schema.types:
-            raise ViolationError(Never.UNREADABLE, f"{said} is stored as {table.schema}")
+            raise ViolationError(Never.UNREADABLE, f"{query} is stored as {table.schema}")
         if self.random.random() < 0.2:
             scan.explain()
         data = scan.to_arrow()
         if data.column_names != (columns or list(Row._fields)):
-            raise ViolationError(Never.UNREADABLE, f"{said} has columns {data.column_names}")
+            raise ViolationError(Never.UNREADABLE, f"{query} has columns {data.column_names}")
         expected = {row.u: row for row in there.rows if matches(row)}
         found = data["u"].to_pylist()
         size = len(expected) if limit is None else min(limit, len(expected))
         if len(found) != size or len(set(found)) < size or not expected.keys() >= set(found):
             missing = sorted(expected.keys() - set(found)) if limit is None else "some"
             never = Never.REVIVED if set(found) - expected.keys() else Never.LOST
-            raise ViolationError(never, f"{said} shows {sorted(found)}; {missing} of {len(expected)} are missing")
+            raise ViolationError(never, f"{query} shows {sorted(found)}; {missing} of {len(expected)} are missing")
         if order_by and found != sorted(expected, reverse=order_by.startswith("-"))[:size]:
-            raise ViolationError(Never.LOST, f"{said} is in no such order: {found}")
+            raise ViolationError(Never.LOST, f"{query} is in no such order: {found}")
         for column in data.column_names:
             values = [getattr(expected[u], column) for u in found]
             cells = data[column].cast("int64").to_pylist()
             if cells != values:
-                raise ViolationError(Never.HALF, f"{said} shows {column} as {cells}, not {values}")
+                raise ViolationError(Never.HALF, f"{query} shows {column} as {cells}, not {values}")
         if limit is None and scan.count() != len(expected):
-            raise ViolationError(Never.LOST, f"{said} counts {scan.count()} rows, not {len(expected)}")
+            raise ViolationError(Never.LOST, f"{query} counts {scan.count()} rows, not {len(expected)}")
 
     def _where(self) -> tuple[Where, Matches]:
         if self.random.random() < 0.3:

@@ -132,9 +132,9 @@ def _effects(changes: Sequence[DeclaredChange], shapes: dict[str, int]) -> list[
     tables = list(dict.fromkeys(change.table for change in changes))
     for table in tables:
         own = [change for change in changes if change.table == table]
-        said = {change.name: change.after for change in own if change.what == "property"}
+        settings = {change.name: change.after for change in own if change.what == "property"}
         if table is not None and any(change.what == "table" for change in own):
-            effects.append(model.CreateEffect(table, shape=shapes[table], settings=said))
+            effects.append(model.CreateEffect(table, shape=shapes[table], settings=settings))
         else:
-            effects.append(model.SettingsEffect(table or "", said))
+            effects.append(model.SettingsEffect(table or "", settings))
     return effects

@@ -100,7 +100,7 @@ class DeleteRequester(Actor):
         tables = list(PLAIN) if self.random.random() < 0.4 else [self.target(process) or PLAIN[0]]
         if self.random.random() < 0.25 and len(tables) > 1:  # something else from each
             parts = [self._delete() for _ in tables]
-            named = [said | {"table": table} for table, (said, _) in zip(tables, parts, strict=True)]
+            named = [body | {"table": table} for table, (body, _) in zip(tables, parts, strict=True)]
             body: dict[str, Any] = {"tables": named}
             matching = [matches for _, matches in parts]
         else:
@@ -128,5 +128,5 @@ class DeleteRequester(Actor):
             pairs = [[self.random.randrange(KEYS), self.random.randrange(100)] for _ in range(9)]
             return {"keys": pairs, "on": ["k", "v"]}, lambda row: [row.k, row.v] in pairs
         where, matches = self.predicate()
-        said: dict[str, Any] = {"where": where}
-        return said | ({"mode": "positions"} if kind > 0.8 else {}), matches
+        body: dict[str, Any] = {"where": where}
+        return body | ({"mode": "positions"} if kind > 0.8 else {}), matches

@@ -15,8 +15,8 @@ from dolmen_simulator.judge import model
 from dolmen_simulator.judge.model import Row
 from dolmen_simulator.world.process import Process
 
-_AGAIN = 0.6
-_OTHERWISE = 0.3
+_REPEATED = 0.6
+_CHANGED = 0.3
 """Share of repeated writes with other rows, or for another table."""
 
 
@@ -43,36 +43,38 @@ class Insister(Actor):
 
     def __init__(self, world: World, rng: random.Random) -> None:
         super().__init__(world, rng)
-        self._said: _RepeatedWrite | None = None
+        self._last: _RepeatedWrite | None = None
 
     def turn(self, process: Process) -> None:
         """Makes a write, or repeats the last one."""
-        said = self._said
-        if said is None or self.random.random() > _AGAIN:
+        write = self._last
+        if write is None or self.random.random() > _REPEATED:
             name = self.target(process)
             if name is None:
                 return
-            said = self._said = _RepeatedWrite(f"i{self.world.unique()}", name, self.rows(), self.random.random() < 0.5)
-        elif self.random.random() < _OTHERWISE:
-            said = self._otherwise(said)
+            write = self._last = _RepeatedWrite(
+                f"i{self.world.unique()}", name, self.rows(), self.random.random() < 0.5
+            )
+        elif self.random.random() < _CHANGED:
+            write = self._change(write)
             process.network.counts["said otherwise"] += 1
-        self._say(process, said)
+        self._write(process, write)
 
-    def _otherwise(self, said: _RepeatedWrite) -> _RepeatedWrite:
+    def _change(self, write: _RepeatedWrite) -> _RepeatedWrite:
         """Changes a write to other rows, another operation, or another table."""
-        other = self.random.choice([name for name in (*PLAIN, SPARE) if name != said.table])
+        other = self.random.choice([name for name in (*PLAIN, SPARE) if name != write.table])
         return self.random.choice(
-            (replace(said, rows=self.rows()), replace(said, table=other), replace(said, upserts=not said.upserts))
+            (replace(write, rows=self.rows()), replace(write, table=other), replace(write, upserts=not write.upserts))
         )
 
     @staticmethod
-    def _say(process: Process, said: _RepeatedWrite) -> None:
-        kind = model.UpsertEffect if said.upserts else model.AppendEffect
-        data = arrow(said.rows)
+    def _write(process: Process, write: _RepeatedWrite) -> None:
+        kind = model.UpsertEffect if write.upserts else model.AppendEffect
+        data = arrow(write.rows)
 
         def call() -> Commit:
-            table = process.db.table(said.table)
-            return table.upsert(data, request=said.id) if said.upserts else table.append(data, request=said.id)
+            table = process.db.table(write.table)
+            return table.upsert(data, request=write.id) if write.upserts else table.append(data, request=write.id)
 
-        effect = kind(said.table, said.rows, said.id)
-        process.write(f"say {said.id}", [effect], call, digests={said.id: said.digest})
+        effect = kind(write.table, write.rows, write.id)
+        process.write(f"say {write.id}", [effect], call, digests={write.id: write.digest})

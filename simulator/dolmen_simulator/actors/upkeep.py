@@ -142,7 +142,7 @@ class Settler(Actor):
 
     @staticmethod
     def _set(process: Process, table: str, changes: dict[str, Any]) -> None:
-        call = process.db.set if not table else lambda **said: process.db.table(table).set(**said)
+        call = process.db.set if not table else lambda **settings: process.db.table(table).set(**settings)
         process.write(f"set {table} {changes}", [model.SettingsEffect(table, changes)], lambda: call(**changes))
 
 

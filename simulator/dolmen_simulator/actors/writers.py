@@ -368,9 +368,9 @@ class Worker(Actor):
             return self._rows_request(name, id_, upserts=upserts)
 
         if upserts:
-            said = content_digest("upsert", name, ["k"], digest_of_rows(rows))
+            digest = content_digest("upsert", name, ["k"], digest_of_rows(rows))
             effect: Effect = model.UpsertEffect(name, rows, id_)
-            return QueuedRequest(effect, lambda table: table.upsert(arrow(rows), request=id_), said, True, other)
-        said = content_digest("append", name, None, digest_of_rows(rows))
+            return QueuedRequest(effect, lambda table: table.upsert(arrow(rows), request=id_), digest, True, other)
+        digest = content_digest("append", name, None, digest_of_rows(rows))
         effect = model.AppendEffect(name, rows, id_)
-        return QueuedRequest(effect, lambda table: table.append(arrow(rows), request=id_), said, True, other)
+        return QueuedRequest(effect, lambda table: table.append(arrow(rows), request=id_), digest, True, other)

@@ -73,9 +73,9 @@ def requests_of(applied: dict[str, int], version: int) -> set[str]:
 
 
 def _check_completeness(
-    where: str, told: Sequence[StoredDeed], effects: Sequence[Effect], before: State, after: State
+    where: str, deeds: Sequence[StoredDeed], effects: Sequence[Effect], before: State, after: State
 ) -> None:
-    pairs = {(did.table, did.what) for did in told}
+    pairs = {(did.table, did.what) for did in deeds}
     for effect in effects:
         if (
             isinstance(effect, (CreateEffect, DropEffect, RenameEffect, SettingsEffect))
@@ -85,8 +85,8 @@ def _check_completeness(
     was = {rows.identity: set(rows.rows) for rows in before.values()}
     changed = {rows.identity for rows in after.values() if was.get(rows.identity, set(rows.rows)) != set(rows.rows)}
     tables = zip(effects, tables_of(before, effects), strict=True)
-    told_of = {table for effect, table in tables if any((effect.table, what) in pairs for what in _ROWS)}
-    if left := changed - told_of:
+    recorded = {table for effect, table in tables if any((effect.table, what) in pairs for what in _ROWS)}
+    if left := changed - recorded:
         raise ViolationError(Never.MISREPORTED, f"{where} changed rows of {left}, and tells only of {sorted(pairs)}")
 
 
@@ -125,8 +125,8 @@ def _names(did: StoredDeed, effects: Sequence[Effect]) -> set[str]:
     if did.what == "rename":
         return {effect.to for effect in effects if isinstance(effect, RenameEffect) and effect.table == did.table}
     if did.what == "set":
-        said = (
+        names = (
             effect.changes for effect in effects if isinstance(effect, SettingsEffect) and effect.table == did.table
         )
-        return {"ttl_expired"}.union(*said)
+        return {"ttl_expired"}.union(*names)
     return set(Row._fields) if did.what in _ROWS else set()

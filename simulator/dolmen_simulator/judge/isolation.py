@@ -169,10 +169,10 @@ class _Search:
         for row, version in each.writes.items():
             lives = self._history.lives.get(row)
             if lives is not None and lives[0].added_in != version:
-                told = f"version {version}" if version else "no commit"
+                own = f"version {version}" if version else "no commit"
                 yield FoundAnomaly(
                     Anomaly.DIRTY_WRITE,
-                    f"  {each.what} is {told}\n  row {row}, which it wrote, belongs to {self._name(lives[0].added_in)}",
+                    f"  {each.what} is {own}\n  row {row}, which it wrote, belongs to {self._name(lives[0].added_in)}",
                 )
 
     def _strangers(

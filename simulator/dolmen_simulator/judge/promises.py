@@ -125,12 +125,12 @@ def _check_marks(where: str, before: StoredVersion, old: StoredTable, table: Sto
         raise ViolationError(
             Never.HALF,
             f"{where} drops a tombstone of {max(dropped)} and says that the last such was {table.unseen_delete_ts}: "
-            "whoever read before it does not see that rows are gone",
+            "an earlier reader does not see that rows are gone",
         )
     if deleted and table.last_delete_ts <= before.manifest.commit_ts:
         raise ViolationError(
             Never.HALF,
-            f"{where} deletes rows and says that the last delete was at {table.last_delete_ts}: whoever read before it "
+            f"{where} deletes rows and says that the last delete was at {table.last_delete_ts}: an earlier reader "
             "does not see that they are gone",
         )
     seen = any(tombstone.ts > before.manifest.commit_ts for tombstone in table.tombstones)

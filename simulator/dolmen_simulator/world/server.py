@@ -21,7 +21,7 @@ from dolmen_simulator.world.fates import Refusal, StoreRequest, Verb, Wire
 class RepeatedCompletion(Enum):
     """Answers of different servers to a repeated completion of an upload."""
 
-    ANSWERED = "what it said the first time"  # S3
+    ANSWERED = "the answer to the first completion"  # S3
     GONE = "404 NoSuchUpload"  # MinIO
     REFUSED = "412: the object is there"
 

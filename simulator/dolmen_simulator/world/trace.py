@@ -51,19 +51,19 @@ class Trace:
         """Adds a request with its result."""
         self._add(Event("request", now_us - START_US, who, verb, key, fate))
 
-    def note(self, now_us: int, who: str, told: str) -> None:
+    def note(self, now_us: int, who: str, text: str) -> None:
         """Adds any other event, such as the beginning or the end of an actor's call."""
-        self._add(Event("note", now_us - START_US, who, "", "", told))
+        self._add(Event("note", now_us - START_US, who, "", "", text))
 
     def commit(self, now_us: int, version: int, run: OperationRun) -> None:
         """Adds a new version with its effects."""
         operation = run.operation
-        told = f"version {version}: {operation.kind}{_effects(run.effects)}"
-        self._add(Event("commit", now_us - START_US, operation.actor, "", "", told))
+        text = f"version {version}: {operation.kind}{_effects(run.effects)}"
+        self._add(Event("commit", now_us - START_US, operation.actor, "", "", text))
 
-    def violation(self, now_us: int, told: str) -> None:
+    def violation(self, now_us: int, text: str) -> None:
         """Adds a violation."""
-        self._add(Event("violation", now_us - START_US, "", "", "", told))
+        self._add(Event("violation", now_us - START_US, "", "", "", text))
 
     def _add(self, event: Event) -> None:
         self._events.append(event)
