@@ -156,7 +156,7 @@ class Change:
                 f"intent {self.txid} was revoked after an hour without a heartbeat: start the job anew"
             )
         if self.first_upload_us is not None and self.first_upload_us <= base.orphan_cutoff:
-            raise StaleWriterError("this writer's uncommitted objects may have been collected: write them again")
+            raise StaleWriterError("uncommitted objects of that age may have been collected: write them again")
 
 
 def _belongs_to(statement: Statement, ids: set[str]) -> bool:
