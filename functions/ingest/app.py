@@ -17,7 +17,7 @@ notification without a queue, and then raises when a file fails, so that Lambda 
             Ingestion.add_to            reads one file and adds its rows
               formats.read              the file as record batches of the table's schema
               report.reject_drop        a file that cannot be read: copies it, writes a report
-            Transaction.commit          uploads the rows, then commits
+            Transaction.commit          uploads the rows, then commits; also commits what is rejected for its table
           disposal.dispose              tags, keeps or expires the file
       Deliveries.settle                 sends messages that are not done again, gives hopeless ones up
       handover.jobs.ask_for_job         starts a job for the records, if none is running
@@ -46,7 +46,7 @@ from dolmen.handover.drops import hand_over
 from dolmen.handover.emr_serverless import EmrServerless
 from dolmen.handover.jobs import ask_for_job, load_job, log_record, metric_name
 from dolmen.handover.records import HandoverRecords
-from dolmen.ingest.announcements import Drop, Message, read_drops, read_messages
+from dolmen.ingest.announcements import MAX_TABLE_TRIES, Drop, Message, read_drops, read_messages
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.drops.outcomes import DropOutcome
 from dolmen.ingest.landing import Landing
@@ -65,7 +65,7 @@ metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolm
 START_SECONDS = 45
 """A job is only attempt for when this much time is left: that takes up to three requests of 15 seconds each."""
 
-_LOG_LEVELS = {"rejected": "warning", "superseded": "warning", "failed": "error"}
+_LOG_LEVELS = {"rejected": "warning", "superseded": "warning", "waiting": "warning", "failed": "error"}
 """Log levels of outcomes that may need attention; all others are logged as info."""
 _METRIC_NAMES = {
     "ingested": "FilesIngested",
@@ -74,6 +74,7 @@ _METRIC_NAMES = {
     "superseded": "FilesSuperseded",
     "ignored": "FilesIgnored",
     "handed": "FilesHanded",
+    "waiting": "FilesWaiting",
     "postponed": "FilesPostponed",
     "failed": "FilesFailed",
 }
@@ -109,6 +110,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
             landing,
             [drops[place] for place in kept],
             auto_create=settings.auto_create,
+            may_wait={drops[place] for place in kept if announced_by[place].may_wait},
             max_bytes=settings.max_file_bytes,
             deadline=deadline,
             time_left=lambda: context.get_remaining_time_in_millis() / 1000,
@@ -121,6 +123,9 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
             lags += _lag_seconds(database, outcome)
             if outcome.status == "postponed":
                 deliveries.postpone(message)
+            elif outcome.status == "waiting":
+                assert outcome.error is not None
+                deliveries.wait(message, facts_for_log(outcome.error))
             elif outcome.status == "failed":
                 assert outcome.error is not None
                 deliveries.fail(message, facts_for_log(outcome.error))
@@ -188,7 +193,15 @@ def _hand_over_drops(
     if settings.jobs is None:
         return {}
     _, records, _ = _open_jobs(settings)
-    return hand_over(database, landing, records, drops, larger_than=settings.jobs.drop_bytes, backlog=backlog)
+    return hand_over(
+        database,
+        landing,
+        records,
+        drops,
+        larger_than=settings.jobs.drop_bytes,
+        backlog=backlog,
+        auto_create=settings.auto_create,
+    )
 
 
 def _start_job(settings: FunctionSettings, database: Database, counts: Counter[str], remaining_seconds: float) -> None:
@@ -254,6 +267,8 @@ def _log_outcome(message: Message, outcome: DropOutcome) -> None:
     if outcome.status == "ingested":
         counts = {f"rows_{name}": count for name, count in asdict(outcome.counts).items() if count}
         about |= {"rows": outcome.counts.ingested, **counts}
+    if outcome.status == "waiting":
+        about["tries_left"] = MAX_TABLE_TRIES - message.tries - message.waits
     if error is not None:
         about |= {"column": outcome.column, **facts_for_log(error)}
     log = getattr(logger, _LOG_LEVELS.get(outcome.status, "info"))

@@ -42,6 +42,7 @@ class UnitOfWork:
         self._statements: list[Statement] = []
         self._claims: list[Claim] = []
         self._applied: dict[str, str] = {}
+        self._excluded: set[str] = set()
         self._content: dict[str, tuple[str, ...]] = {}
         self._bound_later: str | None = None
         self._first_upload_us: int | None = None
@@ -201,6 +202,13 @@ class UnitOfWork:
         if self._applied.setdefault(request, digest) != digest:
             raise InputError(f"request {request!r} is in this transaction twice with different content: use a new id")
 
+    def exclude(self, request: str) -> None:
+        """Makes ``commit`` raise ConflictError if a version has applied this request: only one of the two may be.
+
+        Both sides must exclude each other. Then whichever commits first is applied.
+        """
+        self._excluded.add(arguments.request_id(request))
+
     def needs_content(self, request: str | None) -> bool:
         """Whether statements of this request add to its content: yes, unless the caller binds it to a digest."""
         if request is None or arguments.request_id(request) == self._bound_later:
@@ -258,6 +266,7 @@ class UnitOfWork:
             first_upload_us=self._first_upload_us,
             txid=self._intent.txid if self._intent else None,
             message=self._message,
+            excluded=frozenset(self._excluded),
         )
         done = commit_change(self.context.head, change, self.uploads)
         if self._intent and done.manifest is not None:

@@ -8,7 +8,7 @@ import pytest
 from dolmen.database import Database
 from dolmen.errors import InputError, InvalidNameError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
-from dolmen.ingest.batch import BatchRequest
+from dolmen.ingest.batch import BatchRequest, Decision
 from dolmen.ingest.cdc.apply import ChangeCounts
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
@@ -219,10 +219,10 @@ def test_a_blind_file_costs_what_an_upsert_costs_and_one_object_for_its_deletes(
     def changes(*changes: Change) -> tuple[int, int, int, int]:
         return cost(feed.request(f"f{changes[0].seq}", file("", *changes).body))
 
-    def upsert(transaction: Transaction) -> bool:
+    def upsert(transaction: Transaction) -> Decision:
         row = {"id": 1, "v": "x", "seq": 1}
         transaction.table("plain").upsert(pa.Table.from_pylist([row], COLUMNS), request="upsert")
-        return True
+        return "apply"
 
     assert cost(BatchRequest("upsert", "", upsert)) == (4, 1, 0, 0)  # data file, keys, manifest, pointer; the pointer
     assert changes(put(1, 200), put(500, 201)) == (4, 1, 0, 0)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dolmen.database import Database
-from dolmen.ingest.batch import BatchRequest
+from dolmen.ingest.batch import BatchRequest, Decision
 from dolmen.store.memory import MemoryStore
 from dolmen.transaction import Transaction
 from support.aging import DAY_US
@@ -25,10 +25,10 @@ def between(run: Callable[[], Any]) -> BatchRequest:
     """Stands in a batch and runs something, once, after the statements of the requests before it were made."""
     left = [run]
 
-    def state(transaction: Transaction) -> bool:
+    def state(transaction: Transaction) -> Decision:
         if left:
             left.pop()()
-        return False
+        return "settle"
 
     return BatchRequest(f"between {id(left)}", "", state)
 

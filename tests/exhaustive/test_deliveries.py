@@ -1,8 +1,10 @@
-"""One event delivered twice while its table is being created, in every order of the requests, and with every crash."""
+"""One event delivered twice while its table is being created, in every order of the requests, and with every crash.
+
+Each delivery is the last try of its message, or one that lets the file wait for its table.
+"""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from functools import partial
 from hashlib import md5
@@ -13,7 +15,6 @@ import pytest
 from dolmen.database import Database
 from dolmen.errors import TableNotFoundError
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops import ingest as drops
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.drops.outcomes import IngestResult
 from dolmen.ingest.landing import Landing
@@ -21,6 +22,7 @@ from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.store.s3.store import S3Store
+from dolmen.unit_of_work import UnitOfWork
 from dolmen_simulator.interleavings.checks import SCHEMA, Pair, PairedCall, rows_of, undisturbed_database
 from dolmen_simulator.interleavings.enumeration import Enumeration
 from dolmen_simulator.interleavings.execution import Execution, Peer
@@ -53,27 +55,32 @@ def landing_of(store: SimulatedStore, server: Server, who: str) -> Landing:
     return Landing("simulation:", runtime=store.runtime, _stores=stores)
 
 
-def ingest(peer: Peer) -> IngestResult:
-    return ingest_drops(peer.db, landing_of(peer.store, peer._execution.server, str(peer._number)), [DROP])
+def ingest(peer: Peer, may_wait: bool) -> IngestResult:
+    landing = landing_of(peer.store, peer._execution.server, str(peer._number))
+    return ingest_drops(peer.db, landing, [DROP], may_wait=[DROP] if may_wait else [])
 
 
-def create_and_ingest(peer: Peer) -> IngestResult:
+def create_and_ingest(peer: Peer, may_wait: bool) -> IngestResult:
     peer.db.create_table("t", SCHEMA)
-    return ingest(peer)
+    return ingest(peer, may_wait)
 
 
-PAIR = Pair(
-    "delivery/delivery",
-    another_table,
-    (
-        PairedCall("create the table, ingest", create_and_ingest, lambda model: None),
-        PairedCall("ingest", ingest, lambda model: None),
-    ),
-)
+def pair(creator_may_wait: bool, other_may_wait: bool) -> Pair:
+    """Two deliveries, the first by a process that creates the table before."""
+    return Pair(
+        "delivery/delivery",
+        another_table,
+        (
+            PairedCall(
+                "create the table, ingest", partial(create_and_ingest, may_wait=creator_may_wait), lambda model: None
+            ),
+            PairedCall("ingest", partial(ingest, may_wait=other_may_wait), lambda model: None),
+        ),
+    )
 
 
 def deliver_again(bucket: MemoryBucket) -> str:
-    """What becomes of the event when it comes again, and nobody else is there."""
+    """The outcome of the event's last delivery, when nobody else is there."""
     runtime = Runtime(bucket.clock_us, lambda: bucket.clock_us() / 1e6, lambda seconds: None, Random(0), threads=1)
     server = Server(bucket, Wire())
     store = SimulatedStore(server, "again", runtime)
@@ -81,28 +88,33 @@ def deliver_again(bucket: MemoryBucket) -> str:
 
 
 def check(execution: Execution) -> tuple[str, ...]:
-    """What is not acknowledged comes again; then the file is in once, or rejected, and not both."""
+    """What is not acknowledged comes again; the file is in once, or rejected, and never both, at any time."""
     bucket, told = execution.bucket, []
     for outcome in execution.outcomes:
         assert outcome.kind in ("done", "crashed"), outcome
         done = outcome.value.outcomes[0] if outcome.kind == "done" else None
-        told.append(done.status if done and done.status != "failed" else f"again: {deliver_again(bucket)}")
-    db = undisturbed_database(bucket)
+        told.append(done.status if done and done.status not in ("failed", "waiting") else "again")
+    at = f"{told} {execution.choices} {execution.fault}"
+    rows, reports = content(bucket)
+    assert rows + reports <= 1, at
+    told = [f"again: {deliver_again(bucket)}" if status == "again" else status for status in told]
+    assert content(bucket) in ((1, 0), (0, 1)), at
+    assert "ingested" not in told or content(bucket) == (1, 0), at
+    return (*told, f"{content(bucket)[1]} reports")
+
+
+def content(bucket: MemoryBucket) -> tuple[int, int]:
+    """The numbers of rows and of reports."""
     try:
-        rows = rows_of(db.table("t").to_arrow())
+        rows = rows_of(undisturbed_database(bucket).table("t").to_arrow())
     except TableNotFoundError:
         rows = []
-    reports = [json.loads(there.body) for key, there in bucket.objects.items() if key.endswith(".error.json")]
-    withdrawn = ["withdrawn" in report for report in reports]
-    at = f"{told} {withdrawn} {execution.choices} {execution.fault}"
-    assert len(rows) <= 1, at
-    assert withdrawn in ([], [True]) if rows else withdrawn == [False], at
-    return (*told, f"{len(reports)} reports")
+    return len(rows), sum(key.endswith(".error.json") for key in bucket.objects)
 
 
-def ends() -> Counter[tuple[str, ...]]:
+def ends(deliveries: Pair) -> Counter[tuple[str, ...]]:
     """What all executions come to; also with a crash, or without an answer, after a request that changes something."""
-    enumeration = Enumeration(PAIR)
+    enumeration = Enumeration(deliveries)
     found = Counter[tuple[str, ...]]()
     faults: dict[Fault, None] = {}
     for execution in Search(enumeration.start):
@@ -118,15 +130,23 @@ def ends() -> Counter[tuple[str, ...]]:
 
 
 def test_a_file_is_not_both_ingested_and_rejected() -> None:
-    found = ends()
-    assert found["ingested", "rejected", "1 reports"], "withdrawn by who has ingested it"
-    assert found["ingested", "duplicate", "1 reports"], "withdrawn by who has rejected it"
+    """At the last try of both."""
+    found = ends(pair(creator_may_wait=False, other_may_wait=False))
     assert found["ingested", "duplicate", "0 reports"]
+    assert found["rejected", "rejected", "1 reports"], "rejected by a commit before the table was there"
+    assert found["ingested", "rejected", "1 reports"] == 0
     assert sum(found.values()) >= 80
 
 
-@pytest.mark.parametrize(("look", "without"), [("look_for_commits", 2), ("look_for_reports", 2)])
-def test_without_a_look_of_either_it_would_be(look: str, without: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drops, look, lambda *arguments: arguments[without])
+@pytest.mark.parametrize("creator_may_wait", [False, True])
+def test_a_file_that_waits_is_not_rejected_when_its_table_comes(creator_may_wait: bool) -> None:
+    found = ends(pair(creator_may_wait, other_may_wait=True))
+    assert found["ingested", "duplicate", "0 reports"]
+    assert found["ingested", "again: duplicate", "0 reports"], "one has waited"
+    assert not any("rejected" in end for end in found), "by a delivery that is not the last"
+
+
+def test_without_excluding_the_other_it_would_be_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UnitOfWork, "exclude", lambda self, request: None)
     with pytest.raises(AssertionError, match="rejected"):
-        ends()
+        ends(pair(creator_may_wait=False, other_may_wait=False))

@@ -52,10 +52,19 @@ def test_a_warm_batch_of_deletes_is_three_puts(s3_world: World, proxy: Proxy) ->
     }
 
 
-def test_a_batch_for_a_new_table_looks_once_more_for_a_report_of_each_file(s3_world: World, proxy: Proxy) -> None:
-    """Another delivery may have found no table."""
+def test_a_batch_for_a_new_table_costs_what_any_batch_costs(s3_world: World, proxy: Proxy) -> None:
+    """Another delivery may have found no table. The commits decide between them, without a request more."""
     s3_world.create()
     records = [s3_world.drop(f"events/{n}.csv", f"{HEAD}{n},1,x\n") for n in (1, 2, 3)]
     assert s3_world.ingest(*records) == []
     asked = kinds(proxy)
-    assert (asked["HEAD rejected"], asked["GET rejected"]) == (3, 3)
+    assert (asked["HEAD rejected"], asked["GET rejected"]) == (3, 0)
+
+
+def test_a_file_that_waits_for_its_table_is_not_read(s3_world: World, proxy: Proxy) -> None:
+    s3_world.create("others")
+    record = s3_world.drop("events/1.csv", f"{HEAD}1,1,x\n")
+    proxy.forget_requests()
+    assert s3_world.ingest(record) == ["message-0"]
+    asked = kinds(proxy)
+    assert (asked["GET landing"], sum(count for kind, count in asked.items() if kind.startswith("PUT"))) == (0, 0)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
+from dolmen.functions import deliveries
 from dolmen.functions.deliveries import MAX_CRASHES, MAX_FAILURES
+from dolmen.ingest.announcements import MAX_TABLE_TRIES
+from dolmen.ingest.queues.base import OutgoingMessage
+from dolmen.ingest.queues.sqs import SqsQueue
 from support.black_hole import black_hole
 from support.event_builders import notification
 from support.functions import World
@@ -118,6 +122,45 @@ def test_what_was_not_begun_is_there_again_at_once_as_new(queues: Callable[[str]
         world.context.remaining_ms = [300_000, 100_000]
     assert ingest.receive() == []
     assert ingest.letters() == []
+
+
+def test_a_drop_without_a_table_is_sent_anew_later_and_later_and_then_rejected(
+    queues: Callable[[str], Queues], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays: list[int] = []
+    original = SqsQueue.put
+
+    def without_delay(self: SqsQueue, messages: Sequence[OutgoingMessage]) -> None:
+        delays.extend(message.delay_seconds for message in messages)
+        original(self, [replace(message, delay_seconds=0) for message in messages])
+
+    monkeypatch.setattr(SqsQueue, "put", without_delay)
+    ingest = queues("ingest")
+    there, nowhere = (notification(world.drop(f"{table}/a.csv", f"{HEAD}1,1,x\n")) for table in ("events", "nowhere"))
+    ingest.send(there, nowhere)
+    for number in range(MAX_TABLE_TRIES):
+        records, failed = ingest.invoke()
+        assert (len(records), failed) == (2 if number == 0 else 1, [])
+        assert world.ids() == [1], "nobody waits with it"
+        assert len(world.rejects()) == (number == MAX_TABLE_TRIES - 1)
+    assert delays == [30, 60, 120]
+    assert [facts["tries_left"] for facts in world.log_entries("drop waiting")] == [3, 2, 1]
+    assert "no table 'nowhere'" in world.log_entries("drop waiting")[0]["reason"]
+    assert len(world.log_entries("drop rejected")) == 1
+    assert (ingest.receive(), ingest.letters()) == ([], [])
+
+
+def test_a_drop_whose_table_is_created_while_it_waits_is_ingested(
+    queues: Callable[[str], Queues], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliveries, "FIRST_WAIT_SECONDS", 0)
+    ingest = queues("ingest")
+    ingest.send(notification(world.drop("later/a.csv", f"{HEAD}7,1,x\n")))
+    ingest.invoke()
+    world.create("later")
+    ingest.invoke()
+    assert world.ids("later") == [7]
+    assert (world.rejects(), ingest.letters()) == ({}, [])
 
 
 def test_a_request_without_an_id_keeps_its_message_id_when_it_is_sent_anew(

@@ -51,6 +51,23 @@ def metrics(capsys: pytest.CaptureFixture[str], name: str) -> list[float]:
     return [line[name][0] for line in lines if name in line]
 
 
+def test_what_has_no_table_is_not_noted_but_waits_for_it(handing: Handing) -> None:
+    world = handing.world
+    record = world.drop("nowhere/large.csv", large(100))
+    assert world.ingest(record) == ["message-0"]
+    assert (handing.handed(), len(world.log_entries("drop waiting"))) == ([], 1)
+    world.create("nowhere")  # by another process: this one looks again
+    assert world.ingest(record) == []
+    assert handing.handed() == ["large.csv"]
+
+
+def test_what_has_no_table_is_noted_where_the_job_creates_it(handing: Handing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOLMEN_AUTO_CREATE", "1")
+    world = handing.world
+    assert world.ingest(world.drop("nowhere/large.csv", large(100))) == []
+    assert handing.handed() == ["large.csv"]
+
+
 def test_what_is_large_is_noted_for_a_job_and_the_rest_ingested_at_once(
     handing: Handing, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -118,6 +118,33 @@ def test_tables_are_created_when_that_is_wanted(layout: LocalLayout) -> None:
     assert dolmen.database.open(layout.database).table("new").to_arrow().to_pylist() == [{"a": 1, "b": "x"}]
 
 
+def test_a_table_name_that_is_misspelt_is_rejected_within_some_looks(layout: LocalLayout) -> None:
+    dolmen.database.open(layout.database).create_table("events", SCHEMA)
+    drop(layout, "evnets/a.csv", f"{HEAD}1,42,x\n")
+    events = run(layout)
+    assert texts(events) == ["drop waiting"] * 3 + ["drop rejected", "committed"]
+    assert [event.facts["tries_left"] for event in events[:3]] == [3, 2, 1]
+    assert "no table 'evnets'" in events[0].facts["reason"]
+    assert list(layout.dead_letters.iterdir()) == []
+    assert run(layout) == []
+
+
+def test_a_file_waits_for_its_table(layout: LocalLayout) -> None:
+    database = dolmen.database.open(layout.database)
+    database.create_table("others", SCHEMA)
+    drop(layout, "events/a.csv", f"{HEAD}1,42,x\n")
+    events: list[LocalEvent] = []
+
+    def create(event: LocalEvent) -> None:
+        if event.text == "drop waiting" and not events:
+            database.create_table("events", SCHEMA)
+        events.append(event)
+
+    run(layout, on_event=create)
+    assert texts(events) == ["drop waiting", "drop ingested", "committed"]
+    assert list(layout.rejected.rglob("*.json")) == []
+
+
 def test_a_request_that_can_never_be_applied_becomes_a_dead_letter_at_once_with_its_reason(layout: LocalLayout) -> None:
     table = dolmen.database.open(layout.database).create_table("events", pa.schema([("id", pa.int64())]))
     table.append([{"id": 1}, {"id": 2}])

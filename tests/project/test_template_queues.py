@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dolmen.functions.deliveries import FIRST_WAIT_SECONDS
+from dolmen.ingest.announcements import MAX_TABLE_TRIES
 from support.template import PARAMETERS, TEMPLATE, arn, deployed, sub
 
 STACK = deployed()
@@ -29,6 +31,13 @@ def test_a_poison_message_ends_in_the_dead_letter_queue_which_keeps_it_longest(q
     assert 3 <= redrive["maxReceiveCount"] <= 10
     assert STACK.properties(dead_letters)["MessageRetentionPeriod"] == 14 * 24 * 3600
     assert STACK.properties(queue)["MessageRetentionPeriod"] <= 4 * 24 * 3600
+
+
+def test_a_drop_without_a_table_is_rejected_before_its_message_would_be_given_up() -> None:
+    """Also where SQS counts, because the function cannot send messages anew; the alarms of age come later."""
+    assert STACK.properties("IngestQueue")["RedrivePolicy"]["maxReceiveCount"] > MAX_TABLE_TRIES
+    waits = sum(FIRST_WAIT_SECONDS << number for number in range(MAX_TABLE_TRIES - 1))
+    assert waits < PARAMETERS["IngestAgeAlarmSeconds"]["Default"] / 10
 
 
 @pytest.mark.parametrize(("queue", "dead_letters"), list(QUEUES.values()))

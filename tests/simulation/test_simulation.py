@@ -87,6 +87,7 @@ AT_LEAST = {
     "files ingested": 200,
     "files duplicate": 80,
     "files rejected": 120,
+    "files waiting": 300,
     "tables created for files": 16,
     "declarations planned": 110,
     "declarations planned in vain": 22,

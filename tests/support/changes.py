@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dolmen.database import Database
 from dolmen.format.ingest_properties import IngestSettings
-from dolmen.ingest.batch import BatchRequest, BatchResult, apply_together
+from dolmen.ingest.batch import BatchRequest, BatchResult, Decision, apply_together
 from dolmen.ingest.cdc.apply import ChangeCounts, ingest_changes
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
 from dolmen.ingest.formats.options import BadRow
@@ -106,7 +106,7 @@ class Feed:
     def request(self, id: str, body: bytes, name: str = "t/changes.jsonl") -> BatchRequest:
         """Makes a request of one file."""
 
-        def state(transaction: Transaction) -> bool:
+        def state(transaction: Transaction) -> Decision:
             self.bad = []
             settings = IngestSettings.of(transaction.entry(self.table))
             self.counts[id] = ingest_changes(
@@ -118,7 +118,7 @@ class Feed:
                 request=id,
                 portion_rows=self.portion_rows,
             )
-            return True
+            return "apply"
 
         return BatchRequest(id, id, state)
 

@@ -28,7 +28,6 @@ from dolmen.ingest.rejects.listing import (
 )
 from dolmen.ingest.rejects.listing import earlier_retries as retries
 from dolmen.ingest.rejects.quarantine import ROWS_SUFFIX
-from dolmen.ingest.rejects.report import WITHDRAWN
 from dolmen.ingest.rejects.retry import retry as put_back
 from dolmen.runtime import shared_runtime
 from dolmen.store.base import ObjectStore
@@ -121,9 +120,7 @@ def retry(
     if table is None:
         chosen = [find_reject_key(store, key) for key in keys or ()]
     else:
-        found = [one.key for one in list_rejects(store, table, retried=force)]
-        reports = read_reports(store, found, runtime)
-        chosen = [key for key, report in zip(found, reports, strict=True) if force or WITHDRAWN not in report]
+        chosen = [one.key for one in list_rejects(store, table, retried=force)]
     for key in chosen:
         done = put_back(store, key, runtime, landing=landing, table=to_table, force=force)
         if as_json:
@@ -158,7 +155,7 @@ def _line(one: RejectEntry, report: dict[str, Any]) -> str:
         what = f"{report.get('rows'):,} rows of a file"
     elif one.size is None:
         what += ", where it was dropped"
-    mark = (", put back" if one.retried else "") + (f", {WITHDRAWN}: it is ingested" if WITHDRAWN in report else "")
+    mark = ", put back" if one.retried else ""
     told = _strip_controls(f"{place}: {reason}" if place else reason)[:_SHOWN]
     return f"{at:%Y-%m-%d %H:%M:%S}  {_strip_controls(one.key)}  ({what}{mark})\n    {told}\n"
 

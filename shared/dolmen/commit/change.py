@@ -29,6 +29,7 @@ class Change:
         first_upload_us: the server's clock before its first object was uploaded; None before any upload.
         txid: the intent under which its objects were uploaded, if any.
         message: the author's message for ``history``.
+        excluded: ids of requests that exclude this change: it is refused if a version has applied one of them.
         upkeep: whether this is background work, which makes no version when others have left nothing to do.
     """
 
@@ -41,6 +42,7 @@ class Change:
     txid: str | None = None
     upkeep: bool = False
     message: str = ""
+    excluded: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         arguments.operation(self.operation)
@@ -57,8 +59,14 @@ class Change:
         Raises:
             AppliedIdError: an id was applied with another digest, so another request has the same id. An empty digest
                 matches any other.
+            ConflictError: an excluded id was applied.
         """
-        known = find_applied(base, self.applied.keys(), segments)
+        found = find_applied(base, self.applied.keys() | self.excluded, segments)
+        for id_ in sorted(self.excluded & found.keys()):
+            raise ConflictError(
+                f"request {id_!r}, which excludes this one, was applied by version {found[id_].version}"
+            )
+        known = {id_: entry for id_, entry in found.items() if id_ in self.applied}
         for entry in known.values():
             digest = self.applied[entry.id]
             if entry.digest and digest and entry.digest != digest:

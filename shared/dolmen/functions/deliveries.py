@@ -6,6 +6,8 @@ its history:
 
 =============  ========================================================================================================
 postponed      not begun for lack of time: sent anew, without a delay; this is not counted
+waiting        for a table that does not exist: sent anew, delayed by 30 seconds, then 60, then 120; the function
+               rejects the drop the next time (``MAX_TABLE_TRIES``), so it is never given up for that
 failed         for the moment (S3 refuses, say): sent anew, delayed by 30 seconds, then 60, ... 900; given up after
                ``MAX_FAILURES``, which is nearly three hours
 refused        can never be applied: given up at once
@@ -35,6 +37,7 @@ from dolmen.ingest.announcements import (
     FAILURES_ATTRIBUTE,
     ID_ATTRIBUTE,
     SENT_ATTRIBUTE,
+    WAITS_ATTRIBUTE,
     Message,
     isolate,
 )
@@ -134,6 +137,7 @@ class Deliveries:
         )
         self._places = {id(message): place for place, message in enumerate(self._batch)}
         self._postponed: set[int] = set()
+        self._waits: dict[int, Facts] = {}
         self._errors: dict[int, Facts] = {}
         self._refusals: dict[int, Facts] = {}
         self._sent: set[int] = set()
@@ -184,6 +188,10 @@ class Deliveries:
     def postpone(self, message: Message) -> None:
         """Marks a message as postponed: it, or a part of it, was not begun."""
         self._postponed.add(self._place(message))
+
+    def wait(self, message: Message, facts: Facts) -> None:
+        """Marks a message as one that waits, as a whole or in part, for a table."""
+        self._waits.setdefault(self._place(message), facts)
 
     def fail(self, message: Message, facts: Facts) -> None:
         """Marks a message as failed for the moment, as a whole or in part."""
@@ -240,7 +248,7 @@ class Deliveries:
         """
         for place in self._unfinished():
             if self._batch[place].answer_id is None:
-                facts = self._errors.get(place) or self._refusals.get(place)
+                facts = self._errors.get(place) or self._waits.get(place) or self._refusals.get(place)
                 return str(facts["reason"]) if facts else "there was too little time to begin it"
         return None
 
@@ -264,9 +272,11 @@ class Deliveries:
             if failed is not None and message.failures + 1 >= MAX_FAILURES:
                 dead.append((place, _dead_letter(message, failed)))
             elif failed is not None:
-                back.append((place, _copy(message, failures=message.failures + 1)))
+                back.append((place, _copy(message, failures=message.failures + 1, waits=message.waits)))
+            elif place in self._waits:
+                back.append((place, _copy(message, failures=message.failures, waits=message.waits + 1)))
             elif place in self._postponed:
-                back.append((place, _copy(message)))
+                back.append((place, _copy(message, failures=message.failures, waits=message.waits)))
             elif refused is not None:
                 dead.append((place, _dead_letter(message, refused)))
         if self._queues is None:
@@ -290,7 +300,9 @@ class Deliveries:
                         (self._batch[place], self._errors.get(place) or self._refusals[place]) for place, _ in part
                     ]
                 else:
-                    self.counts["MessagesPostponed"] += sum(place not in self._errors for place, _ in part)
+                    self.counts["MessagesPostponed"] += sum(
+                        place not in self._errors and place not in self._waits for place, _ in part
+                    )
 
     def _guard_others(self, group: Sequence[Message], sent: Sequence[Message]) -> None:
         """Protects other messages in case this group kills the function.
@@ -323,7 +335,7 @@ class Deliveries:
             self.queue_error = error
 
     def _unfinished(self) -> list[int]:
-        return sorted(self._postponed | self._errors.keys() | self._refusals.keys())
+        return sorted(self._postponed | self._waits.keys() | self._errors.keys() | self._refusals.keys())
 
     def _is_refused(self, message: Message) -> bool:
         return self._place(message) in self._refusals
@@ -332,10 +344,11 @@ class Deliveries:
         return self._places[id(message)]
 
 
-def _copy(message: Message, *, failures: int | None = None) -> OutgoingMessage:
-    """A copy of a message to send anew; delayed, if it has now failed ``failures`` times."""
-    delay = 0 if failures is None else min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS << min(failures - 1, 10))
-    return OutgoingMessage(_text(message), _attributes(message, failures), delay)
+def _copy(message: Message, *, failures: int, waits: int) -> OutgoingMessage:
+    """A copy of a message to send anew, with new counts. If one has risen, the copy is delayed, the longer the more."""
+    risen = failures if failures > message.failures else waits if waits > message.waits else 0
+    delay = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS << min(risen - 1, 10)) if risen else 0
+    return OutgoingMessage(_text(message), _attributes(message, failures, waits), delay)
 
 
 def _dead_letter(message: Message, facts: Facts) -> OutgoingMessage:
@@ -344,11 +357,12 @@ def _dead_letter(message: Message, facts: Facts) -> OutgoingMessage:
     return OutgoingMessage(_text(message), {ID_ATTRIBUTE: str(message.id), REASON_ATTRIBUTE: printable})
 
 
-def _attributes(message: Message, failures: int | None) -> dict[str, str]:
+def _attributes(message: Message, failures: int, waits: int) -> dict[str, str]:
     counts = {
         SENT_ATTRIBUTE: message.sent_us or 0,
-        FAILURES_ATTRIBUTE: message.failures if failures is None else failures,
+        FAILURES_ATTRIBUTE: failures,
         CRASHES_ATTRIBUTE: message.crashes,
+        WAITS_ATTRIBUTE: waits,
     }
     return {ID_ATTRIBUTE: str(message.id)} | {name: str(count) for name, count in counts.items() if count}
 

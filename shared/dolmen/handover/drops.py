@@ -24,15 +24,17 @@ def hand_over(
     *,
     larger_than: int | None,
     backlog: bool = False,
+    auto_create: bool = False,
 ) -> dict[int, DropOutcome]:
     """Writes ONE record of the drops that a job is to ingest. All others are left to the caller.
 
-    A drop that is not a file of a table is not handed over, and neither is one that was ingested before: the caller
-    does what is left to do about it.
+    A drop that is not a file of a table is not handed over, and neither is one that was ingested before, or whose table
+    does not exist: the caller does what is left to do about it.
 
     Args:
         larger_than: hand over drops of more bytes than this; None = none for their size.
         backlog: hand over all drops.
+        auto_create: hand over a drop whose table does not exist too: the job creates it.
 
     Returns:
         By the place in ``drops``, the outcome of each that a job is to ingest: ``handed``, or ``failed`` if the record
@@ -46,10 +48,24 @@ def hand_over(
     if not chosen:
         return {}
     try:
-        done = database.transaction().find_applied({drop.id for drop in chosen.values()})
-        left = {place: drop for place, drop in chosen.items() if drop.id not in done}
+        newest = database.transaction()
+        names = {place: _table_name(landing, drop) for place, drop in chosen.items()}
+        if not auto_create and not set(names.values()).issubset(newest.tables()):
+            newest.refresh()  # what a process knows may be older than the table
+        done, tables = newest.find_applied({drop.id for drop in chosen.values()}), newest.tables()
+        left = {
+            place: drop
+            for place, drop in chosen.items()
+            if drop.id not in done and (auto_create or names[place] in tables)
+        }
         if left:
             records.add(list(left.values()))
     except Error as error:
         return {place: DropOutcome(drop, "failed", error=error) for place, drop in chosen.items()}
     return {place: DropOutcome(drop, "handed") for place, drop in left.items()}
+
+
+def _table_name(landing: Landing, drop: Drop) -> str:
+    """The table that a drop names; "" if it names none."""
+    place = landing.place(drop)
+    return place.path.partition("/")[0] if place else ""

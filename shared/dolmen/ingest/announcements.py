@@ -40,6 +40,11 @@ DIRECTORY_BUCKET = "local"
 """The bucket's name in the notifications of a directory: the local pipeline and a backfill give a file the same id."""
 MAX_TRIES_TOGETHER = 2
 """A message that was delivered more often than this is handled alone."""
+MAX_TABLE_TRIES = 4
+"""Deliveries of a drop, after the last of which a table that still does not exist makes it a reject.
+
+Less than the ``maxReceiveCount`` of the queue (template.yaml) and the tries of the local pipeline, so that the last try
+is made before the message would be given up."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")
 _TAG = re.compile(rf"[!-\"$-~]{{0,{MAX_TAG_LENGTH}}}")
@@ -50,6 +55,7 @@ _ATTRIBUTE = re.compile(r"[0-9A-Za-z_-]{1,100}")
 ID_ATTRIBUTE = "dolmen.id"
 SENT_ATTRIBUTE = "dolmen.sent"
 FAILURES_ATTRIBUTE = "dolmen.failures"
+WAITS_ATTRIBUTE = "dolmen.waits"
 CRASHES_ATTRIBUTE = "dolmen.crashes"
 """Attributes of a message that was sent anew."""
 
@@ -89,6 +95,14 @@ class Drop:
         return f"{self.source}#{self.version or self.etag}"
 
     @property
+    def rejection_id(self) -> str | None:
+        """The id under which the rejection of its event is committed: instead of ``id``, never beside it.
+
+        None for a drop that was found by listing. It has no event, and every listing is a new try.
+        """
+        return f"{self.id}#{self.sequencer}#rejected" if self.sequencer else None
+
+    @property
     def digest(self) -> str:
         """The digest of its content that is stored with its applied id."""
         return self.etag or self.id
@@ -107,6 +121,7 @@ class Message:
         tries: how often it was delivered by now without having been postponed, from 1.
         delivery: the SQS message id of this copy, which the answer names; None where it is ``id``.
         failures: how often it has failed and was sent anew for that.
+        waits: how often it was sent anew because the table of one of its drops did not exist.
         crashes: how often it was delivered and nobody said what became of it, for the function died.
         sent_us: when it was sent first, microseconds since the epoch, if that is known.
         receipt: stands for this delivery at the queue.
@@ -120,6 +135,15 @@ class Message:
     crashes: int = 0
     sent_us: int | None = None
     receipt: str | None = None
+    waits: int = 0
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether its drops may wait for their tables: it will be delivered again, and this is not the last try.
+
+        An event without a queue does not wait: nothing counts its deliveries.
+        """
+        return self.id is not None and self.tries + self.waits < MAX_TABLE_TRIES
 
     @property
     def answer_id(self) -> str | None:
@@ -236,6 +260,7 @@ def _sqs_message(record: Any) -> Message:
         crashes,
         _number(record, "messageAttributes", SENT_ATTRIBUTE) or sent_ms * 1000 or None,
         receipt if isinstance(receipt, str) and receipt else None,
+        _number(record, "messageAttributes", WAITS_ATTRIBUTE),
     )
 
 

@@ -21,7 +21,9 @@ from dolmen.transaction import Transaction
 MAX_ROUNDS = 5
 """How often a batch is built, at most: it is built again when its base is no longer the newest version."""
 
-RequestOutcomeStatus = Literal["applied", "duplicate", "settled", "refused", "postponed", "failed"]
+Decision = Literal["apply", "reject", "settle"]
+"""What becomes of a request: its statements are applied, it is rejected for ever, or nothing is committed for it."""
+RequestOutcomeStatus = Literal["applied", "duplicate", "rejected", "settled", "refused", "postponed", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +33,16 @@ class BatchRequest:
     Args:
         id: under which it is applied exactly once.
         digest: of its content.
-        add_to: adds its statements to a transaction, bound to ``id``. Returns True to have them applied; False settles
-            the request without a commit. An exception fails this request alone. Called again if the batch is built
-            again.
+        add_to: adds its statements to a transaction, bound to ``id``, and returns the decision. An exception fails
+            this request alone. Called again if the batch is built again.
+        rejection_id: the id under which a rejection is committed; None if it is never rejected. Of ``id`` and
+            ``rejection_id`` only one is ever applied, whoever delivers the request, and how often.
     """
 
     id: str
     digest: str
-    add_to: Callable[[Transaction], bool]
+    add_to: Callable[[Transaction], Decision]
+    rejection_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +51,10 @@ class RequestOutcome:
 
     Args:
         status: ``applied`` by this batch's commit; a ``duplicate`` of one that was applied before or stands in this
-            batch too; ``settled`` without a commit; ``refused``: by itself it cannot be applied, and will not be when
-            it is tried again; ``postponed``: not begun, as time was running out; ``failed``: nothing of it is applied,
-            or that is not known.
-        version: the version that applied it.
+            batch too; ``rejected``, by this batch's commit or before; ``settled`` without a commit; ``refused``: by
+            itself it cannot be applied, and will not be when it is tried again; ``postponed``: not begun, as time was
+            running out; ``failed``: nothing of it is applied, or that is not known.
+        version: the version that applied or rejected it.
         error: why it was refused, or failed.
     """
 
@@ -95,7 +99,7 @@ def apply_together(
     commit = transaction = None
     for last_round in (*[False] * (MAX_ROUNDS - 1), True):
         waiting = [request for request in leaders.values() if request.id not in settled]
-        added: list[BatchRequest] = []
+        added: dict[str, Decision] = {}
         try:
             transaction = database.transaction(operation)
             added = _add_requests(transaction, waiting, settled, deadline)
@@ -107,12 +111,10 @@ def apply_together(
                 settled = {**{request.id: failed for request in waiting}, **settled}
                 break
             continue  # built again on the newest version, where each request meets what has changed by itself
-        for request in added:
-            assert commit is not None
-            before = commit.already.get(request.id)
-            settled[request.id] = (
-                RequestOutcome("applied", commit.version) if before is None else RequestOutcome("duplicate", before)
-            )
+        for request in waiting:
+            if decision := added.get(request.id):
+                assert commit is not None
+                settled[request.id] = _committed(request, decision, commit)
         break
     outcomes = [_outcome(request, leaders[request.id], settled[request.id]) for request in requests]
     return BatchResult(outcomes, commit if commit and commit.commit_id else None, transaction)
@@ -127,30 +129,52 @@ def _add_requests(
     waiting: Sequence[BatchRequest],
     settled: dict[str, RequestOutcome],
     deadline: Callable[[], bool],
-) -> list[BatchRequest]:
-    """Adds requests to a transaction and returns them; settles those that it is not to apply."""
-    known = transaction.find_applied({request.id for request in waiting})
-    added = []
+) -> dict[str, Decision]:
+    """Adds requests to a transaction; settles those that it is not to commit. Returns the decisions of the others."""
+    ids = {id_ for request in waiting for id_ in (request.id, request.rejection_id) if id_ is not None}
+    known = transaction.find_applied(ids)
+    added: dict[str, Decision] = {}
     for request in waiting:
-        before = known.get(request.id)
+        before, rejected = known.get(request.id), known.get(request.rejection_id or "")
         try:
             if before is not None:
                 settled[request.id] = _applied_before(request, before.digest, before.version)
+            elif rejected is not None:
+                settled[request.id] = RequestOutcome("rejected", rejected.version)
             elif deadline():
                 settled[request.id] = RequestOutcome("postponed")
             else:
                 with transaction.savepoint(request.id):
-                    to_apply = request.add_to(transaction)
-                if to_apply:
-                    transaction.bind(request.id, request.digest)
-                    added.append(request)
-                else:
+                    decision = request.add_to(transaction)
+                if decision == "settle":
                     settled[request.id] = RequestOutcome("settled")
+                else:
+                    _bind(transaction, request, decision)
+                    added[request.id] = decision
         except (InputError, TableNotFoundError) as error:
             settled[request.id] = RequestOutcome("refused", error=error)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one request must not block its batch
             settled[request.id] = RequestOutcome("failed", error=error)
     return added
+
+
+def _bind(transaction: Transaction, request: BatchRequest, decision: Decision) -> None:
+    """Binds the transaction to one of the request's ids, so that it excludes the other."""
+    bound, other = request.id, request.rejection_id
+    if decision == "reject":
+        assert other is not None
+        bound, other = other, bound
+    transaction.bind(bound, request.digest)
+    if other is not None:
+        transaction.exclude(other)
+
+
+def _committed(request: BatchRequest, decision: Decision, commit: Commit) -> RequestOutcome:
+    """The outcome of a request that stood in a commit."""
+    if decision == "reject":
+        return RequestOutcome("rejected", commit.already.get(request.rejection_id or "", commit.version))
+    before = commit.already.get(request.id)
+    return RequestOutcome("applied", commit.version) if before is None else RequestOutcome("duplicate", before)
 
 
 def _applied_before(request: BatchRequest, digest: str, version: int) -> RequestOutcome:
@@ -167,6 +191,6 @@ def _outcome(request: BatchRequest, leader: BatchRequest, outcome: RequestOutcom
     if request.digest != leader.digest:
         reason = f"id {request.id!r} stands in one batch twice with different content: use a new id"
         return RequestOutcome("refused", error=AppliedIdError(reason))
-    if outcome.status == "refused":
+    if outcome.status in ("refused", "rejected"):
         return outcome
     return RequestOutcome("duplicate", outcome.version)

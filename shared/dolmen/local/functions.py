@@ -43,11 +43,13 @@ class DeliveryFailure:
     Args:
         final: it can never be applied: it is not delivered again.
         postponed: it was not begun, for lack of time.
+        waiting: it is a drop whose table does not exist.
     """
 
     reason: str
     final: bool = False
     postponed: bool = False
+    waiting: bool = False
 
 
 @dataclass(slots=True)
@@ -131,7 +133,7 @@ class LocalFunction:
         if reason := facts.get("reason"):
             error = facts.get("error")
             said = f"{error}: {reason}" if error else str(reason)
-            self._failures[id_] = DeliveryFailure(said, final=bool(facts.get("final")))
+            self._failures[id_] = DeliveryFailure(said, final=bool(facts.get("final")), waiting=text == "drop waiting")
         elif text.endswith(" postponed"):
             self._failures.setdefault(id_, DeliveryFailure(text, postponed=True))
         self._log_records.append((text, level, facts))

@@ -157,7 +157,9 @@ class _Line:
                 letter.tries -= 1
                 continue
             if undone is not None and not undone.final and letter.tries < MAX_TRIES:
-                letter.due = self.runtime.monotonic() + min(self.poll_seconds * 2**letter.tries, MAX_BACKOFF_SECONDS)
+                backoff = min(self.poll_seconds * 2**letter.tries, MAX_BACKOFF_SECONDS)
+                # A person looks on: a table's name that is misspelt is to be reported within seconds.
+                letter.due = self.runtime.monotonic() + (self.poll_seconds if undone.waiting else backoff)
                 continue
             if undone is not None:
                 self._give_up(letter, undone.reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -16,12 +16,12 @@ from dolmen.ingest.announcements import Drop, Message, isolate, read_drops
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.drops.outcomes import DropOutcome
 from dolmen.ingest.landing import PREFIX, REJECTED
-from dolmen.ingest.rejects.report import ERROR_SUFFIX, WITHDRAWN, reject_key
+from dolmen.ingest.rejects.report import ERROR_SUFFIX, reject_key
 from dolmen.results import Commit
 from dolmen_simulator.actors.batches import Answer, serve
 from dolmen_simulator.actors.writers import PLAIN, Actor, arrow
 from dolmen_simulator.judge.effects import IngestEffect
-from dolmen_simulator.judge.model import Row
+from dolmen_simulator.judge.model import Effect, Row
 from dolmen_simulator.judge.never import Never, ViolationError
 from dolmen_simulator.world.landing import BUCKET, DroppedFile, DropQueue
 from dolmen_simulator.world.process import Process
@@ -55,34 +55,33 @@ class Ingester(Actor):
                 drops.settle([dropped for dropped in here if dropped.id not in done], acknowledged=False)
 
     def _handle(self, process: Process, drops: DropQueue, batch: Sequence[DroppedFile], *, create: bool) -> set[str]:
-        messages = [Message(dropped.id, dropped.message) for dropped in batch]
-        announced = [drop for message in messages for drop in read_drops(message)[0]]
+        messages = [Message(dropped.id, dropped.message, drops.deliveries(dropped)) for dropped in batch]
+        announced = [(drop, message.may_wait) for message in messages for drop in read_drops(message)[0]]
         by_id = {dropped.id: dropped for dropped in batch}
 
-        unsettled: set[str] = set()
+        def effects(id_: str) -> Iterable[Effect]:
+            return by_id[id_].effects if id_ in by_id else ()  # else the id of a rejection
 
         def call(database: Database) -> tuple[list[Answer], Commit | None]:
-            done = ingest_drops(database, drops.landing(process), announced, auto_create=create)
+            done = ingest_drops(
+                database,
+                drops.landing(process),
+                [drop for drop, _ in announced],
+                auto_create=create,
+                may_wait=[drop for drop, may_wait in announced if may_wait],
+            )
             answers = []
             for outcome in done.outcomes:
                 process.network.counts[f"files {outcome.status}"] += 1
                 self._check(process, drops, by_id[outcome.drop.id], outcome)
                 answer = Answer(outcome.drop.id, outcome.drop.etag)
-                if outcome.status in ("ingested", "duplicate", "failed"):
+                if outcome.status in ("ingested", "duplicate", "waiting", "failed"):
                     answer = replace(answer, version=outcome.version, error=outcome.error)
-                if outcome.version is not None and outcome.error is not None:  # in, though it is to come again
-                    unsettled.add(answer.id)
-                    answer = replace(answer, error=None)
                 answers.append(answer)
             return answers, done.commit
 
-        kind, ended = f"ingest of {len(batch)} files", set[str]()
-        drops.begins(by_id)
-        try:
-            tables = {dropped.table for dropped in batch}
-            ended = serve(process, kind, lambda id_: by_id[id_].effects, tables, call) - unsettled
-        finally:
-            drops.ends(by_id, ended)
+        tables = {dropped.table for dropped in batch}
+        ended = serve(process, f"ingest of {len(batch)} files", effects, tables, call)
         for id_ in sorted(ended):
             self._check_report(process, drops, by_id[id_].drop)
         return ended
@@ -112,16 +111,12 @@ class Ingester(Actor):
                 raise ViolationError(Never.LOST, f"{drop.source} was ignored")
 
     def _check_report(self, process: Process, drops: DropQueue, drop: Drop) -> None:
-        """No file is both ingested and rejected, once all that was done about its event has ended."""
+        """No file is both ingested and rejected by one event."""
         place = drops.landing(process).place(drop)
-        if place is None or drop.sequencer is None or not drops.is_settled(drop.id):
+        if place is None or drop.sequencer is None or drop.id not in process.ledger.applied:
             return
-        report = drops.body(process.network, f"{REJECTED}/{reject_key(drop, place)}{ERROR_SUFFIX}")
-        if report is None or drop.id not in process.ledger.applied:
-            return
-        if WITHDRAWN not in json.loads(report):
+        if drops.body(process.network, f"{REJECTED}/{reject_key(drop, place)}{ERROR_SUFFIX}") is not None:
             raise ViolationError(Never.MISREPORTED, f"{drop.source} is ingested, and a report says it was rejected")
-        process.network.counts["reports withdrawn"] += 1
 
     def _drop(self, process: Process, drops: DropQueue) -> None:
         """A file is dropped, and its event is on its way. Now and then it is overwritten before anybody looks."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from dolmen.database import Database
 from dolmen.errors import ConflictError, Error, TableExistsError, TableNotFoundError
-from dolmen.ingest.batch import BatchRequest, apply_together
+from dolmen.ingest.batch import BatchRequest, Decision, apply_together
 from dolmen.transaction import Transaction
 from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow, rows_of
 from dolmen_simulator.interleavings.execution import Execution, Peer
@@ -152,9 +152,9 @@ def batch(*ids: str) -> PairedCall:
         return statuses
 
     def request(id_: str) -> BatchRequest:
-        def add_to(transaction: Transaction) -> bool:
+        def add_to(transaction: Transaction) -> Decision:
             transaction.table("t").append(arrow([_request_row(id_)]), request=id_)
-            return True
+            return "apply"
 
         return BatchRequest(id_, f"digest of {id_}", add_to)
 

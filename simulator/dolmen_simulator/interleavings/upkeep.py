@@ -15,7 +15,7 @@ from dolmen.database import Database
 from dolmen.errors import StaleWriterError, TableNotFoundError, VersionExpiredError
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.format.layout import POINTER
-from dolmen.ingest.batch import BatchRequest
+from dolmen.ingest.batch import BatchRequest, Decision
 from dolmen.ingest.cdc.apply import ingest_changes
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
@@ -179,7 +179,7 @@ def change_file(name: str, *changes: tuple[str, Row]) -> PairedCall:
 
     body = "".join(json.dumps({"Op": kind, "k": row[0], "v": row[1]}) + "\n" for kind, row in changes).encode()
 
-    def add_to(transaction: Transaction) -> bool:
+    def add_to(transaction: Transaction) -> Decision:
         ingest_changes(
             transaction,
             "t",
@@ -188,7 +188,7 @@ def change_file(name: str, *changes: tuple[str, Row]) -> PairedCall:
             on_bad_row=None,
             request=name,
         )
-        return True
+        return "apply"
 
     def task(peer: Peer) -> Any:
         return apply_requests(peer, [BatchRequest(name, name, add_to)])

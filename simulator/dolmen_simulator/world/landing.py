@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dolmen.ingest.announcements import Drop, write_notification, write_record
@@ -65,17 +64,10 @@ class DroppedFile:
 
 
 class DropQueue(SimulatedQueue[DroppedFile]):
-    """The ingest queue, and the bucket of its events.
-
-    Args:
-        under_way: number of deliveries in progress, by id of a drop.
-        died: ids of drops with a delivery that ended without an answer while others were in progress.
-    """
+    """The ingest queue, and the bucket of its events."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.under_way = Counter[str]()
-        self.died: set[str] = set()
         self._server: Server | None = None
 
     def put(self, network: Network, key: str, body: bytes) -> str:
@@ -88,24 +80,6 @@ class DropQueue(SimulatedQueue[DroppedFile]):
         """The content of an object; None if there is none."""
         there = self._at(network).bucket.objects.get(key)
         return there.body if there else None
-
-    def begins(self, ids: Iterable[str]) -> None:
-        """Records the beginning of a batch with these drops."""
-        for id_ in ids:
-            if not self.under_way[id_]:
-                self.died.discard(id_)
-            self.under_way[id_] += 1
-
-    def ends(self, ids: Iterable[str], answered: set[str]) -> None:
-        """Records the end of a batch, of which some drops were answered and the others will be delivered again."""
-        for id_ in ids:
-            self.under_way[id_] -= 1
-            if id_ not in answered:
-                self.died.add(id_)
-
-    def is_settled(self, id_: str) -> bool:
-        """Whether no delivery of a drop is in progress, and none beside the last one ended without an answer."""
-        return not self.under_way[id_] and id_ not in self.died
 
     def landing(self, process: Process) -> Landing:
         """Opens the landing place for a process."""

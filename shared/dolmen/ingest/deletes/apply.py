@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dolmen.database import Database
-from dolmen.ingest.batch import BatchRequest, RequestOutcome, apply_together
+from dolmen.ingest.batch import BatchRequest, Decision, RequestOutcome, apply_together
 from dolmen.ingest.deletes.requests import DeleteRequest
 from dolmen.results import Commit
 from dolmen.transaction import Transaction
@@ -57,12 +57,12 @@ def request_names(seen: Transaction | None, request: DeleteRequest) -> frozenset
     return frozenset(tables).union(columns)
 
 
-def _statements(request: DeleteRequest) -> Callable[[Transaction], bool]:
-    def add_to(transaction: Transaction) -> bool:
+def _statements(request: DeleteRequest) -> Callable[[Transaction], Decision]:
+    def add_to(transaction: Transaction) -> Decision:
         for delete in request.deletes:
             transaction.table(delete.table).delete(
                 delete.where, keys=delete.keys, on=delete.on, mode=delete.mode, request=request.id
             )
-        return True
+        return "apply"
 
     return add_to

@@ -1,9 +1,18 @@
-"""Ingests a batch of dropped files in one commit. Each file is in it once and whole, or not at all."""
+"""Ingests a batch of dropped files in one commit. Each file is in it once and whole, or not at all.
+
+A file for a table that does not exist waits: its event is delivered again, and the last delivery rejects the file. That
+rejection is a commit too, under an id of its own, which excludes the file's id. So if several deliveries of one event
+meet the moment at which the table is created, they agree: the first commit ingests the file or rejects it, and all
+others follow it. The report is written after the commit, by whoever finds that it is missing.
+
+All other faults are of the file and of its table's settings. Before such a report is written, the newest version is
+read once more: it must have the same settings, and not the file.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from dolmen.database import Database
@@ -17,7 +26,6 @@ from dolmen.ingest.drops.outcomes import DropOutcome, IngestResult
 from dolmen.ingest.formats.formats import SourceFile, detect, infer
 from dolmen.ingest.formats.options import ReadOptions
 from dolmen.ingest.landing import Landing
-from dolmen.ingest.rejects.refuted import look_for_commits, look_for_reports
 from dolmen.transaction import Transaction
 
 
@@ -27,40 +35,43 @@ def ingest_drops(
     drops: Sequence[Drop],
     *,
     auto_create: bool = False,
+    may_wait: Collection[Drop] = (),
     max_bytes: int | None = None,
     deadline: Callable[[], bool] = lambda: False,
     time_left: Callable[[], float] = lambda: math.inf,
 ) -> IngestResult:
     """Ingests files into the tables that their places name, in ONE commit, as the tables' properties say.
 
-    A file that cannot be read (damaged, malformed, not of the table's schema, or for a table that does not exist)
-    goes to the rejects, with the reason. What only fails for the moment is reported as failed, to be delivered again.
+    A file that cannot be read (damaged, malformed, not of the table's schema) goes to the rejects, with the reason, and
+    so does one for a table that does not exist, unless it may wait. What only fails for the moment is reported as
+    failed, to be delivered again.
 
     Args:
         auto_create: create a table that does not exist, with the schema that its first readable file of the batch
             has. That is a commit of its own, before the rows: when two do it at once, both use what one committed.
+        may_wait: drops that will be delivered again, and that wait if their table does not exist.
         max_bytes: the most bytes of one unpacked file; a larger one is rejected.
         deadline: once it is true, files not begun yet are postponed.
         time_left: seconds until this must have ended: a reject that cannot be copied in time stays where it is.
     """
     outcomes: dict[int, DropOutcome] = {}
+    waitable = frozenset(may_wait)
     ingestions: dict[int, Ingestion] = {}
     for index, drop in enumerate(drops):
         place = landing.place(drop)
         if place is None:
             outcomes[index] = DropOutcome(drop, "ignored")
         else:
-            ingestions[index] = Ingestion(database, landing, drop, place, max_bytes, time_left)
+            ingestions[index] = Ingestion(database, landing, drop, place, max_bytes, time_left, drop in waitable)
     if auto_create and ingestions:
         _create_tables(database, list(ingestions.values()))
-    requests = [BatchRequest(each.drop.id, each.drop.digest, each.add_to) for each in ingestions.values()]
+    requests = [
+        BatchRequest(each.drop.id, each.drop.digest, each.add_to, each.drop.rejection_id)
+        for each in ingestions.values()
+    ]
     result = apply_together(database, "ingest", requests, deadline=deadline)
     ended = [each.outcome(outcome) for each, outcome in zip(ingestions.values(), result.outcomes, strict=True)]
-    ended = look_for_commits(database, landing, ended)
-    newest = database.context.head.cached
-    if result.seen is not None and newest is not None:
-        # As the commit left it: a table may have been renamed away and back after the version that it was made on.
-        ended = look_for_reports(newest.manifest, landing, ended)
+    if result.seen is not None:
         _dispose(result.seen, list(ingestions.values()), ended)
     outcomes |= zip(ingestions, ended, strict=True)
     return IngestResult([outcomes[index] for index in range(len(drops))], result.commit)
@@ -109,7 +120,7 @@ def _dispose(seen: Transaction, ingestions: list[Ingestion], outcomes: list[Drop
 
     policies: dict[int, LandingPolicy] = {}
     for place, (ingestion, outcome) in enumerate(zip(ingestions, outcomes, strict=True)):
-        if outcome.status not in ("ingested", "duplicate"):
+        if outcome.version is None:
             continue
         try:
             settings = ingestion.settings or IngestSettings.of(seen.entry(ingestion.place.table))

@@ -9,9 +9,12 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from dolmen.commit.applied import find_applied
+from dolmen.commit.draft import Draft
 from dolmen.commit.statements.expect import Expect
 from dolmen.database import Database
 from dolmen.errors import (
+    ConflictError,
     Error,
     InputError,
     LimitError,
@@ -20,8 +23,9 @@ from dolmen.errors import (
     TableNotFoundError,
 )
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
+from dolmen.format.manifest import Manifest
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.batch import RequestOutcome
+from dolmen.ingest.batch import Decision, RequestOutcome
 from dolmen.ingest.drops.modes import require_keys, upsert_in_portions
 from dolmen.ingest.drops.outcomes import NO_ROWS, DropOutcome, RowCounts
 from dolmen.ingest.formats.formats import SourceFile, detect, read
@@ -47,9 +51,12 @@ class Ingestion:
     Args:
         max_bytes: the most bytes of the unpacked file; None = the default of ``ReadOptions``.
         time_left: seconds left for it, and for all that comes after it.
-        no_table: why its table could not be created.
-        settings: its table's, once it was read by them.
-        kept: where its bad rows are, if there are any and the others are ingested.
+        may_wait: whether it will be delivered again if its table does not exist.
+        create_error: why its table could not be created.
+        settings: the settings of its table, once the file was read by them.
+        expected: holds a commit to these settings, and to this table.
+        quarantined_to: where its bad rows are, if there are any and the others are ingested.
+        table_error: why there is no table for it, if it is rejected for that.
     """
 
     database: Database
@@ -58,30 +65,63 @@ class Ingestion:
     place: LandingPath
     max_bytes: int | None = None
     time_left: Callable[[], float] = lambda: math.inf
+    may_wait: bool = False
     create_error: Exception | None = None
     settings: IngestSettings | None = None
+    expected: Expect | None = None
     counts: RowCounts = NO_ROWS
     final_outcome: DropOutcome | None = None
     quarantined_to: Reject | None = None
+    table_error: Error | None = None
 
-    def add_to(self, transaction: Transaction) -> bool:
-        """Adds the file's rows to the transaction; False if it is rejected or superseded instead."""
+    def add_to(self, transaction: Transaction) -> Decision:
+        """Adds the file's rows to the transaction, or settles what becomes of the file instead."""
         drop = self.drop
-        self.counts, self.settings, self.quarantined_to = NO_ROWS, None, None
+        self.counts, self.settings, self.quarantined_to, self.expected = NO_ROWS, None, None, None
         if before := self.earlier_reject():
             self.final_outcome = DropOutcome(drop, "rejected", reject=before)
-            return False
+            return "settle"
         try:
             error = self._ingest_or_find_fault(transaction)
             if error is None:
-                return True
-            rejected = reject_drop(self.landing, drop, self.place, error, self._database_facts(), copy=self._can_copy())
+                return "apply"
+            if isinstance(error, TableNotFoundError) and self.may_wait:
+                self.final_outcome = DropOutcome(drop, "waiting", error=error)
+                return "settle"
+            if self._has_no_table(transaction.manifest) and drop.rejection_id is not None:
+                self.table_error = error
+                return "reject"
+            self.final_outcome = self._reject(error, self._column_of_error(transaction, error), self._confirm_fault)
         except (ObjectNotFoundError, ObjectChangedError) as gone:
             self.final_outcome = DropOutcome(drop, "superseded", error=gone)
+        return "settle"
+
+    def _reject(
+        self, error: Error, column: str | None = None, confirm: Callable[[], None] = lambda: None
+    ) -> DropOutcome:
+        """Writes the report. Raises ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten."""
+        about, copy = self._database_facts(), self._can_copy()
+        rejected = reject_drop(self.landing, self.drop, self.place, error, about, copy=copy, confirm=confirm)
+        return DropOutcome(self.drop, "rejected", reject=rejected, error=error, column=column)
+
+    def _has_no_table(self, manifest: Manifest) -> bool:
+        """Whether the file names a table, and that does not exist in a version."""
+        try:
+            return self.place.table not in manifest.tables
+        except InputError:
             return False
-        column = self._column_of_error(transaction, error)
-        self.final_outcome = DropOutcome(drop, "rejected", reject=rejected, error=error, column=column)
-        return False
+
+    def _confirm_fault(self) -> None:
+        """Checks that the file is still to be read as it was read. Another delivery may have ingested it otherwise.
+
+        Raises:
+            ConflictError, TableNotFoundError: something has changed: the file is to be read again.
+        """
+        newest, segments = self.database.context.head.refresh().manifest, self.database.context.segments
+        if find_applied(newest, [self.drop.id], segments):
+            raise ConflictError(f"{self.place.path!r} was ingested by another delivery meanwhile")
+        if self.expected is not None:
+            self.expected.apply(Draft(newest, segments), newest.commit_ts + 1)
 
     def _ingest_or_find_fault(self, transaction: Transaction) -> Error | None:
         """Adds the file's rows to the transaction, or adds nothing and returns what is wrong with the file.
@@ -152,6 +192,8 @@ class Ingestion:
                 return DropOutcome(self.drop, "ingested", self.counts, outcome.version, self.quarantined_to)
             case "duplicate":
                 return DropOutcome(self.drop, "duplicate", version=outcome.version)
+            case "rejected":
+                return self._report_rejection()
             case "settled":
                 assert self.final_outcome is not None
                 return self.final_outcome
@@ -159,17 +201,34 @@ class Ingestion:
                 return DropOutcome(self.drop, "postponed")
         return DropOutcome(self.drop, "failed", error=outcome.error)
 
+    def _report_rejection(self) -> DropOutcome:
+        """Writes the report of a rejection that is committed, unless an earlier delivery has.
+
+        A process that dies before this leaves the event unacknowledged: delivered again, it comes here.
+        """
+        try:
+            if before := self.earlier_reject():
+                return DropOutcome(self.drop, "rejected", reject=before, error=self.table_error)
+            return self._reject(self.table_error or self._no_table_error())
+        except (ObjectNotFoundError, ObjectChangedError) as gone:
+            return DropOutcome(self.drop, "superseded", error=gone)
+        except Exception as error:  # noqa: BLE001 - must not block the other drops of its batch
+            return DropOutcome(self.drop, "failed", error=error)
+
+    def _no_table_error(self) -> TableNotFoundError:
+        return TableNotFoundError(f"no table {self.place.table!r}: create it, then drop the file again")
+
     def _ingest(self, transaction: Transaction) -> None:
         try:
             table = transaction.table(self.place.table)
         except TableNotFoundError:
-            reason = f"no table {self.place.table!r}: create it, then drop the file again"
-            raise self.create_error or TableNotFoundError(reason) from None
+            raise self.create_error or self._no_table_error() from None
         entry = transaction.entry(self.place.table)
+        # Deliveries of one event come to one end: none adds by old settings what another has rejected by new ones.
+        self.expected = Expect(self.place.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id)
         settings = IngestSettings.of(entry)
         settings.check(entry.schema, entry.primary_key)
-        # Deliveries of one event come to one end: none adds by old settings what another has rejected by new ones.
-        transaction.add(Expect(self.place.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id))
+        transaction.add(self.expected)
         self.settings = settings
         source = self._source(settings)
         with Quarantine(self.place.path, settings.max_bad_rows) as quarantine:

@@ -9,7 +9,9 @@ from dolmen.ingest.announcements import Drop
 from dolmen.ingest.rejects.report import Reject
 from dolmen.results import Commit
 
-DropStatus = Literal["ingested", "duplicate", "rejected", "superseded", "ignored", "handed", "postponed", "failed"]
+DropStatus = Literal[
+    "ingested", "duplicate", "rejected", "superseded", "ignored", "handed", "waiting", "postponed", "failed"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,9 @@ class DropOutcome:
         status: ``ingested``, with ``counts`` and ``version``; a ``duplicate`` of one that ``version`` ingested;
             ``rejected``, with ``reject`` and the ``error``; ``superseded``: gone, or overwritten by a newer object,
             which has an event of its own; ``ignored``: nothing that is to be ingested; ``handed``: noted for a job,
-            which will ingest it; ``postponed``: not begun, as time was running out; ``failed``: for the moment, by
-            ``error``, so it must be delivered again, even if a ``version`` has its rows.
+            which will ingest it; ``waiting`` for its table, which does not exist yet, and to be delivered again;
+            ``postponed``: not begun, as time was running out; ``failed``: for the moment, by ``error``, and to be
+            delivered again.
         reject: where the file is or, of one that is ingested, the rows that could not be read.
         column: the table's column that the error is about, if it is one: other names in a file are data.
         disposal_error: why the file could not be tagged or removed, though its rows are in the table.

@@ -7,7 +7,6 @@ A drop ``landing/<table>/<path>/<name>.csv`` becomes, under the place for reject
 
 The digest is of the drop, so that the same event delivered again meets its own reject, and another file of the same
 name does not. A reject is final for its event: to try again, drop the file again, as ``dolmen rejected retry`` does.
-Should another delivery of the event have ingested the file at the same moment, the report is withdrawn (``refuted``).
 
 A file that is too large to be copied in the time that is left stays where it was dropped: there is a report alone, with
 ``"copy": null``, which names its bucket, key and version.
@@ -20,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +34,6 @@ from dolmen.store.keys import MAX_KEY_BYTES
 from dolmen.units import utc
 
 ERROR_SUFFIX = ".error.json"
-WITHDRAWN = "withdrawn"
-"""Stands in a report that is void: when it was withdrawn, and which version has the file's rows."""
 _COPY_BYTES = 1 << 20
 _ROOM_BYTES = 200
 """Bytes of a key that are kept free for the prefix of the rejects, and for suffixes."""
@@ -89,13 +87,21 @@ def find_reject(landing: Landing, drop: Drop, place: LandingPath) -> Reject | No
 
 
 def reject_drop(
-    landing: Landing, drop: Drop, place: LandingPath, error: Error, database: dict[str, Any], *, copy: bool = True
+    landing: Landing,
+    drop: Drop,
+    place: LandingPath,
+    error: Error,
+    database: dict[str, Any],
+    *,
+    copy: bool = True,
+    confirm: Callable[[], None] = lambda: None,
 ) -> Reject:
     """Copies a drop to where rejects go, then writes the reason beside it. Repeated, it changes nothing.
 
     Args:
         database: facts about the database at that time, for the report.
         copy: False leaves the drop where it is, and the report says so.
+        confirm: called right before the report is written; raises if the drop is not to be rejected after all.
 
     Raises:
         ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten.
@@ -121,6 +127,7 @@ def reject_drop(
     then = "nothing of this file was ingested; correct it, and drop it again"
     if not copy:
         then += "; it could not be copied here, and is still where it was dropped"
+    confirm()
     return write_report(landing, drop, key, {**what, **about, "database": database, "then": then})
 
 

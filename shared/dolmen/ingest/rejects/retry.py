@@ -10,7 +10,7 @@ from dolmen.format.file_formats import FORMATS, FileKind
 from dolmen.ingest.landing import exists
 from dolmen.ingest.rejects.listing import BadRows, Retry, earlier_retries, note_retry, open_reject, read_report, text_of
 from dolmen.ingest.rejects.quarantine import ROWS_SUFFIX
-from dolmen.ingest.rejects.report import WITHDRAWN, copy_once, split_name
+from dolmen.ingest.rejects.report import copy_once, split_name
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectOutput, ObjectStore
 from dolmen.store.url import open_store
@@ -32,11 +32,10 @@ def retry(
         key: of the copy.
         landing: the URL below which files are dropped; None = where it was dropped, as its report says.
         table: for this table, instead of the one it was dropped for.
-        force: again, if it was put back before; also one that was withdrawn.
+        force: again, if it was put back before.
 
     Raises:
-        InputError: it was put back before; or it was withdrawn, as its rows are there; or it was dropped for no table;
-            or nothing of it can be.
+        InputError: it was put back before; or it was dropped for no table; or nothing of it can be put back.
         NotFoundError: there is no such reject.
         ObjectNotFoundError, ObjectChangedError: it was not copied, and the drop is gone, or was overwritten.
         CorruptionError: its report is none, or its rows, or what was noted when it was put back before.
@@ -44,8 +43,6 @@ def retry(
     report, before = read_report(store, key), earlier_retries(store, key)
     if before and not force:
         raise InputError(f"{key} was put back {before[-1].get('at')} as {before[-1].get('as')}: --force does it again")
-    if WITHDRAWN in report and not force:
-        raise InputError(f"{key} was ingested by another delivery of its event: --force puts it back all the same")
     root = landing or report.get("landing") or _root_of(report)
     if not root:
         raise InputError(f"the report of {key} does not say where it was dropped: give --landing")

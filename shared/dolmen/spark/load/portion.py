@@ -30,7 +30,6 @@ from dolmen.ingest.drops.disposal import dispose
 from dolmen.ingest.drops.outcomes import DropOutcome, RowCounts
 from dolmen.ingest.formats.options import ReadOptions
 from dolmen.ingest.landing import Landing
-from dolmen.ingest.rejects.refuted import look_for_reports
 from dolmen.ingest.rejects.report import find_reject
 from dolmen.results import Commit
 from dolmen.spark.failures import FAILURES, dolmen_error, telling
@@ -139,11 +138,13 @@ class PortionLoader:
         found = self._database.runtime.map(self._rejected_before, new)
         rejected = {outcome.drop.id: outcome for outcome in found if outcome is not None}
         outcomes += rejected.values()
-        new = [drop for drop in new if drop.id not in rejected]
+        final = transaction.applied_before({drop.rejection_id for drop in new if drop.rejection_id is not None})
+        unreported = [drop for drop in new if drop.id not in rejected and drop.rejection_id in final]
+        new = [drop for drop in new if drop.id not in rejected and drop.rejection_id not in final]
         if not new:
-            return Settled(outcomes, [], None)
+            return Settled(outcomes, unreported, None)
         work = _Work(self._spark, transaction, table, self._landing, self._max_file_bytes)
-        read, left = new, list[Drop]()
+        read, left = new, unreported  # the core writes the reports of these
         while read:  # again without those that turned out bad behind rows that were handed on
             self._notify(f"{table}: {len(read):,} files, {megabytes_text(sum(drop.size for drop in read))}")
             written = work.write(read)
@@ -172,7 +173,6 @@ class PortionLoader:
     def _disposed(self, table: str, outcomes: list[DropOutcome]) -> list[DropOutcome]:
         """Does with each file whose rows are committed what its table asks for."""
         transaction = self._database.transaction()
-        outcomes = look_for_reports(transaction.base, self._landing, outcomes)
         try:
             policy = IngestSettings.of(transaction.entry(table)).landing
         except (InputError, NotFoundError) as error:  # the table was dropped, say
@@ -239,6 +239,8 @@ class _Work:
             self._transaction.add(Write(self._table, self._uuid, files, requests=ids))
         for drop in drops:
             self._transaction.bind(drop.id, drop.digest)
+            if drop.rejection_id is not None:
+                self._transaction.exclude(drop.rejection_id)
         return self._transaction.commit()
 
     def _as_they_come(self, read: ReadDrops) -> _Written:
