@@ -67,13 +67,12 @@ def create_and_ingest(peer: Peer, may_wait: bool) -> IngestResult:
 
 def pair(creator_may_wait: bool, other_may_wait: bool) -> Pair:
     """Two deliveries, the first by a process that creates the table before."""
+    create_first = partial(create_and_ingest, may_wait=creator_may_wait)
     return Pair(
         "delivery/delivery",
         another_table,
         (
-            PairedCall(
-                "create the table, ingest", partial(create_and_ingest, may_wait=creator_may_wait), lambda model: None
-            ),
+            PairedCall("create the table, ingest", create_first, lambda model: None),
             PairedCall("ingest", partial(ingest, may_wait=other_may_wait), lambda model: None),
         ),
     )

@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, Any, Optional
 
 import typer
@@ -22,18 +22,15 @@ from dolmen.errors import InputError
 from dolmen.functions.settings import FunctionSettings
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.backfill import MAX_RECORDS, Announcement, DropSource, announce, group_drops
-from dolmen.ingest.drops.ingest import ingest_drops
-from dolmen.ingest.drops.outcomes import DropOutcome
+from dolmen.ingest.drops.ingest import ingest_with_retries
 from dolmen.ingest.queues.base import Queue
 from dolmen.ingest.queues.sqs import MAX_SQS_BATCH
 from dolmen.ingest.queues.url import open_queue
-from dolmen.store.backoff import attempts
 from dolmen.units import megabytes_text
 
 HERE_FILES, HERE_BYTES = 100, 1 << 30
 """The most files and bytes of one commit when files are ingested in this process."""
 
-_TRIES = 3
 _AHEAD = 8
 """Concurrent requests to the queue."""
 
@@ -173,15 +170,8 @@ def _ingest(
     source: DropSource, database: dolmen.Database, drops: Iterator[Drop], tally: BackfillTally, options: dict[str, Any]
 ) -> None:
     for group in group_drops(drops, HERE_FILES, HERE_BYTES):
-        left, settled = group, list[DropOutcome]()
-        for _ in attempts(database.runtime, _TRIES, cap_seconds=10.0):
-            ingested = ingest_drops(database, source.landing, left, **options)
-            failed = [outcome for outcome in ingested.outcomes if outcome.status == "failed"]
-            settled += [outcome for outcome in ingested.outcomes if outcome.status != "failed"]
-            left = [outcome.drop for outcome in failed]
-            if not left:
-                break
-        for outcome in (*settled, *failed):
+        results = ingest_with_retries(database, source.landing, group, **options)
+        for outcome in chain.from_iterable(result.outcomes for result in results):
             tally.outcomes[outcome.status] += 1
             tally.rows += outcome.counts.ingested
             if outcome.status in ("rejected", "failed"):

@@ -49,7 +49,7 @@ def hand_over(
         return {}
     try:
         newest = database.transaction()
-        names = {place: _table_name(landing, drop) for place, drop in chosen.items()}
+        names = {place: landing.table(drop) for place, drop in chosen.items()}
         if not auto_create and not set(names.values()).issubset(newest.tables()):
             newest.refresh()  # what a process knows may be older than the table
         done, tables = newest.find_applied({drop.id for drop in chosen.values()}), newest.tables()
@@ -63,9 +63,3 @@ def hand_over(
     except Error as error:
         return {place: DropOutcome(drop, "failed", error=error) for place, drop in chosen.items()}
     return {place: DropOutcome(drop, "handed") for place, drop in left.items()}
-
-
-def _table_name(landing: Landing, drop: Drop) -> str:
-    """The table that a drop names; "" if it names none."""
-    place = landing.place(drop)
-    return place.path.partition("/")[0] if place else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -75,12 +75,17 @@ class BatchResult:
     seen: Transaction | None = None
 
 
+AddAll = Callable[[Transaction, Sequence[BatchRequest]], Mapping[str, Decision]]
+"""Adds requests to a transaction at once; returns the decisions by id."""
+
+
 def apply_together(
     database: Database,
     operation: str,
     requests: Sequence[BatchRequest],
     *,
     deadline: Callable[[], bool] = lambda: False,
+    add_all: AddAll | None = None,
 ) -> BatchResult:
     """Applies requests in ONE commit.
 
@@ -91,6 +96,8 @@ def apply_together(
     Args:
         operation: a word for ``history``.
         deadline: once it is true, requests not begun yet are postponed, so that the others are committed in time.
+        add_all: adds the requests instead of their ``add_to``, all at once. Returns the decisions, by id; requests
+            without one are postponed. An exception fails all of them.
     """
     leaders: dict[str, BatchRequest] = {}
     for request in requests:
@@ -102,11 +109,15 @@ def apply_together(
         added: dict[str, Decision] = {}
         try:
             transaction = database.transaction(operation)
-            added = _add_requests(transaction, waiting, settled, deadline)
+            fresh = _settle_known(transaction, waiting, settled)
+            if add_all is None:
+                added = _add_requests(transaction, fresh, settled, deadline)
+            else:
+                added = _add_together(transaction, fresh, settled, add_all)
             if added:
                 commit = transaction.commit()
         except Exception as error:  # noqa: BLE001 - reported with every request that stood in the commit
-            if last_round or not isinstance(error, _CHANGED):
+            if last_round or not isinstance(error, BASE_CHANGED):
                 failed = RequestOutcome("failed", error=error)
                 settled = {**{request.id: failed for request in waiting}, **settled}
                 break
@@ -120,28 +131,55 @@ def apply_together(
     return BatchResult(outcomes, commit if commit and commit.commit_id else None, transaction)
 
 
-_CHANGED = (InputError, NotFoundError, ConflictError, StaleWriterError)
+BASE_CHANGED = (InputError, NotFoundError, ConflictError, StaleWriterError)
 """Errors of a commit whose base is no longer the newest version."""
+
+
+def _settle_known(
+    transaction: Transaction, waiting: Sequence[BatchRequest], settled: dict[str, RequestOutcome]
+) -> list[BatchRequest]:
+    """Settles requests that were applied or rejected before; returns the others."""
+    ids = {id_ for request in waiting for id_ in (request.id, request.rejection_id) if id_ is not None}
+    known = transaction.find_applied(ids)
+    fresh: list[BatchRequest] = []
+    for request in waiting:
+        before, rejected = known.get(request.id), known.get(request.rejection_id or "")
+        if before is not None:
+            settled[request.id] = _applied_before(request, before.digest, before.version)
+        elif rejected is not None:
+            settled[request.id] = RequestOutcome("rejected", rejected.version)
+        else:
+            fresh.append(request)
+    return fresh
+
+
+def _add_together(
+    transaction: Transaction, fresh: Sequence[BatchRequest], settled: dict[str, RequestOutcome], add_all: AddAll
+) -> dict[str, Decision]:
+    """Adds requests to a transaction at once; settles those that it is not to commit."""
+    decisions = add_all(transaction, fresh) if fresh else {}
+    added: dict[str, Decision] = {}
+    for request in fresh:
+        decision = decisions.get(request.id)
+        if decision is None or decision == "settle":
+            settled[request.id] = RequestOutcome("postponed" if decision is None else "settled")
+        else:
+            _bind(transaction, request, decision)
+            added[request.id] = decision
+    return added
 
 
 def _add_requests(
     transaction: Transaction,
-    waiting: Sequence[BatchRequest],
+    fresh: Sequence[BatchRequest],
     settled: dict[str, RequestOutcome],
     deadline: Callable[[], bool],
 ) -> dict[str, Decision]:
-    """Adds requests to a transaction; settles those that it is not to commit. Returns the decisions of the others."""
-    ids = {id_ for request in waiting for id_ in (request.id, request.rejection_id) if id_ is not None}
-    known = transaction.find_applied(ids)
+    """Adds requests to a transaction, one after the other; settles those that it is not to commit."""
     added: dict[str, Decision] = {}
-    for request in waiting:
-        before, rejected = known.get(request.id), known.get(request.rejection_id or "")
+    for request in fresh:
         try:
-            if before is not None:
-                settled[request.id] = _applied_before(request, before.digest, before.version)
-            elif rejected is not None:
-                settled[request.id] = RequestOutcome("rejected", rejected.version)
-            elif deadline():
+            if deadline():
                 settled[request.id] = RequestOutcome("postponed")
             else:
                 with transaction.savepoint(request.id):

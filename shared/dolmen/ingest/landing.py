@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from dolmen.errors import InputError, ObjectNotFoundError
 from dolmen.format.layout import check_table_name
 from dolmen.ingest.announcements import Drop
-from dolmen.runtime import Runtime
+from dolmen.runtime import Runtime, shared_runtime
 from dolmen.store.base import ObjectStore
 from dolmen.store.local.store import LocalStore
 from dolmen.store.url import open_store
@@ -77,6 +77,14 @@ class Landing:
             None if any(url and here.startswith(f"{unquote(url).rstrip('/')}/") for url in own) else LandingPath(path)
         )
 
+    def table(self, drop: Drop) -> str | None:
+        """The name of the table that a drop is for; None if it is for none."""
+        place = self.place(drop)
+        try:
+            return place.table if place else None
+        except InputError:
+            return None
+
     def open(self, drop: Drop) -> BinaryIO:
         """The dropped object as a file: this version of it or, in a bucket that keeps none, this ETag.
 
@@ -101,6 +109,11 @@ class Landing:
         """The store that a drop goes to if it is rejected."""
         return self._open(self._rejected_url(drop.bucket))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process it opens stores of its own."""
+        fields = (self.database_url, self.prefix, self.url, self.rejected_url, self.handover_url)
+        return _landing_of_this_process, fields
+
     def _is_from_outside(self, drop: Drop) -> bool:
         store = self.store(drop) if self.url is not None else None
         if not isinstance(store, LocalStore):
@@ -121,6 +134,12 @@ class Landing:
         if url not in self._stores:
             self._stores[url] = open_store(url, self.runtime)
         return self._stores[url]
+
+
+def _landing_of_this_process(
+    database_url: str, prefix: str, url: str | None, rejected_url: str | None, handover_url: str | None
+) -> Landing:
+    return Landing(database_url, prefix, url, rejected_url, shared_runtime(), handover_url)
 
 
 def is_temporary(path: str) -> bool:

@@ -12,20 +12,22 @@ read once more: it must have the same settings, and not the file.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from dolmen.database import Database
 from dolmen.errors import Error, TableExistsError
 from dolmen.format.ingest_properties import IngestSettings, LandingPolicy
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.batch import BatchRequest, apply_together
+from dolmen.ingest.batch import BatchRequest, Decision, apply_together
 from dolmen.ingest.drops.disposal import dispose
 from dolmen.ingest.drops.ingestion import Ingestion
 from dolmen.ingest.drops.outcomes import DropOutcome, IngestResult
 from dolmen.ingest.formats.formats import SourceFile, detect, infer
 from dolmen.ingest.formats.options import ReadOptions
 from dolmen.ingest.landing import Landing
+from dolmen.store.backoff import attempts
 from dolmen.transaction import Transaction
 
 
@@ -39,6 +41,8 @@ def ingest_drops(
     max_bytes: int | None = None,
     deadline: Callable[[], bool] = lambda: False,
     time_left: Callable[[], float] = lambda: math.inf,
+    operation: str = "ingest",
+    read_all: ReadAll | None = None,
 ) -> IngestResult:
     """Ingests files into the tables that their places name, in ONE commit, as the tables' properties say.
 
@@ -53,6 +57,8 @@ def ingest_drops(
         max_bytes: the most bytes of one unpacked file; a larger one is rejected.
         deadline: once it is true, files not begun yet are postponed.
         time_left: seconds until this must have ended: a reject that cannot be copied in time stays where it is.
+        operation: a word for ``history``.
+        read_all: reads all files at once, instead of each by itself. What it leaves out is postponed.
     """
     outcomes: dict[int, DropOutcome] = {}
     waitable = frozenset(may_wait)
@@ -69,12 +75,56 @@ def ingest_drops(
         BatchRequest(each.drop.id, each.drop.digest, each.add_to, each.drop.rejection_id)
         for each in ingestions.values()
     ]
-    result = apply_together(database, "ingest", requests, deadline=deadline)
+    add_all = _BulkReading(database, ingestions.values(), read_all) if read_all is not None else None
+    result = apply_together(database, operation, requests, deadline=deadline, add_all=add_all)
     ended = [each.outcome(outcome) for each, outcome in zip(ingestions.values(), result.outcomes, strict=True)]
     if result.seen is not None:
         _dispose(result.seen, list(ingestions.values()), ended)
     outcomes |= zip(ingestions, ended, strict=True)
     return IngestResult([outcomes[index] for index in range(len(drops))], result.commit)
+
+
+def ingest_with_retries(
+    database: Database, landing: Landing, drops: Sequence[Drop], *, tries: int = 3, **options: Any
+) -> Iterator[IngestResult]:
+    """Ingests drops that no queue delivers again: what fails for the moment is tried again after a pause.
+
+    Yields the result of each try, without the failures that are tried again. See ``ingest_drops`` for the options.
+    """
+    left = list(drops)
+    for attempt in attempts(database.runtime, tries, cap_seconds=10.0):
+        ingested = ingest_drops(database, landing, left, **options)
+        failed = [outcome.drop for outcome in ingested.outcomes if outcome.status == "failed"]
+        if not failed or attempt == tries - 1:
+            yield ingested
+            return
+        settled = [outcome for outcome in ingested.outcomes if outcome.status != "failed"]
+        yield IngestResult(settled, ingested.commit)
+        left = failed
+
+
+ReadAll = Callable[[Transaction, Sequence[Ingestion]], Collection[str]]
+"""Adds the rows of many files to a transaction, and sets ``counts`` of each. Returns the ids of those that it read."""
+
+
+class _BulkReading:
+    """Decides on all files of a batch at once."""
+
+    def __init__(self, database: Database, ingestions: Collection[Ingestion], read_all: ReadAll) -> None:
+        self._database, self._read_all = database, read_all
+        self._ingestions: dict[str, Ingestion] = {}
+        for ingestion in ingestions:
+            self._ingestions.setdefault(ingestion.drop.id, ingestion)
+
+    def __call__(self, transaction: Transaction, requests: Sequence[BatchRequest]) -> dict[str, Decision]:
+        chosen = [self._ingestions[request.id] for request in requests]
+        rejected = list(self._database.runtime.map(Ingestion.follow_earlier_reject, chosen))
+        decisions: dict[str, Decision] = {
+            each.drop.id: "settle" for each, is_rejected in zip(chosen, rejected, strict=True) if is_rejected
+        }
+        if left := [each for each in chosen if each.drop.id not in decisions]:
+            decisions |= dict.fromkeys(self._read_all(transaction, left), "apply")
+        return decisions
 
 
 def _create_tables(database: Database, ingestions: Sequence[Ingestion]) -> None:

@@ -78,8 +78,7 @@ class Ingestion:
         """Adds the file's rows to the transaction, or settles what becomes of the file instead."""
         drop = self.drop
         self.counts, self.settings, self.quarantined_to, self.expected = NO_ROWS, None, None, None
-        if before := self.earlier_reject():
-            self.final_outcome = DropOutcome(drop, "rejected", reject=before)
+        if self.follow_earlier_reject():
             return "settle"
         try:
             error = self._ingest_or_find_fault(transaction)
@@ -173,6 +172,12 @@ class Ingestion:
         succeed then, too.
         """
         return find_reject(self.landing, self.drop, self.place) if self.drop.sequencer else None
+
+    def follow_earlier_reject(self) -> bool:
+        """Whether this very event was rejected before. That settles it."""
+        if before := self.earlier_reject():
+            self.final_outcome = DropOutcome(self.drop, "rejected", reject=before)
+        return before is not None
 
     def open(self) -> BinaryIO:
         """The dropped file, from its beginning."""

@@ -24,20 +24,18 @@ from dolmen.format.ingest_properties import IngestSettings
 from dolmen.handover.records import HandoverRecord, HandoverRecords
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.backfill import DropSource, group_drops
-from dolmen.ingest.drops.ingest import ingest_drops
+from dolmen.ingest.drops.ingest import ingest_with_retries
 from dolmen.ingest.drops.outcomes import DropOutcome
 from dolmen.ingest.landing import Landing
 from dolmen.results import Commit
 from dolmen.spark import arguments as given
 from dolmen.spark.load.portion import PortionLoader, is_loaded_by_tasks
-from dolmen.store.backoff import attempts
 
 MAX_FILES, MAX_BYTES = 1000, 8 << 30
 """Of one portion, which is one commit. A larger one is clustered better; more is lost when it fails."""
 
 _CORE_FILES, _CORE_BYTES = 100, 1 << 30
 """Of one batch, where the core ingests."""
-_TRIES = 3
 _MOST_PROBLEMS = 1000
 _WAITING_PORTIONS = 4
 """So many portions' files may wait for more of their table to come."""
@@ -194,16 +192,8 @@ class _Loading:
         outcomes: list[DropOutcome] = []
         for group in group_drops(drops, _CORE_FILES, _CORE_BYTES):
             self.notify(f"{table}: {len(group):,} files, by the core")
-            left, failed = group, list[DropOutcome]()
-            for _ in attempts(self.database.runtime, _TRIES, cap_seconds=10.0):
-                ingested = ingest_drops(self.database, self.landing, left, **self.core)
-                failed = [outcome for outcome in ingested.outcomes if outcome.status == "failed"]
-                settled = [outcome for outcome in ingested.outcomes if outcome.status != "failed"]
-                self._add(outcomes, table, settled, ingested.commit)
-                left = [outcome.drop for outcome in failed]
-                if not left:
-                    break
-            self._add(outcomes, table, failed, None)
+            for ingested in ingest_with_retries(self.database, self.landing, group, **self.core):
+                self._add(outcomes, table, ingested.outcomes, ingested.commit)
         return outcomes
 
     def _looked_up(self, table: str, drops: list[Drop]) -> list[DropOutcome]:
@@ -254,7 +244,7 @@ def _portions(
         if drop is None:
             done.skipped += 1
             continue
-        table = _table(landing, drop)
+        table = landing.table(drop) or ""
         portion = waiting.setdefault(table, _Portion())
         if portion.drops and (len(portion.drops) >= max_files or portion.bytes + drop.size > max_bytes):
             yield table, portion.drops
@@ -270,14 +260,6 @@ def _portions(
         yield table, portion.drops
     if error is not None:
         raise error
-
-
-def _table(landing: Landing, drop: Drop) -> str:
-    place = landing.place(drop)
-    try:
-        return place.table if place else ""
-    except InputError:
-        return ""
 
 
 class _Records:

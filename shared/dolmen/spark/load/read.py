@@ -20,10 +20,9 @@ from dolmen.ingest.announcements import Drop
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.formats.options import ReadOptions
 from dolmen.ingest.landing import Landing
-from dolmen.runtime import shared_runtime
 
 
-class FileRead(msgspec.Struct, frozen=True):
+class FileReport(msgspec.Struct, frozen=True):
     """What a task tells of one file.
 
     Args:
@@ -35,25 +34,6 @@ class FileRead(msgspec.Struct, frozen=True):
     place: int
     rows: int
     whole: bool
-
-
-@dataclass(frozen=True)
-class Places:
-    """A landing place, as it is told to tasks. See ``Landing``."""
-
-    database_url: str
-    prefix: str
-    url: str | None
-    rejected_url: str | None
-
-    @classmethod
-    def of(cls, landing: Landing) -> Places:
-        """What a task needs to open the same files."""
-        return cls(landing.database_url, landing.prefix, landing.url, landing.rejected_url)
-
-    def open(self) -> Landing:
-        """The landing place, in a task."""
-        return Landing(self.database_url, self.prefix, self.url, self.rejected_url, shared_runtime())
 
 
 @dataclass(frozen=True)
@@ -76,7 +56,7 @@ class ReadDrops:
         held_bytes: files of up to so many bytes of rows are held back until their end was seen.
     """
 
-    landing: Places
+    landing: Landing
     entry: bytes
     format: FileKind | None
     options: ReadOptions
@@ -88,27 +68,27 @@ class ReadDrops:
         """The table's entry."""
         return msgspec.json.decode(self.entry, type=TableEntry)
 
-    def rows(self, group: int, told: list[FileRead]) -> Iterator[Rows]:
+    def rows(self, group: int, reports: list[FileReport]) -> Iterator[Rows]:
         """The rows of a group's files; what is to be told of each file is added to ``told`` once it is through.
 
         Raises:
             StoreUnavailableError: a file could not be read for the moment: the task is to be tried again.
         """
-        landing, schema = self.landing.open(), self.table().schema.arrow
+        schema = self.table().schema.arrow
         for place in self.groups[group]:
-            yield from self._of_file(landing, schema, place, told)
+            yield from self._rows_of(schema, place, reports)
 
-    def _of_file(self, landing: Landing, schema: pa.Schema, place: int, told: list[FileRead]) -> Iterator[Rows]:
+    def _rows_of(self, schema: pa.Schema, place: int, reports: list[FileReport]) -> Iterator[Rows]:
         held: list[pa.RecordBatch] | None = []
         size = rows = 0
-        batches = self._batches(landing, schema, self.drops[place])
+        batches = self._batches(schema, self.drops[place])
         while True:
             try:
                 batch = next(batches, None)
             except StoreUnavailableError:
                 raise
             except Exception:  # noqa: BLE001 - whatever it is, ingest finds it again, and says what becomes of the file
-                told.append(FileRead(place, 0 if held is not None else rows, False))
+                reports.append(FileReport(place, 0 if held is not None else rows, False))
                 return
             if batch is None:
                 break
@@ -122,12 +102,12 @@ class ReadDrops:
                 held = None
         if held is not None:
             yield from (Rows(None, each) for each in held)
-        told.append(FileRead(place, rows, True))
+        reports.append(FileReport(place, rows, True))
 
-    def _batches(self, landing: Landing, schema: pa.Schema, drop: Drop) -> Iterator[pa.RecordBatch]:
+    def _batches(self, schema: pa.Schema, drop: Drop) -> Iterator[pa.RecordBatch]:
         """Begins with the first batch asked for, so that all errors of a file come from there."""
-        found = landing.place(drop)
+        found = self.landing.place(drop)
         assert found is not None
         format = detect(found.path, self.format)
-        source = SourceFile(lambda: landing.open(drop), format, found.path, self.options)
-        yield from landing.runtime.ahead(read(source, schema))
+        source = SourceFile(lambda: self.landing.open(drop), format, found.path, self.options)
+        yield from self.landing.runtime.ahead(read(source, schema))

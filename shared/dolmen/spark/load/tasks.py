@@ -23,7 +23,7 @@ import pyarrow as pa
 from dolmen.format.manifest import TableEntry
 from dolmen.runtime import shared_runtime
 from dolmen.spark.load.order import Keys, Ranges
-from dolmen.spark.load.read import FileRead, ReadDrops
+from dolmen.spark.load.read import FileReport, ReadDrops
 from dolmen.spark.tasks import WriteTask, open_to_write
 from dolmen.write.options import WriteOptions
 from dolmen.write.runs import cut, sort_columns
@@ -55,7 +55,7 @@ class LoadTask(WriteTask):
         return [msgspec.json.encode(file) for file in files]
 
 
-WRITTEN = "entry BINARY, told BINARY"
+WRITTEN = "entry BINARY, report BINARY"
 """What tasks report that write: entries of data files, and what became of each file that was read."""
 
 
@@ -64,14 +64,16 @@ def write_read(read: ReadDrops, task: LoadTask) -> Callable[[Batches], Batches]:
 
     def run(batches: Batches) -> Batches:
         for group in _numbers(batches):
-            told: list[FileRead] = []
-            files = task.load(rows.batch for rows in read.rows(group, told))
-            yield _columns(entry=[*files, *(None for _ in told)], told=[*(None for _ in files), *map(_encoded, told)])
+            reports: list[FileReport] = []
+            files = task.load(rows.batch for rows in read.rows(group, reports))
+            yield _columns(
+                entry=[*files, *(None for _ in reports)], report=[*(None for _ in files), *map(_encoded, reports)]
+            )
 
     return run
 
 
-RUNS = "place INT, told BINARY, sample BINARY, run BINARY"
+RUNS = "place INT, report BINARY, sample BINARY, run BINARY"
 """Either what became of a file, or a sorted run with a sample of its keys; of a run ``place`` says which file it stands
 or falls with, if it does."""
 
@@ -104,19 +106,19 @@ def read_runs(read: ReadDrops, sample_bytes: int) -> Callable[[Batches], Batches
     def run(batches: Batches) -> Batches:
         entry = read.table()
         for group in _numbers(batches):
-            told: list[FileRead] = []
-            for place, rows in groupby(read.rows(group, told), key=lambda each: each.place):
+            reports: list[FileReport] = []
+            for place, rows in groupby(read.rows(group, reports), key=lambda each: each.place):
                 for columns in cut((each.batch for each in rows), entry.schema.arrow, RUN_BYTES, _RUN_ROWS):
                     yield _run(columns, entry, place, sample_bytes)
-            if told:
+            if reports:
                 yield pa.record_batch(
                     [
-                        pa.array([each.place for each in told], pa.int32()),
-                        pa.array(map(_encoded, told), pa.binary()),
-                        pa.nulls(len(told), pa.binary()),
-                        pa.nulls(len(told), pa.binary()),
+                        pa.array([each.place for each in reports], pa.int32()),
+                        pa.array(map(_encoded, reports), pa.binary()),
+                        pa.nulls(len(reports), pa.binary()),
+                        pa.nulls(len(reports), pa.binary()),
                     ],
-                    ["place", "told", "sample", "run"],
+                    ["place", "report", "sample", "run"],
                 )
 
     return run
@@ -139,7 +141,7 @@ def _run(columns: list[pa.ChunkedArray], entry: TableEntry, place: int | None, s
             pa.array([sample.encode()], pa.binary()),
             pa.array([body], pa.binary()),
         ],
-        ["place", "told", "sample", "run"],
+        ["place", "report", "sample", "run"],
     )
 
 
@@ -177,7 +179,7 @@ def write_ranges(task: LoadTask) -> Callable[[Batches], Batches]:
     def run(batches: Batches) -> Batches:
         for _, pieces in groupby(_pieces(batches), key=lambda piece: piece[0]):
             files = task.load(_merged(pieces, task.decoded))
-            yield _columns(entry=files, told=[None for _ in files])
+            yield _columns(entry=files, report=[None for _ in files])
 
     return run
 
@@ -240,8 +242,8 @@ def _pieces(batches: Batches) -> Iterator[tuple[int, int, pa.Table]]:
             yield lane, number, _unpacked(body.as_buffer())
 
 
-def _encoded(told: FileRead) -> bytes:
-    return msgspec.json.encode(told)
+def _encoded(report: FileReport) -> bytes:
+    return msgspec.json.encode(report)
 
 
 def _columns(**columns: Sequence[bytes | None]) -> pa.RecordBatch:
