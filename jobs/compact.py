@@ -28,12 +28,12 @@ from dolmen.spark.session import job_session
 
 STEPS = "resolve", "compact", "merge"
 RESOLVE_BYTES = 4 << 30
-"""The driver resolves deletes of a table by reading so much of it; the rest is for the schedules."""
+"""The most bytes of a table that the driver reads to resolve deletes; the rest is for the schedules."""
 
 
 def main(
     database: DatabaseUrl,
-    table: Annotated[Optional[list[str]], typer.Option("--table", "-t", help="Only this one; may repeat.")] = None,  # noqa: UP045
+    table: Annotated[Optional[list[str]], typer.Option("--table", "-t", help="Only this table; may repeat.")] = None,  # noqa: UP045
     recluster: Annotated[
         bool, typer.Option("--recluster", help="Sort tables that have a sort key as a whole, in one commit each.")
     ] = False,
@@ -67,7 +67,7 @@ def main(
 
 
 class _Job:
-    """Table after table. One that fails does not stop the others."""
+    """Compacts table after table. If one fails, the others go on."""
 
     def __init__(
         self, spark: SparkSession, database: Database, status: StatusLine, *, recluster: bool, dry_run: bool
@@ -88,7 +88,7 @@ class _Job:
                 self.step("compact", name, partial(self._compact, name))
 
     def step(self, step: str, table: str, run: Callable[[], Any]) -> None:
-        """Runs one step, and remembers how it ended."""
+        """Runs one step, and keeps its result or its error."""
         self._say(f"{step} {table}".strip())
         try:
             self.done.append((step, table, run()))
@@ -119,11 +119,11 @@ def _report(job: _Job, *, dry_run: bool, as_json: bool) -> None:
         for _, _, result in job.done:
             console.print(result.plan, markup=False, highlight=False, soft_wrap=True)
     else:
-        rows = ((step, table or "(segments)", _told(facts_of(result))) for step, table, result in job.done)
+        rows = ((step, table or "(segments)", _facts_text(facts_of(result))) for step, table, result in job.done)
         print_rows(["step", "table", "what"], rows)
 
 
-def _told(facts: dict[str, Any]) -> str:
+def _facts_text(facts: dict[str, Any]) -> str:
     words = (f"{value:,} {name.replace('_', ' ')}" for name, value in facts.items() if value and name != "finished")
     return ", ".join(words) or "nothing to do"
 

@@ -25,7 +25,7 @@ import dolmen
 import dolmen.spark as public
 from dolmen.errors import Error
 from dolmen.ingest.drops.backfill import DropSource
-from dolmen.spark import Delete, Insert, Update, told
+from dolmen.spark import Delete, Insert, Update, raising_dolmen_errors
 
 CASES = 1_000 if os.environ.get("DOLMEN_LONG") else 25
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64()), ("s", pa.string())])
@@ -145,7 +145,7 @@ def perform(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ca
         place = folder / str(next(numbers))
         shutil.copytree(folder / "template", place)
         db = dolmen.open(str(place))
-        with suppress(Error), told():
+        with suppress(Error), raising_dolmen_errors():
             _call(spark, db, place, name, dict(arguments))
         _check(str(place))
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import ConflictError, InputError, TableNotFoundError
-from dolmen.spark.failures import told
+from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.origin import Origin, origins_of, origins_read
 from dolmen.spark.read.frame import to_spark
 from dolmen.spark.read.native import native_frames
@@ -44,7 +44,7 @@ def load(spark: SparkSession, table: Table) -> DataFrame:
 
 
 def save(frame: DataFrame, db: Database, **options: object) -> None:
-    with told():
+    with raising_dolmen_errors():
         frame.write.format("dolmen").mode("overwrite").options(**{"table": "t", **options}).save(db.url)
 
 
@@ -143,7 +143,7 @@ def test_a_view_that_was_inserted_into_shows_what_it_did_before_and_replaces_not
         "INSERT OVERWRITE fresh SELECT * FROM v WHERE id > 5",
         "INSERT OVERWRITE v SELECT * FROM old_view",
     ):
-        with pytest.raises(ConflictError, match=r"added rows.*of version"), told():
+        with pytest.raises(ConflictError, match=r"added rows.*of version"), raising_dolmen_errors():
             spark.sql(query)
         assert ids(table) == there, query
     spark.sql("INSERT OVERWRITE fresh SELECT * FROM fresh WHERE id > 5")

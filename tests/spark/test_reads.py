@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from dolmen.database import Database, Table
 from dolmen.errors import CorruptionError, Error, PredicateError, SchemaError
-from dolmen.spark.failures import told
+from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.read import native as reading
 from dolmen.spark.read.frame import to_spark
 from support.spark_history import History, rows_of, sorted_rows
@@ -112,7 +112,10 @@ def test_another_file_in_the_place_of_one_is_an_error_and_not_other_rows(
     first.unlink()
     first.write_bytes(last.read_bytes())
     for native in (True, False):
-        with pytest.raises(CorruptionError, match=r"it has \d+ bytes, not the \d+ of its entry"), told():
+        with (
+            pytest.raises(CorruptionError, match=r"it has \d+ bytes, not the \d+ of its entry"),
+            raising_dolmen_errors(),
+        ):
             to_spark(table, native=native).collect()
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from dolmen.database import Database, Table
 from dolmen.errors import AppliedIdError
-from dolmen.spark.failures import told
+from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.merge.clauses import Delete, Update
 from dolmen.spark.merge.merge import merge
 from dolmen.spark.write import frame as writing
@@ -35,7 +35,7 @@ def rows(spark: SparkSession, first: int, count: int, partitions: int = 3) -> Da
 def save(mode: str) -> Callable[[Table, DataFrame, str], None]:
     def run(table: Table, frame: DataFrame, request: str) -> None:
         options = {"table": "t", "request": request, "force": "true"}
-        with told():
+        with raising_dolmen_errors():
             frame.write.format("dolmen").mode(mode).options(**options).save(table.context.store.url)
 
     return run

@@ -20,7 +20,7 @@ from dolmen.database import Database, Table
 from dolmen.errors import ConflictError, RowError, SchemaError, StaleWriterError
 from dolmen.maintenance.gc.intents import dead_jobs, intents
 from dolmen.runtime import Runtime
-from dolmen.spark.failures import told
+from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.source.options import WRITE, Options
 from dolmen.spark.source.pulse import Pulse
 from dolmen.spark.source.write import WriteJob, prepare
@@ -103,11 +103,11 @@ def test_an_overwrite_meets_who_wrote_meanwhile_and_leaves_its_files_to_collecti
 
     frame = rows(spark, 0, 5, partitions=1)
     before = data_files(tmp_path)
-    with pytest.raises(ConflictError, match="added rows"), told():
+    with pytest.raises(ConflictError, match="added rows"), raising_dolmen_errors():
         save(frame.mapInArrow(meanwhile, frame.schema), db, "overwrite", since=db.version)
     assert ids(table) == [*range(10), 99]
     assert len(data_files(tmp_path) - before) == 2  # theirs, and ours that abort() has not deleted
-    with pytest.raises(ConflictError, match="added rows"), told():
+    with pytest.raises(ConflictError, match="added rows"), raising_dolmen_errors():
         save(frame, db, "overwrite", since=db.version - 1)
     save(frame, db, "overwrite", force=True)
     assert ids(table) == list(range(5))
@@ -130,10 +130,10 @@ def test_what_a_source_cannot_write_is_said_before_a_task_begins(
 
 
 def test_values_and_columns_that_do_not_fit_fail_the_job(spark: SparkSession, db: Database, table: Table) -> None:
-    with pytest.raises(SchemaError, match="no column 'y'"), told():
+    with pytest.raises(SchemaError, match="no column 'y'"), raising_dolmen_errors():
         save(rows(spark, 0, 10).withColumn("y", F.lit(1)), db)
     narrow = db.create_table("narrow", pa.schema([("n", pa.int8())]))
-    with pytest.raises(RowError, match="row 29, column 'n'"), told():
+    with pytest.raises(RowError, match="row 29, column 'n'"), raising_dolmen_errors():
         save(spark.range(0, 200, numPartitions=2).select(F.col("id").alias("n")), db, table="narrow")
     assert (narrow.count(), db.refresh()) == (0, 2)
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from dolmen.database import Database, Table
 from dolmen.errors import ConflictError, InputError
-from dolmen.spark.failures import told
+from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.source.register import register
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("s", pa.string())])
@@ -47,7 +47,7 @@ def test_rows_are_inserted_and_replaced_by_sql(spark: SparkSession, db: Database
     spark.sql("INSERT INTO v VALUES (1000, 'last')")
     assert (table.count(), table.count("id >= 100")) == (111, 11)
     assert [commit.operation for commit in db.history(2)] == ["append", "append"]
-    with pytest.raises(ConflictError, match="added rows"), told():  # v shows what there was before
+    with pytest.raises(ConflictError, match="added rows"), raising_dolmen_errors():  # v shows what there was before
         spark.sql("INSERT OVERWRITE v VALUES (1, 'only')")
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING dolmen OPTIONS (path '{db.url}', table 't')")
     spark.sql("INSERT OVERWRITE v VALUES (1, 'only')")
@@ -70,7 +70,7 @@ def test_a_name_in_the_catalog_is_refused_as_spark_forgets_its_options(
 ) -> None:
     spark.sql(f"CREATE TABLE of_catalog USING dolmen OPTIONS (path '{db.url}', table 't')")
     try:
-        with pytest.raises(InputError, match="CREATE TEMPORARY VIEW"), told():
+        with pytest.raises(InputError, match="CREATE TEMPORARY VIEW"), raising_dolmen_errors():
             spark.sql("SELECT * FROM of_catalog").collect()
     finally:
         spark.sql("DROP TABLE of_catalog")

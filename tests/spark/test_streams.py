@@ -17,7 +17,7 @@ import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import ConflictError, InputError, VersionExpiredError
 from dolmen.format.schema import COMMIT_TS
-from dolmen.spark.failures import told
+from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.source.options import STREAM_READ
 from dolmen.spark.source.source import pin
 from dolmen.spark.stream.batches import batches_into
@@ -328,7 +328,7 @@ def test_errors_of_a_stream_say_what_to_do(spark: SparkSession, db: Database, ta
     into = db.create_table("into", SCHEMA)
     run(read(spark, db).writeStream.foreachBatch(batches_into(into)), tmp_path / "checkpoint")
     table.delete("id = 1")
-    with pytest.raises(ConflictError, match="ignoreDeletes"), told():
+    with pytest.raises(ConflictError, match="ignoreDeletes"), raising_dolmen_errors():
         run(read(spark, db).writeStream.foreachBatch(batches_into(into)), tmp_path / "checkpoint")
     with pytest.raises(InputError, match="foreachBatch"):
         batches_into(into)(spark.range(1), 0)

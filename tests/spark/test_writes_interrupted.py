@@ -25,7 +25,7 @@ from dolmen.mutation import MAX_KEYS
 from dolmen.runtime import Runtime
 from dolmen.spark.failures import FAILURES
 from dolmen.spark.write import frame as writing
-from dolmen.spark.write.frame import append, attended, bare, uploading
+from dolmen.spark.write.frame import append, begin_uploads, collect_keeping_alive, without_files
 from dolmen.spark.write.keys import KeyedTask, tombstones, write_keyed
 from dolmen.spark.write.reports import REPORT, Reported
 from dolmen.transaction import Transaction
@@ -93,10 +93,10 @@ def dying(work: Work) -> Work:
 def run(spark: SparkSession, transaction: Transaction, how: Callable[[Work], Work]) -> Reported:
     """The job of an upsert of 5,000 rows in two tasks."""
     entry = transaction.entry("t")
-    url, txid = uploading(transaction)
-    task = KeyedTask(url, "t", msgspec.json.encode(bare(entry)), txid, entry.primary_key, True)
+    url, txid = begin_uploads(transaction)
+    task = KeyedTask(url, "t", msgspec.json.encode(without_files(entry)), txid, entry.primary_key, True)
     frame = rows(spark, 5_000).repartition(2, "id").sortWithinPartitions("id")
-    return Reported.of(attended(transaction, frame.mapInArrow(how(write_keyed(task)), REPORT)))
+    return Reported.of(collect_keeping_alive(transaction, frame.mapInArrow(how(write_keyed(task)), REPORT)))
 
 
 def test_workers_that_are_killed_leave_files_and_keys_that_nothing_names(

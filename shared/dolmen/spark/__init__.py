@@ -10,7 +10,7 @@ from __future__ import annotations
 from dolmen.spark.collection import gc
 from dolmen.spark.compact.compaction import compact
 from dolmen.spark.export import export
-from dolmen.spark.failures import told
+from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.load.load import load
 from dolmen.spark.merge.clauses import Delete, Insert, Update
 from dolmen.spark.merge.merge import merge
@@ -32,8 +32,8 @@ __all__ = [
     "load",
     "merge",
     "overwrite",
+    "raising_dolmen_errors",
     "register",
     "to_spark",
-    "told",
     "upsert",
 ]

@@ -1,4 +1,4 @@
-"""Sessions, databases and tables as the public functions are given them, looked at before anything is done."""
+"""Checks the arguments of the public functions: sessions, databases and tables."""
 
 from __future__ import annotations
 

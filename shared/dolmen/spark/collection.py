@@ -39,7 +39,7 @@ from dolmen.maintenance.gc.report import Collected
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.segments.reader import SegmentReader
 from dolmen.spark import arguments as given
-from dolmen.spark.failures import FAILURES, dolmen_error, telling
+from dolmen.spark.failures import FAILURES, dolmen_error, mark_errors
 from dolmen.spark.paths import worker_url
 from dolmen.store.url import open_store
 
@@ -49,7 +49,7 @@ _COLUMNS = pa.schema(
 )
 _PROBE = "data/probe/2026/01/01/00/probe.parquet"
 _PIECE = 1 << 20
-"""Codes that are reported at once: 8 MB."""
+"""The codes in one report: 8 MB."""
 _ENTRIES_A_JOB = 50_000_000
 """Entries of segments that are marked by one job: its results pass through the driver's JVM."""
 _THREADS = 4
@@ -88,13 +88,13 @@ def gc(
 
 
 class SparkMarker:
-    """Works out what must stay, as ``gc_mark.mark`` does."""
+    """Finds the keys of all objects that must stay, as the core's mark does."""
 
     def __init__(self, spark: SparkSession, url: str, context: Context) -> None:
         self._spark, self._url, self._context = spark, url, context
 
     def __call__(self, manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
-        """The keys of all that must stay."""
+        """The keys of all objects that must stay."""
         keys, parts = split_mark(manifest, reader, after)
         found = [stable_codes(keys)]
         for some in _waves(parts):
@@ -120,7 +120,7 @@ class SparkMarker:
 
 
 def checked(table: pa.Table, parts: int) -> list[Codes]:
-    """The codes that tasks have reported.
+    """The codes in the reports of tasks.
 
     Raises:
         AssertionError: a part, or a piece of one, is missing or there twice, or was made by other code than this.
@@ -145,7 +145,7 @@ def checked(table: pa.Table, parts: int) -> list[Codes]:
 
 @dataclass(frozen=True)
 class MarkTask:
-    """What each task needs to know.
+    """The facts that each task needs.
 
     Args:
         url: of the database.
@@ -161,7 +161,7 @@ class MarkTask:
     parts: bytes
 
     def mark(self, places: Sequence[int]) -> Iterator[tuple[int, Codes]]:
-        """The codes of each of these parts.
+        """Yields the codes of each of these parts.
 
         Raises:
             AssertionError: the version is not the one that the driver sees.
@@ -192,7 +192,7 @@ def mark_parts(task: MarkTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
                     [pa.array(v, f.type) for v, f in zip(row, _COLUMNS, strict=True)], schema=_COLUMNS
                 )
 
-    return telling(run)
+    return mark_errors(run)
 
 
 @cache
@@ -202,7 +202,7 @@ def _runtime(process: int) -> Runtime:
 
 
 def _waves(parts: Sequence[MarkPart]) -> Iterator[list[MarkPart]]:
-    """The parts of one job after the other."""
+    """Yields the parts of each job in turn."""
     some: list[MarkPart] = []
     for part in parts:
         some.append(part)

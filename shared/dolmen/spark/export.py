@@ -42,7 +42,7 @@ _SETTINGS = {
     "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
 }
-"""Of the session that writes, whatever those of a cluster are."""
+"""Settings of the session that writes, whatever the cluster's own are."""
 _OPTIONS: dict[Format, dict[str, Any]] = {
     "parquet": {},
     "csv": {
@@ -59,7 +59,7 @@ _OPTIONS: dict[Format, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and where."""
+    """The result of an export: its rows and its place."""
 
     url: str
     rows: int
@@ -121,7 +121,7 @@ def export(
 
 
 def _place(spark: SparkSession, to: str) -> str:
-    """The path that Hadoop knows a place by, in which nothing is escaped."""
+    """The path of a place as Hadoop has it, in which nothing is escaped."""
     scheme, separator, rest = to.partition("://")
     if not separator:
         return f"file://{Path(to).expanduser().absolute()}"
@@ -138,7 +138,7 @@ def _place(spark: SparkSession, to: str) -> str:
 
 
 def _check_apart(path: str, database: str) -> None:
-    """Raises InputError where an export would lie among the objects of the database, or remove them."""
+    """Raises InputError if an export would lie among the objects of the database, or remove them."""
     scheme, _, rest = database.partition("://")
     theirs, ours = _parts(path), _parts(f"file://{unquote(rest)}" if scheme == "file" else database)
     shorter = min(len(theirs), len(ours))

@@ -1,4 +1,4 @@
-"""What dolmen raises in tasks, raised in the driver as what it is.
+"""Raises the errors of tasks in the driver, with their own types.
 
 Spark hands the text of a worker's traceback to the driver, and nothing else. So a task adds a line to its error that
 says all of it in JSON, which the driver finds in that text.
@@ -20,27 +20,27 @@ from dolmen import errors
 from dolmen.errors import Error, RowError
 
 FAILURES = PySparkException, Py4JJavaError
-"""What a job that failed raises in the driver."""
+"""The errors by which a failed job is known in the driver."""
 
 _MARK = "raised by dolmen in a task: "
 _LINE = re.compile(re.escape(_MARK) + r"(\{.*\})")
 
 
-def telling(
+def mark_errors(
     work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What ``mapInArrow`` is given, with errors of dolmen that ``dolmen_error`` finds in the driver."""
+    """Wraps a function for ``mapInArrow`` so that ``dolmen_error`` finds dolmen's errors in the driver."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with marked():
+        with marking_dolmen_errors():
             yield from work(batches)
 
     return run
 
 
 @contextmanager
-def marked() -> Iterator[None]:
-    """Around what a worker does: errors of dolmen say in their text all that ``dolmen_error`` needs."""
+def marking_dolmen_errors() -> Iterator[None]:
+    """Adds all that ``dolmen_error`` needs to the text of dolmen's errors in a worker."""
     try:
         yield
     except Error as error:
@@ -50,12 +50,12 @@ def marked() -> Iterator[None]:
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Raises dolmen's own error where a job has failed by one, and leaves others as they are.
+def raising_dolmen_errors() -> Iterator[None]:
+    """Raises dolmen's own error if a job has failed by one; leaves other errors as they are.
 
     ::
 
-        with told():
+        with raising_dolmen_errors():
             frame.write.format("dolmen").mode("overwrite").option("table", "events").save(url)
     """
     try:
@@ -87,7 +87,7 @@ def _described(error: Error) -> dict[str, object]:
 
 
 def _placed(error: Error) -> Error:
-    """Rows of a DataFrame have no numbers: those of an error are counted within its partition."""
+    """Adds the partition to an error about a row: rows of a DataFrame are numbered only within it."""
     context = TaskContext.get()
     if not isinstance(error, RowError) or error.row is None or context is None:
         return error

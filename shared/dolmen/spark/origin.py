@@ -37,7 +37,7 @@ class Origin:
     version: int
 
     def mark(self, schema: s.StructType) -> s.StructType:
-        """The same columns, each of which says that it comes from here."""
+        """The same columns, each marked with this origin."""
         own = {_KEY: f"{self.table}@{self.version}"}
         return s.StructType(
             [s.StructField(f.name, f.dataType, f.nullable, {**(f.metadata or {}), **own}) for f in schema.fields]
@@ -45,12 +45,12 @@ class Origin:
 
 
 def origins_of(schema: s.StructType) -> set[Origin]:
-    """What columns say of themselves; those that were computed say nothing."""
+    """The origins that columns are marked with; computed columns have none."""
     return set(_parsed(field.metadata or {} for field in schema.fields))
 
 
 def origins_read(frame: DataFrame) -> set[Origin]:
-    """All that a frame is made from, wherever in its plan that is read; runs no job."""
+    """The origins of all that a frame reads, anywhere in its plan. Runs no job."""
     plan = frame._jdf.queryExecution().analyzed()
     plans = [plan, *_items(plan.subqueriesAll())]
     leaves = [leaf for each in plans for leaf in _items(each.collectLeaves())]
@@ -58,7 +58,7 @@ def origins_read(frame: DataFrame) -> set[Origin]:
 
 
 def _first(leaf: Any) -> list[Any]:
-    """One column of a place where rows are read: all of these are marked alike."""
+    """The first column of a leaf of the plan: all of its columns have the same mark."""
     return _items(leaf.output())[:1]
 
 
@@ -75,7 +75,7 @@ def _parsed(metadata: Iterable[dict[str, Any]]) -> Iterator[Origin]:
 
 @dataclass(frozen=True)
 class Reliance:
-    """A write by keys relies on this: nobody has changed the table since its frame was read from it.
+    """The condition of a write by keys: nobody has changed the table since its frame was read from it.
 
     Rows that are replaced or removed by their keys are lost if others have changed them after the version that the
     frame shows. Which rows the frame has looked at is not known, so any change counts. A frame that reads nothing of
@@ -118,7 +118,7 @@ class Reliance:
 
 
 def entry_then(seen: Manifest, name: str, uuid: str) -> TableEntry:
-    """The entry that a table has in a version, whatever it was called then.
+    """The entry that a table has in a version, whatever its name was then.
 
     Args:
         name: what it is called now.

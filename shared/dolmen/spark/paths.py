@@ -1,4 +1,4 @@
-"""How Spark reaches the objects of a store by itself."""
+"""Finds the path by which Spark itself reaches the objects of a store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dolmen.store.schemes import S3, scheme_of
 S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 _PATTERN = re.compile(r"[]\\*?{}[]")
-"""What Hadoop takes for a pattern of paths, or for its escape; nothing else stands for anything but itself."""
+"""Characters that Hadoop takes for a pattern of paths, or for its escape."""
 
 _log = logging.getLogger("dolmen")
 
@@ -44,7 +44,7 @@ def spark_paths(spark: SparkSession, store: ObjectStore) -> str | None:
 
 @cache
 def _warn(message: str) -> None:
-    """Once: every read would say it again."""
+    """Warns once in a process: every read would repeat it."""
     _log.warning(message)
 
 

@@ -16,9 +16,9 @@ from dolmen.errors import RetryableError
 from dolmen.runtime import Runtime, shared_runtime
 
 ANSWER_SECONDS = 3.0
-"""So long a master may take to answer, each time it is called on."""
+"""How long a master may take to answer each call."""
 PATIENCE_SECONDS = 15.0
-"""It is called on again until then: a cluster that is being started."""
+"""How long calls are repeated, as the cluster may be starting."""
 
 _STANDALONE = re.compile(r"spark://(.+)")
 _PORT = 7077
@@ -44,7 +44,7 @@ def job_session(name: str) -> SparkSession:
 
 
 def call_on(master: str, runtime: Runtime) -> None:
-    """Makes sure that something listens where a standalone cluster's master should be; asks nothing of others.
+    """Checks that something listens where a standalone cluster's master should be. Does nothing for other masters.
 
     Args:
         master: as ``spark.master`` has it. Of several machines, for one that stands in for another, one is enough.

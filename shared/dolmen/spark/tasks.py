@@ -1,4 +1,4 @@
-"""What runs in Spark's Python workers: dolmen itself, on some files of a table or on rows to be written."""
+"""The work of Spark's Python workers: dolmen itself reads some files of a table, or writes rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dolmen.predicate import Predicate
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.scan.positions import rows_with_positions
 from dolmen.scan.scan import Scan
-from dolmen.spark.failures import telling
+from dolmen.spark.failures import mark_errors
 from dolmen.spark.types import carried_schema
 from dolmen.spark.write.row_sums import RowSums
 from dolmen.store.base import ObjectStore
@@ -30,12 +30,12 @@ from dolmen.write.data_file import write_data_files
 from dolmen.write.options import DEFAULT, WriteOptions
 
 FILE, ROW = "__file", "__row"
-"""Columns with the name of a row's file, and its position there."""
+"""Columns with the name of a row's file, and the row's position in it."""
 
 
 @dataclass(frozen=True)
 class ReadTask:
-    """A scan that workers share: each is told which files are its own.
+    """A scan that workers share: each gets its own files.
 
     Args:
         url: of the database.
@@ -73,7 +73,7 @@ def read_files(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
             else:
                 yield from (batch.cast(schema) for batch in scan.to_batches())
 
-    return telling(read)
+    return mark_errors(read)
 
 
 def _with_positions(batch: pa.RecordBatch, path: str, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
@@ -82,7 +82,7 @@ def _with_positions(batch: pa.RecordBatch, path: str, rows: npt.NDArray[np.int64
 
 
 WRITTEN = "entry BINARY, sums BINARY"
-"""What tasks that write report: the entries of their files, and in another row the sums of their rows, encoded."""
+"""The report of tasks that write: entries of their files, and in another row the sums of their rows, encoded."""
 
 
 def open_to_write(url: str, runtime: Runtime) -> ObjectStore:
@@ -98,7 +98,7 @@ def open_to_write(url: str, runtime: Runtime) -> ObjectStore:
 
 @dataclass(frozen=True)
 class WriteTask:
-    """What each task needs to know.
+    """The facts that each task needs.
 
     Args:
         url: of the database.
@@ -118,7 +118,7 @@ class WriteTask:
 
     @cached_property
     def decoded(self) -> TableEntry:
-        """What ``entry`` says."""
+        """``entry``, decoded."""
         return msgspec.json.decode(self.entry, type=TableEntry)
 
     def put(
@@ -139,7 +139,9 @@ class WriteTask:
         first = next(batches, None)
         if first is None:
             return []
-        rows = conform(pa.RecordBatchReader.from_batches(first.schema, chained(first, batches)), self.decoded.schema)
+        rows = conform(
+            pa.RecordBatchReader.from_batches(first.schema, chain_batches(first, batches)), self.decoded.schema
+        )
         if sums is not None:
             rows = sums.passing(rows)
         if only_sum:
@@ -149,7 +151,7 @@ class WriteTask:
         return self.put(open_to_write(self.url, shared_runtime()), rows)
 
 
-def in_tasks(
+def map_in_tasks(
     frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
 ) -> DataFrame:
     """``mapInArrow``, for columns of any names: it takes a dot for that of a field, and a backtick for a quote."""
@@ -178,10 +180,10 @@ def write_files(
         if entries:
             yield pa.record_batch([pa.array(entries, pa.binary()), pa.array(told, pa.binary())], ["entry", "sums"])
 
-    return telling(write)
+    return mark_errors(write)
 
 
-def chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A batch that was taken to see its schema, and those behind it."""
+def chain_batches(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Puts back a batch that was taken to see its schema."""
     yield first
     yield from rest

@@ -16,7 +16,7 @@ from dolmen.format.types import DECIMAL, LIST, MAP, STRUCT, TYPES, ColumnType, t
 
 
 def _named(name: str) -> s.DataType:
-    """Spark's type of this name, as its schemas have it in JSON."""
+    """Spark's type with this name, as in a schema's JSON."""
     return s.StructField.fromJson({"name": "", "type": name, "nullable": True, "metadata": {}}).dataType
 
 
@@ -24,7 +24,7 @@ _BY_NAME = {name: _named(name) for name in {known.spark for known in TYPES if kn
 
 
 def spark_schema(fields: Iterable[Field]) -> s.StructType:
-    """The columns as Spark has them.
+    """The columns as Spark's types.
 
     Raises:
         SchemaError: a type that Spark does not read (times of day): leave the column out.
@@ -33,8 +33,8 @@ def spark_schema(fields: Iterable[Field]) -> s.StructType:
 
 
 def carried(arrow_type: pa.DataType) -> pa.DataType:
-    """The Arrow type in which values of a stored type are handed to Spark, which has no unsigned integers, and no
-    binary of fixed size."""
+    """The Arrow type in which values of a stored type go to Spark, which has no unsigned integers, and no binary of
+    fixed size."""
     t = pa.types
     found = type_of(arrow_type)
     if found is not None and found.spark_carrier is not None:
@@ -138,11 +138,11 @@ _OWN = re.compile(
 
 
 def is_own(name: str) -> bool:
-    """Whether Spark, or dolmen beside it, has a column of this name when files are read, or a merge is made."""
+    """Whether Spark or dolmen uses this column name for its own when files are read or merged."""
     return _OWN.fullmatch(name) is not None
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark's expressions take it, whatever characters it has."""
+    """A column's name, quoted for Spark's expressions."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"

@@ -19,9 +19,9 @@ from dolmen.snapshot import PinnedTable
 from dolmen.spark.compact.run import Job, Work
 from dolmen.spark.compact.tasks import REWRITTEN, CompactionTask, write_sorted
 from dolmen.spark.read.frame import to_spark
-from dolmen.spark.tasks import in_tasks
+from dolmen.spark.tasks import map_in_tasks
 from dolmen.spark.types import spark_schema
-from dolmen.spark.write.frame import bare
+from dolmen.spark.write.frame import without_files
 
 
 def can_recluster(entry: TableEntry) -> bool:
@@ -69,7 +69,7 @@ def _recluster(
     frame = to_spark(table, with_commit_ts=row_ts is None, spark=spark)
     live_bytes = sum(file.size * file.live_rows // max(1, file.rows) for file in inputs)
     rows = _sorted(frame, version.entry, max(1, round(live_bytes / task.target_file_bytes)))
-    found = in_tasks(rows, write_sorted(task, msgspec.json.encode(bare(entry))), REWRITTEN).collect()
+    found = map_in_tasks(rows, write_sorted(task, msgspec.json.encode(without_files(entry))), REWRITTEN).collect()
     written = [file for row in found for file in msgspec.json.decode(row.files, type=list[DataFile])]
     _check(table, version, inputs, sum(file.rows for file in written))
     return Rewritten(version.complete_entries(written, row_ts))

@@ -114,7 +114,7 @@ class CompactionRun:
                 yield job
 
     def _job(self, turns: Sequence[PendingGroup]) -> Job | None:
-        """These groups in the newest version, as far as there is anything left to do. None = stop."""
+        """Makes a job of those groups that still need work in the newest version. None = stop."""
         context = self._context
         manifest = context.head.refresh().manifest
         if not same_table(manifest.tables.get(self._name), self._entry):
@@ -127,7 +127,7 @@ class CompactionRun:
         return Job(version, tuple(turn for turn, _ in left), tuple(inputs for _, inputs in left), now_us)
 
     def _side_by_side(self, work: Work, jobs: Iterable[Job]) -> Iterator[tuple[Job, Sequence[Rewritten] | Exception]]:
-        """Runs jobs, some at once, and gives what comes of them in their order; the intent is kept alive meanwhile."""
+        """Runs jobs, some at once, and yields their results in order. Keeps the intent alive meanwhile."""
         spark, runtime = self._spark, self._context.runtime
         tag = f"dolmen-{self._intent.txid}"
 
@@ -167,7 +167,7 @@ class CompactionRun:
         return CompactionTask(self._url, version, self._name, self._intent.txid, self._options, self._target)
 
     def _commit(self, job: Job, rewritten: Sequence[Rewritten]) -> None:
-        """One commit for the groups of a job; those that others have changed meanwhile go back to the queue."""
+        """Commits the groups of a job at once. Groups that others have changed meanwhile go back to the queue."""
         groups = [Group(inputs, one.files) for inputs, one in zip(job.groups, rewritten, strict=True)]
         statement = Compact(self._name, self._entry.uuid, self._entry.epoch, tuple(groups))
         committed = submit(
@@ -185,7 +185,7 @@ class CompactionRun:
         self._progress(self._done)
 
     def _fitted(self, groups: Sequence[Group], manifest: Manifest | None) -> list[bool]:
-        """Which groups a commit has put in place."""
+        """Whether each group is in place after a commit."""
         if manifest is None:
             return [False] * len(groups)
         if not manifest.counts.groups_dropped:

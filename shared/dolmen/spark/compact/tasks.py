@@ -1,4 +1,4 @@
-"""What compaction runs in Spark's Python workers: the core's rewriting, one planned group to a task."""
+"""The tasks of compaction: each rewrites one planned group as the core does."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from dolmen.format.manifest import TableEntry
 from dolmen.maintenance.compact.plan import CompactionOptions
 from dolmen.maintenance.compact.rewrite import GroupRewriter, Rewritten, TableVersion, write_options
 from dolmen.runtime import Runtime, shared_runtime
-from dolmen.spark.failures import telling
-from dolmen.spark.tasks import chained, open_to_write
+from dolmen.spark.failures import mark_errors
+from dolmen.spark.tasks import chain_batches, open_to_write
 from dolmen.store.url import open_store
 from dolmen.write.conform import conform
 from dolmen.write.data_file import write_data_files
 
 REWRITTEN = "place INT, files BINARY, spilled_bytes BIGINT"
-"""What a task reports: which of the job's groups it has rewritten, and the entries of what took its place, encoded."""
+"""The report of a task: the group that it has rewritten, and the entries of the new files, encoded."""
 
 _THREADS = 4
-"""For the requests of a task; it computes on one processor, as Spark gives it one."""
+"""Threads for the requests of a task; it computes on one processor, as Spark gives it one."""
 
 
 def _runtime() -> Runtime:
@@ -37,13 +37,13 @@ def _runtime() -> Runtime:
 
 @cache
 def _runtime_of(process: int) -> Runtime:
-    """By process, as threads don't survive a fork."""
+    """The runtime of this process, as threads don't survive a fork."""
     return replace(shared_runtime(), threads=_THREADS, cores=1)
 
 
 @dataclass(frozen=True)
 class CompactionTask:
-    """What each task of a compaction needs to know.
+    """The facts that each task of a compaction needs.
 
     Args:
         url: of the database.
@@ -61,7 +61,7 @@ class CompactionTask:
     target_file_bytes: int
 
     def object_name(self) -> str:
-        """A name for a new object. An attempt that is repeated or speculative gives others."""
+        """A name for a new object. A repeated or speculative attempt gets other names."""
         return f"{self.txid}-{_runtime().uuid()}"
 
     def rewrite(self, uuids: tuple[str, ...]) -> Rewritten:
@@ -88,7 +88,7 @@ class CompactionTask:
         first = next(batches, None)
         if first is None:
             return []
-        rows = conform(pa.RecordBatchReader.from_batches(first.schema, chained(first, batches)), entry.schema)
+        rows = conform(pa.RecordBatchReader.from_batches(first.schema, chain_batches(first, batches)), entry.schema)
         runtime = _runtime()
         store = open_to_write(self.url, runtime)
         options = write_options(self.options, self.target_file_bytes)
@@ -106,7 +106,7 @@ def rewrite_groups(
                 rewritten = task.rewrite(groups[place])
                 yield reported(place, list(rewritten.files), rewritten.spilled_bytes)
 
-    return telling(rewrite)
+    return mark_errors(rewrite)
 
 
 def write_sorted(task: CompactionTask, entry: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -121,7 +121,7 @@ def write_sorted(task: CompactionTask, entry: bytes) -> Callable[[Iterator[pa.Re
         if written:
             yield reported(0, written)
 
-    return telling(write)
+    return mark_errors(write)
 
 
 def reported(place: int, files: list[DataFile], spilled_bytes: int = 0) -> pa.RecordBatch:

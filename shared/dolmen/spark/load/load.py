@@ -32,18 +32,20 @@ from dolmen.spark import arguments as given
 from dolmen.spark.load.portion import PortionLoader, is_loaded_by_tasks
 
 MAX_FILES, MAX_BYTES = 1000, 8 << 30
-"""Of one portion, which is one commit. A larger one is clustered better; more is lost when it fails."""
+"""The most files and bytes of one portion, which is one commit.
+
+A larger one is clustered better, but costs more when it fails."""
 
 _CORE_FILES, _CORE_BYTES = 100, 1 << 30
-"""Of one batch, where the core ingests."""
+"""The most files and bytes of one batch that the core ingests."""
 _MOST_PROBLEMS = 1000
 _WAITING_PORTIONS = 4
-"""So many portions' files may wait for more of their table to come."""
+"""The files of this many portions may wait for more files of their table."""
 
 
 @dataclass
 class Loaded:
-    """What a load has done.
+    """The result of a load.
 
     Args:
         outcomes: files by what became of them; of a dry run also those that ``would be loaded``.
@@ -153,7 +155,7 @@ def load(
 
 @dataclass
 class _Loading:
-    """Portions, each loaded the way that its table needs."""
+    """Loads portions, each in the way that its table needs."""
 
     database: Database
     landing: Landing
@@ -163,7 +165,7 @@ class _Loading:
     notify: Callable[[str], None]
 
     def load(self, table: str, drops: list[Drop]) -> list[DropOutcome]:
-        """Loads the files of a table; what became of each."""
+        """Loads the files of a table, and returns their outcomes."""
         if self.portions is None:
             return self._looked_up(table, drops)
         outcomes: list[DropOutcome] = []
@@ -180,7 +182,7 @@ class _Loading:
         return outcomes
 
     def _settings(self, table: str) -> IngestSettings | None:
-        """How a table's files are ingested; None if that can't be told, for want of a table above all."""
+        """How a table's files are ingested; None if that is not known, above all if there is no table."""
         try:
             return IngestSettings.of(self.database.transaction().entry(table))
         except Error:
@@ -226,7 +228,7 @@ class _Portion:
 def _portions(
     landing: Landing, drops: Iterator[Drop | None], done: Loaded, max_files: int, max_bytes: int
 ) -> Iterator[tuple[str, list[Drop]]]:
-    """Drops in portions of one table each, in their order; "" for those that no table can be named for.
+    """Yields drops in portions of one table each, in their order; the table is "" for drops without one.
 
     Raises what ``drops`` raises, after all that came before was handed out.
     """
@@ -263,7 +265,7 @@ def _portions(
 
 
 class _Records:
-    """Records of drops: theirs one after the other, and which of them are settled."""
+    """The drops of records, one after the other. Knows which of them are settled."""
 
     def __init__(self, handed: HandoverRecords) -> None:
         self._handed = handed
@@ -280,11 +282,11 @@ class _Records:
                 yield drop
 
     def has_more(self) -> bool:
-        """Whether there are records that were not there before."""
+        """Whether there are new records."""
         return any(record.key not in self._open for record in self._handed.pending())
 
     def remove(self, outcomes: Sequence[DropOutcome]) -> None:
-        """Removes the records all of whose drops are settled by now."""
+        """Removes the records whose drops are all settled."""
         for outcome in outcomes:
             if outcome.status == "failed":
                 continue

@@ -19,10 +19,10 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.values import integer_form
 
 Key: TypeAlias = list[list[Any]]
-"""Of a row: for each column of the sort key a rank (values, then NaN, then NULL) and a value that JSON can hold."""
+"""The sort key of a row: for each column a rank (values, then NaN, then NULL) and a value that JSON can hold."""
 
 MOST_CHARACTERS = 200
-"""Texts are compared by so many characters: an order all the same, in which some more rows are equal."""
+"""Texts are compared by their first characters. That is an order too; only more rows are equal in it."""
 
 
 class Keys:
@@ -38,7 +38,7 @@ class Keys:
         return [_value(column[row]) for column in self._columns]
 
     def cuts(self, bounds: Sequence[Key]) -> list[tuple[int, int, int]]:
-        """Sorted rows cut at bounds: (number of the range, first row, end) of each range that has some.
+        """Cuts sorted rows at bounds: (number of the range, first row, end) of each range that has rows.
 
         Range i has the rows from bound i - 1, included, to bound i.
         """
@@ -54,7 +54,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Ranges:
-    """Where to cut, so that the parts come out about equal.
+    """The bounds of key ranges, so that the parts are about equal.
 
     Args:
         bounds: ascending, none twice; range i begins with bound i - 1.

@@ -36,7 +36,7 @@ from dolmen.ingest.drops.outcomes import DropOutcome, RowCounts
 from dolmen.ingest.formats.options import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.results import Commit
-from dolmen.spark.failures import telling
+from dolmen.spark.failures import mark_errors
 from dolmen.spark.load.order import Ranges
 from dolmen.spark.load.read import FileReport, ReadDrops
 from dolmen.spark.load.tasks import (
@@ -52,21 +52,21 @@ from dolmen.spark.load.tasks import (
     write_read,
 )
 from dolmen.spark.paths import worker_url
-from dolmen.spark.write.frame import attended, bare, collected
+from dolmen.spark.write.frame import collect_keeping_alive, collect_rows, without_files
 from dolmen.transaction import Transaction
 from dolmen.units import megabytes_text
 
 HELD_BYTES = 32 << 20
-"""A file of up to so many bytes of rows is held back by its task until its end was seen."""
+"""The most bytes of a file's rows that a task holds back until it has seen the file's end."""
 SAMPLE_BYTES = 1 << 20
-"""One key is taken as a sample of so many bytes of sorted rows, or of an eighth of a data file."""
+"""Bytes of sorted rows for each sampled key, or an eighth of a data file if that is less."""
 LEAST_GROUP_BYTES, MOST_GROUP_BYTES = 16 << 20, 256 << 20
-"""A task reads files of so many bytes, or one that is larger."""
+"""The bytes of files that a task reads, at least and at most; or one larger file."""
 
 _STORED_AS = 0.6
-"""Bytes of Parquet for a byte of a run, roughly: says how many files to plan."""
+"""Bytes of Parquet for a byte of a run, roughly: the plan's number of files depends on it."""
 _BLOBS_AT_ONCE = 4
-"""Runs, or pieces of them, that a worker is handed at once; they are megabytes each."""
+"""Runs, or pieces of them, that a worker gets at once; they are megabytes each."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class _Work:
         self._is_sorted = bool(entry.sort_key)
         self._file_bytes = TableSettings.of(entry).target_file_bytes
         self._uuid, self._properties = entry.uuid, entry.properties
-        self._entry = msgspec.json.encode(bare(entry))
+        self._entry = msgspec.json.encode(without_files(entry))
         self._options = one.limit_options(ReadOptions.of(self._settings))
 
     def write(self, drops: Sequence[Drop]) -> _Written:
@@ -200,15 +200,15 @@ class _Work:
 
     def _as_they_come(self, read: ReadDrops) -> _Written:
         task = self._task(self._file_bytes)
-        rows = self._attended(self._groups(read).mapInArrow(telling(write_read(read, task)), WRITTEN))
+        rows = self._collect_keeping_alive(self._groups(read).mapInArrow(mark_errors(write_read(read, task)), WRITTEN))
         reports = _file_reports(rows)
         return _Written(_files(rows), reports, all(each.whole or not each.rows for each in reports.values()))
 
     def _in_order(self, read: ReadDrops) -> _Written:
         made = read_runs(read, min(SAMPLE_BYTES, self._file_bytes // 8))
-        runs = self._groups(read).mapInArrow(telling(made), RUNS).persist(StorageLevel.DISK_ONLY)
+        runs = self._groups(read).mapInArrow(mark_errors(made), RUNS).persist(StorageLevel.DISK_ONLY)
         try:
-            reports = _file_reports(collected(runs.where("report IS NOT NULL").select("report")))
+            reports = _file_reports(collect_rows(runs.where("report IS NOT NULL").select("report")))
             bad = [place for place, each in reports.items() if not each.whole]
             good = runs.where(F.col("run").isNotNull() & (F.col("place").isNull() | ~F.col("place").isin(bad)))
             samples = [Sample.decode(row.sample) for row in good.select("sample").collect()]
@@ -216,10 +216,10 @@ class _Work:
                 return _Written((), reports, True)
             ranges = self._ranges(samples)
             parts = ranges.parts[-1] + 1
-            cut = good.select("run").mapInArrow(telling(cut_runs(self._entry, ranges, self._lanes(parts))), PIECES)
+            cut = good.select("run").mapInArrow(mark_errors(cut_runs(self._entry, ranges, self._lanes(parts))), PIECES)
             lanes = cut.repartition(parts, "lane").sortWithinPartitions("lane", "range")
             task = self._task(2 * self._file_bytes)  # a range is a file, if it is somewhat larger too
-            files = _files(self._attended(lanes.mapInArrow(telling(write_ranges(task)), WRITTEN)))
+            files = _files(self._collect_keeping_alive(lanes.mapInArrow(mark_errors(write_ranges(task)), WRITTEN)))
         finally:
             runs.unpersist()
         rows, expected = sum(file.rows for file in files), sum(each.rows for each in reports.values() if each.whole)
@@ -228,7 +228,7 @@ class _Work:
         return _Written(files, reports, True)
 
     def _ranges(self, samples: Sequence[Sample]) -> Ranges:
-        """As many parts as full data files, or as processors if the files are not too small then."""
+        """Plans a part for each full data file, or for each processor if files are not too small then."""
         stored = sum(sample.stored for sample in samples) * _STORED_AS
         least = min(self._spark.sparkContext.defaultParallelism, int(stored // (self._file_bytes / 4)))
         parts = max(1, least, round(stored / self._file_bytes))
@@ -240,7 +240,7 @@ class _Work:
         return self._spark.range(0, count, 1, numPartitions=count)
 
     def _lanes(self, parts: int) -> tuple[int, ...]:
-        """For each part a number that Spark's hash puts into a partition of its own."""
+        """Finds a number for each part that Spark's hash puts into a partition of its own."""
         lanes: dict[int, int] = {}
         numbers = self._spark.range(0, parts * (parts.bit_length() + 8)).select(F.col("id").cast("int").alias("lane"))
         for row in numbers.select("lane", F.pmod(F.hash("lane"), F.lit(parts)).alias("to")).collect():
@@ -253,12 +253,12 @@ class _Work:
         transaction.begin_upload()
         return LoadTask(url, self._table, self._entry, transaction.intent().txid, file_bytes)
 
-    def _attended(self, job: DataFrame) -> list[Row]:
-        return attended(self._transaction, job)
+    def _collect_keeping_alive(self, job: DataFrame) -> list[Row]:
+        return collect_keeping_alive(self._transaction, job)
 
 
 def _groups(drops: Sequence[Drop], tasks: int) -> tuple[tuple[int, ...], ...]:
-    """Places of drops, for one task each: neighbours, so many that twice ``tasks`` have something to do."""
+    """Groups the places of neighbouring drops, so that there are about twice as many groups as ``tasks``."""
     total = sum(drop.size for drop in drops)
     most = min(MOST_GROUP_BYTES, max(LEAST_GROUP_BYTES, total // (2 * tasks)))
     places = iter(range(len(drops)))

@@ -1,8 +1,8 @@
-"""Reading landing files in tasks of a load: the same readers and rules as in ingest, several files a task.
+"""Reads landing files in the tasks of a load, by the same readers and rules as ingest.
 
-A file counts whole or not at all. Rows of a small one are held back until its end was seen, so that one that cannot
-be read leaves nothing behind. A large one is handed on while it is read; should its end turn out bad, its task says
-so, and what was made of its rows is not used.
+A file is loaded whole or not at all. The rows of a small file are held back until its end was seen, so that a file that
+cannot be read leaves nothing behind. The rows of a large file are yielded while it is read. If its end turns out to be
+bad, its task reports that, and what was made of its rows is not used.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from dolmen.ingest.landing import Landing
 
 
 class FileReport(msgspec.Struct, frozen=True):
-    """What a task tells of one file.
+    """The report of a task on one file.
 
     Args:
-        place: of the drop, in its portion.
-        rows: that were handed on.
-        whole: whether that is all of it, or else the file cannot be read by this task.
+        place: the place of the drop in its portion.
+        rows: number of rows that were yielded.
+        whole: whether these are all rows; if not, this task cannot read the file.
     """
 
     place: int
@@ -37,8 +37,8 @@ class FileReport(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Some rows. ``place`` is that of the drop they stand or fall with, None if they count in any case."""
+class DropRows:
+    """Rows of drops. They count only if the drop at ``place`` can be read; None if they count in any case."""
 
     place: int | None
     batch: pa.RecordBatch
@@ -46,14 +46,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class ReadDrops:
-    """Which files a job reads, and how.
+    """The files that a job reads, with the way to read them.
 
     Args:
-        entry: of their table, without files and deletes, encoded.
-        format: what they are, whatever their names say.
-        drops: of the portion.
-        groups: for each task the places of its drops.
-        held_bytes: files of up to so many bytes of rows are held back until their end was seen.
+        entry: entry of their table, without files and deletes, encoded.
+        format: their format, whatever their names say.
+        drops: the drops of the portion.
+        groups: for each task, the places of its drops.
+        held_bytes: the most bytes of a file's rows that are held back until its end was seen.
     """
 
     landing: Landing
@@ -68,8 +68,8 @@ class ReadDrops:
         """The table's entry."""
         return msgspec.json.decode(self.entry, type=TableEntry)
 
-    def rows(self, group: int, reports: list[FileReport]) -> Iterator[Rows]:
-        """The rows of a group's files; what is to be told of each file is added to ``told`` once it is through.
+    def rows(self, group: int, reports: list[FileReport]) -> Iterator[DropRows]:
+        """Yields the rows of a group's files, and adds a report on each file when it is done.
 
         Raises:
             StoreUnavailableError: a file could not be read for the moment: the task is to be tried again.
@@ -78,7 +78,7 @@ class ReadDrops:
         for place in self.groups[group]:
             yield from self._rows_of(schema, place, reports)
 
-    def _rows_of(self, schema: pa.Schema, place: int, reports: list[FileReport]) -> Iterator[Rows]:
+    def _rows_of(self, schema: pa.Schema, place: int, reports: list[FileReport]) -> Iterator[DropRows]:
         held: list[pa.RecordBatch] | None = []
         size = rows = 0
         batches = self._batches(schema, self.drops[place])
@@ -94,18 +94,18 @@ class ReadDrops:
                 break
             rows, size = rows + batch.num_rows, size + batch.nbytes
             if held is None:
-                yield Rows(place, batch)
+                yield DropRows(place, batch)
                 continue
             held.append(batch)
             if size > self.held_bytes:
-                yield from (Rows(place, each) for each in held)
+                yield from (DropRows(place, each) for each in held)
                 held = None
         if held is not None:
-            yield from (Rows(None, each) for each in held)
+            yield from (DropRows(None, each) for each in held)
         reports.append(FileReport(place, rows, True))
 
     def _batches(self, schema: pa.Schema, drop: Drop) -> Iterator[pa.RecordBatch]:
-        """Begins with the first batch asked for, so that all errors of a file come from there."""
+        """Yields a file's batches. Opens the file on first use, so that all errors of a file come from there."""
         found = self.landing.place(drop)
         assert found is not None
         format = detect(found.path, self.format)

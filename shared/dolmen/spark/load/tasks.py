@@ -1,4 +1,4 @@
-"""What the tasks of a load do with the rows of landing files.
+"""The tasks of a load: they turn rows of landing files into data files.
 
 Into a table without a sort key each task writes data files straight from what it reads. For a table that has one there
 are three steps, between which Spark carries sorted runs as bytes and never looks at a row: every column keeps its type,
@@ -31,9 +31,9 @@ from dolmen.write.runs import cut, sort_columns
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 
 RUN_BYTES = 32 << 20
-"""Rows that are sorted together, in bytes of Arrow memory."""
+"""Bytes of rows that are sorted together, in Arrow memory."""
 RANGE_BYTES = 64 << 20
-"""Of a range: rows that are merged in memory."""
+"""Bytes of the rows of a range, which are merged in memory."""
 _RUN_ROWS = 1 << 20
 
 
@@ -48,7 +48,7 @@ class LoadTask(WriteTask):
     file_bytes: int
 
     def load(self, rows: Batches) -> list[bytes]:
-        """Writes rows into as many data files as they need; their entries, encoded."""
+        """Writes rows into as many data files as they need; returns their entries, encoded."""
         files = self.put(
             open_to_write(self.url, shared_runtime()), rows, WriteOptions(target_file_bytes=self.file_bytes)
         )
@@ -56,7 +56,7 @@ class LoadTask(WriteTask):
 
 
 WRITTEN = "entry BINARY, report BINARY"
-"""What tasks report that write: entries of data files, and what became of each file that was read."""
+"""The report of tasks that write: entries of data files, and the reports on the files that were read."""
 
 
 def write_read(read: ReadDrops, task: LoadTask) -> Callable[[Batches], Batches]:
@@ -74,8 +74,9 @@ def write_read(read: ReadDrops, task: LoadTask) -> Callable[[Batches], Batches]:
 
 
 RUNS = "place INT, report BINARY, sample BINARY, run BINARY"
-"""Either what became of a file, or a sorted run with a sample of its keys; of a run ``place`` says which file it stands
-or falls with, if it does."""
+"""Either a report on a file, or a sorted run with a sample of its keys.
+
+A run with a ``place`` counts only if the file at that place can be read."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +88,12 @@ class Sample:
     stored: int
 
     def encode(self) -> bytes:
-        """As bytes."""
+        """The sample as bytes."""
         return json.dumps([self.keys, self.weight, self.stored]).encode()
 
     @classmethod
     def decode(cls, body: bytes | bytearray) -> Sample:
-        """What was encoded."""
+        """Decodes what ``encode`` returns."""
         return cls(*json.loads(body))
 
 
@@ -146,7 +147,7 @@ def _run(columns: list[pa.ChunkedArray], entry: TableEntry, place: int | None, s
 
 
 PIECES = "lane INT, range INT, rows BINARY"
-"""Sorted rows of a range; all of a lane are written by one task."""
+"""Sorted rows of a range. One task writes all ranges of a lane."""
 
 
 def cut_runs(entry: bytes, ranges: Ranges, lanes: tuple[int, ...]) -> Callable[[Batches], Batches]:
@@ -185,7 +186,7 @@ def write_ranges(task: LoadTask) -> Callable[[Batches], Batches]:
 
 
 def _merged(pieces: Iterable[tuple[int, int, pa.Table]], entry: TableEntry) -> Batches:
-    """The rows of one range after the other, each in order.
+    """Yields the rows of one range after the other, each in order.
 
     Of a range that is far larger than it should be, because very many rows have the same key, so much as there is
     room for is put in order at a time.

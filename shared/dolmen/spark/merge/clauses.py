@@ -1,4 +1,4 @@
-"""What a merge does with rows that match and with those that don't, as its caller says it."""
+"""The clauses of a merge: what to do with rows that match, and with rows that do not."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dolmen.arguments import short_repr, text
 from dolmen.errors import InputError
 
 Values: TypeAlias = Mapping[str, str]
-"""By column of the table, an SQL expression of Spark's over ``target.<column>`` and ``source.<column>``."""
+"""Spark SQL expressions over ``target.<column>`` and ``source.<column>``, by column of the table."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """Writes a target row anew.
+    """Updates a target row.
 
     Args:
-        values: of the columns that change; by default all that the source has get its values.
-        when: only rows for which this SQL expression is TRUE.
+        values: the new values; by default, those of all columns that the source has.
+        when: an SQL expression; only rows for which it is TRUE.
     """
 
     values: Values | None = None
@@ -32,7 +32,7 @@ class Delete:
     """Deletes a target row.
 
     Args:
-        when: only rows for which this SQL expression is TRUE.
+        when: an SQL expression; only rows for which it is TRUE.
     """
 
     when: str | None = None
@@ -43,8 +43,8 @@ class Insert:
     """Adds a row.
 
     Args:
-        values: of its columns, over ``source.<column>``; columns that are not named are NULL. By default the source's.
-        when: only source rows for which this SQL expression is TRUE.
+        values: its values, over ``source.<column>``; other columns are NULL. By default, the source's.
+        when: an SQL expression; only source rows for which it is TRUE.
     """
 
     values: Values | None = None
@@ -65,7 +65,7 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class Clauses:
-    """All clauses of a merge; of each kind the first whose condition is TRUE of a row is what happens to it."""
+    """All clauses of a merge. For each row, the first clause of its kind whose condition is TRUE is applied."""
 
     matched: tuple[Update | Delete, ...]
     not_matched: tuple[Insert, ...]
@@ -73,10 +73,10 @@ class Clauses:
 
     @classmethod
     def of(cls, matched: WhenMatched, not_matched: WhenNotMatched, by_source: WhenNotMatchedBySource) -> Clauses:
-        """The clauses that the arguments of ``merge`` mean.
+        """Reads the arguments of ``merge``.
 
         Raises:
-            InputError: an argument means none, or a clause would never have its turn.
+            InputError: an argument is no clause, or a clause can never be reached.
         """
         found = cls(
             tuple(_clauses("when_matched", matched, Update, (Update, Delete))),  # type: ignore[arg-type]
@@ -92,39 +92,39 @@ class Clauses:
 
     @property
     def all(self) -> tuple[Clause, ...]:
-        """All of them in order: a clause's place is the number of its action."""
+        """All clauses in order: a clause's place is the number of its action."""
         return (*self.matched, *self.not_matched, *self.by_source)
 
     @property
     def is_upsert(self) -> bool:
-        """Whether each source row takes the place of all that match it."""
+        """Whether each source row replaces all rows that match it."""
         return (self.matched, self.not_matched, self.by_source) == ((Update(),), (Insert(),), ())
 
     @property
     def is_delete(self) -> bool:
-        """Whether all that is matched is deleted, and that is all."""
+        """Whether the merge only deletes all matched rows."""
         return self == Clauses((Delete(),), (), ())
 
     @property
     def takes_all_matched(self) -> bool:
-        """Whether no target row stays as it is that a source row matches, nor goes that none matches."""
+        """Whether exactly the matched target rows change."""
         return bool(self.matched) and self.matched[-1].when is None and not self.by_source
 
     @property
     def deletes_only(self) -> bool:
-        """Whether it makes no difference how many source rows match a target row."""
+        """Whether several source rows may match one target row."""
         return self.matched == (Delete(),)
 
     @property
     def texts(self) -> list[str]:
-        """All SQL expressions in them."""
+        """The SQL expressions of all clauses."""
         texts = [clause.when for clause in self.all if clause.when is not None]
         for clause in self.all:
             texts += (getattr(clause, "values", None) or {}).values()
         return texts
 
     def name(self, column: str) -> bool:
-        """Whether some expression may name a column: it stands there as a word."""
+        """Whether some expression may name a column: the name is in it as a word."""
         word = re.compile(rf"(?<!\w){re.escape(column)}(?!\w)", re.IGNORECASE)
         return any(word.search(text.replace("``", "`")) for text in self.texts)
 

@@ -1,4 +1,4 @@
-"""MERGE: rows of a DataFrame against those of a table, joined on columns, in one commit.
+"""MERGE: joins the rows of a DataFrame with those of a table, and changes the table in one commit.
 
 Target rows that change are hidden and written anew, all others stay as they are in their files. What was read is
 claimed, so that a commit which may have changed it makes the merge start again on the newest version.
@@ -33,7 +33,15 @@ from dolmen.spark.merge.tasks import MergeTask, matched_twice, write_merged
 from dolmen.spark.origin import Reliance
 from dolmen.spark.read.frame import to_spark
 from dolmen.spark.types import is_own, quoted
-from dolmen.spark.write.frame import attended, bare, check_frame, delete, is_compared, uploading, upsert
+from dolmen.spark.write.frame import (
+    begin_uploads,
+    check_frame,
+    collect_keeping_alive,
+    delete,
+    is_compared,
+    upsert,
+    without_files,
+)
 from dolmen.spark.write.keys import tombstones, twice
 from dolmen.spark.write.reports import REPORT, Reported
 from dolmen.table import Table
@@ -123,7 +131,7 @@ class _Merging:
     reliance: Reliance
 
     def run(self, transaction: Transaction) -> None:
-        """Does it all but the commit."""
+        """Does everything but the commit."""
         entry = transaction.entry(self.table)
         fields = key_fields(entry, self.on)
         plan = MergePlan(self.clauses, entry, fields, self.frame.columns)
@@ -149,13 +157,13 @@ class _Merging:
             transaction.table(self.table), plan.needed(), where, with_positions=True, spark=self.frame.sparkSession
         )
         rows = plan.rows(target, self.source, summary)
-        url, txid = uploading(transaction)
+        url, txid = begin_uploads(transaction)
         by_keys = self.clauses.takes_all_matched
         once = summary.repeated and not self.clauses.deletes_only
         task = MergeTask(
             url,
             self.table,
-            msgspec.json.encode(bare(entry)),
+            msgspec.json.encode(without_files(entry)),
             txid,
             key=tuple(field.id for field in fields),
             actions=plan.actions(),
@@ -163,13 +171,13 @@ class _Merging:
             positions=once or not by_keys,
             once=once,
         )
-        reported = Reported.of(attended(transaction, rows.mapInArrow(write_merged(task), REPORT)))
+        reported = Reported.of(collect_keeping_alive(transaction, rows.mapInArrow(write_merged(task), REPORT)))
         if once and reported.again:
             raise matched_twice()
         self._state(transaction, entry, fields, reported, by_keys)
 
     def _digest(self) -> str:
-        """Of the request: what is merged, and how."""
+        """The digest of the request: of the source's rows, and of the clauses."""
         values = [None if isinstance(c, Delete) or c.values is None else dict(c.values) for c in self.clauses.all]
         said = [[type(c).__name__, c.when, of] for c, of in zip(self.clauses.all, values, strict=True)]
         counts = [len(self.clauses.matched), len(self.clauses.not_matched), len(self.clauses.by_source)]
@@ -195,7 +203,7 @@ class _Merging:
 
 
 def _without_nulls(frame: DataFrame, names: Sequence[str]) -> DataFrame:
-    """The keys that can match."""
+    """The rows whose keys can match."""
     columns = [F.col(quoted(name)) for name in names]
     return frame.select(*columns).where(reduce(Column.__and__, (column.isNotNull() for column in columns)))
 
@@ -205,7 +213,7 @@ def _is_primary(fields: Sequence[Field], entry: TableEntry) -> bool:
 
 
 def _by_path(transaction: Transaction, entry: TableEntry, positions: Mapping[str, BitMap]) -> dict[str, BitMap]:
-    """Positions by the path of their file, of whose name Spark told the end."""
+    """Positions by the path of their file; Spark gives only the end of its name."""
     uuids = {name: uuid_of(name) for name in positions}
     live = LiveFiles.of(entry, transaction.context.segments).find(list(uuids.values()))
     return {live[uuids[name]].path: bits for name, bits in positions.items()}

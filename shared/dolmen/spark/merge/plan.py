@@ -1,4 +1,4 @@
-"""A merge as Spark runs it: source and target joined, each row with what is to be done with it and its new values."""
+"""Plans a merge as Spark runs it: joins source and target, and gives each row its action and its new values."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from dolmen.errors import InputError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.spark.merge.clauses import Clause, Clauses, Delete, Insert, Update
-from dolmen.spark.merge.source import Source, Summary
+from dolmen.spark.merge.source import Source, SourceSummary
 from dolmen.spark.merge.tasks import ACTION, Action
 from dolmen.spark.tasks import FILE, ROW
 from dolmen.spark.types import handed_schema, quoted, spark_schema
 from dolmen.write.conform import plan_conform
 
 MOST_BROADCAST = 1_000_000
-"""The target is sifted by the source's keys, sent to all executors, if they are at most so many."""
+"""The most source keys that are sent to all executors, to filter the target."""
 
 
 @dataclass(frozen=True)
 class MergePlan:
-    """What a merge does on one version of a table.
+    """The plan of a merge on one version of a table.
 
     Args:
         fields: the columns that are joined on.
@@ -58,7 +58,7 @@ class MergePlan:
                 )
 
     def check(self, source: DataFrame) -> None:
-        """Has Spark look at each expression beside what it may name, and dolmen at what comes of it. Runs no job.
+        """Checks each expression with Spark, and the type of its result with dolmen. Runs no job.
 
         Raises:
             InputError: Spark refuses an expression.
@@ -81,7 +81,7 @@ class MergePlan:
                 plan_conform(handed_schema(self._typed(within, values)), self.entry.schema)
 
     def needed(self) -> list[str]:
-        """The table's columns that are read: those joined on, those in expressions, or all if some stay as they are."""
+        """The table's columns to read: those joined on and those in expressions, or all if some keep their values."""
         names = [field.name for field in self.entry.schema.fields]
         kept = {text for name, text in self._texts if text == _column("target", name)}
         if kept:
@@ -90,7 +90,7 @@ class MergePlan:
         return [name for name in names if name in keys or self.clauses.name(name)]
 
     def actions(self) -> tuple[Action, ...]:
-        """What tasks do, by the number of the clause."""
+        """The actions of tasks, by the number of the clause."""
         found = []
         for clause in self.clauses.all:
             values = self._values(clause)
@@ -100,8 +100,8 @@ class MergePlan:
             found.append(Action(not isinstance(clause, Insert), columns))
         return tuple(found)
 
-    def rows(self, target: DataFrame, source: Source, summary: Summary) -> DataFrame:
-        """All rows with which something is to be done, for tasks.
+    def rows(self, target: DataFrame, source: Source, summary: SourceSummary) -> DataFrame:
+        """All rows that have an action, for tasks.
 
         Args:
             target: the columns ``needed``, with positions.
@@ -123,7 +123,7 @@ class MergePlan:
 
     @cached_property
     def _texts(self) -> dict[tuple[str, str], int]:
-        """All expressions by the column that gets their value, with their places among the values."""
+        """All expressions, by the column that gets their value, with their places among the values."""
         found: dict[tuple[str, str], int] = {}
         for clause in self.clauses.all:
             for item in (self._values(clause) or {}).items():
@@ -153,7 +153,7 @@ class MergePlan:
             return target.join(source, matches, "full" if self.clauses.not_matched else "left")
         return target.join(source, matches, "right" if self.clauses.not_matched else "inner")
 
-    def _sifted(self, target: DataFrame, source: Source, summary: Summary) -> DataFrame:
+    def _sifted(self, target: DataFrame, source: Source, summary: SourceSummary) -> DataFrame:
         """The target without most rows that match nothing, so that joining it with the source moves few."""
         if self.clauses.by_source or summary.rows > MOST_BROADCAST or (summary.listed and len(self.fields) == 1):
             return target
@@ -163,7 +163,7 @@ class MergePlan:
         return target.join(F.broadcast(keys), source.matches(own, [F.col(name) for name in names]), "left_semi")
 
     def _action(self) -> Column:
-        """The number of the clause that happens to a row; NULL if none does."""
+        """The number of the clause that applies to a row; NULL if none does."""
         in_source: Column = F.lit(True)
         in_target: Column = F.lit(False)
         if self._target_is_there:
@@ -181,7 +181,7 @@ class MergePlan:
         return chosen
 
     def _columns(self) -> list[Column]:
-        """The values of all clauses; an expression is evaluated in rows of its own clauses alone."""
+        """The values of all clauses. An expression is evaluated only in rows of its own clauses."""
         users: dict[int, list[int]] = {}
         for number, action in enumerate(self.actions()):
             for _, place in action.columns or ():
@@ -193,7 +193,7 @@ class MergePlan:
         return columns
 
     def _expression(self, text: str) -> Column:
-        """An expression. Names of columns are not parsed: a session may take quoted ones for patterns."""
+        """Makes a column of an expression. Column names are not parsed: a session may take quoted ones for patterns."""
         return F.col(text) if text in self._own else F.expr(f"({text})")
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The source of a merge: evaluated once, kept while the merge is tried, and what has to be known of its keys."""
+"""The source of a merge: evaluated once, kept while the merge is tried, and summarized by its keys."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from dolmen.format.schema import Field
 from dolmen.format.values import to_json, to_plain
 from dolmen.predicate import And, Compare, Constant, In, Literal, Predicate
 from dolmen.predicate import Column as ColumnOf
-from dolmen.spark.failures import telling, told
-from dolmen.spark.tasks import chained, in_tasks
+from dolmen.spark.failures import mark_errors, raising_dolmen_errors
+from dolmen.spark.tasks import chain_batches, map_in_tasks
 from dolmen.spark.types import quoted
 from dolmen.spark.write.keys import key_columns, only, repeated
 from dolmen.spark.write.row_sums import RowSums
 from dolmen.write.conform import conform
 
 LISTED = 100
-"""Up to so many keys are looked for one by one; of more only the range is known."""
+"""The most keys that are listed one by one; of more, only the range is known."""
 
 SUMMARY = "rows BIGINT, nulls BIGINT, repeated BOOLEAN, listed BOOLEAN, keys BINARY"
 
 
 @dataclass(frozen=True)
-class Summary:
-    """What is known of the keys of a source.
+class SourceSummary:
+    """A summary of the keys of a source.
 
     Args:
         rows: of the source.
@@ -47,8 +47,8 @@ class Summary:
     keys: Keys | None
 
     @classmethod
-    def of(cls, parts: Iterable[Summary], fields: tuple[Field, ...]) -> Summary:
-        """What is known of the whole from its partitions, each of which has other keys."""
+    def of(cls, parts: Iterable[SourceSummary], fields: tuple[Field, ...]) -> SourceSummary:
+        """Combines the summaries of partitions, which have no key in common."""
         parts = list(parts)
         tables = [part.keys for part in parts if part.keys is not None]
         keys = None
@@ -64,7 +64,7 @@ class Summary:
         )
 
     def predicate(self, fields: tuple[Field, ...]) -> Predicate:
-        """TRUE for every row of the table that has one of the keys, and for as few others as can be said shortly."""
+        """A short predicate that is TRUE for every row with one of the keys, and for few others."""
         if self.keys is None:
             return Constant(False)
         parts: list[Predicate] = []
@@ -85,7 +85,7 @@ class Summary:
 
 
 class Source:
-    """A DataFrame whose rows are to be merged; ``close`` gives back what it is kept in.
+    """A DataFrame whose rows are to be merged. ``close`` frees the memory and disk that it is kept in.
 
     Args:
         fields: the columns it is joined on.
@@ -100,13 +100,13 @@ class Source:
         self._kept = frame.select("*", F.lit(True).alias(self.HERE), *keys)
         self._kept = self._kept.repartition(*self.keys).sortWithinPartitions(*self.keys)
         self._is_kept = False
-        self._summary: Summary | None = None
+        self._summary: SourceSummary | None = None
         self._given = frame.columns
         self._sums: RowSums | None = None
 
     @property
     def keys(self) -> list[str]:
-        """Names of the columns that have the keys in the table's own types."""
+        """Names of the key columns in the table's own types."""
         return [f"__key_{place}" for place in range(len(self._fields))]
 
     @property
@@ -117,68 +117,68 @@ class Source:
             self._is_kept = True
         return self._kept
 
-    def summarize(self) -> Summary:
-        """What is known of its keys; the first time by a job, which evaluates the frame.
+    def summarize(self) -> SourceSummary:
+        """Summarizes its keys; the first call runs a job, which evaluates the frame.
 
         Raises:
             RowError: a key does not fit the table's type.
         """
         if self._summary is None:
             own = [F.col(quoted(field.name)) for field in self._fields]
-            job = in_tasks(self.frame.select(*own), telling(summarizing(self._fields)), SUMMARY)
-            with told():
+            job = map_in_tasks(self.frame.select(*own), mark_errors(summarize_keys(self._fields)), SUMMARY)
+            with raising_dolmen_errors():
                 rows = job.collect()
-            self._summary = Summary.of(map(_decoded, rows), self._fields)
+            self._summary = SourceSummary.of(map(_decoded, rows), self._fields)
         return self._summary
 
     def sums(self) -> RowSums:
-        """What tells its rows from others, for the digest of a request; the first time by a job.
+        """The sums of its rows, for the digest of a request; the first call runs a job.
 
         Raises:
             InputError: a column has a type of which no digest is made.
         """
         if self._sums is None:
             given = self.frame.select(*(F.col(quoted(name)) for name in self._given))
-            with told():
-                rows = in_tasks(given, telling(summing), "sums BINARY").collect()
+            with raising_dolmen_errors():
+                rows = map_in_tasks(given, mark_errors(sum_rows), "sums BINARY").collect()
             self._sums = RowSums.of(row.sums for row in rows)
         return self._sums
 
     def matches(self, target: list[Column], keys: list[Column]) -> Column:
-        """Whether a target row has the keys of a source row."""
+        """The condition that a target row has the keys of a source row."""
         condition = F.lit(True)
         for one, other in zip(target, keys, strict=True):
             condition &= one == other
         return condition
 
     def close(self) -> None:
-        """Forgets the rows."""
+        """Frees the rows."""
         if self._is_kept:
             self._kept.unpersist()
 
 
-def summing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For ``mapInArrow``: the rows of a partition become one that says their sums."""
+def sum_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For ``mapInArrow``: the rows of a partition become one row with their sums."""
     sums = RowSums()
     for batch in batches:
         sums.add(batch)
     yield pa.record_batch([pa.array([sums.encode()], pa.binary())], ["sums"])
 
 
-def summarizing(fields: tuple[Field, ...]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: the keys of a partition, in order, become one row that says what is known of them."""
+def summarize_keys(fields: tuple[Field, ...]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For ``mapInArrow``: the keys of a partition, in order, become one row with their summary."""
 
     def summarize(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = next(batches, None)
         if first is None:
             return
-        source = pa.RecordBatchReader.from_batches(first.schema, chained(first, batches))
+        source = pa.RecordBatchReader.from_batches(first.schema, chain_batches(first, batches))
         yield _encoded(_summary(conform(source, only(fields)), fields))
 
     return summarize
 
 
-def _summary(batches: Iterator[pa.RecordBatch], fields: tuple[Field, ...]) -> Summary:
+def _summary(batches: Iterator[pa.RecordBatch], fields: tuple[Field, ...]) -> SourceSummary:
     rows = nulls = 0
     twice, listed = False, True
     keys = last = None
@@ -198,7 +198,7 @@ def _summary(batches: Iterator[pa.RecordBatch], fields: tuple[Field, ...]) -> Su
             keys = keys_from_arrow(keys.rename_columns(names), fields)
         if keys.num_rows > LISTED:
             listed, keys = False, _ends(keys)
-    return Summary(rows, nulls, twice, listed, keys)
+    return SourceSummary(rows, nulls, twice, listed, keys)
 
 
 def _ends(keys: Keys) -> Keys:
@@ -212,7 +212,7 @@ def _by_id(fields: tuple[Field, ...]) -> list[Field]:
     return sorted(fields, key=lambda field: field.id)
 
 
-def _encoded(part: Summary) -> pa.RecordBatch:
+def _encoded(part: SourceSummary) -> pa.RecordBatch:
     body = None
     if part.keys is not None:
         sink = pa.BufferOutputStream()
@@ -223,6 +223,6 @@ def _encoded(part: Summary) -> pa.RecordBatch:
     return pa.record_batch({**columns, "keys": pa.array([body], pa.binary())})
 
 
-def _decoded(row: Row) -> Summary:
+def _decoded(row: Row) -> SourceSummary:
     keys = None if row["keys"] is None else pa.ipc.open_stream(bytes(row["keys"])).read_all()
-    return Summary(row.rows, row.nulls, row.repeated, row.listed, keys)
+    return SourceSummary(row.rows, row.nulls, row.repeated, row.listed, keys)

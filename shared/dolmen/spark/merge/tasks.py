@@ -1,4 +1,4 @@
-"""What tasks of a merge do: they write rows, and tell which older ones these replace."""
+"""The tasks of a merge: they write rows, and report which older rows these replace."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pyroaring import BitMap
 
 from dolmen.errors import InputError
 from dolmen.runtime import shared_runtime
-from dolmen.spark.failures import telling
-from dolmen.spark.tasks import FILE, ROW, chained, open_to_write
+from dolmen.spark.failures import mark_errors
+from dolmen.spark.tasks import FILE, ROW, chain_batches, open_to_write
 from dolmen.spark.write.keys import KeySink, KeysTask, only
 from dolmen.spark.write.reports import Reported
 from dolmen.write.conform import conform
 
 ACTION = "__action"
-"""The number of what is to be done with a row."""
+"""The column with the number of a row's action."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """What is done with a row.
+    """The action on a row.
 
     Args:
         hides: whether the target row goes.
@@ -53,7 +53,7 @@ class MergeTask(KeysTask):
     once: bool
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Reported:
-        """Does all that is to be done with the rows of one partition, in bounded memory.
+        """Applies the actions to the rows of one partition, in bounded memory.
 
         Raises:
             InputError: a target row is matched by several source rows.
@@ -65,12 +65,12 @@ class MergeTask(KeysTask):
             return report
         store = open_to_write(self.url, shared_runtime())
         sink = self.sink(store)
-        report.files += self.put(store, self._merged(chained(first, batches), sink, report))
+        report.files += self.put(store, self._merged(chain_batches(first, batches), sink, report))
         sink.finish(report)
         return report
 
     def _merged(self, batches: Iterator[pa.RecordBatch], sink: KeySink, report: Reported) -> Iterator[pa.RecordBatch]:
-        """The rows to be written; on the way it notes which ones they replace."""
+        """Yields the rows to write, and notes which rows they replace."""
         fields, schema = self.fields, self.decoded.schema
         hiding = pa.array([place for place, action in enumerate(self.actions) if action.hides], pa.int32())
         for batch in batches:
@@ -102,16 +102,16 @@ class MergeTask(KeysTask):
 
 
 def write_merged(task: MergeTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: rows with their actions become what was done (``REPORT``)."""
+    """For ``mapInArrow``: rows with their actions become reports (``REPORT``)."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from task.run(batches).to_batches()
 
-    return telling(write)
+    return mark_errors(write)
 
 
 def matched_twice() -> InputError:
-    """The error for source rows of which none is the one that counts."""
+    """The error about several source rows that match one target row."""
     return InputError(
         "several source rows match one row of the table, and would each update or delete it: keep one source row of "
         "each key, by dropDuplicates([...]) or row_number() over a window, or tell them apart by conditions"

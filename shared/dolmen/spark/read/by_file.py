@@ -1,4 +1,4 @@
-"""Values that belong to files, looked up row by row: what Spark's reader tells of a row's file is its name and size.
+"""Looks up values of files row by row, by the name and size that Spark's reader gives of a row's file.
 
 Sizes are compared, and names only between files of equal size: numbers cost a tenth of what names do.
 """
@@ -30,7 +30,7 @@ class ByFile:
         self.used: set[str] = set()
 
     def sql(self, values: Sequence[int | bool | None], kind: str) -> str:
-        """SQL that gives each row the value of the file that it stands in.
+        """Writes SQL that gives each row the value of its file.
 
         It fails in a row of any other file, and of one that has not the size that the manifest says; unless all values
         are equal, which takes no looking up. (Text, as each step of building a column would be a call into the JVM.)

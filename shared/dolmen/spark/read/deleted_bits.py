@@ -19,7 +19,7 @@ _BEYOND = "CAST(raise_error('a file has more rows than the manifest says') AS bi
 
 
 def is_deleted(spark: SparkSession, positions: Mapping[str, BitMap], by_file: ByFile, row: str) -> Column:
-    """Whether a row is deleted. Fails where there is no such row by the manifest.
+    """Makes the condition that a row is deleted. It fails for a row that the manifest does not have.
 
     The bits of one file stand after those of the other, each as long as the file has rows, in words of 64. They are one
     uncorrelated subquery: Spark computes it once, and hands the array to all tasks.

@@ -1,4 +1,4 @@
-"""Reading a table into Spark: natively where Spark can, by dolmen itself where it can't, with the same rows."""
+"""Reads a table into Spark: natively where Spark can, and by dolmen itself where it can't, with the same rows."""
 
 from __future__ import annotations
 

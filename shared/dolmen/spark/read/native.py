@@ -38,15 +38,15 @@ from dolmen.spark.tasks import FILE, ROW
 from dolmen.spark.types import carried, is_own, quoted, spark_schema, to_frame
 
 FILES_TOGETHER = 48
-"""So many files with deletes are read by one scan: more make its filter slow, fewer make more scans."""
+"""Files with deletes in one scan: more make its filter slow, fewer make more scans."""
 MOST_STAGES = 8
-"""Files are read apart by which tombstones count in them, if that makes so many kinds at most."""
+"""The most kinds of files, by the tombstones that count in them, that are read separately."""
 MOST_PREDICATES = 64
 """Files that more unresolved predicates than this may match are read by dolmen: resolve them (``maintain``)."""
 MOST_KEYS = 1_000_000
 """More deleted keys than this are not sent to all executors."""
 MOST_BITS = 1 << 30
-"""Nor are more positions than this, 128 MB of them, with one scan."""
+"""The most positions, 128 MB of them, that are sent with one scan."""
 
 _NOTHING = "__nothing"
 """A column that no file has and no row shows. Only where there is a column to leave out does Spark also leave out what
@@ -56,7 +56,7 @@ nobody asks of ``_metadata``, which it puts together row by row."""
 def native_frames(
     spark: SparkSession, scan: Scan, root: str, *, with_positions: bool = False
 ) -> tuple[list[DataFrame], list[FilePlan]]:
-    """Frames over the files that Spark can read, and the other files.
+    """Makes frames over the files that Spark can read; also returns the other files.
 
     Args:
         root: the database's URL, as Spark knows it.
@@ -138,7 +138,7 @@ class _Native:
         by_file: ByFile,
         through: Sequence[int],
     ) -> tuple[DataFrame, Column]:
-        """Deleted keys, and how they are joined."""
+        """The deleted keys, with the condition of their join."""
         names = [f"__key_{place}" for place in range(len(arrays))]
         keys = dict(zip(names, (array.cast(carried(array.type)) for array in arrays), strict=True))
         same = reduce(Column.__and__, (self._column(id_) == F.col(name) for id_, name in zip(ids, names, strict=True)))
@@ -210,14 +210,14 @@ class _Native:
 
 
 def _where(file: FilePlan) -> list[WhereTombstone]:
-    """The predicates among its tombstones; of the keys, of which there may be thousands, no list is made."""
+    """The predicates among its tombstones. No list is made of the keys, of which there may be thousands."""
     if isinstance(file.tombstones, Suspects):
         return file.tombstones.where
     return [t for t in file.tombstones if isinstance(t, WhereTombstone)]
 
 
 def _together(files: Collection[FilePlan]) -> Iterator[list[FilePlan]]:
-    """Files to be read by one scan each."""
+    """Groups files so that one scan reads each group."""
     ts = sorted({t.ts for file in files for t in _where(file)})
     kinds: dict[tuple[bool, int], list[FilePlan]] = defaultdict(list)
     for file in files:

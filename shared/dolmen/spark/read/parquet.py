@@ -1,4 +1,4 @@
-"""Spark's own Parquet reader over files that are known, with their sizes: nothing is listed, asked for or inferred.
+"""Reads known files with Spark's own Parquet reader: nothing is listed, requested or inferred.
 
 ``spark.read.parquet(*paths)`` looks each path up, for more than a few by a job with a task for each. What it would find
 is in the manifest. So Spark is given that: an index of files whose cache has the answer already. And what a session's
@@ -32,7 +32,7 @@ OPTIONS = {
     "int96RebaseMode": "CORRECTED",
     "parquet.page.verify-checksum.enabled": "true",  # off by default: damaged pages that still decode would be rows
 }
-"""What else a session's settings, or none, would say."""
+"""Options that a session's settings would otherwise decide."""
 
 _FORMAT = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
 """By its class, as the name "parquet" may stand for a reader that knows no ``_metadata``."""
@@ -80,7 +80,7 @@ def read_parquet(spark: SparkSession, schema: s.StructType, root: str, files: Se
 
 @cache
 def _warn(message: str) -> None:
-    """Once: every read would say it again."""
+    """Warns once in a process: every read would repeat it."""
     _log.warning(message)
 
 
@@ -114,7 +114,7 @@ def _relation(spark: SparkSession, schema: s.StructType, root: str, files: Seque
 
 
 def _statuses(jvm: JavaObject, root: str, files: Sequence[DataFile]) -> JavaObject:
-    """What listing would tell of the files, in one call: each call into the JVM costs as much as looking a file up."""
+    """The file statuses that a listing would give, in one call: a call into the JVM costs as much as a look-up."""
     jackson = jvm.com.fasterxml.jackson
     mapper = jackson.databind.ObjectMapper().setVisibility(
         jackson.annotation.PropertyAccessor.FIELD, jackson.annotation.JsonAutoDetect.Visibility.ANY

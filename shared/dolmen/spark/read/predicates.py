@@ -1,4 +1,4 @@
-"""A dolmen predicate as a Spark column, of the same truth for every row.
+"""Turns a dolmen predicate into a Spark column with the same truth for every row.
 
 Literals are moved to the column's own type, as evaluation on Arrow does (``predicate.evaluate``), so that Spark
 casts nothing and its Parquet reader can skip row groups. Spark agrees with dolmen on NaN (equal to itself, greatest),
@@ -28,7 +28,7 @@ from dolmen.predicate.like import pattern
 from dolmen.spark.types import spark_type
 
 FindColumn: TypeAlias = Callable[[int], Column]
-"""Gives the Spark column of a column's id."""
+"""Returns the Spark column for a column's id."""
 
 _MOST_PIECES = 200
 _EPOCH = datetime(1970, 1, 1)
@@ -44,11 +44,11 @@ _KERNELS: dict[Op, Callable[[Column, Column], Column]] = {
 
 
 class Unsupported(Error):  # noqa: N818 - no failure: the caller reads another way
-    """Spark has no column that is TRUE, FALSE or NULL for the same rows."""
+    """Spark has no expression that is TRUE, FALSE or NULL for the same rows."""
 
 
 def to_column(predicate: Predicate, column: FindColumn) -> Column:
-    """The predicate on Spark's columns.
+    """The predicate over Spark's columns.
 
     Args:
         column: of the type that Spark gives a column of the stored type (``types``).
@@ -171,7 +171,7 @@ def literal_of(raw: Any, own: pa.DataType) -> Column:
 
 
 def _in(p: In, column: FindColumn) -> Column:
-    """A disjunction, member by member: Spark's own IN compares floats by their bits."""
+    """IN as a disjunction of its members: Spark's own IN compares floats by their bits."""
     left, own, of = _column(p.column, column), p.column.arrow_type, p.arrow_type
     parts = [_compare_value("=", left, own, value, of) for value in p.plain]
     if p.null:
@@ -210,5 +210,5 @@ def _regex(runs: Sequence[Sequence[str | bool]]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Text that Java's regular expressions take for itself."""
+    """Quotes text for Java's regular expressions."""
     return re.sub(r"([\x00-/:-@\[-`{-\x7f])", r"\\\1", text)

@@ -1,4 +1,4 @@
-"""Which column tells Spark a row's position in its file."""
+"""Chooses the column from which Spark gets a row's position in its file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PRUNING = "spark.sql.optimizer.nestedSchemaPruning.enabled"
 
 @dataclass(frozen=True)
 class RowIndex:
-    """How positions are asked for.
+    """The way to get positions.
 
     The documented way is ``_metadata.row_index``, but ``_metadata`` is put together row by row. Its source is a column
     that Spark's Parquet reader fills whenever it is in the schema. Asked for directly it costs half, so that is done

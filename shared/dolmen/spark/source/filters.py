@@ -1,4 +1,4 @@
-"""Spark's pushed filters as dolmen predicates, of the same truth for every row.
+"""Turns Spark's pushed filters into dolmen predicates with the same truth for every row.
 
 Spark has cast a filter's value to the column's own type before it pushes it, so that both sides have one domain.
 What dolmen and Spark do not understand alike is not translated, and Spark evaluates it: IN over floats, which Spark

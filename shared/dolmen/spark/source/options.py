@@ -20,7 +20,7 @@ _OF_SPARK = frozenset({
     "checkpointlocation", "collation", "comment", "external", "ismanagedlocation", "location", "mergeschema",
     "outputmode", "owner", "paths", "provider", "queryname",
 })  # fmt: skip
-"""What Spark itself adds, its catalog too."""
+"""Options that Spark itself adds, or its catalog."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Options:
 
     @property
     def url(self) -> str:
-        """Of the database. Raises InputError when there is none, or two."""
+        """URL of the database. Raises InputError if there is none, or two."""
         path, url = self.given.get("path"), self.given.get("url")
         if path and url and path != url:
             raise InputError(f"the options path and url name two databases, {path!r} and {url!r}: give one")
@@ -67,7 +67,7 @@ class Options:
 
     @property
     def table(self) -> str:
-        """Raises InputError when there is none."""
+        """The table's name. Raises InputError if there is none."""
         name = self.text("table")
         if not name:
             raise InputError('format("dolmen") needs the table: .option("table", "name")')
@@ -75,16 +75,16 @@ class Options:
 
     @property
     def columns(self) -> list[str] | None:
-        """Names that stand between commas; None = all."""
+        """The names of the columns to read, from a list with commas; None = all."""
         text = self.text("columns")
         return [name.strip() for name in text.split(",")] if text else None
 
     def text(self, name: str) -> str | None:
-        """The option as it was given; None if it was not."""
+        """The option's value; None if it was not given."""
         return self.given.get(name.replace("_", ""))
 
     def flag(self, name: str) -> bool:
-        """Raises InputError unless it says true or false; false by default."""
+        """The option as a boolean, false by default. Raises InputError."""
         text = self.text(name) or "false"
         if text.lower() not in _TRUTHS:
             raise InputError(f"option {name!r} is {text!r}: true or false")

@@ -1,4 +1,4 @@
-"""The intent of a job that no process outlives: its tasks keep it alive, while they run.
+"""The intent of a job that no process outlives: its tasks keep the intent alive while they run.
 
 As tasks know nothing of each other, their heartbeats have random numbers instead of 0, 1, 2, which collection does
 not mind: it goes by how old the newest one is.
@@ -43,12 +43,12 @@ class Pulse:
         return self._store.clock.now_us
 
     def beat(self) -> None:
-        """Puts another one if the last is 10 minutes old. Raises as ``start`` does."""
+        """Puts another heartbeat if the last is 10 minutes old. Raises as ``start`` does."""
         if self._runtime.monotonic() - self._last_beat >= BEAT_SECONDS:
             self._put()
 
     def done(self) -> None:
-        """Says that the commit has landed. Never raises because of the store, as that would hide the commit."""
+        """Marks the intent as done. Never raises because of the store, as that would hide the commit."""
         try:
             create(self._store, f"{PREFIX}{self._txid}/done", self._heartbeat(0).encode(), self._runtime)
         except Error:

@@ -20,34 +20,34 @@ from dolmen.predicate.bind import conjunction
 from dolmen.runtime import shared_runtime
 from dolmen.scan.scan import Scan
 from dolmen.snapshot import PinnedTable
-from dolmen.spark.failures import marked
+from dolmen.spark.failures import marking_dolmen_errors
 from dolmen.spark.source.options import READ, Options
 from dolmen.spark.source.source import SourceTable
 from dolmen.spark.types import carried_schema, handed_schema
 from dolmen.store.url import open_store
 
 PARTITION_BYTES = 128 << 20
-"""Files are read together up to so much; one that is larger is read by itself."""
+"""The most bytes of files that are read together; a larger file is read by itself."""
 FILE_BYTES = 4 << 20
-"""What opening a file costs, in bytes read: many small files are not all read by one task."""
+"""The cost of opening a file, in bytes read, so that one task does not get many small files."""
 PARTITIONS = 64
-"""Less than ``PARTITION_BYTES`` goes to a task where that gives so many tasks."""
+"""Partitions are smaller than ``PARTITION_BYTES`` until there are this many tasks."""
 
 
 @dataclass(frozen=True)
 class SharedScan:
-    """A scan that a planner and workers make alike, each for itself: one GET and the segments, once a process."""
+    """A scan that the planner and each worker make for themselves: one GET, and the segments, in each process."""
 
     table: SourceTable
     where: Predicate | None
 
     def scan(self) -> Scan:
-        """The whole scan, planned when it is first asked for. Columns come as stored, ``_commit_ts`` last."""
+        """The whole scan, planned on first use. Columns are in stored order, ``_commit_ts`` last."""
         return _scan(self)
 
     def read(self, paths: Iterable[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of some of its files, as Spark takes them."""
-        with marked():
+        """Yields the rows of some of its files, in Spark's types."""
+        with marking_dolmen_errors():
             scan = self.scan().of_files(set(paths))
             schema = carried_schema(scan.schema)
             for batch in scan.to_batches():
@@ -79,7 +79,7 @@ class FilesPartition(InputPartition):  # type: ignore[misc]
 
 
 def partitions_of(files: Sequence[DataFile]) -> list[tuple[DataFile, ...]]:
-    """Files that are read together, in their order."""
+    """Groups files that are read together, in their order."""
     most = min(PARTITION_BYTES, max(FILE_BYTES, sum(file.size + FILE_BYTES for file in files) // PARTITIONS))
     groups: list[tuple[DataFile, ...]] = []
     some, size = list[DataFile](), 0
@@ -92,7 +92,7 @@ def partitions_of(files: Sequence[DataFile]) -> list[tuple[DataFile, ...]]:
     return [*groups, tuple(some)] if some else groups
 
 
-class TableReader(DataSourceReader):  # type: ignore[misc]
+class BatchReader(DataSourceReader):  # type: ignore[misc]
     """Reads one version of a table.
 
     Args:
@@ -109,23 +109,23 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
         return SharedScan(self.table, self.where)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each group of files that statistics could not rule out; there may be none."""
-        with marked():
+        """A partition for each group of files that statistics do not rule out; there may be none."""
+        with marking_dolmen_errors():
             files = [file.file for file in self.shared.scan().plan.files]
         return [FilesPartition(tuple(file.path for file in some)) for some in partitions_of(files)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition; Spark makes one of its own, of nothing, where there are none."""
+        """Yields the rows of one partition. If there is none, Spark makes an empty one of its own."""
         if not isinstance(partition, FilesPartition):
             return iter(())
         return (batch.cast(self.handed) for batch in self.shared.read(partition.paths))
 
 
-class PushingReader(TableReader):
-    """The same, taking over what it can of Spark's filters: option ``push_filters``, and its dangers (docs)."""
+class PushingReader(BatchReader):
+    """The same, with Spark's filters pushed: option ``push_filters``; docs/spark-sql.md says when that is wrong."""
 
     def pushFilters(self, filters: list[object]) -> Iterable[object]:  # noqa: N802 - Spark's name
-        """Takes filters that dolmen understands exactly as Spark does; the others are left to Spark."""
+        """Takes filters that dolmen evaluates exactly as Spark does, and leaves the others to Spark."""
         from dolmen.spark.source.filters import to_predicate
 
         taken, left = [] if self.where is None else [self.where], []
@@ -141,9 +141,9 @@ class PushingReader(TableReader):
 
 
 def reader(table: SourceTable, schema: s.StructType, options: Mapping[str, str]) -> DataSourceReader:
-    """What reads a table. Raises SchemaError, PredicateError."""
+    """Makes the reader of a table. Raises SchemaError, PredicateError."""
     given = Options.of(options, READ)
-    kind = PushingReader if given.flag("push_filters") else TableReader
+    kind = PushingReader if given.flag("push_filters") else BatchReader
     return kind(table.with_schema(schema), bound(given, table), handed_schema(schema))
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes sure that a session knows ``format("dolmen")``, which Spark mostly finds by itself.
+    """Makes sure that a session knows ``format("dolmen")``; usually Spark finds it by itself.
 
     It does not where Python's path of the planner was not yet the one of this process: a notebook that has installed
     dolmen since the session began, for instance. Calling it twice does no harm. Filters are allowed to be pushed into

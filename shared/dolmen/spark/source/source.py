@@ -27,7 +27,7 @@ from dolmen.spark.types import spark_schema
 
 @dataclass(frozen=True)
 class SourceTable:
-    """A table in the version that is read, as it is sent from process to process.
+    """A table in the version that is read, as processes send it to each other.
 
     Args:
         url: of the database.
@@ -48,11 +48,11 @@ class SourceTable:
     columns: tuple[str, ...]
 
     def column(self, name: str) -> Field:
-        """A column, the hidden one too. Raises SchemaError."""
+        """A column, or the hidden one. Raises SchemaError."""
         return COMMIT_TS_FIELD if name == COMMIT_TS else self.schema.field(name)
 
     def spark_schema(self) -> s.StructType:
-        """The columns as Spark has them, which say what they are read from.
+        """The columns as Spark's types, marked with their origin.
 
         Raises:
             SchemaError: Spark does not have a column's type.
@@ -76,7 +76,7 @@ class SourceTable:
 
 
 def pin(options: Mapping[str, str], known: Collection[str] = READ) -> SourceTable:
-    """Looks at the version that the options name, the newest by default.
+    """Pins the version that the options name, the newest by default.
 
     Raises:
         InputError: options that are not there, or contradict each other.
@@ -84,10 +84,10 @@ def pin(options: Mapping[str, str], known: Collection[str] = READ) -> SourceTabl
     """
     given = Options.of(options, known)
     database = open_database(given.url)
-    return pinned(database, snapshot(database, given), given)
+    return pin_table(database, snapshot(database, given), given)
 
 
-def pinned(database: Database, manifest: Manifest, given: Options) -> SourceTable:
+def pin_table(database: Database, manifest: Manifest, given: Options) -> SourceTable:
     """The table that the options name, in one version. Raises TableNotFoundError, SchemaError, InputError."""
     entry = database.context.segments.whole(manifest.table(given.table))
     schema = entry.schema

@@ -1,4 +1,4 @@
-"""Writes of ``format("dolmen")``: tasks write data files and send their entries, one process commits them all.
+"""Writes of ``format("dolmen")``: tasks write data files and send their entries, and one process commits them.
 
 Spark gives a writer no life of its own: one process makes it and sends it on, tasks use copies of it, and another
 process is handed what they sent, to commit. So all that is known when the job begins goes along in ``WriteJob``, and
@@ -31,14 +31,14 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.runtime import shared_runtime
 from dolmen.snapshot import pin
-from dolmen.spark.failures import marked
+from dolmen.spark.failures import marking_dolmen_errors
 from dolmen.spark.origin import entry_then, origins_of
 from dolmen.spark.paths import worker_url
 from dolmen.spark.source.options import WRITE, Options
 from dolmen.spark.source.pulse import Pulse
-from dolmen.spark.tasks import WriteTask, chained
+from dolmen.spark.tasks import WriteTask, chain_batches
 from dolmen.spark.types import handed_schema
-from dolmen.spark.write.frame import Asked, bare
+from dolmen.spark.write.frame import Asked, without_files
 from dolmen.spark.write.row_sums import RowSums
 from dolmen.store.url import open_store
 from dolmen.write.conform import plan_conform
@@ -47,7 +47,7 @@ from dolmen.write.row_digest import content_digest
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):  # type: ignore[misc]
-    """What one task has written.
+    """The result of one task.
 
     Args:
         entries: of its data files, encoded.
@@ -68,7 +68,7 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class WriteJob:
-    """What is known when the job begins.
+    """The facts that are known when the job begins.
 
     Args:
         url, table: where it writes.
@@ -95,11 +95,11 @@ class WriteJob:
 
     @property
     def operation(self) -> str:
-        """In a word."""
+        """A word for ``history``."""
         return "overwrite" if self.overwrite else "append"
 
     def write(self, batches: Iterator[pa.RecordBatch], query: str = "") -> Written:
-        """One task's part. The intent is kept alive beside it, as it may take hours until the rows come."""
+        """Writes one task's rows. Keeps the intent alive meanwhile, as it may take hours until the rows come."""
         runtime = shared_runtime()
         pulse = Pulse(open_store(self.url, runtime), runtime, self.txid, self.operation, self.table)
         task = WriteTask(self.url, self.table, self.entry, self.txid)
@@ -109,7 +109,7 @@ class WriteJob:
             if first is None:
                 return self.nothing(query)
             first_upload_us = pulse.start()
-            files = task.write(chained(first, batches), sums)
+            files = task.write(chain_batches(first, batches), sums)
             told = b"" if sums is None else sums.encode()
             return Written(tuple(map(msgspec.json.encode, files)), self.uuid, self.txid, first_upload_us, query, told)
 
@@ -120,11 +120,11 @@ class WriteJob:
         return runtime.attend(work, BEAT_SECONDS / 10, pulse.beat)
 
     def nothing(self, query: str = "") -> Written:
-        """What a task without rows sends."""
+        """The result of a task without rows."""
         return Written((), self.uuid, self.txid, 0, query)
 
     def commit(self, messages: Sequence[Written | None], request: str | None) -> None:
-        """Makes ONE commit of what the tasks have sent.
+        """Makes ONE commit of the results of the tasks.
 
         Raises:
             ConflictError, StaleWriterError, UnknownOutcomeError, ...: as ``Transaction.commit`` does.
@@ -180,22 +180,22 @@ class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self.job, self.request, self.has_ended = job, request, has_ended
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """One task's rows."""
-        with marked():
+        """Writes one task's rows."""
+        with marking_dolmen_errors():
             return self.job.nothing() if self.has_ended else self.job.write(iterator)
 
     def commit(self, messages: Sequence[Written | None]) -> None:
-        """Once all tasks have ended."""
+        """Commits, once all tasks have ended."""
         if not self.has_ended:
-            with marked():
+            with marking_dolmen_errors():
                 self.job.commit(messages, self.request)
 
     def abort(self, messages: Sequence[Written | None]) -> None:
-        """Nothing: see above."""
+        """Does nothing: Spark calls it also after a commit whose outcome is unknown."""
 
 
 def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: bool) -> WriteJob:
-    """Looks at the table. Raises SchemaError when no row of the frame could fit, TableNotFoundError, InputError."""
+    """Checks the table. Raises SchemaError if no row of the frame could fit, TableNotFoundError, InputError."""
     operation = given.text("operation") or "append"
     if operation != "append":
         raise InputError(
@@ -217,7 +217,7 @@ def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: boo
         entry.uuid,
         own.epoch,
         seen.commit_ts,
-        msgspec.json.encode(bare(entry)),
+        msgspec.json.encode(without_files(entry)),
         overwrite,
         force,
         context.runtime.uuid(),
@@ -225,7 +225,7 @@ def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: boo
 
 
 def _since(given: Options, schema: s.StructType, entry: TableEntry) -> int | None:
-    """The oldest version that an overwrite is made from; None if it is made from none of this table.
+    """The oldest version of this table that an overwrite is made from; None if it is made from none.
 
     Raises:
         InputError: that can't be known.
@@ -242,7 +242,7 @@ def _since(given: Options, schema: s.StructType, entry: TableEntry) -> int | Non
 
 
 def writer(options: Mapping[str, str], schema: s.StructType, overwrite: bool) -> DataSourceWriter:
-    """What writes a DataFrame. Raises as ``prepare`` does."""
+    """Makes the writer of a DataFrame. Raises as ``prepare`` does."""
     given = Options.of(options, WRITE)
     job = prepare(given, schema, overwrite, force=given.flag("force"))
     request = given.text("request")

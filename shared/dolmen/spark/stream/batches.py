@@ -17,7 +17,7 @@ from dolmen.table import Table
 def batches_into(
     table: Table, mode: Mode = "append", on: Sequence[str] | None = None
 ) -> Callable[[DataFrame, int], None]:
-    """A function for ``foreachBatch`` that writes each micro-batch in one commit, exactly once.
+    """Makes a function for ``foreachBatch`` that writes each micro-batch in one commit, exactly once.
 
     ::
 

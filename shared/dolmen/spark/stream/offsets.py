@@ -35,18 +35,18 @@ class Offset:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Offset:
-        """From what a checkpoint holds. Raises InputError."""
+        """Reads the offset in a checkpoint. Raises InputError."""
         try:
             return cls(**document)
         except TypeError as error:
             raise InputError(f"the checkpoint holds no offset of a dolmen table: {document}") from error
 
     def to_json(self) -> dict[str, Any]:
-        """For Spark's checkpoint."""
+        """The offset as Spark's checkpoint keeps it."""
         return asdict(self)
 
     def check(self, name: str, entry: TableEntry, end: Offset, *, ignore_deletes: bool) -> None:
-        """Looks whether a stream that has come here may go on to a later version.
+        """Checks that a stream at this offset may go on to a later version.
 
         Args:
             entry: the table in the version ``end``.

@@ -24,10 +24,10 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS
 from dolmen.segments.live import LiveFiles
 from dolmen.snapshot import microseconds
-from dolmen.spark.failures import marked
+from dolmen.spark.failures import marking_dolmen_errors
 from dolmen.spark.source.options import STREAM_READ, Options
 from dolmen.spark.source.read import SharedScan, bound, partitions_of
-from dolmen.spark.source.source import SourceTable, pinned
+from dolmen.spark.source.source import SourceTable, pin_table
 from dolmen.spark.stream.offsets import Offset
 from dolmen.spark.types import handed_schema
 
@@ -36,7 +36,7 @@ try:
 except ImportError:  # before Spark 4.2, which then asks once for the latest offset, and ends there
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """What tells Spark that ``prepareForTriggerAvailableNow`` is there."""
+        """A stand-in for Spark's marker that ``prepareForTriggerAvailableNow`` exists."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class RangePartition(InputPartition):  # type: ignore[misc]
     until: int
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Their rows."""
+        """Yields these rows."""
         for batch in self.scan.read(self.paths):
             ts = batch.column(COMMIT_TS)
             rows = batch.filter(pc.and_(pc.greater(ts, self.after), pc.less_equal(ts, self.until)))
@@ -64,7 +64,7 @@ class RangePartition(InputPartition):  # type: ignore[misc]
 
 
 class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Reads one table as a stream. One lives in a process of the driver as long as the query.
+    """Reads one table as a stream, in a process of the driver that lives as long as the query.
 
     Args:
         schema: columns of the result.
@@ -83,22 +83,22 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._target: Manifest | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Workers get a copy, which opens nothing: all that they read by is in their partitions."""
+        """Workers get a copy that opens nothing: their partitions hold all that they need."""
         return {**self.__dict__, "_opened": None}
 
-    @marked()
+    @marking_dolmen_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
-        """Where a query begins that has no checkpoint yet: before all rows, or where the options say."""
+        """The offset at which a query without a checkpoint begins: before all rows, or where the options say."""
         return self._from().to_json()
 
-    @marked()
+    @marking_dolmen_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Sets the newest version as the end of the query (Spark 4.2 and later)."""
         self._target = self._newest()
 
-    @marked()
+    @marking_dolmen_errors()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
-        """How far the next batch goes: to where the table has changed, and over so many versions at most.
+        """The end of the next batch: where the table has changed, and at most ``maxVersionsPerTrigger`` versions on.
 
         Args:
             start: where it begins; up to Spark 4.1 not told, but known from the calls before.
@@ -110,9 +110,9 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._come_to = end
         return end.to_json()
 
-    @marked()
+    @marking_dolmen_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The files that hold rows of a batch, in groups.
+        """Groups the files that hold rows of a batch.
 
         Raises:
             ConflictError: rows were deleted since, and that is not to be ignored.
@@ -135,15 +135,15 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition."""
+        """Yields the rows of one partition."""
         handed = handed_schema(self._schema)
         return (batch.cast(handed) for batch in partition.read())
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is kept that could be let go."""
+        """Does nothing: the reader keeps nothing for past batches."""
 
     def stop(self) -> None:
-        """Nothing is held that must be given back."""
+        """Does nothing: the reader holds nothing that must be released."""
 
     @property
     def _database(self) -> Database:
@@ -175,15 +175,15 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             return segments.whole(manifest.table(self._given.table))
 
     def _table(self, manifest: Manifest) -> tuple[SourceTable, TableEntry]:
-        return pinned(self._database, manifest, self._given).with_schema(self._schema), self._entry(manifest)
+        return pin_table(self._database, manifest, self._given).with_schema(self._schema), self._entry(manifest)
 
     def _from(self) -> Offset:
-        """Where a new query begins: "latest" must not move between two questions."""
+        """The offset at which a new query begins: "latest" must stay the same between two calls."""
         self._begin = self._begin or self._first()
         return self._begin
 
     def _first(self) -> Offset:
-        """Before all rows; before the rows of a version; behind all that were there at a time."""
+        """The offset before all rows, before the rows of a version, or after all rows at a time."""
         version, moment = self._given.text("starting_version"), self._given.moment("starting_timestamp")
         if version is None and moment is None:
             return Offset(0, 0)
@@ -206,7 +206,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return Offset(before.version, before.commit_ts, entry.uuid, entry.epoch)
 
     def _end(self, begin: Offset, newest: Manifest) -> Offset:
-        """The newest version, or one that is so many versions on; ``begin`` where the table has not changed since.
+        """The newest version, or the last that the limit allows; ``begin`` if the table has not changed since.
 
         Other tables' commits make versions too: they begin no batch, as else a query that writes to another table of
         the same database would wake itself for ever.
@@ -224,7 +224,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
                 return Offset.of(manifest, self._entry(manifest))
 
     def _changed(self, manifest: Manifest, since: Offset) -> bool:
-        """Whether the table has rows, or has had deletes, that were not there before."""
+        """Whether the table has new rows, or has had deletes, since."""
         entry = self._entry(manifest)
         if since.table != entry.uuid or since.epoch != entry.epoch:
             return bool(since.table) or bool(LiveFiles.of(entry, self._database.context.segments).count)
@@ -242,5 +242,5 @@ def _may_hold(file: DataFile, after: int, until: int) -> bool:
 
 
 def stream_reader(options: Mapping[str, str], schema: s.StructType) -> DataSourceStreamReader:
-    """What reads a stream. Raises InputError, SchemaError."""
+    """Makes the reader of a stream. Raises InputError, SchemaError."""
     return TableStreamReader(options, schema)

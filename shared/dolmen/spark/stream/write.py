@@ -15,7 +15,7 @@ from pyspark.sql import datasource
 from pyspark.sql import types as s
 
 from dolmen.errors import InputError
-from dolmen.spark.failures import marked
+from dolmen.spark.failures import marking_dolmen_errors
 from dolmen.spark.source.options import STREAM_WRITE, Options
 from dolmen.spark.source.write import WriteJob, Written, prepare
 
@@ -32,36 +32,36 @@ def request_id(query: str, batch: int) -> str:
 
 
 class TableStreamWriter(_Base):  # type: ignore[misc, valid-type]
-    """Writes micro-batches. Spark makes one for each batch, and another one to commit it."""
+    """Writes micro-batches. Spark makes one writer for each batch, and another to commit it."""
 
     def __init__(self, job: WriteJob) -> None:
         self.job = job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """One task's rows of one batch; says which query's they are, as only tasks are told."""
+        """Writes one task's rows of one batch. The result has the query's id, which only tasks know."""
         context = TaskContext.get()
         query = context.getLocalProperty(QUERY_ID) if context else None
-        with marked():
+        with marking_dolmen_errors():
             if not query:
                 raise InputError("the query of these rows has no id: is this a stream?")
             return self.job.write(iterator, query)
 
     def commit(self, messages: Sequence[Written | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Once all tasks of the batch have ended. A batch without tasks has nothing to commit."""
+        """Commits, once all tasks of the batch have ended. A batch without tasks has nothing to commit."""
         queries = {message.query for message in messages if message is not None}
         assert len(queries) <= 1, "rows of two queries in one batch"
         if any(message is not None and message.entries for message in messages) or (queries and self.job.overwrite):
-            with marked():
+            with marking_dolmen_errors():
                 self.job.commit(messages, request_id(queries.pop(), batchId))
 
     def abort(self, messages: Sequence[Written | None], batchId: int) -> None:  # noqa: N803
-        """Nothing: see ``source_write``."""
+        """Does nothing: see ``dolmen.spark.source.write``."""
 
 
 def stream_writer(
     options: Mapping[str, str], schema: s.StructType, overwrite: bool
 ) -> datasource.DataSourceStreamWriter:
-    """What writes a stream: ``overwrite`` = output mode "complete". Raises InputError, SchemaError."""
+    """Makes the writer of a stream; ``overwrite`` is output mode "complete". Raises InputError, SchemaError."""
     if _Base is datasource.DataSourceStreamWriter:
         raise InputError(
             "this Spark hands rows of streams to Python one by one: use Spark 4.1, or foreachBatch(batches_into(table))"

@@ -1,4 +1,4 @@
-"""Writing a DataFrame into a table: tasks write data files, the driver makes ONE commit of what they report.
+"""Writes a DataFrame into a table: tasks write data files, and the driver makes ONE commit of their reports.
 
 A task that is repeated, speculative or killed leaves files that no commit names, and nothing else: which files count
 is decided by the rows that Spark hands to the driver, one set for each partition. All of them are named by the job's
@@ -28,10 +28,10 @@ from dolmen.predicate import Where
 from dolmen.results import Commit
 from dolmen.snapshot import pin
 from dolmen.spark import arguments as given
-from dolmen.spark.failures import FAILURES, dolmen_error, told
+from dolmen.spark.failures import FAILURES, dolmen_error, raising_dolmen_errors
 from dolmen.spark.origin import Reliance, entry_then
 from dolmen.spark.paths import worker_url
-from dolmen.spark.tasks import WRITTEN, WriteTask, in_tasks, write_files
+from dolmen.spark.tasks import WRITTEN, WriteTask, map_in_tasks, write_files
 from dolmen.spark.types import handed_schema
 from dolmen.spark.write.keys import KeyedTask, as_given, check_not_null, key_columns, only, tombstones, write_keyed
 from dolmen.spark.write.reports import REPORT, Reported
@@ -43,7 +43,7 @@ from dolmen.write.row_digest import content_digest
 
 Mode: TypeAlias = Literal["append", "upsert"]
 Made: TypeAlias = tuple[Statement | None, list[Any]]
-"""A statement, if there is anything to do, and what it says, for the digest of its request."""
+"""A statement, if there is anything to do, and its content, for the digest of its request."""
 
 
 def append(table: Table, frame: DataFrame, *, request: str | None = None) -> Commit:
@@ -222,7 +222,7 @@ def delete(
         if asked is not Asked.ONLY:
             reliance.state(transaction, table.name, frame)
         keyed = frame.select(*(as_given(frame, field) for field in fields))
-        with told():
+        with raising_dolmen_errors():
             few = keyed.limit(MAX_KEYS + 1).toArrow()
         if few.num_rows <= MAX_KEYS:  # a job that collects them costs less than one that writes
             check_not_null(few, fields)
@@ -251,7 +251,7 @@ class Asked(Enum):
 
     @classmethod
     def of(cls, request: str | None) -> Asked:
-        """What a request asks for."""
+        """The kind of digest that a request needs."""
         return cls.NOT if request is None else cls.TOO
 
 
@@ -267,10 +267,10 @@ def write_frame(
     entry = transaction.entry(name)
     check_columns(frame, entry)
     only_sum = asked is Asked.ONLY
-    url, txid = (worker_url(transaction.context.store), "") if only_sum else uploading(transaction)
-    task = WriteTask(url, name, msgspec.json.encode(bare(entry)), txid)
-    job = in_tasks(frame, write_files(task, with_sums=asked is Asked.TOO, only_sum=only_sum), WRITTEN)
-    rows = collected(job) if only_sum else attended(transaction, job)
+    url, txid = (worker_url(transaction.context.store), "") if only_sum else begin_uploads(transaction)
+    task = WriteTask(url, name, msgspec.json.encode(without_files(entry)), txid)
+    job = map_in_tasks(frame, write_files(task, with_sums=asked is Asked.TOO, only_sum=only_sum), WRITTEN)
+    rows = collect_rows(job) if only_sum else collect_keeping_alive(transaction, job)
     files = tuple(msgspec.json.decode(row.entry, type=DataFile) for row in rows if row.entry is not None)
     return files, RowSums.of(row.sums for row in rows if row.sums is not None)
 
@@ -285,22 +285,22 @@ def write_keys(
         fields: the key's columns.
     """
     only_sum = asked is Asked.ONLY
-    url, txid = (worker_url(transaction.context.store), "") if only_sum else uploading(transaction)
-    key, entry = tuple(field.id for field in fields), msgspec.json.encode(bare(transaction.entry(name)))
+    url, txid = (worker_url(transaction.context.store), "") if only_sum else begin_uploads(transaction)
+    key, entry = tuple(field.id for field in fields), msgspec.json.encode(without_files(transaction.entry(name)))
     task = KeyedTask(url, name, entry, txid, key, rows, asked is not Asked.NOT, only_sum)
-    job = in_tasks(frame, write_keyed(task), REPORT)
-    return Reported.of(collected(job) if only_sum else attended(transaction, job))
+    job = map_in_tasks(frame, write_keyed(task), REPORT)
+    return Reported.of(collect_rows(job) if only_sum else collect_keeping_alive(transaction, job))
 
 
-def collected(job: DataFrame) -> list[Row]:
-    """The rows of a job that uploads nothing. Raises as ``attended`` does."""
-    with told():
+def collect_rows(job: DataFrame) -> list[Row]:
+    """Runs a job that uploads nothing, and collects its rows. Raises as ``collect_keeping_alive`` does."""
+    with raising_dolmen_errors():
         rows: list[Row] = job.collect()
     return rows
 
 
-def uploading(transaction: Transaction) -> tuple[str, str]:
-    """The database's URL for workers, and the txid by which they name objects, which they may upload from now on.
+def begin_uploads(transaction: Transaction) -> tuple[str, str]:
+    """Begins the uploads of workers. Returns the database's URL for them, and the txid by which they name objects.
 
     Raises:
         InputError: they can't reach the database.
@@ -310,11 +310,11 @@ def uploading(transaction: Transaction) -> tuple[str, str]:
     return url, transaction.intent().txid
 
 
-def attended(transaction: Transaction, job: DataFrame) -> list[Row]:
-    """Runs a job of tasks that upload objects, and collects what they report, while the intent is kept alive.
+def collect_keeping_alive(transaction: Transaction, job: DataFrame) -> list[Row]:
+    """Runs a job of tasks that upload objects, and collects their reports. Keeps the intent alive meanwhile.
 
     Raises:
-        Error: of dolmen, raised in a task (``failures.telling``).
+        Error: of dolmen, raised in a task (``failures.mark_errors``).
         PySparkException, Py4JJavaError: something else failed there.
     """
     spark, intent = job.sparkSession.sparkContext, transaction.intent()
@@ -340,13 +340,13 @@ def attended(transaction: Transaction, job: DataFrame) -> list[Row]:
     return rows
 
 
-def bare(entry: TableEntry) -> TableEntry:
-    """The table without its files and deletes, of which there may be many: what tasks that write must know."""
+def without_files(entry: TableEntry) -> TableEntry:
+    """A table's entry without files and deletes, of which there may be many: enough for tasks that write."""
     return msgspec.structs.replace(entry, files=(), tombstones=(), segments=(), overlays=(), removed=())
 
 
 def check_frame(frame: object) -> None:
-    """Raises InputError, SchemaError for what is no frame whose rows could be written."""
+    """Raises InputError, SchemaError if this is no frame whose rows can be written."""
     if not isinstance(frame, DataFrame):
         raise InputError(
             f"a Spark DataFrame is written here, not {type(frame).__name__}: Table.append takes other rows"
@@ -375,7 +375,7 @@ def _commit(
     *,
     refresh: bool = True,
 ) -> Commit:
-    """Makes one statement, on the newest version there is or else on the newest that the table has seen.
+    """Commits one statement, made on the newest version, or on the newest that the table has seen.
 
     Args:
         statement: makes it, and says the request's content.
@@ -398,5 +398,5 @@ def _commit(
 
 
 def is_compared(transaction: Transaction, request: str | None) -> bool:
-    """Whether a request that was applied before has told its content then."""
+    """Whether a request that was applied before stored a digest of its content."""
     return request is not None and bool(transaction.find_applied([request])[request].digest)

@@ -25,8 +25,8 @@ from dolmen.format.schema import Field, Schema
 from dolmen.format.tombstone_object import TombstoneObject
 from dolmen.mutation import MAX_KEYS
 from dolmen.runtime import Runtime, shared_runtime
-from dolmen.spark.failures import telling
-from dolmen.spark.tasks import WriteTask, chained, open_to_write
+from dolmen.spark.failures import mark_errors
+from dolmen.spark.tasks import WriteTask, chain_batches, open_to_write
 from dolmen.spark.types import quoted, spark_type
 from dolmen.spark.write.reports import Reported
 from dolmen.store.base import ObjectStore
@@ -34,14 +34,14 @@ from dolmen.store.create import create
 from dolmen.write.conform import conform
 
 FEW_KEYS = 2_000
-"""Up to so many keys of a partition, and so many bytes, are left to the driver: they need no object of their own."""
+"""The most keys of a partition, and the most bytes, that are left to the driver: they need no object of their own."""
 FEW_BYTES = 64 * 1024
 FOLD_BYTES = 64 << 20
-"""Keys are sorted, and repeated ones dropped, whenever there are so many bytes of them, or ``MAX_KEYS``."""
+"""Keys are sorted, and duplicates dropped, at this many bytes, or at ``MAX_KEYS``."""
 
 
 def key_columns(frame: DataFrame, fields: Iterable[Field]) -> list[Column]:
-    """The key's columns in the types that Spark has for the table's: what equal keys are equal by.
+    """The key's columns in Spark's types for the table's columns: equal keys are equal in these.
 
     Raises:
         SchemaError: a column is of another kind than the table's, so that Spark might compare otherwise than dolmen.
@@ -194,7 +194,7 @@ class KeyedTask(KeysTask):
         first = next(batches, None)
         if first is None:
             return report
-        source = pa.RecordBatchReader.from_batches(first.schema, chained(first, batches))
+        source = pa.RecordBatchReader.from_batches(first.schema, chain_batches(first, batches))
         given = conform(source, self.decoded.schema if self.rows else only(self.fields))
         if self.with_sums:
             given = report.sums.passing(given)
@@ -224,7 +224,7 @@ def write_keyed(task: KeyedTask) -> Callable[[Iterator[pa.RecordBatch]], Iterato
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from task.run(batches).to_batches()
 
-    return telling(write)
+    return mark_errors(write)
 
 
 def once_each(batches: Iterator[pa.RecordBatch], names: list[str]) -> Iterator[pa.RecordBatch]:
