@@ -19,10 +19,10 @@ from dolmen.results import Commit
 from dolmen.transaction import Transaction
 
 MAX_ROUNDS = 5
-"""How often a batch is built, at most: it is built again when its base is no longer the newest version."""
+"""The most times that a batch is built: it is built again when its base is no longer the newest version."""
 
 Decision = Literal["apply", "reject", "settle"]
-"""What becomes of a request: its statements are applied, it is rejected for ever, or nothing is committed for it."""
+"""The decision on a request: apply its statements, reject it for ever, or settle it without a commit."""
 RequestOutcomeStatus = Literal["applied", "duplicate", "rejected", "settled", "refused", "postponed", "failed"]
 
 

@@ -110,7 +110,7 @@ class Landing:
         return self._open(self._rejected_url(drop.bucket))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """In another process it opens stores of its own."""
+        """Pickles without runtime and stores: another process opens its own."""
         fields = (self.database_url, self.prefix, self.url, self.rejected_url, self.handover_url)
         return _landing_of_this_process, fields
 

@@ -102,7 +102,7 @@ class SparkMarker:
         return KeySet.of_codes(found)
 
     def _codes(self, manifest: Manifest, after: int, parts: Sequence[MarkPart]) -> list[Codes]:
-        """What some parts name.
+        """The codes of all keys that some parts name.
 
         Raises:
             AssertionError: not all that the tasks were asked for came back.

@@ -1,4 +1,4 @@
-"""Which version of which table a frame's rows come from, told to whoever overwrites a table by them.
+"""The table and version that a frame's rows come from, for writes that must not undo what others did since.
 
 It stands in the metadata of the columns that are read, in Spark's plan. From there Spark hands it on with each column
 that stays what it is, through views, caches and checkpoints, also to a data source that writes.
@@ -26,7 +26,7 @@ _KEY = "dolmen"
 
 @dataclass(frozen=True)
 class Origin:
-    """What was read.
+    """The origin of rows: a version of a table.
 
     Args:
         table: uuid of the table.

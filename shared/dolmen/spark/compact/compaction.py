@@ -95,7 +95,7 @@ def compact(
 
 
 class _Planning:
-    """What is worth doing to one table, and how."""
+    """The plan of one table: its groups, and the way to rewrite them."""
 
     def __init__(
         self, spark: SparkSession, context: Context, name: str, options: CompactionOptions, *, recluster: bool

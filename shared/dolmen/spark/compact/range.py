@@ -82,7 +82,7 @@ def _sorted(frame: DataFrame, entry: TableEntry, partitions: int) -> DataFrame:
 
 
 def _check(table: _SomeFiles, version: TableVersion, inputs: Sequence[DataFile], written: int) -> None:
-    """What Spark has written is what dolmen itself counts: by entries alone where no delete is unresolved."""
+    """Checks that Spark has written as many rows as dolmen counts: by entries alone if no delete is unresolved."""
     plans = [plan for file in inputs if (plan := version.unresolved.plan(file)) is not None]
     counted = sum(plan.file.live_rows for plan in plans if not plan.tombstones)
     uncertain = {plan.file.path for plan in plans if plan.tombstones}

@@ -35,7 +35,7 @@ OPTIONS = {
 """Options that a session's settings would otherwise decide."""
 
 _FORMAT = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
-"""By its class, as the name "parquet" may stand for a reader that knows no ``_metadata``."""
+"""The reader's class, as the name "parquet" may mean a reader without ``_metadata``."""
 _CACHE_BYTES = 1 << 40
 
 _log = logging.getLogger("dolmen")

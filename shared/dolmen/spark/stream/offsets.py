@@ -1,4 +1,4 @@
-"""Offsets of streams that read a table: how far in its history a query has come."""
+"""Offsets of streams that read a table: a query's position in the table's history."""
 
 from __future__ import annotations
 

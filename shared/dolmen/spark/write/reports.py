@@ -1,4 +1,4 @@
-"""What tasks that write report to the driver: rows of a kind, a name and a body."""
+"""The reports of tasks that write to the driver: rows of a kind, a name and a body."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Reported:
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Reported:
-        """What the rows say."""
+        """Reads the report in these rows."""
         found = cls(sums=RowSums.of(row.body for row in rows if row.kind == "sums"))
         for row in rows:
             if row.kind == "file":

@@ -36,7 +36,7 @@ _LONG = 1 << 16
 
 @dataclass
 class RowSums:
-    """What is known of some rows.
+    """The sums of some rows.
 
     Args:
         rows: how many they are.
