@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-
-UNCHECKED = ("shared/dolmen/spark/", "shared/pyspark_dolmen/")
-"""Places whose functions and docstrings are not checked yet; the list is to become empty."""
 
 PARTICIPLES = frozenset(("told", "handed", "named", "settled", "marked", "attended"))
 """Words that are neither a verb in the imperative nor a noun: they do not say what a function does."""
@@ -34,11 +30,6 @@ def definitions() -> list[tuple[str, Definition]]:
     ]
 
 
-def checked() -> Iterator[tuple[str, Definition]]:
-    """The definitions outside of the folders that are not checked yet."""
-    return ((place, node) for place, node in definitions() if not place.startswith(UNCHECKED))
-
-
 def test_names_of_classes_are_unique() -> None:
     places = defaultdict[str, list[str]](list)
     for place, node in definitions():
@@ -50,7 +41,7 @@ def test_names_of_classes_are_unique() -> None:
 def test_no_function_is_named_by_a_bare_participle() -> None:
     found = [
         f"{place}: {node.name}"
-        for place, node in checked()
+        for place, node in definitions()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.strip("_") in PARTICIPLES
     ]
     assert found == []
@@ -59,7 +50,7 @@ def test_no_function_is_named_by_a_bare_participle() -> None:
 def test_docstrings_begin_with_what_the_thing_does_or_is() -> None:
     found = [
         f"{place}: {docstring.splitlines()[0]}"
-        for place, node in checked()
+        for place, node in definitions()
         if (docstring := ast.get_docstring(node)) and docstring.startswith(OPENINGS)
     ]
     assert found == []

@@ -15,12 +15,12 @@ from dolmen.format.schema import Field
 from dolmen.format.types import DECIMAL, LIST, MAP, STRUCT, TYPES, ColumnType, type_of
 
 
-def _named(name: str) -> s.DataType:
+def _type_by_name(name: str) -> s.DataType:
     """Spark's type with this name, as in a schema's JSON."""
     return s.StructField.fromJson({"name": "", "type": name, "nullable": True, "metadata": {}}).dataType
 
 
-_BY_NAME = {name: _named(name) for name in {known.spark for known in TYPES if known.spark is not None}}
+_BY_NAME = {name: _type_by_name(name) for name in {known.spark for known in TYPES if known.spark is not None}}
 
 
 def spark_schema(fields: Iterable[Field]) -> s.StructType:
