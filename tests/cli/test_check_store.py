@@ -121,7 +121,7 @@ def test_an_interrupted_check_leaves_nothing(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).parent / "dolmen"), "check-store", str(tmp_path / "store")]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("store/check-store-*/of-many*")):
+    while not list(tmp_path.glob("store/check-store-*/exactly-one-of-many*")):
         assert time.monotonic() < deadline
         assert running.poll() is None
         time.sleep(0.01)

@@ -155,5 +155,5 @@ def test_progress_is_told(db: Damaged) -> None:
 
 def test_every_kind_of_finding_stands_in_the_operators_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "maintenance.md").read_text()
-    table = page.partition("### What it finds")[2]
+    table = page.partition("### Findings and repairs")[2]
     assert set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", table)) == KINDS.keys()
