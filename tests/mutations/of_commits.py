@@ -137,8 +137,8 @@ COMMITS: tuple[Mutation, ...] = (
         "nobody asks what was applied before",
         "a commit carries applied ids, each of which is applied once for ever",
         "commit/change.py",
-        "        known = find_applied(base, self.applied.keys(), segments)\n",
-        "        known = find_applied(base, (), segments)\n",
+        "        found = find_applied(base, self.applied.keys() | self.excluded, segments)\n",
+        "        found = find_applied(base, self.excluded, segments)\n",
     ),
     mutation(
         "what was applied meanwhile loses its id and keeps its rows",

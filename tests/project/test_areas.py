@@ -66,7 +66,7 @@ def test_modules_that_take_the_spark_session_go_where_it_is() -> None:
 
 
 def test_one_process_takes_all_of_spark_and_what_takes_longest_begins() -> None:
-    assert sharing_out.share_of("tests/spark/test_reads.py::test_a[x::y]") == "tests/spark/test_reads.py"
+    assert sharing_out.share_of("tests/spark/read/test_reads.py::test_a[x::y]") == "tests/spark/read/test_reads.py"
     assert sharing_out.share_of("tests/deploy/test_deployed.py::test_a") == "tests/deploy/"
     assert sharing_out.share_of("tests/spark_s3/test_workers.py::test_a") == "tests/spark_s3/test_workers.py"
     assert sharing_out.place_of("tests/deploy/") == 0

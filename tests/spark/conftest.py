@@ -13,7 +13,7 @@ from pyspark.sql import datasource
 import dolmen
 from dolmen.database import Database
 
-collect_ignore = [] if hasattr(datasource, "Filter") else ["test_source_filters.py"]
+collect_ignore = [] if hasattr(datasource, "Filter") else ["source/test_filters.py"]
 
 
 @pytest.fixture

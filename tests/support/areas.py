@@ -32,7 +32,7 @@ ELSEWHERE = {
     "runtime": ("tests/commit", "tests/simulation/test_determinism.py"),
     "snapshot": OF_TABLES,
     "table": OF_TABLES,
-    "simulator": ("tests/simulation", "tests/exhaustive"),
+    "simulator": ("tests/simulation", "tests/interleavings"),
     "transaction": OF_TABLES,
     "transaction_table": OF_TABLES,
     "unit_of_work": OF_TABLES,
@@ -42,8 +42,9 @@ ELSEWHERE = {
 
 
 def folders() -> list[str]:
-    """The folders of tests, each an area."""
-    return sorted(folder.name for folder in TESTS.iterdir() if any(folder.glob("test_*.py")))
+    """The folders of tests, at any depth, each an area: ``maintenance``, and ``maintenance/gc``."""
+    folders = (path for path in TESTS.rglob("*") if path.is_dir())
+    return sorted(str(folder.relative_to(TESTS)) for folder in folders if any(folder.glob("test_*.py")))
 
 
 def parts() -> list[str]:

@@ -37,8 +37,8 @@ LONGEST_FIRST = (
     "tests/deploy/",
     "tests/simulation/test_simulation.py",
     "tests/corruption/test_damage.py",
-    "tests/exhaustive/test_pairs.py",
-    "tests/exhaustive/test_search.py",
+    "tests/interleavings/test_pairs.py",
+    "tests/interleavings/test_search.py",
     "tests/packaged/",
     "tests/handover/",
     "tests/spark_cluster/",
@@ -53,8 +53,8 @@ LONGEST_FIRST = (
     "tests/spark_s3/",
     "tests/spark/test_races.py",
     "tests/spark/test_settings.py",
-    "tests/spark/test_load_job.py",
-    "tests/spark/test_column_names.py",
+    "tests/spark/load/test_job.py",
+    "tests/spark/read/test_column_names.py",
 )
 
 

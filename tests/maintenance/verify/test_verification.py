@@ -14,8 +14,8 @@ from dolmen.errors import DatabaseNotFoundError, VersionNotFoundError
 from dolmen.maintenance.verify.kinds import KINDS
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from maintenance import harms_to_manifests, harms_to_objects  # noqa: F401  # they register what they do
-from maintenance.harms import HARMS, SCHEMA, Harm, rows
+from maintenance.verify import harms_to_manifests, harms_to_objects  # noqa: F401  # they register what they do
+from maintenance.verify.harms import HARMS, SCHEMA, Harm, rows
 from support.damaged import Damaged, copy_of
 from support.tables import World
 
@@ -154,6 +154,6 @@ def test_progress_is_told(db: Damaged) -> None:
 
 
 def test_every_kind_of_finding_stands_in_the_operators_page() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "maintenance.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "maintenance.md").read_text()
     table = page.partition("### Findings and repairs")[2]
     assert set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", table)) == KINDS.keys()

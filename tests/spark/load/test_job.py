@@ -22,7 +22,7 @@ from dolmen.store.url import open_store
 from support.landing_files import FORMATS, SCHEMA, drops_in, rows_of
 from support.ministack import boto3_client
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SUBMIT = Path(sys.executable).with_name("spark-submit")
 
 

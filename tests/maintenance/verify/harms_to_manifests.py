@@ -8,7 +8,7 @@ from dolmen.format.entries import ColumnStats, WhereTombstone
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import AppliedId, Released
 from dolmen.format.pointer import Pointer
-from maintenance.harms import damage, edit_stats, edit_tombstone, manifests, tombstone, vector_file, vector_of
+from maintenance.verify.harms import damage, edit_stats, edit_tombstone, manifests, tombstone, vector_file, vector_of
 from support.damaged import Damaged
 
 

@@ -58,7 +58,7 @@ print(done.rows, done.bytes_in >> 20, done.spilled_bytes >> 20, peak >> 20)
 
 def run(directory: Path, sort_key: str, copies: int) -> tuple[int, int, int, int]:
     """Rows, MB read, MB spilled, and the greatest MB of memory."""
-    tests = Path(__file__).parent.parent
+    tests = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{Path(dolmen.__file__).parent.parent}"}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(directory), sort_key, str(copies)],

@@ -13,7 +13,7 @@ import dolmen
 from dolmen.spark import export
 from support.landing_files import put, rows_of
 
-PAGE = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "jobs.md").read_text()
 
 
 def test_the_examples_of_load_and_export_run(

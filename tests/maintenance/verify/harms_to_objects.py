@@ -11,7 +11,7 @@ from dolmen.format.entries import KeysTombstone, WhereTombstone
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryStore
 from dolmen.write.data_file import write_data_files
-from maintenance.harms import SCHEMA, damage, edit_stats, edit_tombstone, rows, tombstone, vector_file, vector_of
+from maintenance.verify.harms import SCHEMA, damage, edit_stats, edit_tombstone, rows, tombstone, vector_file, vector_of
 from support.damaged import Damaged
 from support.tables import write_file
 

@@ -274,7 +274,7 @@ def test_a_million_objects_are_collected_in_bounded_memory() -> None:
         print(f"{MILLION:,} objects, {{live:,}} live: {{before}} MB, peak {{peak}} MB, {{took:.1f}} s")
         assert peak < 512
     """)
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     path = os.pathsep.join([str(root / "shared"), str(root / "tests")])
     done = subprocess.run(
         [sys.executable, "-c", code],
