@@ -2,7 +2,7 @@
 
 Collection must not forget a kind of object, so each field of each struct of the format stands here: as the key of an
 object, as something that holds references inside, or as neither. A field that nobody has classified fails a test.
-What segments hold is reached by reading them (maintenance/gc_mark.py).
+What segments hold is reached by reading them (maintenance/gc/mark.py).
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def test_each_group_is_rewritten_by_a_task_and_its_objects_bear_the_name_of_an_i
     before = everything(db)
     files = {path.name for path in (tmp_path / "db" / "data").rglob("*.parquet")}
     told: list[tuple[str, int]] = []
-    done = compact(spark, db, options=PARTS, tell=lambda name, so_far: told.append((name, so_far.groups)))["t"]
+    done = compact(spark, db, options=PARTS, progress=lambda name, so_far: told.append((name, so_far.groups)))["t"]
     assert done.groups == len(done.plan.groups) == 3
     assert (done.rows, done.files_in, done.dropped, done.finished) == (400, 8, 0, True)
     assert told == [("t", 1), ("t", 2), ("t", 3)]
@@ -284,7 +284,7 @@ def test_a_task_that_always_dies_costs_its_own_group_alone(
     last = table.scan().plan.files[-1].file
     monkeypatch.setattr(compaction, "rewrite_groups", Dying(last.uuid, 99))
     with pytest.raises((PySparkException, Py4JJavaError), match="the executor is gone"):
-        compact(spark, db, options=PARTS, tell=lambda name, done: told.append(done.groups))
+        compact(spark, db, options=PARTS, progress=lambda name, done: told.append(done.groups))
     assert told == [1, 2]
     assert everything(db) == before
     assert db.verify(deep=True).findings == ()
@@ -306,7 +306,7 @@ def test_a_run_that_is_interrupted_leaves_what_it_has_committed(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compact(spark, db, options=PARTS, tell=interrupt)
+        compact(spark, db, options=PARTS, progress=interrupt)
     assert len(db.table("t").scan().plan.files) == 6
     assert everything(db) == before
 
