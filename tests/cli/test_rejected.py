@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dolmen.ingest.announcements import MAX_TABLE_TRIES
 from dolmen.store.local.store import LocalStore
 from dolmen.store.url import open_store
 from support.functions import World
@@ -112,7 +113,7 @@ def test_the_copy_of_a_damaged_file_is_shown_as_far_as_it_goes(world: World, cli
 
 
 def test_a_file_that_is_put_back_is_ingested_once_its_table_is_there(world: World, cli: Cli) -> None:
-    world.ingest(world.drop("later/2026/a.csv", "id\n1\n"))
+    world.ingest(world.drop("later/2026/a.csv", "id\n1\n"), tries=MAX_TABLE_TRIES)
     [key] = keys(cli)
     world.create("later", pa.schema([("id", pa.int64())]))
     done = json.loads(cli("rejected", "retry", key, "--json").out)

@@ -111,8 +111,8 @@ def test_every_form_of_a_delete_becomes_a_message_that_does_it(
 @pytest.mark.parametrize(
     ("arguments", "code", "phrase"),
     [
-        (["events"], 2, "one of them"),
-        (["events", "--where", "id = 1", "--keys", "1"], 2, "one of them"),
+        (["events"], 2, "exactly one of"),
+        (["events", "--where", "id = 1", "--keys", "1"], 2, "exactly one of"),
         (["events", "--where", "nope = 1"], 2, "nope"),
         (["events", "--where", "id ="], 2, "character"),
         (["events", "--where", " "], 2, "where is empty"),
