@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -34,16 +34,43 @@ class Spent:
 
 def spend(function: Callable[[], Any]) -> Spent:
     """Runs a function in this process, the driver."""
-    others, driver, wall = _others(), time.process_time(), time.perf_counter()
+    before, driver, wall = _others(), time.process_time(), time.perf_counter()
     result = function()
     wall, driver = time.perf_counter() - wall, time.process_time() - driver
-    return Spent(driver, _others() - others, wall, result)
+    return Spent(driver, spent_between(before, _others()), wall, result)
 
 
-def _others() -> float:
-    """Of all descendants; those that have ended are in the times of the parent that waited for them."""
-    total = 0.0
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Processor time of one process since its start, in seconds.
+
+    Args:
+        own: its own.
+        ended: that of its children that have ended and that it waited for, with what those had taken over likewise.
+    """
+
+    own: float
+    ended: float
+
+
+def spent_between(before: Mapping[Any, Used], after: Mapping[Any, Used]) -> float:
+    """What processes used between two looks at them.
+
+    Most processes that ended are in the time of a parent. One whose parent does not wait for it, as when Spark ends
+    idle workers, is in none: what it used since the first look is lost, and nothing else.
+    """
+    nothing = Used(0.0, 0.0)
+    own = sum(used.own - before.get(process, nothing).own for process, used in after.items())
+    ended = sum(used.ended - before.get(process, nothing).ended for process, used in after.items())
+    counted = sum(used.own + used.ended for process, used in before.items() if process not in after)
+    return own + max(0.0, ended - counted)
+
+
+def _others() -> dict[psutil.Process, Used]:
+    """All descendants."""
+    found = {}
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            total += sum(process.cpu_times()[:4])
-    return total
+            user, system, ended_user, ended_system = process.cpu_times()[:4]
+            found[process] = Used(user + system, ended_user + ended_system)
+    return found

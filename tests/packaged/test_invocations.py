@@ -49,10 +49,10 @@ def test_what_the_timeout_cut_off_in_its_commit_is_applied_once_by_its_next_deli
 
 
 def deliver(running: Emulator, event: Any) -> None:
-    """As a queue does: again, if a busy machine could not start the function before its time-out."""
+    """As a queue does: again, if a busy machine could not start the function, or end the one before it, in time."""
     for _ in range(5):
         answer = running.invoke(event)
-        if answer.error is None or "timed out" not in answer.error:
+        if answer.error is None or not ("timed out" in answer.error or "Sandbox.Failure" in answer.error):
             break
     assert answer.payload == {"batchItemFailures": []}
 

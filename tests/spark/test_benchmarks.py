@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from bench.spark import measured, part
-from bench.spark.cpu import Spent
+from bench.spark.cpu import Spent, Used, spent_between
 from bench.spark.ours import PREDICATES, Dolmen
 from bench.spark.source import FILES, Source, make
 from bench.spark.writes import PIECES, WRITES, Writing
@@ -64,6 +64,14 @@ def test_what_is_asked_is_answered_right_in_every_state(state: str, dolmen_engin
         assert asked.cpu > 0
     plain = dolmen_engine.plain("two columns").result
     assert plain == expected("clean", "two columns", source), "plain is of all rows, whatever was deleted"
+
+
+def test_the_time_of_a_worker_that_ends_unnoticed_is_not_taken_from_the_others() -> None:
+    before = {"java": Used(5.0, 1.0), "workers": Used(0.5, 0.0), "worker": Used(2.0, 0.0)}
+    assert spent_between(before, {**before, "java": Used(6.0, 1.0), "new": Used(0.25, 0.0)}) == 1.25
+    java_waited = {"java": Used(6.0, 4.0)}
+    assert spent_between(before, java_waited) == 1.0 + (4.0 - 1.0) - 0.5 - 2.0
+    assert spent_between(before, {"java": Used(6.0, 1.0)}) == 1.0, "nobody waited for those that ended"
 
 
 def test_the_steps_of_a_query_are_told_apart(dolmen_engine: Dolmen) -> None:
