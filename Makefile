@@ -55,10 +55,12 @@ setup: .venv/.installed .venv-sam/.installed ## what development and tests need
 # ---- tests ----------------------------------------------------------------------------------------------------------
 
 .PHONY: test
+# Python keeps what it compiled, whatever this machine says: hundreds of tests start processes that import the package.
 test: setup ## install what tests need, then run them all, or those of AREA=scan
 	@scripts/minio.sh install --try
 	@scripts/spark_jars.sh install --try
-	@paths=$$($(DEV)/python tests/support/areas.py $(AREA)) && \
+	@[ -e .venv/spark.jsa ] || $(DEV)/python tests/support/spark_jvm.py 2>/dev/null || true
+	@unset PYTHONDONTWRITEBYTECODE; paths=$$($(DEV)/python tests/support/areas.py $(AREA)) && \
 		$(DEV)/python -m pytest -n $(WORKERS) $(PYTEST_FLAGS) $$paths
 
 .PHONY: test-long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import random
@@ -54,6 +55,12 @@ def s3_endpoint(request: pytest.FixtureRequest) -> str:
     Any other server must take the key "test" with the secret "testtest".
     """
     return os.environ.get("DOLMEN_TEST_S3_ENDPOINT") or str(request.getfixturevalue("ministack"))
+
+
+def pytest_collection_finish() -> None:
+    """Takes what was collected, thousands of tests, out of what Python's collector looks at again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> list[str]:

@@ -18,9 +18,9 @@ from support.writers import SCHEMA, context, mixed_commits, persistent, start, t
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 PROCESSES = 16
-COMMITS = {"local": 25, "s3": 25, "minio": 10}
-"""Of each process. MinIO syncs every object, and its directories, before it answers."""
-KILLS = 100
+LONG = bool(os.environ.get("DOLMEN_LONG"))
+COMMITS = {"local": 25, "s3": 25, "minio": 10} if LONG else {"local": 10, "s3": 10, "minio": 5}
+"""Of each process, in multiples of five. MinIO syncs every object, and its directories, before it answers."""
 
 
 def prepared(url: str) -> dolmen.Database:
@@ -91,29 +91,28 @@ def test_a_store_that_fails_loses_doubles_and_hides_nothing(
     assert faults.keys() >= set(FAULTS), "every kind of fault happened"
 
 
-#: (fault of the proxy, key it is held at, how many kills, whether the commit has landed by then)
+#: (fault of the proxy, key it is held at, how many kills, how many in the long mode, whether the commit has landed)
 STAGES = [
-    ("timeout", "_latest_manifest", 25, False),  # between manifest and pointer
-    ("timeout-after", "_latest_manifest", 25, True),  # the pointer landed, and nobody was told
-    ("timeout", "/manifest/", 10, False),
-    ("timeout-after", "/manifest/", 10, False),
-    ("timeout", "/data/log/", 8, False),
-    ("timeout-after", "/data/rows/", 8, False),
-    ("timeout", ".del", 7, False),
-    ("timeout-after", ".del", 7, False),
+    ("timeout", "_latest_manifest", 4, 25, False),  # between manifest and pointer
+    ("timeout-after", "_latest_manifest", 4, 25, True),  # the pointer landed, and nobody was told
+    ("timeout", "/manifest/", 2, 10, False),
+    ("timeout-after", "/manifest/", 2, 10, False),
+    ("timeout", "/data/log/", 2, 8, False),
+    ("timeout-after", "/data/rows/", 2, 8, False),
+    ("timeout", ".del", 2, 7, False),
+    ("timeout-after", ".del", 2, 7, False),
 ]
 
 
-def test_a_writer_killed_at_100_points_leaves_whole_commits_only(
+def test_a_writer_killed_at_every_stage_leaves_whole_commits_only(
     s3_url: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOLMEN_S3_READ_TIMEOUT", "60")
-    assert sum(count for _, _, count, _ in STAGES) == KILLS
     db = prepared(s3_url)
     landed: list[int] = []
     number = 0
-    for fault, key, count, lands in STAGES:
-        for _ in range(count):
+    for fault, key, some, all_, lands in STAGES:
+        for _ in range(all_ if LONG else some):
             number += 1
             proxy.rule(fault, method="PUT", key=key)
             _kill_when_held(s3_url, number, proxy)

@@ -11,7 +11,7 @@ import pytest
 from soak.run import Soak
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
-SECONDS = float(os.environ.get("DOLMEN_SOAK_SECONDS", "20"))
+SECONDS = float(os.environ.get("DOLMEN_SOAK_SECONDS", "12"))
 KILLED = ("appender", "upserter", "transactor", "dropper", "pipeline", "schedule", "keeper", "reader", "minio")
 
 
@@ -24,7 +24,7 @@ def test_whatever_is_killed_nothing_is_lost_doubled_halved_or_revived(
         monkeypatch.delenv(name, raising=False)
     environment = dict(os.environ)
     try:
-        soak = Soak(tmp_path / "soak", SEED, SECONDS, seconds_between=(0.3, 1.2), grace=2)
+        soak = Soak(tmp_path / "soak", SEED, SECONDS, seconds_between=(0.2, 0.7), grace=2)
         report = soak.run()
     finally:
         os.environ.clear()

@@ -20,6 +20,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import dolmen
 from support.built import ROOT, built_stack, find_sam, runtime_python
 from support.ministack import Ministack, boto3_client, endpoint_environment
 
@@ -161,8 +164,12 @@ class Stack:
     # ---- what a user sees ----
 
     def rows(self, table: str = "events") -> list[dict[str, Any]]:
-        """All rows, by `dolmen scan`."""
-        return [json.loads(line) for line in self.dolmen("scan", table, "--format", "jsonl").splitlines()]
+        """All rows. They are asked for again and again, so no process is started for that."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in endpoint_environment(self.endpoint).items():
+                patch.setenv(name, value)
+            found: list[dict[str, Any]] = dolmen.open(self.outputs["DatabaseUri"]).table(table).to_arrow().to_pylist()
+            return found
 
     def ids(self, table: str = "events") -> list[int]:
         return sorted(row["id"] for row in self.rows(table))

@@ -1,8 +1,8 @@
 """Which process of ``pytest -n`` runs which test modules: what is dear to start is started in as few as can be.
 
-A module stays together, and its fixtures with it. The process that has begun a Spark session takes all modules that
-need one, as long as there are any; the others take those only once nothing else is left. What takes longest goes first,
-so that in the end none waits for the last.
+A module stays together, and its fixtures with it. Half of the processes begin a Spark session, and take all modules
+that need one, as long as there are any; the others take those only once nothing else is left. What takes longest goes
+first, so that in the end none waits for the last.
 """
 
 from __future__ import annotations
@@ -35,32 +35,36 @@ TOGETHER = (
 
 LONGEST_FIRST = (
     "tests/deploy/",
-    "tests/simulation/test_simulation.py",
-    "tests/corruption/test_damage.py",
-    "tests/interleavings/test_pairs.py",
-    "tests/interleavings/test_search.py",
-    "tests/packaged/",
+    "tests/spark/stream/test_killed.py",
     "tests/handover/",
     "tests/spark_cluster/",
-    "tests/soak/test_soak.py",
-    "tests/mutations/test_mutations.py",
-    "tests/machine/test_machine.py",
-    "tests/docs/test_cli.py",
-    "tests/docs/test_demo.py",
-    "tests/docs/test_readme.py",
-    "tests/scan/test_keys_memory.py",
-    "tests/minio/",
-    "tests/spark_s3/",
-    "tests/spark/test_races.py",
     "tests/spark/test_settings.py",
-    "tests/spark/load/test_job.py",
+    "tests/proof/test_processes.py",
+    "tests/interleavings/test_pairs.py",
+    "tests/interleavings/test_deliveries.py",
+    "tests/packaged/",
+    "tests/scan/test_keys_memory.py",
+    "tests/docs/test_cli.py",
+    "tests/docs/test_readme.py",
+    "tests/spark_s3/",
+    "tests/spark/merge/test_merge.py",
     "tests/spark/read/test_column_names.py",
+    "tests/spark/load/test_job.py",
+    "tests/spark/test_upkeep_jobs.py",
+    "tests/simulation/test_simulation.py",
+    "tests/minio/",
+    "tests/docs/test_demo.py",
+    "tests/soak/test_soak.py",
+    "tests/spark/test_races.py",
+    "tests/store/test_credentials.py",
+    "tests/corruption/test_damage.py",
+    "tests/machine/test_machine.py",
 )
 
 
 def count_workers(cores: int) -> int:
-    """How many processes: one more than cores, since some tests wait for other processes, and for the clock."""
-    return min(cores + 1, MOST_WORKERS)
+    """How many processes: two more than cores, since many tests wait for other processes, or for the clock."""
+    return min(cores + 2, MOST_WORKERS)
 
 
 def share_of(test: str) -> str:
@@ -110,7 +114,7 @@ class SharingOut(LoadScopeScheduling):
         def began_spark(worker: WorkerController) -> bool:
             return any(map(needs_spark, self.assigned_work.get(worker, ())))
 
-        takes_spark = began_spark(node) or not any(map(began_spark, self.nodes))
+        takes_spark = began_spark(node) or sum(map(began_spark, self.nodes)) < max(1, len(self.nodes) // 2)
         return min(self.workqueue, key=lambda share: (needs_spark(share) != takes_spark, place_of(share)))
 
 

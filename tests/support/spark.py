@@ -30,6 +30,9 @@ streams_arrow = pytest.mark.skipif(
 )
 """For tests of what ``writeStream.format("dolmen")`` does from 4.1."""
 
+QUICK_WORKERS = TESTS / "support" / "spark_workers"
+"""Folder with what Python workers import at their start."""
+
 NO_JAVA = "Spark needs Java 17 or newer, and there is none: apt install openjdk-17-jre-headless"
 
 
@@ -59,7 +62,10 @@ def start_session(scratch: Path, master: str = "local[2,3]", **settings: str) ->
     )
     for name, value in settings.items():
         builder = builder.config(name.replace("__", "."), value)
-    session = builder.getOrCreate()
+    with pytest.MonkeyPatch.context() as patch:  # the JVM, and what it starts, keep what they begin with
+        paths = [path for path in (os.environ.get("PYTHONPATH"), str(QUICK_WORKERS)) if path]
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
 
