@@ -25,9 +25,10 @@ from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.spark.compact.compaction import compact
 from dolmen.spark.failures import FAILURES
 from dolmen.spark.session import job_session
+from dolmen.units import GIB
 
 STEPS = "resolve", "compact", "merge"
-RESOLVE_BYTES = 4 << 30
+RESOLVE_BYTES = 4 * GIB
 """The most bytes of a table that the driver reads to resolve deletes; the rest is for the schedules."""
 
 

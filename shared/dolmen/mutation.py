@@ -13,13 +13,14 @@ from dolmen.commit.intent import Intent, LateIntent
 from dolmen.commit.statements.rows import DeletePositions, Write
 from dolmen.commit.uploads import PendingUploads
 from dolmen.context import Context
-from dolmen.errors import InputError, LimitError, SchemaError
+from dolmen.errors import InputError, LimitError, RowError, SchemaError
 from dolmen.format.entries import DataFile, KeysTombstone, WhereTombstone
 from dolmen.format.keys import Keys, add_keys, keys_from_arrow
 from dolmen.format.manifest import PREDICATE_EXPRESSIONS, Manifest, TableEntry
-from dolmen.format.schema import Field, Schema, is_nested
+from dolmen.format.schema import Field, Schema, is_nested, storable
 from dolmen.format.types import can_be_key
-from dolmen.format.values import to_array
+from dolmen.format.values import Json, to_array, to_plain
+from dolmen.format.values import to_json as to_json_value
 from dolmen.predicate import (
     Predicate,
     Where,
@@ -71,7 +72,7 @@ def append(
     """
     batches = rows_of(entry, data, digest)
     files = _write(context, name, entry, batches, intent)
-    return Write(name, entry.uuid, files=files, request=request)
+    return Write(name, entry.uuid, files=files, request=request, schema=entry.schema)
 
 
 def upsert(
@@ -101,7 +102,7 @@ def upsert(
         return Write(name, entry.uuid, request=request)
     files = _write(context, name, entry, batches, intent)
     tombstone = _keys_tombstone(uploads, name, entry, keys)
-    return Write(name, entry.uuid, files, (tombstone,), request)
+    return Write(name, entry.uuid, files, (tombstone,), request, schema=entry.schema)
 
 
 def replace(
@@ -122,7 +123,8 @@ def replace(
         intent, digest: as for ``append``.
     """
     files = append(context, name, entry, data, request, intent, digest).files
-    return Write(name, entry.uuid, files, delete_keys(uploads, name, entry, keys, request).tombstones, request)
+    tombstones = delete_keys(uploads, name, entry, keys, request).tombstones
+    return Write(name, entry.uuid, files, tombstones, request, schema=entry.schema)
 
 
 def rows_of(entry: TableEntry, data: Any, digest: RowDigest | None = None) -> Iterator[pa.RecordBatch]:
@@ -134,7 +136,7 @@ def rows_of(entry: TableEntry, data: Any, digest: RowDigest | None = None) -> It
 def cast_rows(entry: TableEntry, data: Any) -> pa.RecordBatchReader:
     """Fits rows to a table, with a loss where necessary (see ``lossy``)."""
     schema = entry.schema.arrow
-    return pa.RecordBatchReader.from_batches(schema, conform(as_batches(data, schema), schema, lossy))
+    return pa.RecordBatchReader.from_batches(schema, conform(as_batches(data, schema), entry.schema, lossy))
 
 
 def _write(
@@ -270,6 +272,26 @@ def check_sortable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
         if is_nested(field.arrow_type):
             raise SchemaError(f"rows can't be sorted by column {field.name!r} of type {field.arrow_type}")
     return fields
+
+
+def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
+    """A default as callers give it, in JSON form; it must fit the column as a value of a row does.
+
+    Raises:
+        InputError: it is no value of the type, or the type can have no default.
+    """
+    if value is None:
+        return None
+    stored = storable(arrow_type)
+    if is_nested(stored):
+        raise InputError(f"column {name!r} of type {stored} can have no default but NULL")
+    schema = pa.schema([pa.field(name, stored)])
+    try:
+        [batch] = conform(as_batches([{name: value}], schema), schema, lossless)
+        [plain] = to_plain(batch.column(0))
+        return to_json_value(plain)
+    except (SchemaError, RowError) as error:
+        raise InputError(f"default {arguments.short_repr(value)} of column {name!r}: {error}") from error
 
 
 def _keys_tombstone(uploads: PendingUploads, name: str, entry: TableEntry, keys: Keys) -> KeysTombstone:

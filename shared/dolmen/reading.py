@@ -176,8 +176,10 @@ class ReadableTable:
 
         Returns:
             ``table``, ``version``, ``rows_in_files`` (including rows that unresolved deletes may hide), ``files``,
-            ``bytes``, ``primary_key``, ``sort_key``, ``columns`` (types by name), ``properties``, and
-            ``unresolved_deletes`` (each with ``commit_ts``, and ``rows``: the deleted rows in words).
+            ``bytes``, ``primary_key``, ``sort_key``, ``columns`` (types by name), ``defaults`` (in JSON form, of rows
+            that are written without a column; without those that are NULL) and ``comments`` by column,
+            ``properties``, and ``unresolved_deletes`` (each with ``commit_ts``, and ``rows``: the deleted rows in
+            words).
         """
         manifest = self._cached_snapshot()
         segments = self._context.segments
@@ -192,6 +194,8 @@ class ReadableTable:
             "primary_key": list(self.primary_key),
             "sort_key": list(self.sort_key),
             "columns": {f.name: f"{f.type}{'' if f.nullable else ' not null'}" for f in entry.schema.arrow},
+            "defaults": entry.schema.write_defaults,
+            "comments": {field.name: field.comment for field in entry.schema.fields if field.comment},
             "properties": entry.properties,
             "unresolved_deletes": [
                 {"commit_ts": tombstone.ts, "rows": _in_words(tombstone, entry)}

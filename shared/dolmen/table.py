@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, get_args
 
+import pyarrow as pa
+
 from dolmen import arguments
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.manifest import Manifest
@@ -149,6 +151,124 @@ class Table(ReadableTable):
         return self._commit(
             "overwrite", lambda table: table.overwrite(data, force=force, cast=cast, request=request), message
         )
+
+    def add_column(
+        self,
+        name: str,
+        type: pa.DataType,
+        default: Any = None,
+        *,
+        nullable: bool = True,
+        comment: str = "",
+        request: str | None = None,
+        message: str | None = None,
+    ) -> Commit:
+        """Adds a column, in one commit that touches no file. Rows of now have ``default`` in it.
+
+        Args:
+            name: any, but not that of another column.
+            type: see ``Database.create_table``.
+            default: a value of the type, also for rows to come that are written without the column; None is NULL.
+            nullable: whether rows may have NULL in it; without it, ``default`` is needed.
+            comment: what the column is, for people.
+            request, message: as for ``append``.
+
+        Raises:
+            SchemaError: the name is taken or not allowed, the type can't be stored, or a default is missing.
+            InputError: the default is no value of the type.
+            ConflictError: somebody changed the columns meanwhile; all calls that change columns raise it.
+        """
+        return self._commit(
+            "alter",
+            lambda table: table.add_column(name, type, default, nullable=nullable, comment=comment, request=request),
+            message,
+        )
+
+    def drop_column(self, name: str, *, request: str | None = None, message: str | None = None) -> Commit:
+        """Drops a column, in one commit that touches no file. Older versions still show it until they expire.
+
+        Its values leave the disk when the files that hold them are compacted, and those versions expire. A new column
+        of the same name is another column.
+
+        Args:
+            request, message: as for ``append``.
+
+        Raises:
+            SchemaError: there is no such column; or it is the only one, part of the primary or sort key, or named by a
+                setting.
+        """
+        return self._commit("alter", lambda table: table.drop_column(name, request=request), message)
+
+    def rename_column(self, old: str, new: str, *, request: str | None = None, message: str | None = None) -> Commit:
+        """Renames a column, in one commit that touches no file. Settings that name it follow.
+
+        Args:
+            request, message: as for ``append``.
+
+        Raises:
+            SchemaError: there is no such column, the new name is taken or not allowed, or deletes of changes (CDC) are
+                remembered by the column.
+            InputError: the new name is the old one.
+        """
+        return self._commit("alter", lambda table: table.rename_column(old, new, request=request), message)
+
+    def make_nullable(self, name: str, *, request: str | None = None, message: str | None = None) -> Commit:
+        """Allows NULL in a column from now on.
+
+        Args:
+            request, message: as for ``append``.
+
+        Raises:
+            SchemaError: there is no such column, or it is part of the primary key.
+        """
+        return self._commit("alter", lambda table: table.make_nullable(name, request=request), message)
+
+    def set_default(self, name: str, default: Any, *, request: str | None = None, message: str | None = None) -> Commit:
+        """Changes the value of rows to come that are written without a column; rows of now keep theirs.
+
+        Args:
+            default: a value of the column's type; None is NULL.
+            request, message: as for ``append``.
+
+        Raises:
+            SchemaError: there is no such column.
+            InputError: the default is no value of the column's type.
+        """
+        return self._commit("alter", lambda table: table.set_default(name, default, request=request), message)
+
+    def reorder(self, columns: Sequence[str], *, request: str | None = None, message: str | None = None) -> Commit:
+        """Changes the order in which scans return columns: these come first, and the others as they were.
+
+        Args:
+            request, message: as for ``append``.
+
+        Raises:
+            SchemaError: there is no such column, or one stands twice.
+        """
+        return self._commit("alter", lambda table: table.reorder(columns, request=request), message)
+
+    def comment(self, name: str, comment: str, *, request: str | None = None, message: str | None = None) -> Commit:
+        """Says what a column is, for people; an empty text takes that away.
+
+        Args:
+            comment: at most 1,000 characters.
+            request, message: as for ``append``.
+        """
+        return self._commit("alter", lambda table: table.comment(name, comment, request=request), message)
+
+    def set_sort_key(
+        self, columns: str | Sequence[str] | None, *, request: str | None = None, message: str | None = None
+    ) -> Commit:
+        """Sorts new files by other columns. Files of now are sorted when they are compacted.
+
+        Args:
+            columns: names; None sorts by nothing.
+            request, message: as for ``append``.
+
+        Raises:
+            SchemaError: there is no such column, or rows can't be sorted by it.
+        """
+        return self._commit("alter", lambda table: table.set_sort_key(columns, request=request), message)
 
     def set(self, *, request: str | None = None, message: str | None = None, **changes: Any) -> Commit:
         """Changes settings of this table, in one commit: ``set(ttl="event_time 90d", target_file_bytes="256MB")``.

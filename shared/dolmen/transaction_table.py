@@ -5,12 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
+import pyarrow as pa
+
 from dolmen import arguments, mutation
 from dolmen.commit.applied import is_raw_digest
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.rows import DeletePositions, Overwrite
+from dolmen.commit.statements.schema import AlterTable
 from dolmen.errors import InputError
+from dolmen.format.evolution import (
+    AddColumn,
+    DropColumn,
+    MakeNullable,
+    RenameColumn,
+    Reorder,
+    SchemaChange,
+    SetComment,
+    SetDefault,
+    SetSortKey,
+)
 from dolmen.format.keys import Keys
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TABLE_PROPERTIES, check_table_properties
@@ -96,7 +110,7 @@ class TransactionTable(ReadableTable):
             intent = transaction.intent
             files = mutation.append(self._context, self.name, entry, data, request, intent, digest).files
             epoch, base_ts = transaction.base.tables[known].epoch if known else 0, transaction.base.commit_ts
-            return Overwrite(self.name, entry.uuid, epoch, base_ts, files, force, request)
+            return Overwrite(self.name, entry.uuid, epoch, base_ts, files, force, request, entry.schema)
 
         self._write("overwrite", data, request, make_statement)
 
@@ -132,6 +146,63 @@ class TransactionTable(ReadableTable):
         if request is not None and digest:
             beside = also() if callable(also) else also
             transaction.add_content(request, content_digest(operation, self.name, beside, digest.hexdigest()))
+
+    def add_column(
+        self,
+        name: str,
+        type: pa.DataType,
+        default: Any = None,
+        *,
+        nullable: bool = True,
+        comment: str = "",
+        request: str | None = None,
+    ) -> None:
+        """See ``Table.add_column``."""
+        name, comment = arguments.text("name", name), arguments.text("comment", comment)
+        arguments.flag("nullable", nullable)
+        if not isinstance(type, pa.DataType):
+            raise InputError(f"type={arguments.short_repr(type)} is no pyarrow type: give one, as in pa.int64()")
+        self._alter(AddColumn(name, type, nullable, mutation.default_json(name, type, default), comment), request)
+
+    def drop_column(self, name: str, *, request: str | None = None) -> None:
+        """See ``Table.drop_column``."""
+        self._alter(DropColumn(arguments.text("name", name)), request)
+
+    def rename_column(self, old: str, new: str, *, request: str | None = None) -> None:
+        """See ``Table.rename_column``."""
+        self._alter(RenameColumn(arguments.text("old", old), arguments.text("new", new)), request)
+
+    def make_nullable(self, name: str, *, request: str | None = None) -> None:
+        """See ``Table.make_nullable``."""
+        self._alter(MakeNullable(arguments.text("name", name)), request)
+
+    def set_default(self, name: str, default: Any, *, request: str | None = None) -> None:
+        """See ``Table.set_default``."""
+        schema = self._transaction.entry(self.name).schema
+        json = mutation.default_json(name, schema.field(arguments.text("name", name)).arrow_type, default)
+        self._alter(SetDefault(name, json), request)
+
+    def reorder(self, columns: Sequence[str], *, request: str | None = None) -> None:
+        """See ``Table.reorder``."""
+        self._alter(Reorder(tuple(arguments.names("columns", columns))), request)
+
+    def comment(self, name: str, comment: str, *, request: str | None = None) -> None:
+        """See ``Table.comment``."""
+        self._alter(SetComment(arguments.text("name", name), arguments.text("comment", comment)), request)
+
+    def set_sort_key(self, columns: str | Sequence[str] | None, *, request: str | None = None) -> None:
+        """See ``Table.set_sort_key``."""
+        names = [] if columns is None else arguments.names("columns", columns)
+        self._alter(SetSortKey(tuple(names)), request)
+
+    def _alter(self, change: SchemaChange, request: str | None) -> None:
+        transaction = self._transaction
+        entry, asked = transaction.entry(self.name), transaction.needs_content(request)
+        if not transaction.has_applied(request):
+            known, sort_key = entry.schema, entry.sort_key
+            transaction.add(AlterTable(self.name, entry.uuid, known, sort_key, (change,), request))
+        if request is not None and asked:
+            transaction.add_content(request, content_digest("alter", self.name, repr(change)))
 
     def set(self, *, request: str | None = None, **changes: Any) -> None:
         """See ``Table.set``."""

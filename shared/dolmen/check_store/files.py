@@ -9,17 +9,18 @@ from pathlib import Path
 
 from dolmen.check_store.contract import BrokenError, Check, Need, Sandbox, collector, equal, expect, keys, put, raises
 from dolmen.errors import CorruptionError, ObjectChangedError
+from dolmen.units import MIB
 
 CHECKS: list[Check] = []
 check = collector(CHECKS)
 
-PART_BYTES = 5 << 20
+PART_BYTES = 5 * MIB
 """Size of parts in checks: small enough for checks, and the least that S3 accepts."""
 
-THRESHOLD_BYTES = 6 << 20
+THRESHOLD_BYTES = 6 * MIB
 """Size above which an upload has parts in checks."""
 
-_MB = 1 << 20
+
 _LARGE = 20_000_000
 
 
@@ -38,7 +39,7 @@ def _stream(sandbox: Sandbox, key: str, size: int) -> None:
         position = 0
         equal(keys(sandbox.store, key), [], "before anything is written there are")
         while position < size:
-            step = min(dice.choice([1, 1000, 700_000, 8 << 20]), size - position)
+            step = min(dice.choice([1, 1000, 700_000, 8 * MIB]), size - position)
             equal(output.write(memoryview(body)[position : position + step]), step, "the bytes that are taken")
             position += step
             equal(keys(sandbox.store, key), [], "before it is committed there are")
@@ -89,10 +90,10 @@ def several_outputs_may_be_open_at_once(sandbox: Sandbox) -> None:
     """Concurrent uploads do not disturb each other."""
     outputs = [sandbox.store.open_output(f"o/{number}") for number in range(3)]
     for number in range(24):
-        outputs[number % 3].write(bytes([number]) * _MB)
-    equal([output.commit() for output in outputs], [8 * _MB] * 3, "the sizes")
+        outputs[number % 3].write(bytes([number]) * MIB)
+    equal([output.commit() for output in outputs], [8 * MIB] * 3, "the sizes")
     for number in range(3):
-        body = b"".join(bytes([number + 3 * n]) * _MB for n in range(8))
+        body = b"".join(bytes([number + 3 * n]) * MIB for n in range(8))
         expect(sandbox.store.get(f"o/{number}").body == body, f"upload {number} of 3 holds other bytes")
 
 

@@ -5,6 +5,7 @@ It imports everything but ``dolmen.spark``; typer and rich are used nowhere else
 Begin with ``dolmen.cli.app``; ``dolmen.cli.exit_codes`` maps errors to exit codes.
 """
 
+import dolmen.cli.alter
 import dolmen.cli.apply
 import dolmen.cli.backfill
 import dolmen.cli.check_store

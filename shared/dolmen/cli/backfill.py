@@ -26,9 +26,9 @@ from dolmen.ingest.drops.ingest import ingest_with_retries
 from dolmen.ingest.queues.base import Queue
 from dolmen.ingest.queues.sqs import MAX_SQS_BATCH
 from dolmen.ingest.queues.url import open_queue
-from dolmen.units import megabytes_text
+from dolmen.units import GIB, megabytes_text
 
-HERE_FILES, HERE_BYTES = 100, 1 << 30
+HERE_FILES, HERE_BYTES = 100, GIB
 """The most files and bytes of one commit when files are ingested in this process."""
 
 _AHEAD = 8

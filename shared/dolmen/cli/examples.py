@@ -32,6 +32,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "history": ("dolmen history --limit 5",),
     "tables": ("dolmen tables", "dolmen tables --version 3 --json"),
     "show": ("dolmen show events",),
+    "alter": (
+        "dolmen alter events --add 'channel VARCHAR' --default channel=web --comment channel='where it came from'",
+        "dolmen alter events --rename channel=source --request-id alter-17",
+    ),
     "rename": ("dolmen rename copies archive --message 'ticket 17' --request-id rename-17",),
     "drop": ("dolmen drop archive --yes",),
     "set": ("dolmen set events target_file_bytes=256MB 'ttl=event_time 3650d'",),

@@ -23,6 +23,7 @@ from dolmen.format.file_formats import FORMATS, FileKind, kind_of
 from dolmen.ingest.formats.formats import Format, ReadOptions, SourceFile, detect, infer, read
 from dolmen.reading import ReadableTable
 from dolmen.store.url import open_store
+from dolmen.units import MIB
 
 STANDARD_INPUT = "-"
 INPUT_HELP = "a file, s3://bucket/key, or - for standard input (with --format)"
@@ -124,7 +125,7 @@ def _standard_input(stack: ExitStack, *, copied: bool) -> Callable[[], BinaryIO]
             stack.callback(os.close, end)
         os.set_blocking(wake, False)
         stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(wake))
-        return lambda: cast("BinaryIO", io.BufferedReader(_StandardInput(woken), 1 << 20))
+        return lambda: cast("BinaryIO", io.BufferedReader(_StandardInput(woken), MIB))
     directory = stack.enter_context(TemporaryDirectory())
     copy = Path(directory, "input")
     with copy.open("wb") as file:

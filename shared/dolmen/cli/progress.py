@@ -21,6 +21,7 @@ from rich.progress import Progress as RichProgress
 
 from dolmen.cli.inputs import Input
 from dolmen.cli.output import errors
+from dolmen.units import MIB
 
 
 class InputProgress:
@@ -48,7 +49,7 @@ class InputProgress:
 
     def _open(self, file: Input) -> BinaryIO:
         task = self._bar.add_task(escape(file.source.name), total=file.size)
-        return cast("BinaryIO", io.BufferedReader(_Counted(file.source.open(), self._bar, task), 1 << 20))
+        return cast("BinaryIO", io.BufferedReader(_Counted(file.source.open(), self._bar, task), MIB))
 
     def __enter__(self) -> Self:
         self._bar.start()

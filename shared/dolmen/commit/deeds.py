@@ -8,6 +8,7 @@ from dolmen.commit.draft import Draft
 from dolmen.commit.statements.background import Compact, MergeSegments, Resolve, SetProperties
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.rows import DeletePositions, Overwrite, Write
+from dolmen.commit.statements.schema import AlterTable
 from dolmen.commit.statements.tables import CreateTable, DropTable, RenameTable
 from dolmen.format.manifest import Deed
 
@@ -39,6 +40,8 @@ def deed_of(statement: Statement, draft: Draft) -> Deed | None:
             return Deed(statement.name, what, _names(statement, list(ids), draft))
         case DeletePositions(vectors=vectors) if vectors:
             return Deed(statement.name, "delete", _names(statement, statement.columns, draft))
+        case AlterTable(changes=changes):
+            return Deed(statement.name, "alter", tuple(name for change in changes for name in change.columns))
         case SetProperties():
             return Deed(statement.name or "", "set", tuple(statement.changes))
         case Resolve():

@@ -95,6 +95,11 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.row_ts if self.row_ts is not None else (self.row_ts_bounds or (0, 0))[1]
 
     @property
+    def least_row_ts(self) -> int:
+        """Commit timestamp of its oldest row."""
+        return self.row_ts if self.row_ts is not None else (self.row_ts_bounds or (0, 0))[0]
+
+    @property
     def live_rows(self) -> int:
         """Rows that the vector leaves; tombstones not counted."""
         return self.rows - (self.vector.cardinality if self.vector else 0)

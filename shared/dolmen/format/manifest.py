@@ -19,7 +19,9 @@ from dolmen.format.values import Json
 HISTORY_LENGTH = 64
 PREDICATE_EXPRESSIONS = "predicate-expressions"
 """Tombstones may compute with columns: predicates may have nodes of kind ``call``."""
-FEATURES = frozenset({PREDICATE_EXPRESSIONS})
+COLUMN_DEFAULTS = "column-defaults"
+"""The value of a column in files that lack it may be another than NULL."""
+FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS})
 """Features of the format, beyond its version, that this code understands."""
 
 

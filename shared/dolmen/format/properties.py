@@ -158,6 +158,27 @@ def check_ttl_column(ttl: TimeToLive, schema: Schema) -> pa.DataType:
     return arrow_type
 
 
+def columns_named(properties: Mapping[str, Any]) -> dict[str, str]:
+    """The columns that settings name, each with the name of one such setting."""
+    found: dict[str, str] = {}
+    if properties.get("cdc_sequence") is not None:
+        found[str(properties["cdc_sequence"]).strip()] = "cdc_sequence"
+    if properties.get("ttl") is not None:
+        found[parse_ttl(properties["ttl"]).column] = "ttl"
+    return found
+
+
+def with_renamed_column(properties: dict[str, Any], name: str, to: str) -> dict[str, Any]:
+    """The settings of a table whose column ``name`` is called ``to`` from now on."""
+    changed = dict(properties)
+    ttl = properties.get("ttl")
+    if ttl is not None and parse_ttl(ttl).column == name:
+        changed["ttl"] = f"{to} {ttl.strip().rpartition(' ')[2]}"
+    if str(properties.get("cdc_sequence", "")).strip() == name:
+        changed["cdc_sequence"] = to
+    return changed
+
+
 def shown(properties: Mapping[str, Any], known: Mapping[str, Property]) -> dict[str, Any]:
     """All settings with their values, or defaults where none is set."""
     return {name: properties.get(name, property_.default) for name, property_ in known.items()}

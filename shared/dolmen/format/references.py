@@ -59,7 +59,7 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     Counts: Counts.__struct_fields__,
     Deed: Deed.__struct_fields__,
     DataFile: ("size", "rows", "footer", "row_ts", "row_ts_bounds", "applied_through", "stats"),
-    Field: ("id", "name", "type", "nullable"),
+    Field: ("id", "name", "type", "nullable", "comment", "added_ts", "initial_default", "write_default"),
     HistoryEntry: HistoryEntry.__struct_fields__,  # names a manifest, which lives as long as its version
     KeysTombstone: ("columns", "types", "count", "bounds", "values", "ts"),
     Manifest: (
@@ -70,7 +70,7 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     Mark: Mark.__struct_fields__,
     Overlay: ("file", "applied_through"),
     Released: ("version",),
-    Schema: ("fields", "next_id", "dropped"),
+    Schema: ("fields", "next_id", "dropped", "altered_ts"),
     Sequences: Sequences.__struct_fields__,
     Segment: (
         "kind", "size", "crc32", "count", "least", "greatest", "least_applied_through", "resolved_through", "rows",

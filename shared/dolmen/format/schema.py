@@ -18,6 +18,7 @@ import pyarrow as pa
 from dolmen.errors import SchemaError
 from dolmen.format.decoding import prepare
 from dolmen.format.types import DECIMAL, FIXED_BINARY, LIST, MAP, STRUCT, TYPES, ColumnType, type_of
+from dolmen.format.values import Json, from_json, to_scalar
 
 TypeJson: TypeAlias = str | dict[str, Any]
 
@@ -37,17 +38,37 @@ _FIXED_BINARY = re.compile(r"fixed_size_binary\[(\d+)\]")
 
 
 class Field(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A column, or a child of a nested one."""
+    """A column, or a child of a nested one.
+
+    Args:
+        id: never given out twice in a table.
+        name: may change.
+        type: the stored form of its Arrow type.
+        nullable: whether it may be NULL.
+        comment: what people say of it.
+        added_ts: timestamp of the statement that added it to a table with files; 0 = it came with the table. Every row
+            of an older timestamp has ``initial_default`` in it.
+        initial_default: JSON form of that value; it never changes.
+        write_default: JSON form of the value of new rows that come without the column.
+    """
 
     id: int
     name: str
     type: TypeJson
     nullable: bool = True
+    comment: str = ""
+    added_ts: int = 0
+    initial_default: Json = None
+    write_default: Json = None
 
     @property
     def arrow_type(self) -> pa.DataType:
         """The Arrow type of this column's values, children named and numbered."""
         return type_from_json(self.type)
+
+    def initial_values(self, rows: int) -> pa.Array:
+        """The values of rows that are older than the column."""
+        return constant(self.initial_default, self.arrow_type, rows)
 
     def to_arrow(self) -> pa.Field:
         """An Arrow field that carries the id, as Parquet's writer stores it."""
@@ -64,11 +85,14 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         fields: in the order in which scans return them.
         next_id: the first id never given out.
         dropped: columns that are gone but still named by a tombstone.
+        altered_ts: files with a row of this timestamp, or of an older one, may lack columns, or have them under other
+            names.
     """
 
     fields: tuple[Field, ...]
     next_id: int
     dropped: tuple[Field, ...] = ()
+    altered_ts: int = 0
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema) -> Schema:
@@ -84,11 +108,7 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
 
     @classmethod
     def _numbered(cls, schema: pa.Schema) -> Schema:
-        names = [field.name for field in schema]
-        for name in names:
-            if not name or name.lower() == COMMIT_TS:
-                raise SchemaError(f"column name {name!r} is {'reserved' if name else 'empty'}: choose another")
-        _check_names("column", names)
+        check_column_names([field.name for field in schema])
         ids = iter(range(1, COMMIT_TS_ID))
         fields = tuple(_number(field, ids) for field in schema)
         return cls(fields=fields, next_id=next(ids))
@@ -97,6 +117,11 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     def arrow(self) -> pa.Schema:
         """The Arrow schema of full rows, with field ids as metadata."""
         return pa.schema([field.to_arrow() for field in self.fields])
+
+    @cached_property
+    def write_defaults(self) -> dict[str, Json]:
+        """JSON forms of the values, other than NULL, of columns that new rows come without; by name."""
+        return {field.name: field.write_default for field in self.fields if field.write_default is not None}
 
     @cached_property
     def by_id(self) -> dict[int, Field]:
@@ -109,6 +134,21 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
             if field.name == name:
                 return field
         raise SchemaError(f"no column {name!r}; there are: {', '.join(f.name for f in self.fields)}")
+
+
+def number_field(field: pa.Field, first_id: int) -> tuple[Field, int]:
+    """A new column with ids from ``first_id`` on, and the next id after them. Raises SchemaError."""
+    with readable_names():
+        ids = iter(range(first_id, COMMIT_TS_ID))
+        return _number(field, ids), next(ids)
+
+
+def check_column_names(names: list[str]) -> None:
+    """Raises SchemaError for a name that is empty or reserved, and for two that SQL does not tell apart."""
+    for name in names:
+        if not name or name.lower() == COMMIT_TS:
+            raise SchemaError(f"column name {name!r} is {'reserved' if name else 'empty'}: choose another")
+    _check_names("column", names)
 
 
 @contextmanager
@@ -289,6 +329,13 @@ def type_from_json(json: TypeJson) -> pa.DataType:
 
 def _child(json: Any) -> Field:
     return json if isinstance(json, Field) else msgspec.convert(json, Field)
+
+
+def constant(json: Json, arrow_type: pa.DataType, rows: int) -> pa.Array:
+    """A value in JSON form, repeated."""
+    if json is None:
+        return pa.nulls(rows, arrow_type)
+    return pa.repeat(to_scalar(from_json(json, arrow_type), arrow_type), rows)
 
 
 def is_nested(arrow_type: pa.DataType) -> bool:

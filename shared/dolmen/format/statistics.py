@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dolmen.format.entries import ColumnStats
-from dolmen.format.values import Plain, from_json, to_json
+from dolmen.format.values import Json, Plain, from_json, to_json
 
 TEXT_LIMIT = 16
 """Strings (in code points) and binaries (in bytes) longer than this are cut, the maximum rounded up."""
@@ -47,6 +47,16 @@ def bounds(stats: ColumnStats | None, arrow_type: pa.DataType) -> Bounds:
     if stats is None:
         return UNKNOWN
     return Bounds(from_json(stats.min, arrow_type), from_json(stats.max, arrow_type), stats.nulls, stats.nans)
+
+
+def constant_bounds(json: Json, arrow_type: pa.DataType, rows: int) -> Bounds:
+    """The bounds of one value, in JSON form, in so many rows."""
+    if json is None:
+        return Bounds(nulls=rows, nans=0)
+    value = from_json(json, arrow_type)
+    if isinstance(value, float) and math.isnan(value):
+        return Bounds(nulls=0, nans=rows)
+    return Bounds(value, value, 0, 0)
 
 
 def _normal(value: Plain) -> bool | int | float | str | None:

@@ -20,9 +20,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dolmen.errors import InputError
+from dolmen.units import GIB
 
 DEFAULT_TIMEOUT_MINUTES = 720
-DEFAULT_COMPACT_BYTES = 32 << 30
+DEFAULT_COMPACT_BYTES = 32 * GIB
 """The bytes that a function compacts in a round, about; see ``dolmen.handover.compactions``."""
 _APPLICATION = re.compile(r"[0-9a-z]{1,64}")
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/[^\s]{1,512}")

@@ -28,8 +28,9 @@ from typing import Any
 from urllib.parse import quote_plus, unquote_plus
 
 from dolmen.ingest.redaction import MessageError
+from dolmen.units import MIB
 
-MAX_BODY_BYTES = 1 << 20
+MAX_BODY_BYTES = MIB
 """The largest notification that is read: the maximum size of an SQS message."""
 MAX_KEY_BYTES = 1024
 MAX_TAG_LENGTH = 1024

@@ -21,12 +21,11 @@ from dolmen.format.decoding import prepare
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
-from dolmen.format.statistics import Bounds
-from dolmen.format.statistics import bounds as stored_bounds
 from dolmen.maintenance import never
 from dolmen.predicate import Predicate, StatsVerdict, columns, judge, parse
 from dolmen.predicate.temporal import format_date, format_timestamp
 from dolmen.results import Commit
+from dolmen.segments.judging import known_bounds
 from dolmen.segments.live import LiveFiles
 from dolmen.transaction import Transaction
 from dolmen.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
@@ -174,9 +173,7 @@ def _literal(at_us: int, arrow_type: pa.DataType) -> str:
 
 
 def _may_match(file: DataFile, predicate: Predicate, entry: TableEntry) -> bool:
-    known: dict[int, Bounds] = {
-        id_: stored_bounds(file.stats.get(id_), entry.schema.by_id[id_].arrow_type) for id_ in columns(predicate)
-    }
+    known = known_bounds(file, entry.schema, columns(predicate))
     return judge(predicate, known, file.rows) is not StatsVerdict.NEVER
 
 

@@ -15,12 +15,13 @@ from dolmen.runtime import Runtime
 from dolmen.scan.ranges import Range, coalesce
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import CacheKey, ObjectCache
+from dolmen.units import MIB
 
 Pending: TypeAlias = Callable[[str, int, int], bytes | None]
 """(key, offset, length) -> those bytes of an object that a transaction has not uploaded yet; None for others."""
 
 
-AHEAD_BYTES = 32 << 20
+AHEAD_BYTES = 32 * MIB
 """Blobs that are worked on one after the other are fetched ahead up to this much."""
 
 

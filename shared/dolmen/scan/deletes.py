@@ -21,8 +21,9 @@ from dolmen.scan.keys_lookup import KeysLookup
 from dolmen.segments.judging import inline_predicate
 from dolmen.segments.tombstones import Suspects
 from dolmen.store.cache import ObjectCache
+from dolmen.units import MIB
 
-_CACHED_KEYS, _CACHED_BYTES = 1_000_000, 8 << 20
+_CACHED_KEYS, _CACHED_BYTES = 1_000_000, 8 * MIB
 """Keys are kept decoded for other scans when a scan needs no more than so many, of lists of so many bytes."""
 
 _INLINE_TOGETHER = 1_000

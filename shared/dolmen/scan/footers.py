@@ -12,8 +12,8 @@ from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.checksum import crc32
 from dolmen.format.chunk_sums import ChunkSums, chunk_place
 from dolmen.format.entries import DataFile
-from dolmen.format.schema import is_nested
-from dolmen.format.statistics import UNKNOWN, Bounds
+from dolmen.format.schema import Field, is_nested
+from dolmen.format.statistics import UNKNOWN, Bounds, constant_bounds
 from dolmen.format.values import Plain
 from dolmen.scan.ranges import GAP_BYTES, Range
 from dolmen.store.base import ObjectStore
@@ -91,16 +91,16 @@ class DataFileFooter:
             found.append(Range(start, start + length))
         return found
 
-    def bounds(self, group: int, id_: int, nans: int | None) -> Bounds:
+    def bounds(self, group: int, field: Field, nans: int | None) -> Bounds:
         """The bounds of a column in one row group, by Parquet's statistics.
 
         Args:
             nans: NaN values of the column in the whole file; None = unknown.
         """
         row_group = self.metadata.row_group(group)
-        column = self.columns.get(id_)
-        if column is None:  # the file is older than the column
-            return Bounds(nulls=row_group.num_rows, nans=0)
+        column = self.columns.get(field.id)
+        if column is None:  # it was written before the column was added
+            return constant_bounds(field.initial_default, field.arrow_type, row_group.num_rows)
         if is_nested(column.type):
             return UNKNOWN
         statistics = row_group.column(column.leaves[0]).statistics

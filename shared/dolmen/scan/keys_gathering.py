@@ -17,8 +17,9 @@ from dolmen.format.entries import KeysTombstone
 from dolmen.format.schema import Schema
 from dolmen.scan.keys_lookup import KeysLookup
 from dolmen.scan.sorted_keys import HeldKeys, Int64s, StoredKeys
+from dolmen.units import MIB
 
-HELD_BYTES = 32 << 20
+HELD_BYTES = 32 * MIB
 """Keys in memory, over all tuples of columns: values, codes and timestamps. Some three times as much while they are put
 in order."""
 

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from dolmen.format.chunk_sums import Place, States
+from dolmen.units import MIB
 
-GAP_BYTES = 1 << 20
+GAP_BYTES = MIB
 """Ranges that are at most so far apart are fetched together: on S3 a request costs more than so many bytes."""
 
-MERGED_BYTES = 8 << 20
+MERGED_BYTES = 8 * MIB
 """No request asks for more than this, unless one column chunk alone is larger."""
 
 

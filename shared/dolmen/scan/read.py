@@ -19,6 +19,7 @@ from dolmen.context import Context
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format import vectors
 from dolmen.format.entries import DataFile, Vector
+from dolmen.format.schema import Schema
 from dolmen.scan.blobs import BlobReader, Pending, cache_key, place
 from dolmen.scan.deletes import Deletes, load_deletes
 from dolmen.scan.file_bytes import FileBytes
@@ -26,10 +27,11 @@ from dolmen.scan.footers import FetchedFooter, open_file
 from dolmen.scan.plan import FilePlan, ScanPlan
 from dolmen.scan.ranges import MERGED_BYTES, Range, coalesce
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.units import MIB
 
 R = TypeVar("R")
 
-VECTOR_BYTES = 16 << 20
+VECTOR_BYTES = 16 * MIB
 """Vectors of consecutive files are fetched together up to this much."""
 
 
@@ -40,14 +42,15 @@ class RowGroupColumns:
         group: the row group.
         source: where its bytes are.
         table: for messages.
+        schema: the table's, which knows the values of columns that the file lacks.
     """
 
-    def __init__(self, group: RowGroup, source: FileBytes, table: str) -> None:
-        self._group, self._source, self._table = group, source, table
+    def __init__(self, group: RowGroup, source: FileBytes, table: str, schema: Schema) -> None:
+        self._group, self._source, self._table, self._schema = group, source, table, schema
         self._read: dict[int, pa.Array] = {}
 
     def read(self, ids: frozenset[int]) -> dict[int, pa.Array]:
-        """All rows of these columns by id, in the file's types; NULLs of type null where the file is too old.
+        """All rows of these columns by id, in the file's types; a constant where the file is older than a column.
 
         Raises:
             CorruptionError: bytes that don't decode, or whose checksum differs.
@@ -67,7 +70,8 @@ class RowGroupColumns:
             for id_, column in zip(names, table.columns, strict=True):
                 self._read[id_] = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         for id_ in ids - self._read.keys():
-            self._read[id_] = pa.nulls(self._group.rows)
+            known = self._schema.by_id.get(id_)  # none for the commit timestamp
+            self._read[id_] = known.initial_values(self._group.rows) if known else pa.nulls(self._group.rows)
         return {id_: self._read[id_] for id_ in ids}
 
 
@@ -111,7 +115,7 @@ class PlanReader:
         deletes = self.deletes()
         for file in self.open_files(self.plan.files):
             self.row_groups_seen += len(file.footer.firsts)
-            yield from row_groups(file, self.plan.where, deletes)
+            yield from row_groups(file, self.plan.where, deletes, self.plan.entry.schema)
 
     def read(
         self, work: Callable[[RowGroup, RowGroupColumns], R], groups: Iterable[RowGroup], ids: frozenset[int]
@@ -124,7 +128,7 @@ class PlanReader:
 
         def run(item: tuple[RowGroup, FileBytes]) -> R:
             group, source = item
-            return work(group, RowGroupColumns(group, source, self.plan.table))
+            return work(group, RowGroupColumns(group, source, self.plan.table, self.plan.entry.schema))
 
         yield from self.context.runtime.compute(run, self._sources(groups, ids))
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from pyroaring import BitMap
 
 from dolmen.format.entries import DataFile
+from dolmen.format.schema import Schema
 from dolmen.format.statistics import Bounds
 from dolmen.predicate import Predicate, StatsVerdict, columns, judge
 from dolmen.scan.deletes import Deletes
@@ -80,8 +81,12 @@ class RowGroup:
         return frozenset(ids)
 
 
-def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes) -> Iterator[RowGroup]:
-    """The row groups that may have rows for the scan."""
+def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema: Schema) -> Iterator[RowGroup]:
+    """The row groups that may have rows for the scan.
+
+    Args:
+        schema: the table's, which knows the values of columns that the file lacks.
+    """
     plan, footer = file.plan, file.footer
     predicates = deletes.predicates_of(plan.tombstones)
     lookups = deletes.lookups_of(plan.tombstones)
@@ -95,7 +100,7 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes) -> Ite
         gone = file.vector.range_cardinality(first, first + rows) if file.vector else 0
         if gone == rows:
             continue
-        known = {id_: footer.bounds(index, id_, nans.get(id_)) for id_ in ids}
+        known = {id_: footer.bounds(index, schema.by_id[id_], nans.get(id_)) for id_ in ids}
         verdict = StatsVerdict.ALWAYS if wanted is None else judge(wanted, known, rows)
         if verdict is StatsVerdict.NEVER:
             continue

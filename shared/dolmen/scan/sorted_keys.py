@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from dolmen.errors import LimitError
 from dolmen.scan.key_codes import codes, from_integers, is_exact
+from dolmen.units import MIB
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -27,7 +28,7 @@ _FENCE = 1024
 _SPAN = 128 * _FENCE
 """So many codes are read from a file at once, 1 MB of them."""
 
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = MIB
 """Values stand in a file in blocks of about so many bytes, each of which is read as a whole."""
 
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from dolmen.format.entries import DataFile, KeysTombstone, Tombstone
 from dolmen.format.keys import plain_values
 from dolmen.format.manifest import Segment
-from dolmen.format.schema import Schema, type_from_json
-from dolmen.format.statistics import Bounds, bounds
+from dolmen.format.schema import Field, Schema, type_from_json
+from dolmen.format.statistics import Bounds, bounds, constant_bounds
 from dolmen.format.values import Plain, from_json
 from dolmen.predicate import Predicate, StatsVerdict, columns, judge
 from dolmen.predicate import from_json as predicate_from_json
@@ -49,8 +49,20 @@ def may_match(tombstone: Tombstone, file: DataFile | Segment, schema: Schema) ->
 
 def known_bounds(file: DataFile | Segment, schema: Schema, ids: Collection[int]) -> dict[int, Bounds]:
     """Bounds of these columns by their statistics; columns that the schema no longer has are left out: unknown."""
-    stats, fields = file.stats, schema.by_id
-    return {id_: bounds(stats.get(id_), fields[id_].arrow_type) for id_ in ids if id_ in fields}
+    fields = schema.by_id
+    return {id_: column_bounds(file, fields[id_]) for id_ in ids if id_ in fields}
+
+
+def column_bounds(file: DataFile | Segment, field: Field) -> Bounds:
+    """Bounds of one column in a file, or in all files of a segment. All rows older than the column have one value."""
+    stats = file.stats.get(field.id)
+    if stats is None and 0 < _greatest_ts(file) < field.added_ts:
+        return constant_bounds(field.initial_default, field.arrow_type, file.rows)
+    return bounds(stats, field.arrow_type)
+
+
+def _greatest_ts(file: DataFile | Segment) -> int:
+    return file.greatest if isinstance(file, Segment) else file.greatest_row_ts
 
 
 def inline_predicate(tombstone: Tombstone) -> Predicate | None:

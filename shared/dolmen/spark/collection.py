@@ -42,13 +42,14 @@ from dolmen.spark import arguments as given
 from dolmen.spark.failures import FAILURES, dolmen_error, mark_errors
 from dolmen.spark.paths import worker_url
 from dolmen.store.url import open_store
+from dolmen.units import MIB
 
 _MARKED = "part INT, piece INT, pieces INT, probe BIGINT, codes BINARY"
 _COLUMNS = pa.schema(
     [("part", pa.int32()), ("piece", pa.int32()), ("pieces", pa.int32()), ("probe", pa.int64()), ("codes", pa.binary())]
 )
 _PROBE = "data/probe/2026/01/01/00/probe.parquet"
-_PIECE = 1 << 20
+_PIECE = MIB
 """The codes in one report: 8 MB."""
 _ENTRIES_A_JOB = 50_000_000
 """Entries of segments that are marked by one job: its results pass through the driver's JVM."""

@@ -1,8 +1,9 @@
 """Record batches of any origin made to fit a table: columns by name, lossless casts, bounded batches.
 
-Columns come in any order. A missing nullable column is NULL, a missing one that is not nullable, or an extra one, is
-a ``SchemaError`` before any row is looked at. Values are cast only where nothing is lost (``lossless``); the first
-one that does not fit is a ``RowError`` naming its row and column.
+Columns come in any order. A missing column has its default in all rows, which is NULL where no other was set. An extra
+column, and a missing one that has no default and is not nullable, is a ``SchemaError`` before any row is looked at.
+Values are cast only where nothing is lost (``lossless``); the first one that does not fit is a ``RowError`` naming its
+row and column.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.errors import RowError, SchemaError
-from dolmen.format.schema import Schema, readable_names
+from dolmen.format.schema import Schema, constant, readable_names
+from dolmen.format.values import Json
 from dolmen.units import MIB
 from dolmen.write.lossless import Cast, FindCast, Misfit, first_misfit, lossless, matching
 from dolmen.write.validity import check_values
@@ -27,11 +29,18 @@ MAX_BATCH_BYTES = 64 * MIB
 
 @dataclass(frozen=True)
 class CastColumn:
-    """How one column of the target is made: from which input column (None: all NULL), by which cast (None: as is)."""
+    """How one column of the target is made.
+
+    Args:
+        place: of the input column; None for one that is missing.
+        cast: None = its values are taken as they are.
+        default: JSON form of the value of a column that is missing.
+    """
 
     field: pa.Field
     place: int | None
     cast: Cast | None
+    default: Json = None
 
 
 @dataclass(frozen=True)
@@ -52,9 +61,13 @@ def plan_conform(source: pa.Schema, target: Schema | pa.Schema, find: FindCast =
         SchemaError: a column is there twice, is unknown, is missing and not nullable, or is of another kind.
     """
     schema = target.arrow if isinstance(target, Schema) else target
+    defaults = target.write_defaults if isinstance(target, Schema) else {}
     with readable_names():
-        matched = matching(list(source), list(schema), find)
-    columns = (CastColumn(field, place, cast) for field, (cast, place) in zip(schema, matched, strict=True))
+        matched = matching(list(source), list(schema), find, defaults)
+    columns = (
+        CastColumn(field, place, cast, defaults.get(field.name))
+        for field, (cast, place) in zip(schema, matched, strict=True)
+    )
     return CastPlan(schema, tuple(columns))
 
 
@@ -93,7 +106,10 @@ def conform_batch(batch: pa.RecordBatch, plan: CastPlan, *, first_row: int = 1) 
     """
     arrays, faults = [], []
     for column in plan.columns:
-        array = pa.nulls(batch.num_rows, column.field.type) if column.place is None else batch.column(column.place)
+        if column.place is None:
+            array = constant(column.default, column.field.type, batch.num_rows)
+        else:
+            array = batch.column(column.place)
         try:
             arrays.append(_fit(array, column))
         except Misfit:

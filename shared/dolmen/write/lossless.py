@@ -23,7 +23,7 @@ naive timestamp never a zoned one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeAlias
 
@@ -95,14 +95,15 @@ def lossless(source: pa.DataType, target: pa.DataType) -> Cast | None:
 
 
 def matching(
-    given: list[pa.Field], wanted: list[pa.Field], find: FindCast = lossless
+    given: list[pa.Field], wanted: list[pa.Field], find: FindCast = lossless, defaults: Collection[str] = ()
 ) -> list[tuple[Cast | None, int | None]]:
-    """For each wanted field its cast and the place of the given field of that name; no place: it is all NULL.
+    """For each wanted field its cast and the place of the given field of that name; no place: there is none.
 
     Whether there are NULLs in a field that is not nullable is left to the caller, who knows which rows count.
 
     Args:
         find: how values without children are cast.
+        defaults: names of fields that may be missing even where they are not nullable.
 
     Raises:
         SchemaError: a field is there twice, is not wanted, is missing and not nullable, or is of another kind.
@@ -120,7 +121,7 @@ def matching(
     for field in wanted:
         found = places.get(field.name)
         if found is None:
-            if not field.nullable:
+            if not field.nullable and field.name not in defaults:
                 raise SchemaError(f"column {field.name!r} is missing and not nullable")
             matched.append((None, None))
             continue

@@ -20,6 +20,7 @@ from dolmen.maintenance.merge import merge_segments
 from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.results import Commit
 from dolmen.transaction import Transaction
+from dolmen.units import GIB, MIB
 from dolmen.write.data_file import write_data_files
 from dolmen.write.options import WriteOptions
 from dolmen_simulator.actors.writers import NAMES, TABLES, Actor, arrow
@@ -55,7 +56,7 @@ class Resolver(Upkeep):
         name = self.target(process, NAMES)
         if name is None:
             return
-        budget = 1 if self.random.random() < 0.2 else 1 << 30
+        budget = 1 if self.random.random() < 0.2 else GIB
         process.upkeep(
             "resolve",
             lambda: resolve(process.context, name, deadline=self.deadline(), budget_bytes=budget),
@@ -72,9 +73,9 @@ class Compactor(Upkeep):
         if name is None:
             return
         options = CompactionOptions(
-            target_file_bytes=self.random.choice((None, 6_000, 1 << 20)),
+            target_file_bytes=self.random.choice((None, 6_000, MIB)),
             growth=self.random.choice((2, 2, 4)),
-            group_bytes=self.random.choice((6_000, 1 << 20)),
+            group_bytes=self.random.choice((6_000, MIB)),
             deleted_share=self.random.choice((0.1, 0.5)),
         )
         done = process.upkeep(

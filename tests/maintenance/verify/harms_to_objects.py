@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import msgspec
 import pyarrow as pa
+import pytest
 
 import dolmen
 from dolmen.database import Database
 from dolmen.format.entries import KeysTombstone, WhereTombstone
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryStore
+from dolmen.write import runs
 from dolmen.write.data_file import write_data_files
 from maintenance.verify.harms import SCHEMA, damage, edit_stats, edit_tombstone, rows, tombstone, vector_file, vector_of
 from support.damaged import Damaged
@@ -158,9 +160,10 @@ def rows_are_not_sorted(db: Damaged) -> str:
     unsorted = Database(MemoryStore(db.bucket), Runtime())
     table = unsorted.create_table("u", SCHEMA, sort_key="id")
     entry = unsorted._context.head.refresh().manifest.table("u")
-    with unsorted.transaction() as tx:
+    with unsorted.transaction() as tx, pytest.MonkeyPatch.context() as patch:
         tx.begin_upload()
-        file = write_file(MemoryStore(db.bucket), "u", msgspec.structs.replace(entry, sort_key=(3,)), rows(0), 10)
+        patch.setattr(runs, "_is_sorted", lambda keys: True)
+        file = write_file(MemoryStore(db.bucket), "u", entry, rows(0), 10)
         tx.add(dolmen.commit.statements.rows.Write("u", entry.uuid, files=(file,)))
     assert table.count() == 40
     return file.path

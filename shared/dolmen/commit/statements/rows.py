@@ -11,10 +11,12 @@ from pyroaring import BitMap
 from dolmen.commit.draft import Draft
 from dolmen.commit.statements.file_entries import with_pairs
 from dolmen.commit.uploads import PendingUploads
-from dolmen.errors import ConflictError
+from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.entries import DataFile, Tombstone, Vector
+from dolmen.format.evolution import check_written_under
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Counts, Segment, TableEntry
+from dolmen.format.schema import Schema
 from dolmen.segments.live import LiveFiles
 
 
@@ -26,6 +28,7 @@ class Write:
 
     Args:
         requests: the requests whose rows are mixed in the files, so that none of them can be removed alone.
+        schema: the table's columns when the files were written.
     """
 
     name: str
@@ -34,13 +37,20 @@ class Write:
     tombstones: tuple[Tombstone, ...] = ()
     request: str | None = None
     requests: frozenset[str] = frozenset()
+    schema: Schema | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Appends the entries, stamped with ``ts``."""
         entry = draft.table(self.name, self.uuid)
-        for tombstone in self.tombstones:
-            if gone := set(tombstone.columns) - entry.schema.by_id.keys():
-                raise ConflictError(f"table {self.name!r}: columns {sorted(gone)} of the delete were dropped meanwhile")
+        if self.tombstones:
+            there = {field.id for field in entry.schema.fields}
+            for tombstone in self.tombstones:
+                if gone := set(tombstone.columns) - there:
+                    raise ConflictError(
+                        f"table {self.name!r}: columns {sorted(gone)} of the delete were dropped meanwhile"
+                    )
+        if self.files:
+            entry = with_older_columns(self.name, entry, self.schema, ts)
         draft.require(need for tombstone in self.tombstones for need in getattr(tombstone, "needs", ()))
         draft.tables[self.name] = msgspec.structs.replace(
             entry,
@@ -139,6 +149,7 @@ class Overwrite:
         epoch: the table's epoch in the version that this was made on.
         base_ts: ``commit_ts`` of that version: rows added or deleted since then are a conflict.
         force: overwrite those rows too.
+        schema: the table's columns when the files were written.
     """
 
     name: str
@@ -148,10 +159,11 @@ class Overwrite:
     files: tuple[DataFile, ...]
     force: bool = False
     request: str | None = None
+    schema: Schema | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Removes all entries and adds the new files."""
-        entry = draft.table(self.name, self.uuid)
+        entry = with_older_columns(self.name, draft.table(self.name, self.uuid), self.schema, ts)
         self._check(draft)
         draft.release_all_of(entry)
         draft.counts += Counts(
@@ -195,6 +207,25 @@ class Overwrite:
                     where + f"a commit up to version {draft.base.version} {what} at {newer}; look at the table again, "
                     "or overwrite with force=True"
                 )
+
+
+def with_older_columns(name: str, entry: TableEntry, schema: Schema | None, ts: int) -> TableEntry:
+    """The table's entry when it takes files at ``ts`` that were written under other columns.
+
+    Args:
+        schema: the columns then; None for files that have all columns of now.
+
+    Raises:
+        ConflictError: what the files hold does not fit the columns of now.
+    """
+    now = entry.schema
+    if schema is None or schema is now or (schema.fields, schema.next_id) == (now.fields, now.next_id):
+        return entry
+    try:
+        check_written_under(schema, entry)
+    except SchemaError as error:
+        raise ConflictError(f"table {name!r}: {error}; write the rows again") from None
+    return msgspec.structs.replace(entry, schema=msgspec.structs.replace(now, altered_ts=ts))
 
 
 def _file_count(entry: TableEntry) -> int:

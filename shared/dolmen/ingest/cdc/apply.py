@@ -30,9 +30,10 @@ from dolmen.ingest.cdc.positions import find_forms
 from dolmen.ingest.formats.formats import SourceFile, read
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.transaction import Transaction
+from dolmen.units import MIB
 
 PORTION_ROWS = 500_000
-PORTION_BYTES = 128 << 20
+PORTION_BYTES = 128 * MIB
 """The most bytes that are applied at once; they are held in memory, twice for a moment."""
 
 

@@ -16,10 +16,11 @@ from pyarrow import types as t
 
 from dolmen.errors import InputError
 from dolmen.ingest.formats.formats import SourceFile, infer
+from dolmen.units import MIB
 
 Form: TypeAlias = Literal["number", "text"]
 
-_LOOKED_AT_BYTES = 1 << 20
+_LOOKED_AT_BYTES = MIB
 _PIECE_BYTES = 1 << 16
 _LSN = r"^(?P<high>[0-9A-Fa-f]{1,8})/(?P<low>[0-9A-Fa-f]{1,8})$"
 _DIGITS = r"^[0-9]{1,18}$"

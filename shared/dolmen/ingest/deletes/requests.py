@@ -40,8 +40,9 @@ from dolmen.errors import InvalidNameError, LimitError
 from dolmen.format.layout import check_table_name
 from dolmen.ingest.redaction import MessageError
 from dolmen.mutation import MAX_KEYS, Mode
+from dolmen.units import MIB
 
-MAX_BODY_BYTES = 64 << 20
+MAX_BODY_BYTES = 64 * MIB
 MAX_TABLES = 100
 MAX_ID_LENGTH = 256
 MAX_NESTING = 8

@@ -18,12 +18,13 @@ from dolmen.ingest.landing import PREFIX, REJECTED, Landing
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.store.local.store import LocalStore
 from dolmen.store.url import open_store
+from dolmen.units import KIB, MIB
 
 MAX_RECORDS = 20
 """The most drops of one message. The function takes 100 messages at a time, and has half of its time for them."""
-MAX_MESSAGE_BYTES = 256 << 10
+MAX_MESSAGE_BYTES = 256 * KIB
 """The most bytes of one message: the limit of queues that were set up before SQS took a megabyte."""
-MAX_DATA_BYTES = 64 << 20
+MAX_DATA_BYTES = 64 * MIB
 """The most bytes of the files of one message. A larger file has a message of its own, as S3 would send it."""
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from dolmen.transaction_table import TransactionTable
+from dolmen.units import MIB
 
 UPSERT_ROWS = 1_000_000
-UPSERT_BYTES = 128 << 20
+UPSERT_BYTES = 128 * MIB
 """The most bytes of one upsert, which holds its rows in memory, twice for a moment.
 
 A larger file becomes several upserts of the same commit, in the order of the file: the last row of a key still wins."""

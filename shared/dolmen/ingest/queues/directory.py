@@ -19,8 +19,9 @@ from dolmen.errors import NotFoundError
 from dolmen.ingest.queues.base import QueueDepth, check_sizes
 from dolmen.ingest.queues.files import FileWatch, Letter, letter_id, list_files, write_whole
 from dolmen.runtime import Runtime
+from dolmen.units import MIB
 
-MAX_FILE_BYTES = 64 << 20
+MAX_FILE_BYTES = 64 * MIB
 """The most bytes of one message: as many as a delete request may have."""
 _MAX_SHOWN_BYTES = 200
 

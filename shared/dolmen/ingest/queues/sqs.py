@@ -18,8 +18,9 @@ from dolmen.ingest.queues.base import OutgoingMessage, QueueDepth, check_sizes
 from dolmen.runtime import Runtime
 from dolmen.store.backoff import attempts
 from dolmen.store.s3.services import AwsService
+from dolmen.units import MIB
 
-MAX_SQS_BYTES = 1 << 20
+MAX_SQS_BYTES = MIB
 """The most bytes of one message, and of all messages in one request."""
 MAX_SQS_BATCH = 10
 """The most messages in one request."""

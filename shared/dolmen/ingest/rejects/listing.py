@@ -23,7 +23,7 @@ from dolmen.ingest.rejects.report import ERROR_SUFFIX
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore, PreconditionFailed, Stored
 from dolmen.store.url import open_store
-from dolmen.units import utc
+from dolmen.units import MIB, utc
 
 RETRIED_SUFFIX = ".retried.json"
 _DIGEST = re.compile(r"[0-9a-f]{8}")
@@ -154,7 +154,7 @@ class BadRows:
     key: str
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        with BufferedReader(cast(Any, self.store.open_input(self.key)), 1 << 20) as file:
+        with BufferedReader(cast(Any, self.store.open_input(self.key)), MIB) as file:
             for number, line in enumerate(file, 1):
                 try:
                     row = json.loads(line)

@@ -32,12 +32,13 @@ from dolmen.ingest.formats.source import Format, SourceFile
 from dolmen.ingest.formats.text.blocks import blocks
 from dolmen.ingest.landing import Landing, LandingPath, exists
 from dolmen.ingest.rejects.report import Reject, copy_drop, copy_once, drop_facts, rows_key, split_name, write_report
+from dolmen.units import MIB
 
 ROWS_SUFFIX = ".rows.jsonl"
-MAX_BYTES = 256 << 20
+MAX_BYTES = 256 * MIB
 """The most bytes of the bad rows of one file, as JSON. A file with more is rejected as a whole."""
 
-_MEMORY_BYTES = 1 << 20
+_MEMORY_BYTES = MIB
 _FIRST = 10
 _HEADER_BYTES = 1 << 16
 

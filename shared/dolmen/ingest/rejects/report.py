@@ -31,10 +31,10 @@ from dolmen.runtime import Runtime
 from dolmen.store.backoff import attempts
 from dolmen.store.base import ObjectStore, Unknown
 from dolmen.store.keys import MAX_KEY_BYTES
-from dolmen.units import utc
+from dolmen.units import MIB, utc
 
 ERROR_SUFFIX = ".error.json"
-_COPY_BYTES = 1 << 20
+_COPY_BYTES = MIB
 _ROOM_BYTES = 200
 """Bytes of a key that are kept free for the prefix of the rejects, and for suffixes."""
 

@@ -22,9 +22,11 @@ from typing import Any, TypeAlias
 
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
-from dolmen.format.statistics import TEXT_LIMIT, bounds
+from dolmen.format.statistics import TEXT_LIMIT
 from dolmen.scan.display import html, text
 from dolmen.scan.ranges import GAP_BYTES
+from dolmen.segments.judging import column_bounds
+from dolmen.units import MIB
 
 MOST_FILES = 50_000
 """The most candidates of a plan. Further ones come with the next plan."""
@@ -59,8 +61,8 @@ class CompactionOptions:
     target_file_bytes: int | None = None
     growth: int = 4
     deleted_share: float = 0.5
-    group_bytes: int = 768 << 20
-    memory_bytes: int = 32 << 20
+    group_bytes: int = 768 * MIB
+    memory_bytes: int = 32 * MIB
     directory: str | None = None
     run_bytes: int | None = None
     row_group_bytes: int | None = None
@@ -281,7 +283,7 @@ class _Planner:
         low: list[tuple[Any, ...]] = []
         high: list[tuple[Any, ...]] = []
         for id_ in self._entry.sort_key:
-            known = bounds(file.stats.get(id_), self._entry.schema.by_id[id_].arrow_type)
+            known = column_bounds(file, self._entry.schema.by_id[id_])
             if known.min is None or known.max is None:
                 break
             one_value = known.min == known.max and known.nulls == 0 and not known.nans

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
-from dolmen.format.statistics import Bounds, bounds
+from dolmen.format.statistics import Bounds
 from dolmen.format.values import to_scalar
 from dolmen.maintenance.compact.sort import Bound
 from dolmen.maintenance.resolve.unresolved import Unresolved
@@ -21,6 +21,7 @@ from dolmen.scan.ranges import GAP_BYTES
 from dolmen.scan.read import PlanReader, RowGroupColumns
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
 from dolmen.scan.row_masks import column_of, live_mask, to_arrow
+from dolmen.segments.judging import column_bounds
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,11 @@ class LiveRows:
         small = [plan for plan in files if plan.file.size <= GAP_BYTES]
         key = self._entry.schema.by_id[self._entry.sort_key[0]]
         units = [
-            _Unit.of(group.file.footer.bounds(group.index, key.id, None), key, group)
+            _Unit.of(group.file.footer.bounds(group.index, key, None), key, group)
             for file in self._reader.open_files([plan for plan in files if plan.file.size > GAP_BYTES])
             for group in self._groups(file)
         ]
-        placed = [(_Unit.of(bounds(plan.file.stats.get(key.id), key.arrow_type), key), plan) for plan in small]
+        placed = [(_Unit.of(column_bounds(plan.file, key), key), plan) for plan in small]
         placed.sort(key=lambda item: item[0].rank)
         units = sorted([*units, *(unit for unit, _ in placed)], key=lambda unit: unit.rank)
         bounds_of: deque[Bound | None] = deque()  # bounds of row groups under way
@@ -97,7 +98,7 @@ class LiveRows:
 
     def _groups(self, file: OpenFile) -> list[RowGroup]:
         """Row groups with rows that may be live. The rows of others are counted as hidden."""
-        groups = list(row_groups(file, None, self._unresolved.deletes))
+        groups = list(row_groups(file, None, self._unresolved.deletes, self._entry.schema))
         self.physical += file.file.rows
         self.hidden += file.file.rows - sum(group.rows for group in groups)
         return groups

@@ -18,15 +18,16 @@ from dolmen.context import Context
 from dolmen.format.entries import DataFile
 from dolmen.maintenance import never
 from dolmen.segments.live import LiveFiles
+from dolmen.units import KIB, MIB
 
 MOST_OBJECTS = 32
 """Vectors are gathered when they are spread over more ``.del`` objects than this."""
 
-SMALL_BYTES = 64 << 10
+SMALL_BYTES = 64 * KIB
 """A vector larger than this, in bytes, stays where it is: it is worth a request of its own."""
 
 _BATCH_FILES = 1_000
-_BATCH_BYTES = 16 << 20
+_BATCH_BYTES = 16 * MIB
 
 
 def gather_vectors(context: Context, name: str, *, deadline: Callable[[], bool] = never) -> int:

@@ -29,8 +29,9 @@ from dolmen.scan.read import RowGroupColumns
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
 from dolmen.scan.row_masks import live_mask
 from dolmen.segments.live import LiveFiles, tombstones_of
+from dolmen.units import GIB
 
-BUDGET_BYTES = 64 << 30
+BUDGET_BYTES = 64 * GIB
 """A call stops after reading about this many bytes, whatever its deadline."""
 
 BATCH_FILES = 1_000
@@ -223,7 +224,7 @@ class _Resolution:
                 if self.deadline() or self.bytes_read >= self.budget_bytes:
                     self.stopped = True
                     return
-                some = list(row_groups(file, None, self.unresolved.deletes))
+                some = list(row_groups(file, None, self.unresolved.deletes, self.entry.schema))
                 path = file.file.path
                 left[path] = len(some)
                 found[path], vectors[path] = _whole_groups(file, some), file.vector or BitMap()

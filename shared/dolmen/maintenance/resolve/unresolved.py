@@ -8,12 +8,13 @@ from dolmen.context import Context
 from dolmen.format.entries import DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
-from dolmen.format.statistics import Bounds, bounds
+from dolmen.format.statistics import Bounds
 from dolmen.predicate import StatsVerdict, judge
 from dolmen.scan.blobs import BlobReader
 from dolmen.scan.deletes import load_deletes
 from dolmen.scan.plan import FilePlan, ScanPlan
 from dolmen.scan.read import PlanReader
+from dolmen.segments.judging import known_bounds
 
 
 class Unresolved:
@@ -32,8 +33,8 @@ class Unresolved:
         self.greatest_ts = max((tombstone.ts for tombstone in tombstones), default=0)
         self._where = [t for t in tombstones if isinstance(t, WhereTombstone)]
         self._keys = {t.columns: t for t in tombstones if isinstance(t, KeysTombstone)}  # one represents all like it
-        ids = {id_ for tombstone in tombstones for id_ in tombstone.columns}
-        self._types = {id_: entry.schema.by_id[id_].arrow_type for id_ in ids}
+        self._schema = entry.schema
+        self._ids = {id_ for tombstone in tombstones for id_ in tombstone.columns}
 
     def hides_all_of(self, file: DataFile) -> bool:
         """Whether all rows of a file are certainly hidden."""
@@ -45,7 +46,7 @@ class Unresolved:
             return None
         if file.applied_through >= self.greatest_ts:
             return FilePlan(file, False, ())
-        known = self._known_bounds(file)
+        known = known_bounds(file, self._schema, self._ids)
         tests = self._by_predicates(file, known)
         if tests is None:
             return None
@@ -57,9 +58,6 @@ class Unresolved:
             if StatsVerdict.MAYBE in found:
                 tests.append(tombstone)
         return FilePlan(file, False, tuple(tests))
-
-    def _known_bounds(self, file: DataFile) -> dict[int, Bounds]:
-        return {id_: bounds(file.stats.get(id_), arrow_type) for id_, arrow_type in self._types.items()}
 
     def _by_predicates(self, file: DataFile, known: dict[int, Bounds]) -> list[Tombstone] | None:
         """The ``where`` tombstones that may hide some rows; None when one hides all rows."""

@@ -17,8 +17,8 @@ from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.checksum import crc32
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import COMMIT_TS_ID, is_nested
-from dolmen.format.statistics import Bounds, bounds
+from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, is_nested
+from dolmen.format.statistics import Bounds, bounds, constant_bounds
 from dolmen.format.values import Plain, to_plain
 from dolmen.maintenance.verify.report import FindingLog
 from dolmen.scan.file_bytes import FileBytes
@@ -129,7 +129,7 @@ class DataCheck:
             yield f"_commit_ts is{'' if COMMIT_TS_ID in there else ' not'} there, and row_ts {opened.file.row_ts}"
         for column in self._entry.schema.fields:
             own = there.get(column.id)
-            if own is None and not column.nullable:
+            if own is None and not column.nullable and column.initial_default is None:
                 yield f"column {column.name!r}, which can't be NULL, is not there"
             elif own is not None and not _fits(own.type, column.arrow_type):
                 yield f"column {column.name!r} is {own.type}, which is no {column.arrow_type}"
@@ -166,12 +166,15 @@ class DataCheck:
                 continue
             wanted = pa.int64() if id_ == COMMIT_TS_ID else self._types[id_]
             facts.known[id_] = found = _bounds(column if column.type == wanted else column.cast(wanted))
-            claimed = footer.bounds(group, id_, file.stats[id_].nans if id_ in file.stats else None)
+            field = COMMIT_TS_FIELD if id_ == COMMIT_TS_ID else self._entry.schema.by_id[id_]
+            claimed = footer.bounds(group, field, file.stats[id_].nans if id_ in file.stats else None)
             if wrong := _untrue(claimed, found):
                 facts.found.append(("stats-untrue", f"{place}footer, column {self._column_label(id_)}: {wrong}"))
-        keys = [columns[id_] for id_ in self._entry.sort_key if id_ in columns]
-        if keys and footer.metadata.row_group(group).sorting_columns and not _is_sorted(keys):
-            facts.found.append(("row-order", place + "rows are not in the order of the sort key"))
+        by_leaf = {column.leaves[0]: id_ for id_, column in footer.columns.items()}
+        order = footer.metadata.row_group(group).sorting_columns  # its own: the table's sort key may have changed since
+        keys = [columns[by_leaf[sorted_.column_index]] for sorted_ in order if sorted_.column_index in by_leaf]
+        if keys and not _is_sorted(keys):
+            facts.found.append(("row-order", place + "rows are not in the order that the file claims"))
         return file, facts
 
     def _check_unread_bytes(self, opened: Opened) -> Iterator[tuple[str, str]]:
@@ -212,8 +215,9 @@ class DataCheck:
             if arrow_type is None or id_ in facts.invalid:
                 continue
             claimed = Bounds(nulls=raw.nulls) if is_nested(arrow_type) else bounds(raw, arrow_type)
-            # A column that the file does not have is NULL in all rows.
-            wrong = _untrue(claimed, facts.known.get(id_, Bounds(nulls=facts.rows, nans=0)))
+            field = self._entry.schema.by_id[id_]
+            lacking = constant_bounds(field.initial_default, arrow_type, facts.rows)
+            wrong = _untrue(claimed, facts.known.get(id_, lacking))
             if wrong:
                 self._add_finding("stats-untrue", file, f"column {self._column_label(id_)}: {wrong}")
         if file.row_ts is None and file.row_ts_bounds and COMMIT_TS_ID in facts.known:

@@ -21,8 +21,9 @@ from dolmen.format.values import to_plain
 from dolmen.maintenance.verify.report import FindingLog
 from dolmen.predicate import from_builtins, from_json
 from dolmen.segments.judging import key_bounds
+from dolmen.units import MIB
 
-WHOLE_BYTES = 32 << 20
+WHOLE_BYTES = 32 * MIB
 """Objects larger than this, in bytes, are read blob by blob and not held in memory as a whole."""
 
 

@@ -42,11 +42,12 @@ from dolmen.maintenance.verify.report import FindingLog, Progress, Unreferenced,
 from dolmen.maintenance.verify.segments import TableContents, check_dated, read_segment
 from dolmen.segments.file_table import FileTable
 from dolmen.store.cache import ObjectCache
+from dolmen.units import MIB
 
 SAMPLED_FOOTERS = 256
 """The number of data files per table that are opened, evenly spread, unless all are read."""
 
-CACHE_BYTES = 64 << 20
+CACHE_BYTES = 64 * MIB
 """The size of segments that are kept in memory between the steps of a check."""
 
 _UNREADABLE_KINDS = frozenset(("file-size", "file-entry", "delete-short"))

@@ -30,13 +30,14 @@ from dolmen.ingest.landing import Landing
 from dolmen.results import Commit
 from dolmen.spark import arguments as given
 from dolmen.spark.load.portion import PortionLoader, is_loaded_by_tasks
+from dolmen.units import GIB
 
-MAX_FILES, MAX_BYTES = 1000, 8 << 30
+MAX_FILES, MAX_BYTES = 1000, 8 * GIB
 """The most files and bytes of one portion, which is one commit.
 
 A larger one is clustered better, but costs more when it fails."""
 
-_CORE_FILES, _CORE_BYTES = 100, 1 << 30
+_CORE_FILES, _CORE_BYTES = 100, GIB
 """The most files and bytes of one batch that the core ingests."""
 _MOST_PROBLEMS = 1000
 _WAITING_PORTIONS = 4

@@ -54,13 +54,13 @@ from dolmen.spark.load.tasks import (
 from dolmen.spark.paths import worker_url
 from dolmen.spark.write.frame import collect_keeping_alive, collect_rows, without_files
 from dolmen.transaction import Transaction
-from dolmen.units import megabytes_text
+from dolmen.units import MIB, megabytes_text
 
-HELD_BYTES = 32 << 20
+HELD_BYTES = 32 * MIB
 """The most bytes of a file's rows that a task holds back until it has seen the file's end."""
-SAMPLE_BYTES = 1 << 20
+SAMPLE_BYTES = MIB
 """Bytes of sorted rows for each sampled key, or an eighth of a data file if that is less."""
-LEAST_GROUP_BYTES, MOST_GROUP_BYTES = 16 << 20, 256 << 20
+LEAST_GROUP_BYTES, MOST_GROUP_BYTES = 16 * MIB, 256 * MIB
 """The bytes of files that a task reads, at least and at most; or one larger file."""
 
 _STORED_AS = 0.6
@@ -181,7 +181,7 @@ class _Work:
             raise ConflictError(f"table {table!r}: how its files are ingested was changed meanwhile")
         self._is_sorted = bool(entry.sort_key)
         self._file_bytes = TableSettings.of(entry).target_file_bytes
-        self._uuid, self._properties = entry.uuid, entry.properties
+        self._uuid, self._properties, self._schema = entry.uuid, entry.properties, entry.schema
         self._entry = msgspec.json.encode(without_files(entry))
         self._options = one.limit_options(ReadOptions.of(self._settings))
 
@@ -196,7 +196,7 @@ class _Work:
         """Adds what was read of these drops. The commit is refused if the table's files are to be read otherwise."""
         transaction.add(Expect(self._table, self._uuid, self._properties, INGEST_PROPERTIES, ids[0]))
         if files:
-            transaction.add(Write(self._table, self._uuid, files, requests=frozenset(ids)))
+            transaction.add(Write(self._table, self._uuid, files, requests=frozenset(ids), schema=self._schema))
 
     def _as_they_come(self, read: ReadDrops) -> _Written:
         task = self._task(self._file_bytes)

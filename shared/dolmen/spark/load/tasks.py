@@ -25,14 +25,15 @@ from dolmen.runtime import shared_runtime
 from dolmen.spark.load.order import Keys, Ranges
 from dolmen.spark.load.read import FileReport, ReadDrops
 from dolmen.spark.tasks import WriteTask, open_to_write
+from dolmen.units import MIB
 from dolmen.write.options import WriteOptions
 from dolmen.write.runs import cut, sort_columns
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 
-RUN_BYTES = 32 << 20
+RUN_BYTES = 32 * MIB
 """Bytes of rows that are sorted together, in Arrow memory."""
-RANGE_BYTES = 64 << 20
+RANGE_BYTES = 64 * MIB
 """Bytes of the rows of a range, which are merged in memory."""
 _RUN_ROWS = 1 << 20
 

@@ -199,7 +199,8 @@ class _Merging:
             positions = _by_path(transaction, entry, reported.positions)
             transaction.add(DeletePositions.of(self.table, entry.uuid, positions, self.request))
         if reported.files or hidden:
-            transaction.add(Write(self.table, entry.uuid, tuple(reported.files), hidden, self.request))
+            files = tuple(reported.files)
+            transaction.add(Write(self.table, entry.uuid, files, hidden, self.request, schema=entry.schema))
 
 
 def _without_nulls(frame: DataFrame, names: Sequence[str]) -> DataFrame:

@@ -87,6 +87,9 @@ class _Native:
         check_sizes(self._root, (file.file for file in plan.files))
         plain, others = list[FilePlan](), list[FilePlan]()
         for file in plan.files:
+            if file.file.least_row_ts <= plan.entry.schema.altered_ts:
+                rest.append(file)  # its columns may have other names, or be missing
+                continue
             (others if file.tombstones or file.file.vector or self._with_ts else plain).append(file)
         try:
             where = None if plan.where is None else to_column(plan.where, self._column)

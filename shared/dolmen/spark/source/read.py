@@ -25,10 +25,11 @@ from dolmen.spark.source.options import READ, Options
 from dolmen.spark.source.source import SourceTable
 from dolmen.spark.types import carried_schema, handed_schema
 from dolmen.store.url import open_store
+from dolmen.units import MIB
 
-PARTITION_BYTES = 128 << 20
+PARTITION_BYTES = 128 * MIB
 """The most bytes of files that are read together; a larger file is read by itself."""
-FILE_BYTES = 4 << 20
+FILE_BYTES = 4 * MIB
 """The cost of opening a file, in bytes read, so that one task does not get many small files."""
 PARTITIONS = 64
 """Partitions are smaller than ``PARTITION_BYTES`` until there are this many tasks."""

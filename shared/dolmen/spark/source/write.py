@@ -29,6 +29,7 @@ from dolmen.database import open as open_database
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Schema
 from dolmen.runtime import shared_runtime
 from dolmen.snapshot import pin
 from dolmen.spark.failures import marking_dolmen_errors
@@ -56,6 +57,7 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
         first_upload_us: the server's clock before the first of these files.
         query: of a stream: its id.
         sums: of the rows, for the digest of a request, encoded; b"" where none is made.
+        entry: the table under which the files were written, encoded.
     """
 
     entries: tuple[bytes, ...]
@@ -64,6 +66,7 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
     first_upload_us: int
     query: str = ""
     sums: bytes = b""
+    entry: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,8 @@ class WriteJob:
             first_upload_us = pulse.start()
             files = task.write(chain_batches(first, batches), sums)
             told = b"" if sums is None else sums.encode()
-            return Written(tuple(map(msgspec.json.encode, files)), self.uuid, self.txid, first_upload_us, query, told)
+            entries = tuple(map(msgspec.json.encode, files))
+            return Written(entries, self.uuid, self.txid, first_upload_us, query, told, self.entry)
 
         sums = None if self.asked is Asked.NOT else RowSums()
         if self.asked is Asked.ONLY:
@@ -139,11 +143,12 @@ class WriteJob:
         context = open_database(self.url).context
         files = tuple(msgspec.json.decode(entry, type=DataFile) for message in written for entry in message.entries)
         # Of a stream the tasks' copies of the job are others than the one that commits: what they sent is true.
-        jobs = {(message.uuid, message.txid) for message in written}
+        jobs = {(message.uuid, message.txid, message.entry) for message in written}
         assert len(jobs) <= 1, "files of two jobs in one commit"
-        uuid, txid = next(iter(jobs), (self.uuid, None))
+        uuid, txid, entry = next(iter(jobs), (self.uuid, None, self.entry))
+        schema = msgspec.json.decode(entry, type=TableEntry).schema
         is_said = files or (self.overwrite and self.asked is not Asked.ONLY)
-        statements = (self._statement(uuid, files, request),) if is_said else ()
+        statements = (self._statement(uuid, files, request, schema),) if is_said else ()
         change = Change(
             commit_id=context.runtime.uuid(),
             operation=self.operation,
@@ -162,10 +167,10 @@ class WriteJob:
         if done.manifest is not None and txid is not None:
             Pulse(context.store, context.runtime, txid, self.operation, self.table).done()
 
-    def _statement(self, uuid: str, files: tuple[DataFile, ...], request: str | None) -> Statement:
+    def _statement(self, uuid: str, files: tuple[DataFile, ...], request: str | None, schema: Schema) -> Statement:
         if not self.overwrite:
-            return Write(self.table, uuid, files, request=request)
-        return Overwrite(self.table, uuid, self.epoch, self.base_ts, files, self.force, request)
+            return Write(self.table, uuid, files, request=request, schema=schema)
+        return Overwrite(self.table, uuid, self.epoch, self.base_ts, files, self.force, request, schema)
 
 
 class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]

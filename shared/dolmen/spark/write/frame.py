@@ -68,7 +68,7 @@ def append(table: Table, frame: DataFrame, *, request: str | None = None) -> Com
 def _append(table: Table, frame: DataFrame, request: str | None, asked: Asked) -> Commit:
     def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
         files, sums = write_frame(transaction, table.name, frame, asked)
-        made = Write(table.name, entry.uuid, files, request=request) if files else None
+        made = Write(table.name, entry.uuid, files, request=request, schema=entry.schema) if files else None
         return made, [None, sums.content()]
 
     return _commit(table, "append", request, statement, asked)
@@ -102,7 +102,7 @@ def overwrite(
         base = transaction.base if oldest is None else pin(table.context, oldest, None).manifest
         own = entry_then(base, table.name, entry.uuid)
         files, sums = write_frame(transaction, table.name, frame, asked)
-        made = Overwrite(table.name, entry.uuid, own.epoch, base.commit_ts, files, force, request)
+        made = Overwrite(table.name, entry.uuid, own.epoch, base.commit_ts, files, force, request, entry.schema)
         return made, [None, sums.content()]
 
     return _commit(table, "overwrite", request, statement, Asked.of(request), refresh=False)
@@ -163,7 +163,8 @@ def _upsert(
         if not reported.files:
             return None, content
         hidden = tombstones(transaction.uploads, table.name, entry.uuid, reported, fields)
-        return Write(table.name, entry.uuid, tuple(reported.files), hidden, request), content
+        made = Write(table.name, entry.uuid, tuple(reported.files), hidden, request, schema=entry.schema)
+        return made, content
 
     return _commit(table, "upsert", request, statement, asked)
 

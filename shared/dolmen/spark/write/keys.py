@@ -31,12 +31,13 @@ from dolmen.spark.types import quoted, spark_type
 from dolmen.spark.write.reports import Reported
 from dolmen.store.base import ObjectStore
 from dolmen.store.create import create
+from dolmen.units import MIB
 from dolmen.write.conform import conform
 
 FEW_KEYS = 2_000
 """The most keys of a partition, and the most bytes, that are left to the driver: they need no object of their own."""
 FEW_BYTES = 64 * 1024
-FOLD_BYTES = 64 << 20
+FOLD_BYTES = 64 * MIB
 """Keys are sorted, and duplicates dropped, at this many bytes, or at ``MAX_KEYS``."""
 
 

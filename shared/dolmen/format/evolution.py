@@ -1,0 +1,274 @@
+"""Changes of a table's columns: each makes a new entry of the table, and touches no file.
+
+A column is its id. Files keep the columns that they were written with; what a reader makes of a file follows from the
+entry alone. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import pyarrow as pa
+
+from dolmen.errors import InputError, SchemaError
+from dolmen.format.manifest import COLUMN_DEFAULTS, TableEntry
+from dolmen.format.properties import columns_named, with_renamed_column
+from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field
+from dolmen.format.values import Json
+
+MAX_COMMENT = 1_000
+"""Characters of a comment."""
+
+
+class SchemaChange(Protocol):
+    """One change of a table's columns, by their names at that time."""
+
+    def apply(self, entry: TableEntry, ts: int) -> TableEntry:
+        """The table's entry after the change, which has the timestamp ``ts``.
+
+        Raises:
+            SchemaError: the columns do not allow it.
+        """
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that it changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    """Adds a column at the end.
+
+    Args:
+        type: an Arrow type that can be stored.
+        default: JSON form of the value in rows of now and, as long as nobody changes that, of rows that come without.
+    """
+
+    name: str
+    type: pa.DataType
+    nullable: bool = True
+    default: Json = None
+    comment: str = ""
+
+    def apply(self, entry: TableEntry, ts: int) -> TableEntry:
+        """See SchemaChange."""
+        schema = entry.schema
+        if not self.nullable and self.default is None:
+            raise SchemaError(
+                f"column {self.name!r} is not nullable and has no default, so rows of now would have no value in it: "
+                "give a default"
+            )
+        field, next_id = number_field(pa.field(self.name, self.type, self.nullable), schema.next_id)
+        if is_nested(field.arrow_type) and self.default is not None:
+            raise SchemaError(f"column {self.name!r} of type {field.arrow_type} can have no default but NULL")
+        check_column_names([*(known.name for known in schema.fields), self.name])
+        added = msgspec.structs.replace(
+            field, comment=self.comment, added_ts=ts, initial_default=self.default, write_default=self.default
+        )
+        return _with_fields(entry, (*schema.fields, added), next_id=next_id, altered_ts=ts)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See SchemaChange."""
+        return (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumn:
+    """Drops a column. What files hold of it is never shown again, and goes when they are compacted."""
+
+    name: str
+
+    def apply(self, entry: TableEntry, ts: int) -> TableEntry:
+        """See SchemaChange."""
+        schema = entry.schema
+        field = schema.field(self.name)
+        if len(schema.fields) == 1:
+            raise SchemaError(f"column {self.name!r} is the only one: drop the table")
+        if field.id in entry.primary_key:
+            raise SchemaError(f"column {self.name!r} is part of the primary key, by which rows are replaced")
+        if field.id in entry.sort_key:
+            raise SchemaError(f"column {self.name!r} is part of the sort key: set another one first")
+        if used := columns_named(entry.properties).get(self.name):
+            raise SchemaError(f"column {self.name!r} is named by the setting {used}: change that first")
+        left = tuple(known for known in schema.fields if known.id != field.id)
+        return _with_fields(entry, left, dropped=(*schema.dropped, field))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See SchemaChange."""
+        return (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumn:
+    """Gives a column another name. Settings that name it follow."""
+
+    name: str
+    to: str
+
+    def apply(self, entry: TableEntry, ts: int) -> TableEntry:
+        """See SchemaChange."""
+        field = entry.schema.field(self.name)
+        if self.name == self.to:
+            raise InputError(f"column {self.name!r} has this name already: give another one")
+        if entry.sequences is not None and (field.id in entry.primary_key or self.name in _sequence(entry)):
+            raise SchemaError(
+                f"column {self.name!r} identifies or orders changes (CDC), and deletes are remembered by it, so it "
+                "can't be renamed"
+            )
+        fields = _replaced(entry.schema, msgspec.structs.replace(field, name=self.to))
+        check_column_names([known.name for known in fields])
+        properties = with_renamed_column(entry.properties, self.name, self.to)
+        return msgspec.structs.replace(_with_fields(entry, fields, altered_ts=ts), properties=properties)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See SchemaChange."""
+        return self.name, self.to
+
+
+@dataclass(frozen=True, slots=True)
+class MakeNullable:
+    """Allows NULL in a column."""
+
+    name: str
+
+    def apply(self, entry: TableEntry, ts: int) -> TableEntry:
+        """See SchemaChange."""
+        field = entry.schema.field(self.name)
+        if field.id in entry.primary_key:
+            raise SchemaError(f"column {self.name!r} is part of the primary key, which is never NULL")
+        return _with_fields(entry, _replaced(entry.schema, msgspec.structs.replace(field, nullable=True)))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See SchemaChange."""
+        return (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
+class SetDefault:
+    """Changes the value of new rows that come without the column; rows of now keep theirs."""
+
+    name: str
+    default: Json
+
+    def apply(self, entry: TableEntry, ts: int) -> TableEntry:
+        """See SchemaChange."""
+        field = entry.schema.field(self.name)
+        if is_nested(field.arrow_type) and self.default is not None:
+            raise SchemaError(f"column {self.name!r} of type {field.arrow_type} can have no default but NULL")
+        return _with_fields(entry, _replaced(entry.schema, msgspec.structs.replace(field, write_default=self.default)))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See SchemaChange."""
+        return (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
+class Reorder:
+    """Changes the order in which scans return columns: these first, the others behind them as they were."""
+
+    columns: tuple[str, ...]
+
+    def apply(self, entry: TableEntry, ts: int) -> TableEntry:
+        """See SchemaChange."""
+        first = [entry.schema.field(name) for name in self.columns]
+        if len({field.id for field in first}) < len(first):
+            raise SchemaError(f"a column stands twice in {list(self.columns)}")
+        return _with_fields(entry, (*first, *(field for field in entry.schema.fields if field not in first)))
+
+
+@dataclass(frozen=True, slots=True)
+class SetComment:
+    """Says what a column is, for people; an empty text says nothing."""
+
+    name: str
+    comment: str
+
+    def apply(self, entry: TableEntry, ts: int) -> TableEntry:
+        """See SchemaChange."""
+        if len(self.comment) > MAX_COMMENT:
+            raise InputError(f"a comment of {len(self.comment):,} characters: at most {MAX_COMMENT:,} are allowed")
+        field = entry.schema.field(self.name)
+        return _with_fields(entry, _replaced(entry.schema, msgspec.structs.replace(field, comment=self.comment)))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See SchemaChange."""
+        return (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
+class SetSortKey:
+    """Sorts rows by other columns from now on; files of now are sorted so when they are compacted."""
+
+    columns: tuple[str, ...]
+
+    def apply(self, entry: TableEntry, ts: int) -> TableEntry:
+        """See SchemaChange."""
+        fields = tuple(entry.schema.field(name) for name in self.columns)
+        if len({field.id for field in fields}) < len(fields):
+            raise SchemaError("a column stands twice in the key")
+        for field in fields:
+            if is_nested(field.arrow_type):
+                raise SchemaError(f"rows can't be sorted by column {field.name!r} of type {field.arrow_type}")
+        return msgspec.structs.replace(entry, sort_key=tuple(field.id for field in fields))
+
+
+def needed_features(schema: Schema) -> tuple[str, ...]:
+    """The features of the format that a reader of such columns must know."""
+    return (COLUMN_DEFAULTS,) if any(field.initial_default is not None for field in schema.fields) else ()
+
+
+def check_written_under(schema: Schema, entry: TableEntry) -> None:
+    """Checks that files of older columns may become part of a table as it is now.
+
+    Args:
+        schema: the columns when the files were written.
+
+    Raises:
+        SchemaError: a column of the files is gone, or a value of the table's columns is not known in them.
+    """
+    now = entry.schema
+    there = {field.id: field for field in now.fields}
+    for field in schema.fields:
+        if field.id not in there:
+            raise SchemaError(f"column {field.name!r} was dropped meanwhile")
+    written = {field.id for field in schema.fields}
+    for field in now.fields:
+        if field.id not in written and field.initial_default != field.write_default:
+            raise SchemaError(f"column {field.name!r} was added meanwhile, and its default changed")
+
+
+def _with_fields(
+    entry: TableEntry,
+    fields: Sequence[Field],
+    *,
+    next_id: int | None = None,
+    dropped: Sequence[Field] | None = None,
+    altered_ts: int | None = None,
+) -> TableEntry:
+    schema = entry.schema
+    return msgspec.structs.replace(
+        entry,
+        schema=Schema(
+            fields=tuple(fields),
+            next_id=schema.next_id if next_id is None else next_id,
+            dropped=schema.dropped if dropped is None else tuple(dropped),
+            altered_ts=schema.altered_ts if altered_ts is None else altered_ts,
+        ),
+    )
+
+
+def _replaced(schema: Schema, changed: Field) -> tuple[Field, ...]:
+    return tuple(changed if field.id == changed.id else field for field in schema.fields)
+
+
+def _sequence(entry: TableEntry) -> tuple[str, ...]:
+    return (str(entry.properties.get("cdc_sequence")),)

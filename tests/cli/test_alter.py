@@ -1,0 +1,53 @@
+"""``dolmen alter``: a table's columns are changed in one commit."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.conftest import Cli
+
+
+@pytest.fixture
+def table(cli: Cli) -> None:
+    assert cli("create", "t", "--columns", "id BIGINT NOT NULL, name VARCHAR", "--primary-key", "id").code == 0
+
+
+def test_every_option_has_its_effect_in_one_commit(cli: Cli, table: None) -> None:
+    done = cli(
+        *("alter", "t", "--rename", "name=title", "--add", "n INTEGER NOT NULL", "--default", "n=7"),
+        *("--add", "at TIMESTAMPTZ, x DECIMAL(9, 2)", "--default", "x=1.50", "--comment", "n=how many"),
+        *("--first", "n,id", "--sort-key", "title", "--request-id", "r", "--message", "ticket 9", "--json"),
+    )
+    assert done.code == 0, done.err
+    [shown] = cli("show", "t", "--json").lines()
+    assert list(shown["columns"].items())[:2] == [("n", "int32 not null"), ("id", "int64 not null")]
+    assert list(shown["columns"])[2:] == ["title", "at", "x"]
+    assert shown["defaults"] == {"n": 7, "x": "1.50"}
+    assert shown["comments"] == {"n": "how many"}
+    assert shown["sort_key"] == ["title"]
+    version = shown["version"]
+    assert cli("alter", "t", "--drop", "at", "--default", "n=8", "--default", "x=", "--sort-key", "").code == 0
+    [shown] = cli("show", "t", "--json").lines()
+    assert (shown["version"], shown["defaults"], shown["sort_key"]) == (version + 1, {"n": 8}, [])
+    assert "at" not in shown["columns"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "nothing says what to change"),
+        (("--add", "n"), "is not a column"),
+        (("--add", "n INTEGER", "--default", "n=many"), "--default n=many"),
+        (("--rename", "name"), "write NAME=VALUE"),
+        (("--drop", "nope"), "no column 'nope'"),
+        (("--drop", "id"), "part of the primary key"),
+    ],
+)
+def test_what_can_not_be_is_refused_and_changes_nothing(
+    cli: Cli, table: None, arguments: tuple[str, ...], words: str
+) -> None:
+    version = cli("history", "--json").lines()[0]["version"]
+    done = cli("alter", "t", *arguments)
+    assert done.code == 2
+    assert words in " ".join(done.err.split())
+    assert cli("history", "--json").lines()[0]["version"] == version
