@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
-from dolmen.spark.merge.clauses import Clauses, Delete, Insert, Update
+from dolmen.merge.clauses import Clauses, Delete, Insert, Update
 from dolmen.spark.merge.merge import merge
 from dolmen.spark.write.frame import delete, upsert
 
