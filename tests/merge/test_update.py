@@ -210,6 +210,13 @@ def test_all_columns_may_become_constants(db: Database) -> None:
     assert small.scan(order_by="a").to_arrow().to_pylist() == [{"a": 0, "b": None}, {"a": 1, "b": "x"}]
 
 
+def test_the_sign_of_zero_is_kept(table: Table) -> None:
+    table.update({"x": 0.0})
+    table.update({"x": Expression("-x")}, "id < 3")
+    table.update({"n": Expression("x::INTEGER")})
+    assert [str(x) for x in values(table, "x").values()] == ["-0.0"] * 3 + ["0.0"] * 7
+
+
 def test_now_is_the_same_in_all_rows(table: Table) -> None:
     table.update({"at": Expression("now()")})
     assert len(set(values(table, "at").values())) == 1
