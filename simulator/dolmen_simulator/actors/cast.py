@@ -19,6 +19,7 @@ from dolmen_simulator.actors.juggling import Juggler, TableRewriter
 from dolmen_simulator.actors.readers import Dater, Reader
 from dolmen_simulator.actors.renaming import Renamer
 from dolmen_simulator.actors.rounds import Inspector, Maintainer
+from dolmen_simulator.actors.updating import Updater
 from dolmen_simulator.actors.writers import Actor
 
 ACTORS: tuple[tuple[type[Actor], int], ...] = (
@@ -35,6 +36,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (actors.Counter, 2),
     (actors.Transferrer, 1),
     (actors.Inserter, 2),
+    (Updater, 2),
     (actors.Worker, 2),
     (Insister, 1),
     (Feeder, 1),
