@@ -153,8 +153,8 @@ def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: 
     what = f"{len(statements)} statements" if kind is None else str(kind).rpartition(".")[2].replace("_", " ")
     raise InputError(
         f"sql() runs one statement that reads (SELECT, DESCRIBE, SUMMARIZE, SHOW TABLES, EXPLAIN), not {what}; write "
-        "through append, upsert, update, merge, delete or transaction(), set settings through set(), and use DuckDB itself, with "
-        "table.to_duckdb(connection), for anything else"
+        "through append, upsert, update, merge, delete or transaction(), set settings through set(), and use DuckDB "
+        "itself, with table.to_duckdb(connection), for anything else"
     )
 
 
