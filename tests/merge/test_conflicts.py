@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import dolmen
 from dolmen import Delete, Expression, Update
 from dolmen.database import Database, Table
 from dolmen.errors import ConflictError, TableNotFoundError, UnknownOutcomeError
@@ -24,6 +26,8 @@ from support.commit_world import (
     retry_below,
 )
 from support.crashing_store import Countdown, Crash, CrashingStore
+from support.writers import context, increments, start
+from support.writers import rows as rows_of_a_writer
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
 PLUS: dict[str, Any] = {"n": Expression("n + 1")}
@@ -220,3 +224,20 @@ def test_threads_that_increment_a_counter_lose_nothing(bucket: MemoryBucket, tab
         thread.join()
     assert failures == []
     assert rows(Database(MemoryStore(bucket, Runtime()), Runtime())) == zeros(_3=writers * times)
+
+
+def test_processes_that_increment_a_counter_lose_nothing(tmp_path: Path) -> None:
+    url, processes, times = str(tmp_path / "db"), 4, 6
+    db = dolmen.open(url)
+    counter = rows_of_a_writer(1, 2, writer=0)
+    db.create_table("rows", counter.schema, primary_key="id").append(counter)
+    pipes = [context.Pipe(duplex=False) for _ in range(processes)]
+    running = [start(increments, url, times, sender) for _, sender in pipes]
+    for (receiver, _), process in zip(pipes, running, strict=True):
+        while not receiver.poll(0.1):
+            assert process.exitcode in (None, 0), "a writer died: see its traceback above"
+        assert receiver.recv() == times
+        process.join(30)
+    found = dolmen.open(url).table("rows").scan(["id", "value"], order_by="id").to_arrow().to_pylist()
+    assert found == [{"id": 1, "value": processes * times}, {"id": 2, "value": 0}]
+    assert db.verify(deep=True).ok

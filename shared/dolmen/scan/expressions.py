@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -39,7 +39,8 @@ class Evaluator:
     """
 
     def __init__(self) -> None:
-        self._connection = open_sandbox(threads=1)
+        # Rewritten, ``u + 1 = 18446744073709551615`` fails inside of DuckDB: expressions are evaluated as they stand.
+        self._connection = open_sandbox(threads="1", disabled_optimizers="expression_rewriter")
         self._connection.execute("BEGIN TRANSACTION")
         self._words: dict[str, frozenset[str]] = {}
         self._errors: Any = optional("duckdb", "dolmen[sql]").Error
@@ -92,7 +93,12 @@ class Evaluator:
         rows = min(side.num_rows for side in sides.values())
         if (found.num_rows, found.num_columns) != (rows, len(texts)):
             raise InputError(f"{short_repr(texts[0])} gives {found.num_rows} values for {rows} rows: one is needed")
-        return [_whole(column) for column in found.columns]
+        try:
+            return [_whole(column) for column in found.columns]
+        except pa.ArrowNotImplementedError as error:
+            raise InputError(
+                f"{short_repr(texts[0])} gives values of a type that no column can have: {error}"
+            ) from error
 
     def close(self) -> None:
         """Frees what the connection holds."""
@@ -109,11 +115,13 @@ class Evaluator:
         try:
             return self._connection.sql(query).to_arrow_table()
         except self._errors:
-            self._connection.execute("ROLLBACK; BEGIN TRANSACTION")
+            with suppress(self._errors):  # unless it has failed inside, and takes no more
+                self._connection.execute("ROLLBACK; BEGIN TRANSACTION")
             raise
         finally:
-            for side in sides:
-                self._connection.unregister(side)
+            with suppress(self._errors):
+                for side in sides:
+                    self._connection.unregister(side)
 
     def _read(self, text: str) -> Iterator[str]:
         with self._explaining(text):

@@ -19,20 +19,18 @@ _SETTINGS = {
 """A query sees the tables that are given to it: no files, no network, no Python variables."""
 
 
-def open_sandbox(temp_directory: str = "", threads: int | None = None) -> duckdb.DuckDBPyConnection:
+def open_sandbox(temp_directory: str = "", **settings: str) -> duckdb.DuckDBPyConnection:
     """Opens a connection, whose settings cannot be changed any more. Its time zone is UTC.
 
     Args:
         temp_directory: where it puts what exceeds memory; nothing may exceed it if empty.
-        threads: how many it uses; as many as there are processors by default.
+        settings: more settings of DuckDB.
 
     Raises:
         InputError: DuckDB is not installed.
     """
     engine = optional("duckdb", "dolmen[sql]")
-    config = {**_SETTINGS, "temp_directory": temp_directory}
-    if threads is not None:
-        config["threads"] = str(threads)
+    config = {**_SETTINGS, **settings, "temp_directory": temp_directory}
     connection: duckdb.DuckDBPyConnection = engine.connect(":memory:", config=config)
     connection.execute("SET TimeZone = 'UTC'; SET lock_configuration = true")
     return connection
