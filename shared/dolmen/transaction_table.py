@@ -31,7 +31,7 @@ from dolmen.format.properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.property import check_properties
 from dolmen.merge.assignments import NewValues
 from dolmen.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
-from dolmen.merge.merge import is_upsert, merge_rows
+from dolmen.merge.merge import check_once, is_upsert, merge_rows
 from dolmen.merge.source import SourceRows
 from dolmen.merge.update import update_rows
 from dolmen.predicate import Parameters, Predicate, Where, with_parameters
@@ -278,6 +278,7 @@ class TransactionTable(ReadableTable):
         rows = SourceRows.of(source, entry.schema)
         clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
         if is_upsert(entry, rows, on, clauses):
+            check_once(entry, rows, on)
             self.upsert(rows.rows, on, request=request)
         elif clauses.is_delete:
             keys = rows.keys(mutation.key_fields(entry, on)).drop_null()

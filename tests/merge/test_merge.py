@@ -12,6 +12,7 @@ import pytest
 from dolmen import Delete, Insert, Update
 from dolmen.database import Database, Table
 from dolmen.errors import AppliedIdError, InputError, LimitError, RowError, SchemaError
+from dolmen.merge import merge as merging
 from dolmen.merge import source as merge_source
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("n", pa.int32()), ("u", pa.uint64())])
@@ -135,7 +136,7 @@ def test_many_target_rows_of_one_key_are_all_rewritten(table: Table) -> None:
 
 
 def test_pairs_are_worked_on_in_parts(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_source, "MAX_PAIRS", 3)
+    monkeypatch.setattr(merging, "MAX_PAIRS", 3)
     many = [{"name": "old", "i": i} for i in range(10)]
     table.merge(many, "name", Update({"n": "source.i"}, when="source.i = target.id"), None)
     assert rows(table) == {i: ("old", i) for i in range(10)}

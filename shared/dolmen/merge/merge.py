@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from dolmen import mutation
+from dolmen import arguments, mutation
 from dolmen.errors import InputError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.merge.clauses import Clauses
 from dolmen.merge.plan import SOURCE, TARGET, ClausesPlan, choose
 from dolmen.merge.rewriting import HiddenRows, Positions, claimed_scan, replace_rows
-from dolmen.merge.source import KeyIndex, SourceRows, null_in_key
+from dolmen.merge.source import MAX_PAIRS, PAIR_BYTES, KeyIndex, SourceRows, null_in_key
 from dolmen.scan.expressions import Evaluator
 from dolmen.scan.positions import rows_with_positions
 from dolmen.scan.scan import Scan
@@ -61,18 +61,17 @@ def merge_rows(
 
 
 def is_upsert(entry: TableEntry, source: SourceRows, on: str | Sequence[str], clauses: Clauses) -> bool:
-    """Whether a merge only replaces whole rows by their primary key, which needs no reading.
-
-    Raises:
-        InputError: keys are there twice: of a merge, no row is the last.
-    """
+    """Whether a merge only replaces whole rows by their primary key, which needs no reading."""
+    primary = {entry.schema.by_id[id_].name for id_ in entry.primary_key}
     whole = set(source.rows.schema.names) == {field.name for field in entry.schema.fields}
+    return clauses.is_upsert and whole and set(arguments.names("on", on)) == primary
+
+
+def check_once(entry: TableEntry, source: SourceRows, on: str | Sequence[str]) -> None:
+    """Raises InputError if a key is in the source twice: no row of a merge is the last."""
     fields = mutation.key_fields(entry, on)
-    if not (clauses.is_upsert and whole and _is_primary(fields, entry)):
-        return False
     if KeyIndex(source.keys(fields), fields).repeated:
         raise _key_twice(fields)
-    return True
 
 
 class _StreamedMerge:
@@ -120,7 +119,7 @@ class _StreamedMerge:
         """Applies the clauses for rows of the target."""
         keys = [target[field.name] for field in self._fields]
         alone = np.ones(target.num_rows, np.bool_)
-        for first, last, left, right in self._index.pairs(keys):
+        for first, last, left, right in self._index.pairs(keys, self._most_pairs(target)):
             self._met[right] = True
             alone[left] = False
             if not self._plan.matched or len(left) == 0:
@@ -138,6 +137,12 @@ class _StreamedMerge:
             for plan, chosen, own in choose(self._plan.by_source, {TARGET: target.take(pa.array(places))}):
                 self._hidden.add(path, positions[places[chosen]])
                 yield from plan.make(own)
+
+    def _most_pairs(self, target: pa.RecordBatch) -> int:
+        """The number of pairs whose rows take about ``PAIR_BYTES``."""
+        source = self._source.rows
+        row_bytes = target.nbytes / target.num_rows + source.nbytes / max(1, source.num_rows)
+        return max(1, min(MAX_PAIRS, int(PAIR_BYTES / max(1.0, row_bytes))))
 
     def _insert(self) -> Iterator[pa.RecordBatch]:
         """Applies the clauses for rows of the source that match nothing."""

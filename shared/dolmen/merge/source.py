@@ -31,7 +31,8 @@ LISTED = 10_000
 """The most keys that are looked up one by one; of more, only the range of each column."""
 
 MAX_PAIRS = 131_072
-"""So many pairs of a target and a source row are worked on at once, or those of one target row."""
+PAIR_BYTES = 64 * MIB
+"""Up to so many pairs of a target and a source row are worked on at once, or those of one target row."""
 
 Places = npt.NDArray[np.int64]
 
@@ -132,11 +133,12 @@ class KeyIndex:
             return Constant(False)
         return keys_predicate(self._distinct, self._fields, listed=self._distinct.num_rows <= LISTED)
 
-    def pairs(self, target: Sequence[pa.Array]) -> Iterator[tuple[int, int, Places, Places]]:
+    def pairs(self, target: Sequence[pa.Array], most: int) -> Iterator[tuple[int, int, Places, Places]]:
         """Finds the matching pairs of some target rows, in parts of bounded size.
 
         Args:
             target: the key columns, in the same types.
+            most: pairs in a part, unless one target row has more.
 
         Yields:
             The first and the last (exclusive) target row of a part, and the place of the target row and of the source
@@ -151,7 +153,7 @@ class KeyIndex:
         start = 0
         while start < rows:
             before = int(ends[start - 1]) if start else 0
-            stop = max(start + 1, int(np.searchsorted(ends, before + MAX_PAIRS, "right")))
+            stop = max(start + 1, int(np.searchsorted(ends, before + most, "right")))
             number = counts[start:stop]
             left = np.repeat(np.arange(start, stop), number)
             steps = np.arange(len(left)) - np.repeat(np.cumsum(number) - number, number)
