@@ -12,13 +12,13 @@ from dolmen import Expression
 from dolmen.database import Table
 
 MIB = 1 << 20
-FILES, ROWS = 12, 100_000
+FILES, ROWS = 30, 100_000
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("text", pa.string())])
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """1,200,000 rows in 12 files: 150 MB in memory."""
+    """3,000,000 rows in 30 files: 380 MB in memory."""
     url = str(tmp_path_factory.mktemp("memory") / "db")
     table = dolmen.open(url).create_table("t", SCHEMA, primary_key="id")
     for number in range(FILES):
@@ -60,4 +60,4 @@ def test_a_table_that_is_rewritten_whole_takes_bounded_memory(
     before = pa.total_allocated_bytes()
     act(table)
     assert table.count() == FILES * ROWS
-    assert 0 < most - before < 100 * MIB, f"{(most - before) / MIB:.0f} MB"
+    assert 0 < most - before < 200 * MIB, f"{(most - before) / MIB:.0f} MB"

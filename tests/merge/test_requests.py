@@ -102,3 +102,13 @@ def test_columns_that_become_constants_are_not_read(db: Database, store: Countin
         return store.bytes_down
 
     assert bytes_read({"text": "x"}) < bytes_read({"n": 1}) / 4
+
+
+def test_rows_of_many_small_files_are_computed_together(bucket_of_many: MemoryBucket) -> None:
+    table, _ = opened(bucket_of_many)
+    done = table.merge({"id": range(0, 10_000, 5), "n": [1] * 2_000}, "id", {"n": "target.n + source.n"}, None)
+    assert (done.counts.rows_added, done.counts.rows_deleted) == (2_000, 2_000)
+    done = table.update({"n": Expression("n + 1")}, "n = 1 AND id < 5000")
+    assert done.counts.rows_deleted == 1_000
+    assert [table.count(f"n = {n}") for n in range(3)] == [8_000, 1_000, 1_000]
+    assert table.count("id % 5 = 0 AND n = 0") == 0

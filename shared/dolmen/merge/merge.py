@@ -17,16 +17,11 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.merge.clauses import Clauses
 from dolmen.merge.plan import SOURCE, TARGET, ClausesPlan, choose
-from dolmen.merge.rewriting import HiddenRows, Positions, claimed_scan, replace_rows
+from dolmen.merge.rewriting import STEP, HiddenRows, PlacedRows, claimed_rows, replace_rows
 from dolmen.merge.source import MAX_PAIRS, PAIR_BYTES, KeyIndex, SourceRows, null_in_key
 from dolmen.scan.expressions import Evaluator
-from dolmen.scan.positions import rows_with_positions
-from dolmen.scan.scan import Scan
 from dolmen.unit_of_work import UnitOfWork
 from dolmen.write.row_digest import content_digest
-
-_STEP = 65_536
-"""So many rows are worked on at once."""
 
 
 def merge_rows(
@@ -104,19 +99,19 @@ class _StreamedMerge:
         if self._index.rows == 0 and not self._clauses.by_source:
             return
         where = None if self._clauses.by_source else self._index.predicate()
-        scan = claimed_scan(self._transaction, self._name, self._plan.needed(), where)
+        found = claimed_rows(self._transaction, self._name, self._plan.needed(), where)
         ids = tuple(sorted(field.id for field in self._fields))
-        replace_rows(self._transaction, self._name, self._entry, self._rows(scan), self._hidden, request, ids)
+        replace_rows(self._transaction, self._name, self._entry, self._rows(found), self._hidden, request, ids)
 
-    def _rows(self, scan: Scan) -> Iterator[pa.RecordBatch]:
-        for batch, path, positions in rows_with_positions(scan):
-            for start in range(0, batch.num_rows, _STEP):
-                yield from self._change(batch.slice(start, _STEP), path, positions[start : start + _STEP])
+    def _rows(self, found: Iterator[PlacedRows]) -> Iterator[pa.RecordBatch]:
+        for placed in found:
+            yield from self._change(placed)
         if self._clauses.not_matched:
             yield from self._insert()
 
-    def _change(self, target: pa.RecordBatch, path: str, positions: Positions) -> Iterator[pa.RecordBatch]:
+    def _change(self, placed: PlacedRows) -> Iterator[pa.RecordBatch]:
         """Applies the clauses for rows of the target."""
+        target = placed.rows
         keys = [target[field.name] for field in self._fields]
         alone = np.ones(target.num_rows, np.bool_)
         for first, last, left, right in self._index.pairs(keys, self._most_pairs(target)):
@@ -131,11 +126,11 @@ class _StreamedMerge:
                 yield from plan.make(own)
             if not self._clauses.deletes_only and (changed > 1).any():
                 raise _matched_twice()
-            self._hidden.add(path, positions[first:last][changed > 0])
+            self._hidden.add(placed, first + np.flatnonzero(changed))
         if self._plan.by_source and alone.any():
             places = np.flatnonzero(alone)
             for plan, chosen, own in choose(self._plan.by_source, {TARGET: target.take(pa.array(places))}):
-                self._hidden.add(path, positions[places[chosen]])
+                self._hidden.add(placed, places[chosen])
                 yield from plan.make(own)
 
     def _most_pairs(self, target: pa.RecordBatch) -> int:
@@ -147,8 +142,8 @@ class _StreamedMerge:
     def _insert(self) -> Iterator[pa.RecordBatch]:
         """Applies the clauses for rows of the source that match nothing."""
         new = np.flatnonzero(~self._met)
-        for start in range(0, len(new), _STEP):
-            rows = self._source.rows.take(pa.array(new[start : start + _STEP]))
+        for start in range(0, len(new), STEP):
+            rows = self._source.rows.take(pa.array(new[start : start + STEP]))
             for plan, _, own in choose(self._plan.not_matched, {SOURCE: rows}):
                 yield from plan.make(own)
 

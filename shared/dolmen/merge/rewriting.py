@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +14,34 @@ from dolmen import mutation
 from dolmen.commit.statements.rows import DeletePositions, Write
 from dolmen.format.manifest import TableEntry
 from dolmen.predicate import Predicate
+from dolmen.scan.positions import PositionedRows, rows_with_positions
 from dolmen.scan.scan import Scan
 from dolmen.scan.view import View
 from dolmen.unit_of_work import UnitOfWork
+from dolmen.units import MIB
 
-Positions: TypeAlias = npt.NDArray[np.int64]
+STEP = 65_536
+STEP_BYTES = 64 * MIB
+"""So many rows are worked on at once: parts of large row groups, and several small ones together."""
+
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PlacedRows:
+    """Rows of one or several files, with their places.
+
+    Args:
+        rows: the rows.
+        paths: of the files.
+        files: the place of each row's file among ``paths``, ascending.
+        positions: of each row in its file.
+    """
+
+    rows: pa.RecordBatch
+    paths: Sequence[str]
+    files: Places
+    positions: Places
 
 
 class HiddenRows:
@@ -27,22 +50,32 @@ class HiddenRows:
     def __init__(self) -> None:
         self.positions: dict[str, BitMap] = {}
 
-    def add(self, path: str, positions: Positions) -> None:
-        """Adds rows of one file."""
-        if len(positions):
-            self.positions.setdefault(path, BitMap()).update(BitMap(positions.astype(np.uint32)))
+    def add(self, placed: PlacedRows, places: Places) -> None:
+        """Adds some of the rows.
+
+        Args:
+            places: of the rows, ascending.
+        """
+        if len(places) == 0:
+            return
+        files, positions = placed.files[places], placed.positions[places].astype(np.uint32)
+        starts = np.append(0, np.flatnonzero(np.diff(files)) + 1)
+        for file, own in zip(files[starts], np.split(positions, starts[1:]), strict=True):
+            self.positions.setdefault(placed.paths[file], BitMap()).update(BitMap(own))
 
 
-def claimed_scan(transaction: UnitOfWork, name: str, columns: list[str] | None, predicate: Predicate | None) -> Scan:
-    """A scan whose rows the commit depends on: it is refused if others change them.
+def claimed_rows(
+    transaction: UnitOfWork, name: str, columns: Sequence[str], predicate: Predicate | None
+) -> Iterator[PlacedRows]:
+    """Reads rows on which the commit depends: it is refused if others change them. The claim is made at once.
 
     Args:
-        columns: names; all by default.
+        columns: names.
         predicate: only rows for which it is TRUE; all by default.
     """
     transaction.claim(name, predicate)
     view = View(transaction.context, transaction.manifest, name, transaction.uploads.read)
-    return Scan(view, columns=columns, where=predicate)
+    return _in_steps(rows_with_positions(Scan(view, columns=columns, where=predicate)))
 
 
 def replace_rows(
@@ -68,3 +101,26 @@ def replace_rows(
         transaction.add(DeletePositions.of(name, entry.uuid, hidden.positions, request, columns))
     if files:
         transaction.add(Write(name, entry.uuid, files, request=request, schema=entry.schema))
+
+
+def _in_steps(found: Iterable[PositionedRows]) -> Iterator[PlacedRows]:
+    """Cuts large batches, and joins small ones."""
+    held: list[PositionedRows] = []
+    rows = size = 0
+    for batch, path, positions in found:
+        for start in range(0, batch.num_rows, STEP):
+            part = batch.slice(start, STEP)
+            if held and (rows + part.num_rows > STEP or size + part.nbytes > STEP_BYTES):
+                yield _joined(held)
+                held, rows, size = [], 0, 0
+            held.append((part, path, positions[start : start + STEP]))
+            rows += part.num_rows
+            size += part.nbytes
+    if held:
+        yield _joined(held)
+
+
+def _joined(parts: Sequence[PositionedRows]) -> PlacedRows:
+    rows = parts[0][0] if len(parts) == 1 else pa.concat_batches([rows for rows, _, _ in parts])
+    files = np.repeat(np.arange(len(parts)), [part.num_rows for part, _, _ in parts])
+    return PlacedRows(rows, [path for _, path, _ in parts], files, np.concatenate([places for _, _, places in parts]))

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 
 from dolmen import mutation
 from dolmen.format.manifest import TableEntry
 from dolmen.merge.assignments import Assignments, NewValues
-from dolmen.merge.rewriting import HiddenRows, claimed_scan, replace_rows
+from dolmen.merge.rewriting import HiddenRows, claimed_rows, replace_rows
 from dolmen.merge.row_template import RowTemplate, SideColumn, Term
 from dolmen.predicate import Predicate, Where, columns, parse
 from dolmen.scan.expressions import Evaluator
-from dolmen.scan.positions import rows_with_positions
 from dolmen.unit_of_work import UnitOfWork
 from dolmen.write.row_digest import content_digest
 
 _SIDE = "target"
-_STEP = 65_536
-"""So many rows are computed at once."""
 
 
 def update_rows(transaction: UnitOfWork, name: str, values: NewValues, where: Where, request: str | None) -> None:
@@ -62,16 +60,16 @@ def _update(
         names = [field.name for field in entry.schema.fields]
         used = evaluator.uses(assignments.texts, names) if evaluator else []
         needed = [column for column in names if column in used or column not in assignments.terms] or names[:1]
-        scan = claimed_scan(transaction, name, needed, predicate)
+        schema = pa.schema([(field.name, field.arrow_type) for field in entry.schema.fields if field.name in needed])
         terms: dict[str, Term] = {column: SideColumn(_SIDE, column) for column in names if column in needed}
-        template = RowTemplate(entry.schema, {**terms, **assignments.terms}, {_SIDE: scan.schema}, evaluator)
+        template = RowTemplate(entry.schema, {**terms, **assignments.terms}, {_SIDE: schema}, evaluator)
+        found = claimed_rows(transaction, name, needed, predicate)
         hidden = HiddenRows()
 
         def rows() -> Iterator[pa.RecordBatch]:
-            for batch, path, positions in rows_with_positions(scan):
-                hidden.add(path, positions)
-                for start in range(0, batch.num_rows, _STEP):
-                    yield template.make({_SIDE: batch.slice(start, _STEP)})
+            for placed in found:
+                hidden.add(placed, np.arange(placed.rows.num_rows))
+                yield template.make({_SIDE: placed.rows})
 
         replace_rows(transaction, name, entry, rows(), hidden, request, tuple(sorted(columns(predicate))))
     finally:
