@@ -39,6 +39,8 @@ def test_words_mappings_and_lists_are_clauses() -> None:
         (({"n": 3}, None, None), "an expression=3 is of type int, not text"),
         (({3: "n"}, None, None), "a column=3 is of type int, not text"),
         ((Update(when=True), None, None), "when=True is of type bool, not text"),  # type: ignore[arg-type]
+        (({}, None, None), "when_matched: values={} name no column"),
+        ((None, Insert({}), None), "when_not_matched: values={} name no column"),
         ((Update(values="n"), None, None), "values='n': give columns with expressions"),  # type: ignore[arg-type]
     ],
 )

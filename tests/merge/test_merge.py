@@ -122,6 +122,12 @@ def test_several_source_rows_for_one_row_are_an_error(db: Database, table: Table
     assert rows(table) == {**before(0), 0: ("b", 2)}
 
 
+def test_a_condition_that_is_null_holds_for_no_row(db: Database, table: Table) -> None:
+    version = db.version
+    done = table.merge(source((0, "a", 1)), "id", [Delete(when="NULL"), Update(when="NULL = source.n")], None)
+    assert (done.operation, db.version) == ("nothing", version)
+
+
 def test_null_matches_nothing(table: Table) -> None:
     table.append({"id": [100], "name": [None], "n": [1]})
     table.merge(source((101, None, 5), (102, "no such", 6)), "name")

@@ -188,6 +188,8 @@ def _check_texts(what: str, clause: Clause) -> None:
     values = getattr(clause, "values", None)
     if not (values is None or isinstance(values, Mapping)):
         raise InputError(f"{what}: values={short_repr(values)}: give columns with expressions")
+    if values is not None and not values:
+        raise InputError(f"{what}: values={{}} name no column: leave them out for those of the source")
     for column, expression in (values or {}).items():
         text(f"{what}: a column", column)
         text(f"{what}: an expression", expression)

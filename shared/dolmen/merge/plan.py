@@ -35,7 +35,7 @@ class ClausePlan:
             return np.arange(rows)
         assert self._evaluator is not None
         [condition] = self._evaluator.evaluate([self.when], sides)
-        return np.flatnonzero(condition.fill_null(False).to_numpy(zero_copy_only=False))
+        return np.flatnonzero(condition.cast(pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False))
 
     def make(self, sides: Sides) -> Iterator[pa.RecordBatch]:
         """The rows that it writes instead of these, or in addition."""
