@@ -7,6 +7,7 @@ from mutations.of_commits import COMMITS
 from mutations.of_deletes import DELETES
 from mutations.of_renames import RENAMES
 from mutations.of_stores import STORES
+from mutations.of_updates import UPDATES
 from mutations.of_upkeep import UPKEEP
 
-MUTATIONS: tuple[Mutation, ...] = (*COMMITS, *RENAMES, *DELETES, *UPKEEP, *STORES)
+MUTATIONS: tuple[Mutation, ...] = (*COMMITS, *RENAMES, *DELETES, *UPDATES, *UPKEEP, *STORES)

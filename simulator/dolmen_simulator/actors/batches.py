@@ -68,7 +68,8 @@ def serve(
         database = _RecordingDatabase(process, effects, tuple(tables))
         answers, commit = call(database)
         run = database.last
-        failed = next((answer.error for answer in answers if answer.error and answer.id in run.operation.digests), None)
+        bound = run.operation.digests
+        failed = next((answer.error for answer in answers if answer.error and _is_bound(answer.id, bound)), None)
         if failed is not None:  # the commit itself failed, with all its requests
             raise failed
         for answer in answers:
@@ -79,6 +80,11 @@ def serve(
 
     process.write(kind, [], judged, reads=True)
     return done
+
+
+def _is_bound(id_: str, bound: Iterable[str]) -> bool:
+    """Whether a commit was to apply a request, or its rejection, whose id begins with that of the request."""
+    return any(other == id_ or other.startswith(f"{id_}#") for other in bound)
 
 
 def _check(process: Process, run: OperationRun, answer: Answer) -> None:
