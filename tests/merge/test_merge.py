@@ -228,6 +228,10 @@ def test_what_makes_no_sense_is_refused_before_a_row_is_read(db: Database, table
         table.merge([{"name": "x", "n": 1}], "id")
     with pytest.raises(SchemaError, match="never stored as int64"):
         table.merge([{"id": "3", "n": 1}], "id")
+    table.add_column("x", pa.float64())
+    version += 1
+    with pytest.raises(SchemaError, match="can't be part of a key"):
+        table.merge([{"x": 0.5, "n": 1}], "x")
     assert db.version == version
 
 
