@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from dolmen import arguments, mutation
-from dolmen.errors import InputError
+from dolmen.errors import InputError, RowError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.merge.clauses import Clauses
 from dolmen.merge.plan import SOURCE, TARGET, ClausesPlan, choose
 from dolmen.merge.rewriting import STEP, HiddenRows, PlacedRows, claimed_rows, replace_rows
-from dolmen.merge.source import MAX_PAIRS, PAIR_BYTES, KeyIndex, SourceRows, null_in_key
+from dolmen.merge.source import MAX_PAIRS, PAIR_BYTES, KeyIndex, SourceRows
 from dolmen.scan.expressions import Evaluator
 from dolmen.unit_of_work import UnitOfWork
 from dolmen.write.row_digest import content_digest
@@ -93,7 +93,7 @@ class _StreamedMerge:
         """Reads, and adds the statements."""
         if self._clauses.not_matched and _is_primary(self._fields, self._entry):
             if self._index.nulls:
-                raise null_in_key([field.name for field in self._fields])
+                raise RowError("NULL in the primary key: it equals nothing", column=self._fields[0].name)
             if self._index.repeated:
                 raise _key_twice(self._fields)
         if self._index.rows == 0 and not self._clauses.by_source:

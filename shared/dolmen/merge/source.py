@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.errors import LimitError, RowError, SchemaError
+from dolmen.errors import LimitError, SchemaError
 from dolmen.format.keys import keys_from_arrow
 from dolmen.format.schema import Field, Schema, storable
 from dolmen.merge.keys import keys_predicate
@@ -208,8 +208,3 @@ def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if isinstance(column, pa.Array):
         return column
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def null_in_key(names: Sequence[str]) -> RowError:
-    """The error for a source row that could never be found by the primary key."""
-    return RowError("NULL in the primary key: it equals nothing", column=names[0])
