@@ -172,14 +172,16 @@ def delete_where(
     blob = uploads.tombstone_object(name, entry.uuid).add_where(body, ids)
     inline = to_builtins(predicate) if len(body) <= INLINE_BYTES else None
     needs = (PREDICATE_EXPRESSIONS,) if uses_calls(predicate) else ()
-    return Write(name, entry.uuid, tombstones=(WhereTombstone(ids, blob, inline, needs=needs),), request=request)
+    tombstone = WhereTombstone(ids, blob, inline, needs=needs)
+    return Write(name, entry.uuid, tombstones=(tombstone,), request=request, schema=entry.schema)
 
 
 def delete_keys(uploads: PendingUploads, name: str, entry: TableEntry, keys: Keys, request: str | None = None) -> Write:
     """Makes a tombstone for the rows with these keys (see ``take_keys``). Reads no data."""
     if keys.num_rows == 0:  # also for equalities with NULL, which equals nothing
         return Write(name, entry.uuid, request=request)
-    return Write(name, entry.uuid, tombstones=(_keys_tombstone(uploads, name, entry, keys),), request=request)
+    tombstone = _keys_tombstone(uploads, name, entry, keys)
+    return Write(name, entry.uuid, tombstones=(tombstone,), request=request, schema=entry.schema)
 
 
 def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = None) -> Keys:

@@ -36,10 +36,40 @@ class Table(ReadableTable):
         return cached.manifest if cached else self._snapshot()
 
     def at(
-        self, version: int | None = None, *, timestamp: datetime | int | str | None = None, settled: bool = False
+        self,
+        version: int | None = None,
+        *,
+        timestamp: datetime | int | str | None = None,
+        tag: str | None = None,
+        settled: bool = False,
     ) -> PinnedTable:
         """This table in an older version. See ``Database.at``."""
-        return pin(self._context, version, timestamp, settled=settled).table(self.name)
+        return pin(self._context, version, timestamp, tag, settled=settled).table(self.name)
+
+    def restore(
+        self,
+        version: int | None = None,
+        *,
+        timestamp: datetime | int | str | None = None,
+        tag: str | None = None,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> Commit:
+        """Makes this table what it was in an earlier version, in one commit that copies and deletes nothing.
+
+        Rows, columns and settings are those of then; its name stays. ``Database.restore`` brings back dropped tables.
+
+        Args:
+            version, timestamp, tag: the version; see ``Database.at``.
+            request, message: as for ``append``.
+
+        Raises:
+            VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
+            TableNotFoundError: this table did not exist then.
+        """
+        return self._commit(
+            "restore", lambda table: table.restore(version, timestamp=timestamp, tag=tag, request=request), message
+        )
 
     def to_spark(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from dolmen.format.keys import Keys
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.property import check_properties
+from dolmen.past import Moment, restore_table
 from dolmen.predicate import Parameters, Predicate, Where, with_parameters
 from dolmen.reading import ReadableTable
 from dolmen.scan.view import View
@@ -203,6 +205,17 @@ class TransactionTable(ReadableTable):
             transaction.add(AlterTable(self.name, entry.uuid, known, sort_key, (change,), request))
         if request is not None and asked:
             transaction.add_content(request, content_digest("alter", self.name, repr(change)))
+
+    def restore(
+        self,
+        version: int | None = None,
+        *,
+        timestamp: datetime | int | str | None = None,
+        tag: str | None = None,
+        request: str | None = None,
+    ) -> None:
+        """See ``Table.restore``."""
+        restore_table(self._transaction, self.name, Moment(version, timestamp, tag), request)
 
     def set(self, *, request: str | None = None, **changes: Any) -> None:
         """See ``Table.set``."""

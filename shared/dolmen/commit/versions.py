@@ -10,6 +10,7 @@ from dolmen.errors import (
     CorruptionError,
     DatabaseNotFoundError,
     ObjectNotFoundError,
+    TagNotFoundError,
     UnsettledTimestampError,
     VersionExpiredError,
     VersionNotFoundError,
@@ -61,12 +62,31 @@ def manifest_at_version(head: Head, newest: Manifest, version: int) -> Manifest:
     if not 1 <= version <= newest.version:
         raise VersionNotFoundError(f"no version {version}: the newest is {newest.version}")
     if version < newest.horizon:
+        if key := newest.tagged(version):
+            return read_tagged(head, version, key)
         raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
     if version == newest.version:
         return newest
     if entry := commit_of(head, newest, version):
         return _read(head, entry)
     raise VersionNotFoundError(f"version {version} is not in the history of version {newest.version}")
+
+
+def manifest_at_tag(head: Head, newest: Manifest, name: str) -> Manifest:
+    """The manifest of the version that a tag names, by one GET. Raises TagNotFoundError."""
+    tag = newest.tags.get(name)
+    if tag is None:
+        raise TagNotFoundError(f"no tag {name!r}; tags: {', '.join(sorted(newest.tags)) or 'none'}")
+    return newest if tag.version == newest.version else read_tagged(head, tag.version, tag.manifest)
+
+
+def read_tagged(head: Head, version: int, key: str) -> Manifest:
+    """Reads the manifest of a version that a tag keeps."""
+    try:
+        return head.read_manifest(key)
+    except ObjectNotFoundError:
+        head.check_kept(version)
+        raise CorruptionError(key, "the manifest is missing, though a tag names it") from None
 
 
 def manifest_at_time(head: Head, base: Base, timestamp_us: int, *, settled: bool = True) -> Manifest:

@@ -236,14 +236,31 @@ def check_written_under(schema: Schema, entry: TableEntry) -> None:
         SchemaError: a column of the files is gone, or a value of the table's columns is not known in them.
     """
     now = entry.schema
-    there = {field.id: field for field in now.fields}
     for field in schema.fields:
-        if field.id not in there:
+        there = same_column(now, field)
+        if there is None:
             raise SchemaError(f"column {field.name!r} was dropped meanwhile")
+        if field.nullable and not there.nullable:
+            raise SchemaError(f"column {field.name!r} does not allow NULL any more")
     written = {field.id for field in schema.fields}
     for field in now.fields:
         if field.id not in written and field.initial_default != field.write_default:
             raise SchemaError(f"column {field.name!r} was added meanwhile, and its default changed")
+
+
+def same_column(schema: Schema, field: Field) -> Field | None:
+    """Returns the column of this version that a column of another version is; None if it is not there.
+
+    A table that was dropped and restored may give an id a second time, so the time of the column's addition counts too.
+    """
+    return next(
+        (
+            there
+            for there in schema.fields
+            if (there.id, there.added_ts, there.type) == (field.id, field.added_ts, field.type)
+        ),
+        None,
+    )
 
 
 def _with_fields(

@@ -13,7 +13,7 @@ from dolmen.commit.statements.file_entries import with_pairs
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.entries import DataFile, Tombstone, Vector
-from dolmen.format.evolution import check_written_under
+from dolmen.format.evolution import check_written_under, same_column
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Counts, Segment, TableEntry
 from dolmen.format.schema import Schema
@@ -28,7 +28,7 @@ class Write:
 
     Args:
         requests: the requests whose rows are mixed in the files, so that none of them can be removed alone.
-        schema: the table's columns when the files were written.
+        schema: the table's columns when the files were written, or the tombstones bound.
     """
 
     name: str
@@ -43,7 +43,8 @@ class Write:
         """Appends the entries, stamped with ``ts``."""
         entry = draft.table(self.name, self.uuid)
         if self.tombstones:
-            there = {field.id for field in entry.schema.fields}
+            bound = (self.schema or entry.schema).fields
+            there = {field.id for field in bound if same_column(entry.schema, field) is not None}
             for tombstone in self.tombstones:
                 if gone := set(tombstone.columns) - there:
                     raise ConflictError(
