@@ -67,9 +67,10 @@ class Table(ReadableTable):
             VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
             TableNotFoundError: this table did not exist then.
         """
-        return self._commit(
-            "restore", lambda table: table.restore(version, timestamp=timestamp, tag=tag, request=request), message
-        )
+        with Transaction(self._context, "restore", message=message) as transaction:
+            transaction.refresh()  # the name may stand for another table by now
+            transaction.table(self.name).restore(version, timestamp=timestamp, tag=tag, request=request)
+            return transaction.commit()
 
     def to_spark(
         self,

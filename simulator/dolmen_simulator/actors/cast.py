@@ -19,12 +19,14 @@ from dolmen_simulator.actors.juggling import Juggler, TableRewriter
 from dolmen_simulator.actors.readers import Dater, Reader
 from dolmen_simulator.actors.renaming import Renamer
 from dolmen_simulator.actors.rounds import Inspector, Maintainer
+from dolmen_simulator.actors.travelling import Traveller
 from dolmen_simulator.actors.writers import Actor
 
 ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (Founder, 2),
     (Declarer, 1),
     (Renamer, 2),
+    (Traveller, 2),
     (Juggler, 1),
     (TableRewriter, 1),
     (actors.Appender, 2),
