@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.changes.equality import equal_rows
-from dolmen.changes.spill import PARTS, PARTS_BITS, SpilledRows
+from dolmen.changes.spill import PARTS, SpilledRows
 from dolmen.units import MIB
 from dolmen.write.row_hashes import Hashes, row_hashes
 
@@ -27,8 +27,8 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 HELD_BYTES = 64 * MIB
 """So many bytes of rows that were taken away are held; matching takes a few times as much."""
 
-_LEVELS = 64 // PARTS_BITS - 1
-"""How often parts that do not fit into memory can be divided further."""
+_LEVELS = 3
+"""How often rows that do not fit into memory are divided: into 32,768 parts. Equal rows stay together."""
 
 
 class RowMatcher:
