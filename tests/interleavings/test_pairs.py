@@ -62,6 +62,10 @@ AT_LEAST = {
     "merge segments/compact": 4,
     "merge segments/add and merge segments": 33,
     "read-modify-write/read-modify-write, and segments": 13,
+    "changes read/upsert": 20,
+    "changes read/positions": 23,
+    "net change read/compact": 28,
+    "changes read/GC": 2_200,
 }
 _LONGEST_FIRST = sorted(PAIRS, key=lambda name: -AT_LEAST[name])
 
@@ -75,6 +79,10 @@ _ONE_SWINGS = {
     "append/many commits": {0},
     "create when told/drop": {1},
     "commit/GC by other settings": {0},
+    "changes read/upsert": {1},
+    "changes read/positions": {1},
+    "net change read/compact": {1},
+    "changes read/GC": {1},
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 
 from dolmen.changes.state import FeedColumns, TableState
@@ -50,16 +49,19 @@ class FilePlanner:
         self, state: TableState, columns: FeedColumns, tombstones: tuple[Tombstone, ...] | None = None
     ) -> None:
         self.state, self._columns, self._given = state, columns, tombstones
+        self._judge: TombstoneJudge | None = None
 
-    @cached_property
+    @property
     def tombstones(self) -> tuple[Tombstone, ...]:
         """The deletes that count, oldest first."""
         return self.state.tombstones if self._given is None else self._given
 
-    @cached_property
+    @property
     def judge(self) -> TombstoneJudge:
         """Judges files by statistics against these deletes."""
-        return TombstoneJudge(self.tombstones, self.state.entry.schema)
+        if self._judge is None:
+            self._judge = TombstoneJudge(self.tombstones, self.state.entry.schema)
+        return self._judge
 
     def plan(self, file: DataFile) -> FilePlan | None:
         """The file with the deletes that may hide rows of it; None if no row of it is both wanted and visible."""

@@ -51,7 +51,6 @@ class FeedColumns:
         return frozenset() if self.where is None else columns(self.where)
 
 
-@dataclass(frozen=True)
 class TableState:
     """A table in one version.
 
@@ -59,10 +58,10 @@ class TableState:
         entry: its whole entry, with the columns of the feed's last version.
     """
 
-    context: Context
-    manifest: Manifest
-    name: str
-    entry: TableEntry
+    def __init__(self, context: Context, manifest: Manifest, name: str, entry: TableEntry) -> None:
+        self.context, self.manifest, self.name, self.entry = context, manifest, name, entry
+        self.live = LiveFiles.of(entry, context.segments)
+        self._tombstones: tuple[Tombstone, ...] | None = None
 
     @classmethod
     def of(cls, context: Context, manifest: Manifest, uuid: str, schema: Schema) -> TableState | None:
@@ -79,15 +78,12 @@ class TableState:
         """The version's commit timestamp: rows of later commits have greater ones."""
         return self.manifest.commit_ts
 
-    @cached_property
-    def live(self) -> LiveFiles:
-        """Its data files."""
-        return LiveFiles.of(self.entry, self.context.segments)
-
-    @cached_property
+    @property
     def tombstones(self) -> tuple[Tombstone, ...]:
         """Its unresolved deletes, oldest first. Those in segments are fetched."""
-        return tombstones_of(self.entry, self.context.segments)
+        if self._tombstones is None:  # not a cached_property: up to Python 3.11 all of a class wait for a fetch
+            self._tombstones = tombstones_of(self.entry, self.context.segments)
+        return self._tombstones
 
     def tombstones_since(self, commit_ts: int) -> tuple[Tombstone, ...]:
         """The deletes of later commits that are inline, as all deletes of the version's own commit are."""
