@@ -72,6 +72,10 @@ AT_LEAST = {
     "restore/compact": 130,
     "clone/clone": 45,
     "tag of the newest/GC": 27,
+    "changes read/upsert": 20,
+    "changes read/positions": 23,
+    "net change read/compact": 28,
+    "changes read/GC": 2_200,
 }
 _LONGEST_FIRST = sorted(PAIRS, key=lambda name: -AT_LEAST[name])
 
@@ -90,6 +94,10 @@ _ONE_SWINGS = {
     "clone/clone": {0},
     "restore/compact": {0},
     "tag of the newest/GC": {0},
+    "changes read/upsert": {1},
+    "changes read/positions": {1},
+    "net change read/compact": {1},
+    "changes read/GC": {1},
 }
 
 
