@@ -14,6 +14,7 @@ from dolmen.commit.applied import applied_by
 from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
 from dolmen.context import Context
+from dolmen.cursor import ChangeCursor, open_cursor
 from dolmen.errors import InputError
 from dolmen.format.layout import check_table_name
 from dolmen.format.properties import DATABASE_PROPERTIES, shown
@@ -306,6 +307,32 @@ class Database(MaintainableDatabase):
         """The versions that have names, by name."""
         tags = self._context.head.refresh().manifest.tags
         return {name: TaggedVersion.of(tag) for name, tag in sorted(tags.items())}
+
+    def cursor(
+        self, name: str, *, start: int | datetime | str | None = None, age: str | None = None, create: bool = True
+    ) -> ChangeCursor:
+        """The place of a reader of changes, which the database keeps under a name. It is made if there is none.
+
+        No version from its place on expires, so that its reader finds all changes however late it comes, up to ``age``.
+        A cursor that has ended stays where it is: its reader gets VersionExpiredError, and no gap.
+
+        Args:
+            name: 1 to 64 characters of ``A-Z``, ``a-z``, ``0-9``, ``_``, ``.`` and ``-``.
+            start: of a new cursor: the version after which changes begin, or a time (see ``Table.changes``); the newest
+                by default.
+            age: of a new cursor: it ends when it has not moved for so long; 30 days by default.
+            create: whether a new cursor may be made.
+
+        Raises:
+            TagNotFoundError: there is no such cursor, and ``create`` is False.
+            VersionNotFoundError, VersionExpiredError: there is no version ``start`` any more.
+            LimitError: there are 1,000 cursors.
+        """
+        return open_cursor(self._context, name, start, age, create=arguments.flag("create", create))
+
+    def cursors(self) -> list[str]:
+        """Names of the cursors, sorted."""
+        return sorted(self._context.head.refresh().manifest.cursors)
 
     def restore(
         self,

@@ -21,6 +21,7 @@ ELSEWHERE = {
     "arguments": ("tests/api",),
     "check_store": ("tests/store", "tests/cli/test_check_store.py"),
     "context": OF_TABLES,
+    "cursor": ("tests/api", "tests/changes"),
     "database": OF_TABLES,
     "maintaining": ("tests/api", "tests/maintenance/test_run.py"),
     "errors": OF_TABLES,
