@@ -63,6 +63,7 @@ AT_LEAST = {
     "merge segments/add and merge segments": 33,
     "read-modify-write/read-modify-write, and segments": 13,
     "tag/GC": 180,
+    "cursor/GC": 180,
     "restore/GC": 350,
     "clone/GC": 350,
     "tagged reader/lost tag and GC": 200,

@@ -43,6 +43,13 @@ PAST: tuple[Mutation, ...] = (
         "        clones = {",
     ),
     mutation(
+        "versions expire though a cursor has not seen them",
+        "the horizon stops at a cursor that lasts, also at one that was made since it was planned",
+        "commit/statements/background.py",
+        "        draft.horizon = max(base.horizon, min([self.horizon, *held]))\n",
+        "        draft.horizon = max(base.horizon, self.horizon, *[0 for _ in held])\n",
+    ),
+    mutation(
         "a lost tag lets go of nothing",
         "a tag that ends or moves releases its version, if that had expired: nothing else finds its objects",
         "commit/draft.py",

@@ -6,10 +6,11 @@ from dolmen.results import Commit
 from dolmen_simulator.actors.readers import Reader
 from dolmen_simulator.actors.writers import NAMES, PLAIN, SPARE
 from dolmen_simulator.judge.model import Effect
-from dolmen_simulator.judge.past import CloneEffect, RestoreAllEffect, RestoreEffect, TagEffect
+from dolmen_simulator.judge.past import CloneEffect, CursorEffect, RestoreAllEffect, RestoreEffect, TagEffect
 from dolmen_simulator.world.process import Process
 
 TAGS = ("golden", "silver", "v1.0")
+CURSORS = ("warehouse", "lake")
 
 
 class Traveller(Reader):
@@ -30,6 +31,8 @@ class Traveller(Reader):
             self._restore_all(process)
         elif chance < 0.6:
             self._clone(process)
+        elif chance < 0.75:
+            self._follow(process)
 
     def _tag(self, process: Process) -> None:
         version, name, move = self._version(process), self.random.choice(TAGS), self.random.random() < 0.8
@@ -82,3 +85,21 @@ class Traveller(Reader):
             call,
             reading=version,
         )
+
+    def _follow(self, process: Process) -> None:
+        """Makes a cursor, or moves one, or removes it now and then, so that versions may expire again."""
+        name, version, chance = self.random.choice(CURSORS), self._version(process), self.random.random()
+        age, there = self.random.choice(("2m", "20m", "1h")), name in process.ledger.cursors[-1]
+
+        def call() -> Commit | None:
+            cursor = process.db.cursor(name, start=version, age=age, create=not there)
+            if there:
+                if chance < 0.2:
+                    return cursor.remove()
+                return cursor.acknowledge() if chance < 0.8 else cursor.reset(version)
+            assert process.line.run is not None
+            process.line.run.base = process.db.version  # another one may have made it
+            return None
+
+        what = "move" if there else "make"
+        process.write(f"{what} cursor {name}", [CursorEffect(name)], call, reads=True, reading=version)

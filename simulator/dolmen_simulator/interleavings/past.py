@@ -61,6 +61,17 @@ def tag(version: int) -> PairedCall:
     return PairedCall(f"tag version {version}", lambda peer: peer.db.tag(_TAG, version), effect, lambda value: None)
 
 
+def follow_and_read() -> PairedCall:
+    """Makes a cursor at an old version, and reads hours later what has changed since: nothing."""
+
+    def task(peer: Peer) -> Any:
+        cursor = peer.db.cursor("reader", start=_OLD_VERSION)
+        peer.wait(3)
+        return cursor.changes("t").read_all().num_rows
+
+    return PairedCall("make a cursor, wait, read by it", task, lambda model: 0, allowed_errors=EXPIRED)
+
+
 def drop_tag_and_collect() -> PairedCall:
     """Drops the tag of an expired version, and collects before and after its readers had time to end."""
 
@@ -136,6 +147,14 @@ PAST: tuple[Pair, ...] = (
         "tag/GC",
         table_with_old_versions,
         (tag_and_read(), two_collections()),
+        hours=5,
+        quick=(0,),
+        quick_fates=(),
+    ),
+    Pair(
+        "cursor/GC",
+        table_with_old_versions,
+        (follow_and_read(), two_collections()),
         hours=5,
         quick=(0,),
         quick_fates=(),

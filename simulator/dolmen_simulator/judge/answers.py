@@ -18,7 +18,7 @@ from dolmen.errors import (
 from dolmen_simulator.judge.chronicle import Chronicle
 from dolmen_simulator.judge.following import names_asked
 from dolmen_simulator.judge.model import ChangesEffect, Operation, OperationRun
-from dolmen_simulator.judge.past import RestoreEffect, TagEffect
+from dolmen_simulator.judge.past import CursorEffect, RestoreEffect, TagEffect
 from dolmen_simulator.judge.retention import JITTER_US
 
 
@@ -46,7 +46,12 @@ def has_reason(chronicle: Chronicle, operation: Operation, run: OperationRun | N
         case TagExistsError() | TagNotFoundError():
             missing = isinstance(error, TagNotFoundError)
             named = {effect.tag for effect in run.effects if isinstance(effect, TagEffect)} if run else set[str]()
-            return any((tag in chronicle.tags[version]) != missing for version in known for tag in named)
+            cursors = (
+                {effect.cursor for effect in run.effects if isinstance(effect, CursorEffect)} if run else set[str]()
+            )
+            return any((tag in chronicle.tags[version]) != missing for version in known for tag in named) or any(
+                cursor not in chronicle.cursors[version] for version in known for cursor in cursors
+            )
         case AppliedIdError():
             return any(chronicle.digests.get(id_, digest) != digest for id_, digest in operation.digests.items())
         case ConflictError():

@@ -27,7 +27,7 @@ from dolmen_simulator.judge.model import (
     UpsertEffect,
 )
 from dolmen_simulator.judge.never import Never, ViolationError
-from dolmen_simulator.judge.past import CloneEffect, RestoreAllEffect, RestoreEffect, TagEffect
+from dolmen_simulator.judge.past import CloneEffect, CursorEffect, RestoreAllEffect, RestoreEffect, TagEffect
 from dolmen_simulator.judge.stored import StoredDeed, StoredVersion
 
 _MAX_DEEDS = 4
@@ -122,6 +122,8 @@ def _deeds(effect: Effect) -> Iterator[tuple[str, str]]:
             words = ["delete"]
         case OverwriteEffect():
             words = ["overwrite"]
+        case CursorEffect():
+            words = ["cursor"]
         case RestoreEffect() | RestoreAllEffect():
             words = ["restore"]
         case CloneEffect():
@@ -149,6 +151,8 @@ def _names(did: StoredDeed, effects: Sequence[Effect]) -> set[str]:
         return {"ttl_expired"}.union(*names)
     if did.what in ("tag", "drop tag"):
         return {effect.tag for effect in effects if isinstance(effect, TagEffect)} | _versions(effects)
+    if did.what == "cursor":
+        return {effect.cursor for effect in effects if isinstance(effect, CursorEffect)}
     if did.what in ("restore", "clone"):
         return _versions(effects)
     return set(Row._fields) if did.what in _ROWS else set()

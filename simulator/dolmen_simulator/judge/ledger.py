@@ -29,7 +29,7 @@ from dolmen_simulator.judge.model import (
     user_tables,
 )
 from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable
-from dolmen_simulator.judge.past import CloneEffect, RestoreAllEffect, RestoreEffect, TagEffect
+from dolmen_simulator.judge.past import CloneEffect, CursorEffect, RestoreAllEffect, RestoreEffect, TagEffect
 from dolmen_simulator.judge.promises import check_promises
 from dolmen_simulator.judge.retention import JITTER_US, setting
 from dolmen_simulator.judge.seen import check_remembered, check_rows
@@ -219,6 +219,10 @@ class CommitLedger(Chronicle):
             if (tag.manifest, tag.created_at) != (there.key, there.created_at):
                 raise ViolationError(Never.LOST, f"tag {name!r} of version {manifest.version} is {tag}, not {there}")
         self.tags.append(found)
+        cursors = frozenset(manifest.cursors)
+        if cursors != self.cursors[-1] and not any(isinstance(effect, CursorEffect) for effect in run.effects):
+            raise ViolationError(Never.LOST, f"version {manifest.version} has cursors {sorted(cursors)}")
+        self.cursors.append(cursors)
 
     def _expiries(self, view: StoredVersion) -> list[Effect]:
         """The effects of an expiry commit, read from the properties that it set, after a check against the ttl."""

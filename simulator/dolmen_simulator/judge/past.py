@@ -101,5 +101,17 @@ class TagEffect:
         return others if self.then is None else {**others, self.tag: self.then}
 
 
+@dataclass(frozen=True)
+class CursorEffect:
+    """Makes, moves or removes a cursor. Changes no table."""
+
+    cursor: str
+    table: str = ""
+    request: str | None = None
+
+    def apply(self, state: State, seen: State, version: int) -> None:
+        """See Effect."""
+
+
 def _again(then: TableRows, writes: int) -> TableRows:
     return then._replace(writes=writes + 1)

@@ -278,6 +278,14 @@ class Retention:
 
     def _check_horizon(self, view: StoredVersion) -> None:
         new = view.manifest
+        for name, cursor in (self._view.manifest.cursors if self._view else {}).items():
+            lasts = cursor.moved_at + cursor.age_us > new.created_at + JITTER_US
+            if lasts and cursor.version < new.horizon:
+                raise ViolationError(
+                    Never.COLLECTED,
+                    f"version {new.version} moved the horizon to {new.horizon}, and cursor {name!r} is at "
+                    f"{cursor.version}",
+                )
         settings = self._in_force(new.version - 1)
         keep = min(setting(properties, "keep_versions") for properties in settings)
         retention_us = min(setting(properties, "retention") for properties in settings)

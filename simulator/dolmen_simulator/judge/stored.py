@@ -99,6 +99,14 @@ class StoredTag(msgspec.Struct, frozen=True):
     until: int = 0
 
 
+class StoredCursor(msgspec.Struct, frozen=True):
+    """The place of a reader of changes."""
+
+    version: int
+    moved_at: int
+    age_us: int
+
+
 class StoredCounts(msgspec.Struct):
     """Counts of the changes by a commit."""
 
@@ -135,6 +143,7 @@ class StoredManifest(msgspec.Struct):
     swept: int = 0
     properties: dict[str, Any] = {}
     tags: dict[str, StoredTag] = {}
+    cursors: dict[str, StoredCursor] = {}
 
     @property
     def as_history(self) -> StoredCommit:
