@@ -76,6 +76,7 @@ class DeletePositions:
         vectors: by path, the file's effective entry when the vector was made, and the vector. ``prepare`` makes them,
             and makes them again for files whose vector was replaced meanwhile (vectors merge by OR).
         columns: ids of the columns by which rows were looked up, for the history.
+        epoch: the table's epoch in the version in which rows were looked up; 0 = it did not exist there.
     """
 
     name: str
@@ -84,6 +85,7 @@ class DeletePositions:
     vectors: Mapping[str, tuple[DataFile, Vector]]
     request: str | None = None
     columns: tuple[int, ...] = ()
+    epoch: int = 0
     prepared_on: str = ""
 
     @classmethod
@@ -94,17 +96,24 @@ class DeletePositions:
         positions: Mapping[str, BitMap],
         request: str | None = None,
         columns: tuple[int, ...] = (),
+        epoch: int = 0,
     ) -> DeletePositions:
         """Makes the statement before it is prepared."""
-        return cls(name, uuid, positions, {}, request, columns)
+        return cls(name, uuid, positions, {}, request, columns, epoch)
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> DeletePositions:
         """Merges the positions with the files' present vectors.
 
         Raises:
-            ConflictError: some files were replaced since the delete was planned.
+            ConflictError: some files were replaced since the delete was planned, or the table was restored, so that it
+                may have files that were not looked at.
         """
         entry = draft.table(self.name, self.uuid)
+        there = next((each for each in draft.base.tables.values() if each.uuid == self.uuid), None)
+        if self.epoch and self.positions and there is not None and there.epoch != self.epoch:
+            raise ConflictError(
+                f"table {self.name!r}: version {there.epoch} overwrote or restored it since the delete was planned"
+            )
         live = LiveFiles.of(entry, draft.segments).find([uuid_of(path) for path in self.positions])
         files = {file.path: file for file in live.values()}
         if gone := self.positions.keys() - files.keys():
