@@ -43,15 +43,15 @@ class Write:
         """Appends the entries, stamped with ``ts``."""
         entry = draft.table(self.name, self.uuid)
         if self.tombstones:
-            bound = (self.schema or entry.schema).fields
-            there = {field.id for field in bound if same_column(entry.schema, field) is not None}
+            bound, base_ts = (self.schema or entry.schema).fields, draft.base.commit_ts
+            there = {field.id for field in bound if same_column(entry.schema, field, base_ts)}
             for tombstone in self.tombstones:
                 if gone := set(tombstone.columns) - there:
                     raise ConflictError(
                         f"table {self.name!r}: columns {sorted(gone)} of the delete were dropped meanwhile"
                     )
         if self.files:
-            entry = with_older_columns(self.name, entry, self.schema, ts)
+            entry = with_older_columns(draft, self.name, entry, self.schema, ts)
         draft.require(need for tombstone in self.tombstones for need in getattr(tombstone, "needs", ()))
         draft.tables[self.name] = msgspec.structs.replace(
             entry,
@@ -173,7 +173,7 @@ class Overwrite:
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Removes all entries and adds the new files."""
-        entry = with_older_columns(self.name, draft.table(self.name, self.uuid), self.schema, ts)
+        entry = with_older_columns(draft, self.name, draft.table(self.name, self.uuid), self.schema, ts)
         self._check(draft)
         draft.release_all_of(entry)
         draft.counts += Counts(
@@ -219,7 +219,7 @@ class Overwrite:
                 )
 
 
-def with_older_columns(name: str, entry: TableEntry, schema: Schema | None, ts: int) -> TableEntry:
+def with_older_columns(draft: Draft, name: str, entry: TableEntry, schema: Schema | None, ts: int) -> TableEntry:
     """The table's entry when it takes files at ``ts`` that were written under other columns.
 
     Args:
@@ -232,7 +232,7 @@ def with_older_columns(name: str, entry: TableEntry, schema: Schema | None, ts: 
     if schema is None or schema is now or (schema.fields, schema.next_id) == (now.fields, now.next_id):
         return entry
     try:
-        check_written_under(schema, entry)
+        check_written_under(schema, entry, draft.base.commit_ts)
     except SchemaError as error:
         raise ConflictError(f"table {name!r}: {error}; write the rows again") from None
     return msgspec.structs.replace(entry, schema=msgspec.structs.replace(now, altered_ts=ts))
