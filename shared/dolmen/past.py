@@ -109,23 +109,23 @@ def restore_table(transaction: UnitOfWork, name: str, moment: Moment, request: s
                 f"table {name!r} did not exist in version {then.version}, so nothing can be restored"
             )
         entries = _whole_entries(transaction.context, then)
-        statement = Restore(name, uuid, then.version, table_and_memory(name, entries[known], entries), request)
-        transaction.add(statement)
+        tables = table_and_memory(name, entries[known], entries)
+        transaction.add(Restore(name, uuid, then.version, tables, present=True, request=request))
     if request is not None and asked:
         transaction.add_content(request, content_digest("restore", name, moment.digest))
 
 
 def restore_tables(
-    transaction: UnitOfWork, moment: Moment, tables: str | Sequence[str] | None, request: str | None
+    transaction: UnitOfWork, moment: Moment, names: str | Sequence[str] | None, request: str | None
 ) -> None:
     """Adds the statements of ``Database.restore`` to a transaction."""
-    names = None if tables is None else arguments.names("tables", tables)
+    names = None if names is None else arguments.names("tables", names)
     asked = transaction.needs_content(request)
     if not transaction.has_applied(request):
         then = moment.pin(transaction.context).manifest
         entries = _whole_entries(transaction.context, then)
         if names is None:
-            transaction.add(Restore(None, "", then.version, entries, request))
+            transaction.add(Restore(None, "", then.version, entries, request=request))
         for name in names or ():
             entry = entries[name] if name in entries else then.table(name)
             if name in transaction.base.tables and transaction.base.tables[name].uuid != entry.uuid:
@@ -133,7 +133,8 @@ def restore_tables(
                     f"table {name!r} is another one than in version {then.version}: rename or drop it first, or clone "
                     "the one of then under another name"
                 )
-            transaction.add(Restore(name, entry.uuid, then.version, table_and_memory(name, entry, entries), request))
+            tables = table_and_memory(name, entry, entries)
+            transaction.add(Restore(name, entry.uuid, then.version, tables, request=request))
     if request is not None and asked:
         transaction.add_content(request, content_digest("restore", names, moment.digest))
 

@@ -7,10 +7,11 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
 from dolmen import arguments
+from dolmen.commit.head import Base
 from dolmen.commit.versions import is_settled, manifest_at_tag, manifest_at_time, manifest_at_version
 from dolmen.context import Context
-from dolmen.errors import InputError
-from dolmen.format.manifest import Manifest
+from dolmen.errors import InputError, VersionExpiredError
+from dolmen.format.manifest import EMPTY, Manifest
 from dolmen.reading import ReadableTable
 from dolmen.units import SECOND_US
 
@@ -105,6 +106,28 @@ def pin(
             return Snapshot(context, manifest_at_version(context.head, base.manifest, number))
         manifest = manifest_at_time(context.head, base, moment, settled=settled)
         return Snapshot(context, manifest, settled=is_settled(base, moment))
+
+
+def manifest_at(context: Context, base: Base, moment: datetime | int | str) -> Manifest:
+    """The manifest of a version by its number, or at a time. Version 0 is the database before its first commit.
+
+    Args:
+        base: the newest version, just read.
+        moment: the number of a version; or a datetime, or a time as ISO 8601 text.
+
+    Raises:
+        VersionNotFoundError, VersionExpiredError, UnsettledTimestampError: as for ``Database.at``.
+    """
+    newest = base.manifest
+    with context.reading(newest.version):
+        if isinstance(moment, (str, datetime)):
+            return manifest_at_time(context.head, base, microseconds(moment), settled=False)
+        number = arguments.number("version", moment)
+        if number == 0 and newest.version:
+            if newest.horizon > 1:
+                raise VersionExpiredError(f"version 1 has expired: the oldest kept is {newest.horizon}")
+            return EMPTY
+        return manifest_at_version(context.head, newest, number)
 
 
 def microseconds(timestamp: datetime | int | str | None, name: str = "timestamp") -> int:

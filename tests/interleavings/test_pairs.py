@@ -62,6 +62,20 @@ AT_LEAST = {
     "merge segments/compact": 4,
     "merge segments/add and merge segments": 33,
     "read-modify-write/read-modify-write, and segments": 13,
+    "tag/GC": 180,
+    "restore/GC": 350,
+    "clone/GC": 350,
+    "tagged reader/lost tag and GC": 200,
+    "restore of a tag/lost tag and GC": 800,
+    "tag/tag": 45,
+    "restore/append": 130,
+    "restore/compact": 130,
+    "clone/clone": 45,
+    "tag of the newest/GC": 27,
+    "changes read/upsert": 20,
+    "changes read/positions": 23,
+    "net change read/compact": 28,
+    "changes read/GC": 2_200,
 }
 _LONGEST_FIRST = sorted(PAIRS, key=lambda name: -AT_LEAST[name])
 
@@ -75,6 +89,15 @@ _ONE_SWINGS = {
     "append/many commits": {0},
     "create when told/drop": {1},
     "commit/GC by other settings": {0},
+    "tagged reader/lost tag and GC": {1},
+    "tag/tag": {0},
+    "clone/clone": {0},
+    "restore/compact": {0},
+    "tag of the newest/GC": {0},
+    "changes read/upsert": {1},
+    "changes read/positions": {1},
+    "net change read/compact": {1},
+    "changes read/GC": {1},
 }
 
 

@@ -30,7 +30,7 @@ HARMLESS: tuple[Harmless, ...] = (
         ),
         "an overwrite replaces every file and every segment, and no name is ever used again, so that inputs of before "
         "it are not found in the table; the epoch says the same at less cost. A restore brings files of before back: "
-        "there the epoch is needed, as a test of resolution shows. The simulation restores nothing.",
+        "there the epoch is needed, as a test of resolution shows.",
     ),
     Harmless(
         mutation(

@@ -8,6 +8,7 @@ Begin with ``dolmen.cli.app``; ``dolmen.cli.exit_codes`` maps errors to exit cod
 import dolmen.cli.alter
 import dolmen.cli.apply
 import dolmen.cli.backfill
+import dolmen.cli.changes
 import dolmen.cli.check_store
 import dolmen.cli.listing
 import dolmen.cli.past

@@ -25,6 +25,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dolmen scan events --version 3 -o events.parquet",
         "dolmen scan events | head -3",
     ),
+    "changes": (
+        "dolmen changes events --since 3 | head -3",
+        "dolmen changes events --since 2 --until 7 --net --where 'user_id = 42' --json",
+    ),
     "sql": (
         "dolmen sql 'SELECT kind, count(*) AS n FROM events GROUP BY kind ORDER BY n DESC'",
         "dolmen sql 'SELECT events.*, name FROM events LEFT JOIN users ON user_id = users.id' -o joined.csv.gz",

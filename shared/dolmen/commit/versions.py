@@ -35,6 +35,28 @@ def commits(head: Head, newest: Manifest) -> Iterator[HistoryEntry]:
         yield entry
 
 
+def history_between(head: Head, newest: Manifest, first: int, last: int) -> Iterator[HistoryEntry]:
+    """Yields the commits that made the versions ``first`` to ``last``, oldest first; one GET per segment of history.
+
+    Args:
+        newest: that version, or a later one.
+
+    Raises:
+        VersionExpiredError: the first of them has left the history.
+    """
+    segments = [s for s in newest.segments_of("history") if s.least <= last and s.greatest >= first]
+    spilled = chain.from_iterable(head.segments.history(segment) for segment in segments)
+    expected = first
+    for entry in chain(spilled, newest.history, [newest.as_history()]):
+        if first <= entry.version <= last:
+            if entry.version != expected:
+                break
+            expected += 1
+            yield entry
+    if expected <= last:
+        raise VersionExpiredError(f"version {expected} is not in the history of version {newest.version} any more")
+
+
 def commit_of(head: Head, newest: Manifest, version: int) -> HistoryEntry | None:
     """The commit that made a version, with at most one GET; None if it has left the history."""
     if version == newest.version:
@@ -68,7 +90,7 @@ def manifest_at_version(head: Head, newest: Manifest, version: int) -> Manifest:
     if version == newest.version:
         return newest
     if entry := commit_of(head, newest, version):
-        return _read(head, entry)
+        return manifest_of(head, entry)
     raise VersionNotFoundError(f"version {version} is not in the history of version {newest.version}")
 
 
@@ -121,7 +143,7 @@ def manifest_at_time(head: Head, base: Base, timestamp_us: int, *, settled: bool
     segments = newest.segments_of("history")
     for entry in chain(reversed(newest.history), chain.from_iterable(_parts_at(head, segments, timestamp_us))):
         if entry.created_at <= timestamp_us and entry.version >= newest.horizon:
-            return _read(head, entry)
+            return manifest_of(head, entry)
     if newest.horizon > 1:
         raise VersionExpiredError(f"that time is before version {newest.horizon}, the oldest kept")
     raise VersionNotFoundError("the database is younger than that")
@@ -140,8 +162,12 @@ def _parts_at(head: Head, segments: Sequence[Segment], timestamp_us: int) -> Ite
             yield _newest_first(head, segments[index])
 
 
-def _read(head: Head, entry: HistoryEntry) -> Manifest:
-    """Reads the manifest of a version that a later version names."""
+def manifest_of(head: Head, entry: HistoryEntry) -> Manifest:
+    """Reads the manifest of a version that a later version names.
+
+    Raises:
+        VersionExpiredError: it is gone, since the version has expired.
+    """
     try:
         manifest = head.read_manifest(entry.manifest)
     except ObjectNotFoundError:

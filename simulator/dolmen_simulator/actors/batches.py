@@ -68,7 +68,7 @@ def serve(
         database = _RecordingDatabase(process, effects, tuple(tables))
         answers, commit = call(database)
         run = database.last
-        failed = next((answer.error for answer in answers if answer.error and answer.id in run.operation.digests), None)
+        failed = next((answer.error for answer in answers if answer.error and _is_bound(run, answer.id)), None)
         if failed is not None:  # the commit itself failed, with all its requests
             raise failed
         for answer in answers:
@@ -79,6 +79,16 @@ def serve(
 
     process.write(kind, [], judged, reads=True)
     return done
+
+
+def _is_bound(run: OperationRun, request: str) -> bool:
+    """Whether the failure of a request is that of the commit, which was to apply it, or to reject it.
+
+    A rejection has an id of its own. Once it has landed, what failed is the report, which is written after it.
+    """
+    operation = run.operation
+    rejects = any(id_.startswith(f"{request}#") for id_ in operation.digests)
+    return request in operation.digests or (rejects and operation.landed_version is None)
 
 
 def _check(process: Process, run: OperationRun, answer: Answer) -> None:

@@ -29,12 +29,14 @@ class Restore:
         uuid: its uuid; "" for all.
         version: the version of then.
         tables: whole entries of then, by the name that each gets.
+        present: whether the table must still be there under its name, and not have been dropped.
     """
 
     name: str | None
     uuid: str
     version: int
     tables: Mapping[str, TableEntry]
+    present: bool = False
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
@@ -43,8 +45,11 @@ class Restore:
         Raises:
             VersionExpiredError: the version has expired.
             TableExistsError: another table has a name that is needed.
+            TableNotFoundError, ConflictError: the table is not ``present``.
         """
         draft.check_kept(self.version)
+        if self.name is not None and self.present:
+            draft.table(self.name, self.uuid)
         was = {name: draft.segments.whole(draft.tables[name]) for name in self._replaced(draft)}
         for name in self.tables:
             if name in draft.tables and name not in was:
