@@ -227,17 +227,29 @@ def _keys_in(predicate: Predicate, entry: TableEntry) -> Keys | None:
 
 
 def delete_positions(
-    context: Context, uploads: PendingUploads, manifest: Manifest, name: str, where: Where, request: str | None = None
+    context: Context,
+    uploads: PendingUploads,
+    manifest: Manifest,
+    name: str,
+    where: Where,
+    request: str | None = None,
+    *,
+    epoch: int = 0,
 ) -> DeletePositions | None:
     """Finds the rows of one version that match, for deletion by position; None if there are none.
 
     Reads the predicate's columns.
+
+    Args:
+        epoch: the table's epoch in the version that the transaction is made on; 0 = it did not exist there.
     """
     with context.reading(manifest.version):
         entry = context.segments.whole(manifest.table(name))
         predicate = parse_where(context, entry, where)
         found = matching_positions(View(context, manifest, name, uploads.read), predicate)
-    return DeletePositions.of(name, entry.uuid, found, request, tuple(sorted(columns(predicate)))) if found else None
+    if not found:
+        return None
+    return DeletePositions.of(name, entry.uuid, found, request, tuple(sorted(columns(predicate))), epoch)
 
 
 def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:

@@ -274,8 +274,10 @@ class TransactionTable(ReadableTable):
         if mode == "tombstone":
             return mutation.delete_where(context, transaction.uploads, self.name, entry, where, request)
         transaction.pin()
+        tables = transaction.base.tables.values()
+        epoch = next((each.epoch for each in tables if each.uuid == entry.uuid), 0)
         statement = mutation.delete_positions(
-            context, transaction.uploads, transaction.manifest, self.name, where, request
+            context, transaction.uploads, transaction.manifest, self.name, where, request, epoch=epoch
         )
         if statement is None and transaction.changes(entry.uuid):
             # Earlier statements may be why it found nothing, and a rebase may remove them (Change.without).

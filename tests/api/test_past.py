@@ -232,6 +232,22 @@ def test_what_was_read_before_a_restore_is_a_conflict(db: Database) -> None:
         transaction.commit()
 
 
+def test_a_delete_by_position_looks_again_when_a_restore_brought_back_rows(db: Database) -> None:
+    table, other = db.table("t"), dolmen.open(db.url)
+    table.append(some(20, 30))
+    version = db.refresh()
+    table.delete("id >= 20")
+    db.resolve()
+    db.compact()
+    transaction = db.transaction()
+    transaction.table("t").delete("x = 'a'", mode="positions")
+    other.table("t").restore(version)
+    with pytest.raises(ConflictError, match="overwrote or restored it since the delete was planned"):
+        transaction.commit()
+    db.run(lambda tx: tx.table("t").delete("x = 'a'", mode="positions"))
+    assert ids(db) == []
+
+
 def test_restores_are_statements_of_transactions_and_are_applied_once_by_request(db: Database) -> None:
     table, version = db.table("t"), db.refresh()
     table.append(some(20, 30))

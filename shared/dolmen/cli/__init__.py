@@ -10,6 +10,8 @@ import dolmen.cli.apply
 import dolmen.cli.backfill
 import dolmen.cli.changes
 import dolmen.cli.check_store
+import dolmen.cli.listing
+import dolmen.cli.past
 import dolmen.cli.programs
 import dolmen.cli.rejected
 import dolmen.cli.requests

@@ -40,6 +40,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dolmen alter events --add 'channel VARCHAR' --default channel=web --comment channel='where it came from'",
         "dolmen alter events --rename channel=source --request-id alter-17",
     ),
+    "tag": (
+        "dolmen tag before-import --until 90d --message 'ticket 18'",
+        "dolmen tag before-import --drop",
+    ),
+    "tags": ("dolmen tags",),
+    "clone": ("dolmen clone events experiment --tag before-import",),
+    "restore": ("dolmen restore events --tag before-import", "dolmen restore --version 12 --yes"),
     "rename": ("dolmen rename copies archive --message 'ticket 17' --request-id rename-17",),
     "drop": ("dolmen drop archive --yes",),
     "set": ("dolmen set events target_file_bytes=256MB 'ttl=event_time 3650d'",),
