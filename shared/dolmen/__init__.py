@@ -7,10 +7,26 @@ Begin with ``dolmen.database`` and ``dolmen.table``, then read ``dolmen.transact
 
 from dolmen.database import Database, open, verify
 from dolmen.errors import Error
+from dolmen.merge.clauses import Delete, Insert, Update
+from dolmen.merge.row_template import Expression
 from dolmen.results import Commit
 from dolmen.snapshot import Snapshot
 from dolmen.table import Table
 from dolmen.transaction import Transaction
 
 __version__ = "0.1.0"
-__all__ = ["Commit", "Database", "Error", "Snapshot", "Table", "Transaction", "__version__", "open", "verify"]
+__all__ = [
+    "Commit",
+    "Database",
+    "Delete",
+    "Error",
+    "Expression",
+    "Insert",
+    "Snapshot",
+    "Table",
+    "Transaction",
+    "Update",
+    "__version__",
+    "open",
+    "verify",
+]

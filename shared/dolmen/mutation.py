@@ -71,7 +71,7 @@ def append(
         SchemaError, RowError: the data does not fit; none of it becomes visible.
     """
     batches = rows_of(entry, data, digest)
-    files = _write(context, name, entry, batches, intent)
+    files = write_rows(context, name, entry, batches, intent)
     return Write(name, entry.uuid, files=files, request=request, schema=entry.schema)
 
 
@@ -100,7 +100,7 @@ def upsert(
     batches, keys = dedupe_last(rows_of(entry, data, digest), fields)
     if keys.num_rows == 0:
         return Write(name, entry.uuid, request=request)
-    files = _write(context, name, entry, batches, intent)
+    files = write_rows(context, name, entry, batches, intent)
     tombstone = _keys_tombstone(uploads, name, entry, keys)
     return Write(name, entry.uuid, files, (tombstone,), request, schema=entry.schema)
 
@@ -139,13 +139,18 @@ def cast_rows(entry: TableEntry, data: Any) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(schema, conform(as_batches(data, schema), entry.schema, lossy))
 
 
-def _write(
+def write_rows(
     context: Context,
     name: str,
     entry: TableEntry,
     batches: Iterable[pa.RecordBatch],
     intent: Callable[[], Intent] | None,
 ) -> tuple[DataFile, ...]:
+    """Writes rows that fit the table into data files; without rows, none.
+
+    Args:
+        intent: as for ``append``.
+    """
     store, runtime = context.store, context.runtime
     if intent is None:
         return tuple(write_data_files(store, name, entry, batches, runtime))

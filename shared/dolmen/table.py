@@ -13,6 +13,10 @@ from dolmen.changes.feed import ChangeFeed
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import TABLE_PROPERTIES, shown
+from dolmen.merge.assignments import NewValues
+from dolmen.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
+from dolmen.merge.merge import is_upsert
+from dolmen.merge.source import SourceRows
 from dolmen.mutation import Mode
 from dolmen.predicate import Parameters, Where, parse, with_parameters
 from dolmen.reading import ReadableTable
@@ -202,6 +206,91 @@ class Table(ReadableTable):
         if mode == "positions":  # a file may be replaced before the commit: then the rows are looked up again
             return replay(self._context, lambda tx: statement(tx.table(self.name)), "delete", message=message).commit
         return self._commit("delete", statement, message)
+
+    def update(
+        self,
+        set: NewValues,
+        where: Where = None,
+        *,
+        parameters: Parameters | None = None,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> Commit:
+        """Gives rows new values, in one commit. Other rows stay as they are in their files.
+
+        What it reads may not change until the commit: otherwise it starts again on the newest version, so that updates
+        at the same time lose nothing.
+
+        Args:
+            set: new values by column: Python values, or ``dolmen.Expression("price * 1.1")``, SQL in DuckDB's dialect
+                over the row's columns.
+            where: only rows for which this is TRUE, as in ``delete``; all rows by default.
+            parameters: values for ``?`` in the text of ``where``, in order, or for ``:name``, by name.
+            request, message: as for ``append``.
+
+        Raises:
+            InputError: DuckDB refuses an expression, or is not installed and there is one.
+            SchemaError: there is no such column, it is part of the primary key, or values are of another kind.
+            RowError: a value does not fit its column; nothing is rounded.
+            ConflictError: others changed what it had read, a hundred times in a row.
+        """
+
+        def statement(transaction: Transaction) -> None:
+            transaction.table(self.name).update(set, where, parameters=parameters, request=request)
+
+        return replay(self._context, statement, "update", message=message).commit
+
+    def merge(
+        self,
+        source: Any,
+        on: str | Sequence[str],
+        when_matched: WhenMatched = "update",
+        when_not_matched: WhenNotMatched = "insert",
+        when_not_matched_by_source: WhenNotMatchedBySource = None,
+        *,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> Commit:
+        """Updates, deletes and inserts rows by those of a source, in one commit (SQL's MERGE).
+
+        A row of the table (``target``) and one of the source match when the columns ``on`` are equal in both; NULL
+        equals nothing. Of the clauses for a row the first one whose condition is TRUE happens to it. Expressions are
+        DuckDB's SQL over ``target.<column>`` and ``source.<column>``.
+
+        The source is held in memory. Of the table it reads the columns it needs of the rows whose keys are within the
+        source's. What it reads may not change until the commit: otherwise it starts again on the newest version. ``on``
+        the primary key, with all columns updated and inserted, it is an ``upsert``, which reads nothing.
+
+        Args:
+            source: rows, as for ``append``. Columns that the table does not have may be there for expressions to use.
+            on: columns of both.
+            when_matched: "update" gives the target row all values that the source has; a mapping of columns to
+                expressions changes just these; "delete"; ``dolmen.Update(values, when=...)`` and
+                ``dolmen.Delete(when=...)`` have conditions; a list of several; None leaves it.
+            when_not_matched: for source rows without a target row: "insert", a mapping, ``dolmen.Insert(values,
+                when=...)``, a list, or None.
+            when_not_matched_by_source: for target rows without a source row: "delete", a mapping, ``Update``,
+                ``Delete``, a list, or None. Anything but None reads the whole table.
+            request, message: as for ``append``.
+
+        Raises:
+            InputError: several source rows match one target row; no clause; an expression that DuckDB refuses.
+            SchemaError: columns or types do not match the table's.
+            RowError: a value does not fit; or a NULL in ``on`` where that is the primary key.
+            LimitError: the source has more than 256 MB.
+            ConflictError: others changed what it had read, a hundred times in a row.
+        """
+        rows = SourceRows.of(source, self._entry.schema)
+        clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
+        operation = (
+            "delete" if clauses.is_delete else "upsert" if is_upsert(self._entry, rows, on, clauses) else "merge"
+        )
+
+        def statement(transaction: Transaction) -> None:
+            table = transaction.table(self.name)
+            table.merge(rows, on, clauses.matched, clauses.not_matched, clauses.by_source, request=request)
+
+        return replay(self._context, statement, operation, message=message).commit
 
     def overwrite(
         self,

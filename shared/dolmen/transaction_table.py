@@ -30,6 +30,11 @@ from dolmen.format.keys import Keys
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.property import check_properties
+from dolmen.merge.assignments import NewValues
+from dolmen.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
+from dolmen.merge.merge import check_once, is_upsert, merge_rows
+from dolmen.merge.source import SourceRows
+from dolmen.merge.update import update_rows
 from dolmen.past import Moment, restore_table
 from dolmen.predicate import Parameters, Predicate, Where, with_parameters
 from dolmen.reading import ReadableTable
@@ -264,6 +269,35 @@ class TransactionTable(ReadableTable):
             if before and is_raw_digest(before.digest, {"table": self.name, "where": where, "keys": keys, "on": on}):
                 content = before.digest
             transaction.add_content(request, content)
+
+    def update(
+        self, set: NewValues, where: Where = None, *, parameters: Parameters | None = None, request: str | None = None
+    ) -> None:
+        """See ``Table.update``."""
+        update_rows(self._transaction, self.name, set, with_parameters(where, parameters), request)
+
+    def merge(
+        self,
+        source: Any,
+        on: str | Sequence[str],
+        when_matched: WhenMatched = "update",
+        when_not_matched: WhenNotMatched = "insert",
+        when_not_matched_by_source: WhenNotMatchedBySource = None,
+        *,
+        request: str | None = None,
+    ) -> None:
+        """See ``Table.merge``."""
+        entry = self._transaction.entry(self.name)
+        rows = SourceRows.of(source, entry.schema)
+        clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
+        if is_upsert(entry, rows, on, clauses):
+            check_once(entry, rows, on)
+            self.upsert(rows.rows, on, request=request)
+        elif clauses.is_delete:
+            keys = rows.keys(mutation.key_fields(entry, on)).drop_null()
+            self.delete(keys=keys, on=keys.column_names, request=request)
+        else:
+            merge_rows(self._transaction, self.name, rows, on, clauses, request)
 
     def _delete(
         self, entry: TableEntry, where: Where, keys: Keys | None, mode: mutation.Mode, request: str | None

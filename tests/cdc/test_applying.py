@@ -229,3 +229,13 @@ def test_a_blind_file_costs_what_an_upsert_costs_and_one_object_for_its_deletes(
     assert changes(put(1, 210), gone(2, 211)) == (5, 1, 0, 0)  # and the rows of the memory
     assert changes(gone(3, 220)) == (4, 1, 0, 0)
     assert changes(put(1, 205))[1] > 1, "what overlaps is looked up"
+
+
+def test_a_row_that_is_updated_otherwise_keeps_its_sequence(feed: Feed) -> None:
+    deliver(feed, "a", put(1, 5), put(2, 6))
+    table = feed.place.db.table("t")
+    table.update({"v": "corrected"}, "id IN (1, 2)")
+    deliver(feed, "b", put(1, 4), put(2, 7))
+    assert feed.rows() == {1: (5, "corrected"), 2: (7, "v7")}
+    with pytest.raises(SchemaError, match="column 'seq' orders the changes"):
+        table.update({"seq": 99}, "id = 1")

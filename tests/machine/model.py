@@ -120,6 +120,12 @@ def delete_rows(rows: Iterable[Row]) -> Statement:
     return lambda table: replace(table, rows=tuple(row for row in table.rows if row.number not in gone))
 
 
+def substitute(rows: Iterable[Row], others: Sequence[Row]) -> Statement:
+    """Puts other rows in the place of just these."""
+    gone = {row.number for row in rows}
+    return lambda table: replace(table, rows=(*(row for row in table.rows if row.number not in gone), *others))
+
+
 def overwrite(rows: Sequence[Row]) -> Statement:
     """Replaces all rows."""
     return lambda table: replace(table, rows=tuple(rows))

@@ -44,7 +44,7 @@ FORMS: tuple[Callable[[pa.Table], Any], ...] = (
 
 
 class Writing(Ground):
-    """Appends, upserts, deletes of all kinds, overwrites, each with or without a request's id."""
+    """Appends, upserts, updates, merges, deletes of all kinds, overwrites, each with or without a request's id."""
 
     @precondition(lambda self: self.state.tables)
     @rule(target=requests, handle=HANDLES, data=st.data(), form=st.sampled_from(FORMS), is_request=st.booleans())
@@ -147,6 +147,53 @@ class Writing(Ground):
             return target.delete(keys=arrow, on=None if on == table.key else list(on), request=request)
 
         return self._sent(handle, name, table, send, model.delete_keys(keys, on), is_request)
+
+    @precondition(lambda self: self.state.tables)
+    @rule(target=requests, handle=HANDLES, data=st.data(), is_request=st.booleans())
+    def update(self, handle: int, data: st.DataObject, is_request: bool) -> Any:
+        """One column of what matches now gets another value."""
+        name, table = self.some_table(data)
+        able = [column for column in table.columns if column.name not in table.key]
+        if not able:
+            return multiple()
+        condition = data.draw(conditions(table.columns), label="where")
+        column = data.draw(st.sampled_from(able), label="column")
+        value = data.draw(st.none() | column.kind.values, label="value")
+        matching = table.matching(condition)
+        place = table.columns.index(column)
+        changed = self.new_rows([(*row.values[:place], value, *row.values[place + 1 :]) for row in matching])
+        given = None if value is None else column.kind.python(value)
+
+        def send(target: dolmen.Table, request: str | None = None) -> Commit:
+            commit = target.update({column.name: given}, condition.where, request=request)
+            if not commit.already:
+                assert (commit.counts.rows_added, commit.counts.rows_deleted) == (len(matching), len(matching))
+            return commit
+
+        return self._sent(handle, name, table, send, model.substitute(matching, changed), is_request)
+
+    @precondition(lambda self: self.state.tables)
+    @rule(target=requests, handle=HANDLES, data=st.data(), is_request=st.booleans())
+    def merge(self, handle: int, data: st.DataObject, is_request: bool) -> Any:
+        """Rows that have a key get the values of its source row, and the others are added."""
+        name, table = self.some_table(data)
+        on = self._some_key(data, table)
+        if not on:
+            return multiple()
+        by_key = {table.key_of(row, on): row for row in self.some_rows(data, table, not_null=on)}
+        rows = list(by_key.values())
+        arrow = table.data([row.values for row in rows])
+        matching = [row for row in table.rows if table.key_of(row, on) in by_key]
+        met = {table.key_of(row, on) for row in matching}
+        changed = self.new_rows([by_key[table.key_of(row, on)].values for row in matching])
+        changed += [row for key, row in by_key.items() if key not in met]
+
+        def send(target: dolmen.Table, request: str | None = None) -> Commit:
+            return target.merge(arrow, list(on), request=request)
+
+        upserts = sorted(on) == sorted(table.key)
+        statement = model.upsert(rows, on) if upserts else model.substitute(matching, changed)
+        return self._sent(handle, name, table, send, statement, is_request)
 
     @precondition(lambda self: self.state.tables)
     @rule(target=requests, handle=HANDLES, data=st.data(), is_request=st.booleans(), force=st.booleans())

@@ -9,6 +9,7 @@ from mutations.of_feeds import FEEDS
 from mutations.of_past import PAST
 from mutations.of_renames import RENAMES
 from mutations.of_stores import STORES
+from mutations.of_updates import UPDATES
 from mutations.of_upkeep import UPKEEP
 
-MUTATIONS: tuple[Mutation, ...] = (*COMMITS, *RENAMES, *DELETES, *UPKEEP, *PAST, *STORES, *FEEDS)
+MUTATIONS: tuple[Mutation, ...] = (*COMMITS, *RENAMES, *DELETES, *UPDATES, *UPKEEP, *PAST, *STORES, *FEEDS)

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from dolmen.database import Database, Table
 from dolmen.errors import AppliedIdError
+from dolmen.merge.clauses import Delete, Update
 from dolmen.spark.failures import raising_dolmen_errors
-from dolmen.spark.merge.clauses import Delete, Update
 from dolmen.spark.merge.merge import merge
 from dolmen.spark.write import frame as writing
 from dolmen.spark.write.frame import append, delete, overwrite, upsert

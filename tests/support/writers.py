@@ -104,3 +104,15 @@ def persistent(url: str, writer: int, commits: int, results: Connection) -> None
             acknowledged[f"r{id_}"] = commit.version
             break
     results.send((acknowledged, troubles))
+
+
+def increments(url: str, times: int, results: Connection) -> None:
+    """Counts up the row with id 1 by updates and merges in turns; sends how often. It catches no error."""
+    table = dolmen.open(url).table("rows")
+    for step in range(times):
+        if step % 2:
+            table.update({"value": dolmen.Expression("value + 1")}, "id = 1")
+        else:
+            source = [{"id": 1, "value": 1}]
+            table.merge(source, "id", {"value": "target.value + source.value"}, None)
+    results.send(times)

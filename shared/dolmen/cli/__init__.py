@@ -15,6 +15,7 @@ import dolmen.cli.past
 import dolmen.cli.programs
 import dolmen.cli.rejected
 import dolmen.cli.requests
+import dolmen.cli.updates
 import dolmen.cli.upkeep  # noqa: F401 - adds its commands
 from dolmen.cli.app import main
 from dolmen.cli.examples import add_examples

@@ -19,6 +19,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dolmen delete events --where \"user_id = 13 AND event_time < '2026-01-01'\"",
         "dolmen delete events --keys 1,2 --request-id erasure-17",
     ),
+    "update": (
+        "dolmen update events --set 'amount = round(amount * 1.19, 2)' --where \"kind = 'buy'\" --request-id vat-17",
+    ),
+    "merge": (
+        "dolmen merge events examples/events.csv --on id --set 'amount = coalesce(target.amount, source.amount)'",
+        "dolmen merge events examples/events.csv --on id --when-matched nothing",
+    ),
     "scan": (
         "dolmen scan events --where 'user_id = 42' --columns id,amount",
         "dolmen scan events --order-by -event_time --limit 3 --json",

@@ -53,13 +53,13 @@ def rows_with_positions(scan: Scan) -> Iterator[PositionedRows]:
     def work(group: RowGroup, columns: RowGroupColumns) -> PositionedRows | None:
         keep = row_mask(group, columns.read(group.tests))
         positions = np.arange(group.first, group.first + group.rows)
+        if keep is not None and not keep.any():
+            return None
         arrays = columns.read(scan_plan.output_ids)
         output = [column_of(group, field, arrays) for field in scan_plan.output]
         if keep is not None:
             positions = positions[keep]
             output = [array.filter(to_arrow(keep)) for array in output]
-        if len(positions) == 0:
-            return None
         return pa.record_batch(output, scan_plan.schema), group.file.file.path, positions
 
     with scan.reading():

@@ -27,6 +27,7 @@ from dolmen.scan.dataset import ScanDataset
 from dolmen.scan.frames import to_pandas, to_polars
 from dolmen.scan.optional import optional
 from dolmen.scan.row_source import RowSource
+from dolmen.scan.sandbox import open_sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,15 +38,6 @@ if TYPE_CHECKING:
 
 Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any] | None
 """Values of a query's parameters: in order, for each ``?`` or ``$1``; or by name, for each ``$name``."""
-
-_SETTINGS = {
-    "enable_external_access": "false",
-    "allow_community_extensions": "false",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "python_enable_replacements": "false",
-}
-"""A query sees the tables of one version and nothing else: no files, no network, no Python variables."""
 
 _numbers = itertools.count()
 _CATALOGUE = re.compile(r"show|describe|information_schema|sqlite_(master|schema)|pg_\w+|duckdb_\w+|pragma_\w+")
@@ -98,8 +90,7 @@ def run_sql(query: str, tables: Tables, parameters: Parameters = None) -> SqlRes
     if parameters is not None and (isinstance(parameters, str) or not isinstance(parameters, (Sequence, Mapping))):
         raise InputError("parameters are a list of values, for each ? in turn, or a dict of them, for each $name")
     duckdb = optional("duckdb", "dolmen[sql]")
-    connection = duckdb.connect(":memory:", config={**_SETTINGS, "temp_directory": _spill_directory()})
-    connection.execute("SET TimeZone = 'UTC'; SET lock_configuration = true")
+    connection = open_sandbox(_spill_directory())
     explained = _check_statement(query, connection, duckdb)
     words = set(re.findall(r"[a-z0-9_]+", query.lower()))
     there = tables.tables()
@@ -162,8 +153,8 @@ def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: 
     what = f"{len(statements)} statements" if kind is None else str(kind).rpartition(".")[2].replace("_", " ")
     raise InputError(
         f"sql() runs one statement that reads (SELECT, DESCRIBE, SUMMARIZE, SHOW TABLES, EXPLAIN), not {what}; write "
-        "through append, upsert, delete or transaction(), set settings through set(), and use DuckDB itself, with "
-        "table.to_duckdb(connection), for anything else"
+        "through append, upsert, update, merge, delete or transaction(), set settings through set(), and use DuckDB "
+        "itself, with table.to_duckdb(connection), for anything else"
     )
 
 

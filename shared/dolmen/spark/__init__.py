@@ -7,12 +7,12 @@ Begin with ``dolmen.spark.read.frame``, then ``dolmen.spark.write.frame``. docs/
 
 from __future__ import annotations
 
+from dolmen.merge.clauses import Delete, Insert, Update
 from dolmen.spark.collection import gc
 from dolmen.spark.compact.compaction import compact
 from dolmen.spark.export import export
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.load.load import load
-from dolmen.spark.merge.clauses import Delete, Insert, Update
 from dolmen.spark.merge.merge import merge
 from dolmen.spark.read.frame import to_spark
 from dolmen.spark.source.register import register

@@ -21,6 +21,7 @@ from dolmen_simulator.actors.readers import Dater, Reader
 from dolmen_simulator.actors.renaming import Renamer
 from dolmen_simulator.actors.rounds import Inspector, Maintainer
 from dolmen_simulator.actors.travelling import Traveller
+from dolmen_simulator.actors.updating import Updater
 from dolmen_simulator.actors.writers import Actor
 
 ACTORS: tuple[tuple[type[Actor], int], ...] = (
@@ -38,6 +39,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (actors.Counter, 2),
     (actors.Transferrer, 1),
     (actors.Inserter, 2),
+    (Updater, 2),
     (actors.Worker, 2),
     (Insister, 1),
     (Feeder, 1),

@@ -141,6 +141,34 @@ def increment(amount: int) -> PairedCall:
     return PairedCall(f"add {amount} to the row with key 1", task, effect)
 
 
+def update(old: int, new: int) -> PairedCall:
+    """Updates the rows that have a value; returns their number."""
+
+    def effect(model: ExpectedTables) -> int:
+        rows = _table(model)
+        model.tables["t"] = [(k, new if v == old else v, t) for k, v, t in rows]
+        return sum(v == old for _, v, _ in rows)
+
+    def task(peer: Peer) -> Any:
+        return peer.db.table("t").update({"v": new}, {"v": old})
+
+    return PairedCall(f"update {old} to {new}", task, effect, lambda commit: commit.rows or 0)
+
+
+def merge(*pairs: tuple[int, int]) -> PairedCall:
+    """Merges keys with values: into the rows that have the key, or as new rows."""
+
+    def effect(model: ExpectedTables) -> None:
+        rows, values = _table(model), dict(pairs)
+        new = [(k, v, None) for k, v in pairs if k not in {row[0] for row in rows}]
+        model.tables["t"] = [*((k, values.get(k, v), t) for k, v, t in rows), *new]
+
+    def task(peer: Peer) -> Any:
+        return peer.db.table("t").merge([{"k": k, "v": v} for k, v in pairs], "k")
+
+    return PairedCall(f"merge {list(pairs)}", task, effect, _no_result)
+
+
 def batch(*ids: str) -> PairedCall:
     """Applies requests, each of which appends a row; returns which were applied before."""
 
@@ -244,6 +272,9 @@ WRITERS: tuple[Pair, ...] = (
     Pair("rename/rename", one_table, (rename("u"), rename("w")), quick=(0,)),
     Pair("first create/first create", lambda db: None, (create(), create()), quick=(0,)),
     Pair("read-modify-write/read-modify-write", one_table, (increment(1), increment(2)), quick=(0,)),
+    Pair("update/update", one_table, (update(20, 30), update(30, 40)), quick=(0,)),
+    Pair("update/append", one_table, (update(20, 21), append((4, 20, None)))),
+    Pair("merge/merge", one_table, (merge((1, 11), (4, 41)), merge((4, 42), (3, 33))), quick=(0,)),
     Pair("redelivery/redelivery", one_table, (batch("a", "b"), batch("a", "b")), quick=(0,), events=True),
     Pair("redelivery/other batch", one_table, (batch("a", "b"), batch("b", "c")), quick=(0,), events=True),
     Pair("transaction/reader", two_tables, (transfer(), read_both())),

@@ -37,6 +37,7 @@ from dolmen_simulator.interleavings.pairs import (
     rename,
     replace,
     two_files,
+    update,
     upsert,
 )
 from dolmen_simulator.interleavings.steps import TaskOutcome
@@ -274,6 +275,7 @@ UPKEEP: tuple[Pair, ...] = (
         two_files,
         (positions("v BETWEEN 20 AND 50", lambda row: 20 <= row[1] <= 50), compaction()),
     ),
+    Pair("update/compact", two_files, (update(40, 41), compaction())),
     Pair("resolve/compact", table_with_tombstone, (resolution(), compaction())),
     Pair("compact/delete", table_with_tombstone, (compaction(), delete("v >= 30", lambda row: row[1] >= 30))),
     Pair(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from dolmen.format.layout import memory_name
-from dolmen_simulator.judge.effects import IngestEffect, UpsertOnEffect
+from dolmen_simulator.judge.effects import IngestEffect, MergeEffect, UpdateEffect, UpsertOnEffect
 from dolmen_simulator.judge.following import tables_of
 from dolmen_simulator.judge.model import (
     AddEffect,
@@ -120,6 +120,8 @@ def _deeds(effect: Effect) -> Iterator[tuple[str, str]]:
             words = ["upsert"]
         case DeleteEffect() | DeletePositionsEffect() | ExpireEffect():
             words = ["delete"]
+        case UpdateEffect() | MergeEffect():
+            words = ["delete", "append"]
         case OverwriteEffect():
             words = ["overwrite"]
         case CursorEffect():

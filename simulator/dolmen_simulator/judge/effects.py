@@ -10,6 +10,7 @@ import pyarrow as pa
 from dolmen_simulator.judge.model import (
     SCHEMA,
     AppendEffect,
+    Matches,
     OverwriteEffect,
     Row,
     State,
@@ -72,6 +73,65 @@ class RewriteEffect(OverwriteEffect):
         if wrong := set(self.read) ^ set(rows_of(seen, self.table).rows):
             raise ViolationError(Never.HALF, f"version {version} was made of {self.table!r} with {sorted(wrong)} wrong")
         super().apply(state, seen, version)
+
+
+GENERATION = 10**9
+"""A row that is updated gets a new number: that of the update times this, plus the rest of its own."""
+
+
+def numbered(u: str, number: int | str) -> str:
+    """The SQL expression of the number of an updated row."""
+    return f"{u} % {GENERATION} + {GENERATION}::BIGINT * {number}"
+
+
+def _renumbered(row: Row, amount: int, number: int) -> Row:
+    v = None if row.v is None else row.v + amount
+    return row._replace(v=v, u=row.u % GENERATION + GENERATION * number)
+
+
+@dataclass(frozen=True)
+class UpdateEffect:
+    """Read-modify-write: adds to ``v`` of the rows that match.
+
+    The rows are the committed ones, so that a lost update is found.
+    """
+
+    table: str
+    matches: Matches
+    amount: int
+    number: int
+    request: str | None = None
+
+    def apply(self, state: State, seen: State, version: int) -> None:
+        """See Effect."""
+        if not any(self.matches(row) for row in rows_of(state, self.table).rows):
+            return  # it added no statement
+        for each in (state, seen):
+            if each is state or self.table in each:
+                old = rows_of(each, self.table)
+                new = (_renumbered(row, self.amount, self.number) if self.matches(row) else row for row in old.rows)
+                each[self.table] = old._replace(rows=tuple(new), writes=old.writes + 1)
+
+
+@dataclass(frozen=True)
+class MergeEffect:
+    """Read-modify-write: adds ``v`` of each source row to the rows that have its key, or adds the source row."""
+
+    table: str
+    rows: tuple[Row, ...]
+    number: int
+    request: str | None = None
+
+    def apply(self, state: State, seen: State, version: int) -> None:
+        """See Effect. As for an update, the rows are the committed ones."""
+        amounts = {row.k: row.v or 0 for row in self.rows}
+        for each in (state, seen):
+            if each is state or self.table in each:
+                old = rows_of(each, self.table)
+                there = {row.k for row in old.rows}
+                new = [_renumbered(r, amounts[r.k], self.number) if r.k in amounts else r for r in old.rows]
+                new += [row for row in self.rows if row.k not in there]
+                each[self.table] = old._replace(rows=tuple(new), writes=old.writes + 1)
 
 
 @dataclass(frozen=True)

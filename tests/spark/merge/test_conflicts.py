@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 import dolmen
 from dolmen.database import Database, Table
 from dolmen.errors import TableNotFoundError
-from dolmen.spark.merge.clauses import Delete, Update
+from dolmen.merge.clauses import Delete, Update
 from dolmen.spark.merge.merge import merge
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])

@@ -1,4 +1,7 @@
-"""Random histories of upserts, deletes and merges on Spark leave what plain Python makes of the same rows."""
+"""Random histories of upserts, deletes and merges on Spark leave what plain Python makes of the same rows.
+
+``Table.merge`` runs the same merges on a twin of the table, and must leave the same.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
-from dolmen.spark.merge.clauses import Clauses, Delete, Insert, Update
+from dolmen.merge.clauses import Clauses, Delete, Insert, Update
 from dolmen.spark.merge.merge import merge
 from dolmen.spark.write.frame import delete, upsert
 
@@ -48,6 +51,7 @@ class History:
         self.rng, self.spark = random.Random(seed), spark
         self.db = dolmen.open(str(directory))
         self.table = self.db.create_table("t", SCHEMA, primary_key="id")
+        self.twin = self.db.create_table("twin", SCHEMA, primary_key="id")
         self.rows: list[Row] = []
         self.told: list[str] = []
 
@@ -67,13 +71,15 @@ class History:
 
     def step(self) -> None:
         self.rng.choice([self.upsert, self.delete, self.merge, self.merge, self.merge, self.upkeep])()
-        found = sorted(map(repr, self.table.scan().to_arrow().to_pylist()))
-        assert found == sorted(map(repr, self.rows)), "\n".join(self.told)
+        for table in (self.table, self.twin):
+            found = sorted(map(repr, table.scan().to_arrow().to_pylist()))
+            assert found == sorted(map(repr, self.rows)), "\n".join([table.name, *self.told])
 
     def upsert(self) -> None:
         rows = self.some(20)
         self.told.append(f"upsert {rows}")
         upsert(self.table, self.frame(rows))
+        self.twin.upsert(rows)
         self.rows = [row for row in self.rows if row["id"] not in {new["id"] for new in rows}] + rows
 
     def delete(self) -> None:
@@ -85,6 +91,7 @@ class History:
             self.spark.createDataFrame([(key,) for key in gone], f"{on} {'long' if on == 'id' else 'string'}"),
             on,
         )
+        self.twin.delete(keys=sorted(gone), on=[on])
         self.rows = [row for row in self.rows if row[on] not in gone]
 
     def upkeep(self) -> None:
@@ -92,6 +99,7 @@ class History:
         self.rng.choice([self.db.resolve, self.db.compact])()
         rows = [{**self.row(0), "id": None} for _ in range(2)]
         self.table.append(pa.Table.from_pylist(rows, SCHEMA))
+        self.twin.append(pa.Table.from_pylist(rows, SCHEMA))
         self.rows += rows
 
     def merge(self) -> None:
@@ -113,6 +121,7 @@ class History:
             matched.pop()
         self.told.append(f"merge {on} {source} {matched} {inserts} {left}")
         merge(self.table, self.frame(source), on, matched, inserts, left)
+        self.twin.merge(source, on, matched, inserts, left)
         self.rows = expected(self.rows, source, on, Clauses(tuple(matched), tuple(inserts), tuple(left)))
 
     def matched(self) -> Update | Delete:

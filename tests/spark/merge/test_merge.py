@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from dolmen.database import Database, Table
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.spark.merge.clauses import Delete, Insert, Update
+from dolmen.merge.clauses import Delete, Insert, Update
 from dolmen.spark.merge.merge import merge
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("n", pa.int32()), ("u", pa.uint64())])

@@ -21,12 +21,12 @@ from dolmen.format.entries import KeysTombstone
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
+from dolmen.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.mutation import key_fields
 from dolmen.replay import replay
 from dolmen.results import Commit
 from dolmen.segments.live import LiveFiles
 from dolmen.spark import arguments as given
-from dolmen.spark.merge.clauses import Clauses, Delete, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.spark.merge.plan import MergePlan
 from dolmen.spark.merge.source import Source
 from dolmen.spark.merge.tasks import MergeTask, matched_twice, write_merged
@@ -178,10 +178,8 @@ class _Merging:
 
     def _digest(self) -> str:
         """The digest of the request: of the source's rows, and of the clauses."""
-        values = [None if isinstance(c, Delete) or c.values is None else dict(c.values) for c in self.clauses.all]
-        said = [[type(c).__name__, c.when, of] for c, of in zip(self.clauses.all, values, strict=True)]
-        counts = [len(self.clauses.matched), len(self.clauses.not_matched), len(self.clauses.by_source)]
-        return content_digest("merge", self.table, sorted(self.on), counts, said, self.source.sums().content())
+        sums = self.source.sums().content()
+        return content_digest("merge", self.table, sorted(self.on), *self.clauses.content(), sums)
 
     def _state(
         self,

@@ -11,10 +11,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
-from dolmen.errors import InputError, SchemaError
+from dolmen.errors import InputError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
-from dolmen.spark.merge.clauses import Clause, Clauses, Delete, Insert, Update
+from dolmen.merge.clauses import Clause, Clauses, Delete, Insert, Update
 from dolmen.spark.merge.source import Source, SourceSummary
 from dolmen.spark.merge.tasks import ACTION, Action
 from dolmen.spark.tasks import FILE, ROW
@@ -43,19 +43,7 @@ class MergePlan:
     given: Sequence[str]
 
     def __post_init__(self) -> None:
-        names = {field.name for field in self.entry.schema.fields}
-        for clause in self.clauses.all:
-            if isinstance(clause, Delete):
-                continue
-            for name in clause.values or ():
-                if name not in names:
-                    raise SchemaError(f"no column {name!r} in the table; there are: {', '.join(sorted(names))}")
-            extra = [name for name in self.given if name not in names and not self.clauses.name(name)]
-            if clause.values is None and extra:
-                raise SchemaError(
-                    f"no column {extra[0]!r} in the table, and no expression of the merge names it; drop it, or name "
-                    "the columns that are to be written"
-                )
+        self.clauses.check_columns({field.name for field in self.entry.schema.fields}, self.given)
 
     def check(self, source: DataFrame) -> None:
         """Checks each expression with Spark, and the type of its result with dolmen. Runs no job.

@@ -13,9 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from dolmen.format.keys import Keys, keys_from_arrow
 from dolmen.format.schema import Field
-from dolmen.format.values import to_json, to_plain
-from dolmen.predicate import And, Compare, Constant, In, Literal, Predicate
-from dolmen.predicate import Column as ColumnOf
+from dolmen.merge.keys import keys_predicate
+from dolmen.predicate import Constant, Predicate
 from dolmen.spark.failures import mark_errors, raising_dolmen_errors
 from dolmen.spark.tasks import chain_batches, map_in_tasks
 from dolmen.spark.types import quoted
@@ -65,23 +64,7 @@ class SourceSummary:
 
     def predicate(self, fields: tuple[Field, ...]) -> Predicate:
         """A short predicate that is TRUE for every row with one of the keys, and for few others."""
-        if self.keys is None:
-            return Constant(False)
-        parts: list[Predicate] = []
-        for field in _by_id(fields):
-            values = self.keys[str(field.id)]
-            kind = str(values.type)
-            column = ColumnOf(field.id, kind)
-            if self.listed:
-                distinct = pc.unique(values)
-                plain = to_plain(distinct.take(pc.sort_indices(distinct)))
-                parts.append(In(column, kind, tuple(to_json(value) for value in plain)))
-                continue
-            ends = pc.min_max(values)
-            least, greatest = to_plain(pa.array([ends["min"], ends["max"]], values.type))
-            parts.append(Compare(">=", column, Literal(kind, to_json(least))))
-            parts.append(Compare("<=", column, Literal(kind, to_json(greatest))))
-        return parts[0] if len(parts) == 1 else And(tuple(parts))
+        return Constant(False) if self.keys is None else keys_predicate(self.keys, fields, listed=self.listed)
 
 
 class Source:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from dolmen.arguments import short_repr, text
-from dolmen.errors import InputError
+from dolmen.errors import InputError, SchemaError
 
 Values: TypeAlias = Mapping[str, str]
-"""Spark SQL expressions over ``target.<column>`` and ``source.<column>``, by column of the table."""
+"""SQL expressions over ``target.<column>`` and ``source.<column>``, by column of the table: DuckDB's SQL in
+``Table.merge``, Spark's in ``dolmen.spark.merge``."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Insert:
     """Adds a row.
 
     Args:
-        values: its values, over ``source.<column>``; other columns are NULL. By default, the source's.
+        values: its values, over ``source.<column>``; other columns have their defaults, which are NULL where no other
+            was set. By default, the source's.
         when: an SQL expression; only source rows for which it is TRUE.
     """
 
@@ -126,7 +128,36 @@ class Clauses:
     def name(self, column: str) -> bool:
         """Whether some expression may name a column: the name is in it as a word."""
         word = re.compile(rf"(?<!\w){re.escape(column)}(?!\w)", re.IGNORECASE)
-        return any(word.search(text.replace("``", "`")) for text in self.texts)
+        return any(word.search(text.replace("``", "`").replace('""', '"')) for text in self.texts)
+
+    def check_columns(self, names: Collection[str], given: Collection[str]) -> None:
+        """Checks the columns that clauses name.
+
+        Args:
+            names: of the table's columns.
+            given: of the source's.
+
+        Raises:
+            SchemaError: a clause names a column that the table has not, or the source has one that nothing names.
+        """
+        for clause in self.all:
+            if isinstance(clause, Delete):
+                continue
+            for name in clause.values or ():
+                if name not in names:
+                    raise SchemaError(f"no column {name!r} in the table; there are: {', '.join(sorted(names))}")
+            extra = [name for name in given if name not in names and not self.name(name)]
+            if clause.values is None and extra:
+                raise SchemaError(
+                    f"no column {extra[0]!r} in the table, and no expression of the merge names it; drop it, or name "
+                    "the columns that are to be written"
+                )
+
+    def content(self) -> list[Any]:
+        """The content of the clauses, for the digest of a request."""
+        values = [None if isinstance(c, Delete) or c.values is None else dict(c.values) for c in self.all]
+        said = [[type(c).__name__, c.when, of] for c, of in zip(self.all, values, strict=True)]
+        return [[len(self.matched), len(self.not_matched), len(self.by_source)], said]
 
 
 def _clauses(
@@ -157,6 +188,8 @@ def _check_texts(what: str, clause: Clause) -> None:
     values = getattr(clause, "values", None)
     if not (values is None or isinstance(values, Mapping)):
         raise InputError(f"{what}: values={short_repr(values)}: give columns with expressions")
+    if values is not None and not values:
+        raise InputError(f"{what}: values={{}} name no column: leave them out for those of the source")
     for column, expression in (values or {}).items():
         text(f"{what}: a column", column)
         text(f"{what}: an expression", expression)

@@ -1,0 +1,90 @@
+"""The new values of an update: constants, and SQL expressions over the columns of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from dolmen.arguments import short_repr, text
+from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Field
+from dolmen.merge.row_template import Expression, Same
+from dolmen.write.conform import conform
+from dolmen.write.lossless import lossless
+from dolmen.write.row_digest import RowDigest
+from dolmen.write.rows import as_batches
+
+NewValues: TypeAlias = Mapping[str, Any]
+"""New values by column: Python values, which are the same in all rows, or ``Expression``."""
+
+
+@dataclass(frozen=True)
+class Assignments:
+    """The new values of an update, by column."""
+
+    terms: Mapping[str, Expression | Same]
+
+    @classmethod
+    def of(cls, entry: TableEntry, values: NewValues) -> Assignments:
+        """Reads the argument ``set`` of an update.
+
+        Raises:
+            InputError: it is no mapping, or a value is none of its column's type.
+            SchemaError: there is no such column, or it is part of the primary key or orders changes (CDC).
+            RowError: NULL for a column that is not nullable.
+        """
+        if not isinstance(values, Mapping):
+            raise InputError(f"set={short_repr(values)} is no mapping of columns to values")
+        if not values:
+            raise InputError("an update that changes nothing: say which columns change, set={...}")
+        terms: dict[str, Expression | Same] = {}
+        for name, value in values.items():
+            field = entry.schema.field(text("set", name))
+            _check_allowed(entry, field)
+            if isinstance(value, Expression):
+                terms[name] = Expression(text(f"set: {name}", value.sql))
+            else:
+                terms[name] = Same(_constant(field, value))
+        return cls(terms)
+
+    @property
+    def texts(self) -> list[str]:
+        """The SQL expressions."""
+        return [term.sql for term in self.terms.values() if isinstance(term, Expression)]
+
+    def content(self) -> list[Any]:
+        """The content for the digest of a request; the order of columns makes no difference."""
+        return sorted([name, *_content(name, term)] for name, term in self.terms.items())
+
+
+def _check_allowed(entry: TableEntry, field: Field) -> None:
+    if field.id in entry.primary_key:
+        raise SchemaError(
+            f"column {field.name!r} is part of the primary key, by which a row is known: delete the row and append "
+            "another one, in a transaction"
+        )
+    if entry.sequences is not None and field.name == entry.properties.get("cdc_sequence"):
+        raise SchemaError(f"column {field.name!r} orders the changes (CDC) of the table, and belongs to them")
+
+
+def _constant(field: Field, value: Any) -> pa.Array:
+    schema = pa.schema([pa.field(field.name, field.arrow_type, field.nullable)])
+    try:
+        [batch] = conform(as_batches([{field.name: value}], schema), schema, lossless)
+    except RowError as error:
+        raise RowError(error.reason, column=field.name) from None
+    except SchemaError as error:
+        raise InputError(f"set: value {short_repr(value)} of column {field.name!r}: {error}") from error
+    return batch.column(0)
+
+
+def _content(name: str, term: Expression | Same) -> list[str]:
+    if isinstance(term, Expression):
+        return ["sql", term.sql]
+    digest = RowDigest(pa.schema([(name, term.value.type)]))
+    digest.update(pa.record_batch([term.value], [name]))
+    return ["value", digest.hexdigest()]

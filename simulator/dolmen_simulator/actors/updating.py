@@ -1,0 +1,52 @@
+"""An actor that updates and merges rows: what it computes from the rows that it read must still hold at the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from dolmen.merge.clauses import Insert
+from dolmen.merge.row_template import Expression
+from dolmen.transaction import Transaction
+from dolmen.transaction_table import TransactionTable
+from dolmen_simulator.actors.writers import KEYS, Actor
+from dolmen_simulator.judge.effects import MergeEffect, UpdateEffect, numbered
+from dolmen_simulator.judge.model import Effect, OperationRun, Row
+from dolmen_simulator.world.process import Process
+
+_Step: TypeAlias = tuple[Effect, Callable[[TransactionTable], None]]
+
+
+class Updater(Actor):
+    """Adds to ``v`` of rows, by updates and by merges, beside others that change the same rows."""
+
+    def turn(self, process: Process) -> None:
+        """Makes one update or one merge, sometimes both in one transaction."""
+        name = self.target(process)
+        if name is None or self.random.random() < 0.2:
+            return
+        kind = self.random.random()
+        steps = [self._merge(name)] if kind > 0.3 else []
+        steps += [self._update(name)] if kind < 0.6 else []
+
+        def change(transaction: Transaction, run: OperationRun) -> None:
+            for effect, apply in steps:
+                run.effects.append(effect)
+                apply(transaction.table(name))
+
+        process.network.counts["updates and merges"] += 1
+        process.run_transaction(f"update {name}", change)
+
+    def _update(self, name: str) -> _Step:
+        where, matches = self.predicate()
+        amount, number = self.random.randint(1, 9), self.world.unique()
+        values = {"v": Expression(f"v + {amount}"), "u": Expression(numbered("u", number))}
+        return UpdateEffect(name, matches, amount, number), lambda table: table.update(values, where)
+
+    def _merge(self, name: str) -> _Step:
+        number, keys = self.world.unique(), self.random.sample(range(KEYS), self.random.randint(1, 4))
+        rows = tuple(Row(k, self.random.randint(1, 9), self.world.unique()) for k in keys)
+        source = [{**row._asdict(), "new": number} for row in rows]
+        matched = {"v": "target.v + source.v", "u": numbered("target.u", "source.new")}
+        absent = Insert({"k": "source.k", "v": "source.v", "u": "source.u"})
+        return MergeEffect(name, rows, number), lambda table: table.merge(source, "k", matched, absent)

@@ -1,0 +1,31 @@
+"""Databases that are updated and merged into."""
+
+from __future__ import annotations
+
+import pytest
+
+from dolmen.database import Database
+from dolmen.runtime import Runtime
+from dolmen.store.counting import CountingStore
+from dolmen.store.memory import MemoryBucket, MemoryStore
+
+
+@pytest.fixture
+def bucket() -> MemoryBucket:
+    return MemoryBucket()
+
+
+@pytest.fixture
+def store(bucket: MemoryBucket) -> CountingStore:
+    return CountingStore(MemoryStore(bucket, Runtime()))
+
+
+@pytest.fixture
+def db(store: CountingStore) -> Database:
+    return Database(store, Runtime())
+
+
+@pytest.fixture
+def other(bucket: MemoryBucket) -> Database:
+    """The same database, opened by somebody else."""
+    return Database(MemoryStore(bucket, Runtime()), Runtime())
