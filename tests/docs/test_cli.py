@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from dolmen.cli import exit_codes
 from dolmen.cli.examples import EXAMPLES
 from dolmen.cli.options import app
 from dolmen_simulator.command import app as simulator
+from support.quick_command import quick_command
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "cli.md").read_text()
@@ -35,15 +35,15 @@ def tours() -> str:
 def test_the_page_runs_as_it_stands_there(tmp_path: Path) -> None:
     for name in ("examples", "functions"):
         (tmp_path / name).symlink_to(ROOT / name)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-eu", "-c", tours()],
-        cwd=tmp_path,
-        env=os.environ | {"PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with quick_command() as programs:
+        done = subprocess.run(
+            ["bash", "-eu", "-c", tours()],
+            cwd=tmp_path,
+            env=os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert (tmp_path / "events.parquet").is_file()
