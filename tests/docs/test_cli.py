@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,8 +16,8 @@ import pytest
 import typer
 
 from dolmen.cli import exit_codes
+from dolmen.cli.commands import COMMANDS, command_line
 from dolmen.cli.examples import EXAMPLES
-from dolmen.cli.options import app
 from dolmen_simulator.command import app as simulator
 from support.quick_command import quick_command
 
@@ -74,10 +75,29 @@ def test_the_page_has_every_exit_code() -> None:
     assert set(codes) == set(re.findall(r"\d+", " ".join(re.findall(r"^\| ([\d, ]+) \|", PAGE, re.MULTILINE))))
 
 
+def test_every_command_is_in_the_module_that_it_is_imported_from() -> None:
+    found: dict[str, set[str]] = {}
+    for name, command in commands().items():
+        if name != "simulate":
+            inner = getattr(command, "commands", {"": command})
+            found.setdefault(name, set()).update(one.callback.__module__ for one in inner.values())
+    assert found == {
+        name: {f"dolmen.cli.{module}"} for module, names in COMMANDS.items() for name in names if name != "simulate"
+    }
+
+
+def test_a_command_starts_without_the_modules_of_others() -> None:
+    source = "import sys; from dolmen.cli.commands import command_line; command_line('scan'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert {f"dolmen.cli.{module}" for module in COMMANDS} & set(done.stdout.split()) == {"dolmen.cli.app"}
+
+
 @cache
 def commands() -> dict[str, Any]:
-    group: Any = typer.main.get_command(app)
-    return {**group.commands, "simulate": typer.main.get_command(simulator)}  # which takes all that follows its name
+    return {
+        **command_line().commands,
+        "simulate": typer.main.get_command(simulator),
+    }  # which takes all that follows its name
 
 
 def named(text: str) -> Iterator[tuple[str, list[str]]]:
