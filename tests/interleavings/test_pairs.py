@@ -1,6 +1,6 @@
 """Two calls at once, in every order of their requests, with every single fault at every point.
 
-By default an eighth of the faults is tried, drawn anew for each seed; the long mode tries all of them.
+By default a sixteenth of the faults is tried, drawn anew for each seed; the long mode tries all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dolmen_simulator.world.fates import Fate
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 SEED = os.environ["DOLMEN_TEST_SEED"]
-DRAWN = 8
+DRAWN = 16
 """One of so many faults is tried by default."""
 
 #: Executions that differ with all faults: about half of the usual number. With fewer, a pair does not do what it did.

@@ -7,10 +7,9 @@ from functools import partial
 from typing import Annotated, Any, Optional
 
 import typer
-from rich.markup import escape
 
 import dolmen
-from dolmen.cli.exit_codes import DECLINED, exit_code
+from dolmen.cli.exit_codes import DECLINED
 from dolmen.cli.inputs import INPUT_HELP, open_inputs
 from dolmen.cli.options import (
     DatabaseUrl,
@@ -33,11 +32,10 @@ from dolmen.cli.output import (
     print_json,
     send_rows,
 )
-from dolmen.cli.progress import InputProgress
 from dolmen.cli.terminal import PLAN_COLUMNS, ends_of, show_ends, show_plan, show_scan
 from dolmen.cli.versions import At, Tag, Version, snapshot_of
 from dolmen.declaration.columns import parse_columns
-from dolmen.errors import Error, InputError
+from dolmen.errors import InputError
 from dolmen.ingest.deletes.tracking import parse_keys
 
 
@@ -91,6 +89,8 @@ def append(
     as_json: Json = False,
 ) -> None:
     """Add the rows of files, all in one commit. Settings ingest_* have no effect here; they are for dropped files."""
+    from dolmen.cli.progress import InputProgress
+
     db = dolmen.open(database)
     makes = create and table not in db.tables()
     with (
@@ -231,20 +231,3 @@ def sql(
 
 def _names(text: str) -> list[str] | None:
     return [name.strip() for name in text.split(",")] if text else None
-
-
-def main() -> None:
-    """Runs the command. Errors of dolmen become one line and an exit code (cli/exit_codes.py)."""
-    try:
-        app(prog_name="dolmen")  # otherwise Click names it after the program that runs it
-    except Error as error:
-        if "--json" in sys.argv:
-            print_json({"error": {"type": type(error).__name__, "message": str(error), "exit_code": exit_code(error)}})
-        else:
-            errors.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise SystemExit(exit_code(error)) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
-    except OSError as error:
-        errors.print(f"[bold red]error[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise SystemExit(2) from None
