@@ -11,8 +11,9 @@ import typer
 
 import dolmen
 from dolmen.cli.jobs import run_job
-from dolmen.cli.options import At, DatabaseUrl, Json, Version
+from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, print_json
+from dolmen.cli.versions import At, Tag, Version, snapshot_of
 from dolmen.spark.export import Format, export
 from dolmen.spark.session import job_session
 
@@ -26,14 +27,13 @@ def main(
     where: Annotated[Optional[str], typer.Option(help="Only rows for which this is TRUE.")] = None,  # noqa: UP045
     version: Version = None,
     at: At = None,
+    tag: Tag = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove what is there.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write rows of one version into plain files below a place."""
     opened = dolmen.open(database)
-    if version is None and at is None:
-        version = opened.version
-    pinned = opened.at(version=version, timestamp=at)
+    pinned = snapshot_of(opened, version, at, tag)
     done = export(
         pinned.table(table),
         to,

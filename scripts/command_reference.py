@@ -14,9 +14,8 @@ from typing import Any
 
 import typer.main
 
-import dolmen.cli  # noqa: F401 - adds all commands to the application
+from dolmen.cli.commands import command_line
 from dolmen.cli.examples import EXAMPLES
-from dolmen.cli.options import app
 from dolmen_simulator.command import app as simulator
 
 _KINDS = {str: "text", int: "number", float: "number", list[str]: "text, repeatable", Path: "path"}
@@ -24,9 +23,8 @@ _KINDS = {str: "text", int: "number", float: "number", list[str]: "text, repeata
 
 def reference() -> str:
     """The page."""
-    group: Any = typer.main.get_command(app)
     # dolmen passes on all that follows "simulate"
-    commands = {**group.commands, "simulate": typer.main.get_command(simulator)}
+    commands = {**command_line().commands, "simulate": typer.main.get_command(simulator)}
     origin = "Made from the command line itself. [The command line](cli.md) says how they work together."
     lines = ["# Commands and options", "", origin, ""]
     for name, command in sorted(commands.items()):

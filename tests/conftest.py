@@ -33,6 +33,10 @@ SEED = os.environ.setdefault("DOLMEN_TEST_SEED", str(random.SystemRandom().randr
 for _options in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(_options, SHORT_LIVED_JVM)
 
+# Nothing here multiplies matrices. The library for it, which comes with numpy, otherwise starts a thread for each core
+# in each process that a test starts, and these threads are busy for a tenth of a second before they sleep.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # Tests that look at tables in a terminal say how wide it is. A process that shares out tests has the width of another.
 os.environ.pop("COLUMNS", None)
 

@@ -14,10 +14,12 @@ from dolmen.commit.applied import applied_by
 from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
 from dolmen.context import Context
+from dolmen.cursor import ChangeCursor, open_cursor
 from dolmen.errors import InputError
 from dolmen.format.layout import check_table_name
 from dolmen.format.properties import DATABASE_PROPERTIES, shown
 from dolmen.maintaining import MaintainableDatabase
+from dolmen.past import Moment, TaggedVersion, drop_tag, put_tag, restore_tables
 from dolmen.replay import replay
 from dolmen.results import Commit
 from dolmen.runtime import Runtime, shared_runtime
@@ -238,24 +240,160 @@ class Database(MaintainableDatabase):
         return shown(self._context.head.refresh().manifest.properties, DATABASE_PROPERTIES)
 
     def at(
-        self, version: int | None = None, *, timestamp: datetime | int | str | None = None, settled: bool = False
+        self,
+        version: int | None = None,
+        *,
+        timestamp: datetime | int | str | None = None,
+        tag: str | None = None,
+        settled: bool = False,
     ) -> Snapshot:
-        """The database as it was at a version or a time.
+        """The database as it was at a version or a time, or at the version that a tag names.
 
         Args:
             version: the number of the version.
             timestamp: a time: a datetime (naive means UTC), an ISO 8601 text, or microseconds since the epoch. For 20
-                minutes a
-                commit under way may still be dated before it, unless there is a later commit: then ``Snapshot.settled``
-                    is
-                False.
-            settled: refuse such a time.
+                minutes a commit under way may still be dated before it, unless there is a later commit: then
+                ``Snapshot.settled`` is False.
+            tag: the name of the version (see ``tag``).
+            settled: refuse a time that is not settled.
 
         Raises:
-            VersionNotFoundError, VersionExpiredError: the version does not exist, or has expired.
+            InputError: none of version, timestamp and tag is given, or several are.
+            VersionNotFoundError, VersionExpiredError: the version does not exist, or has expired and has no tag.
+            TagNotFoundError: there is no such tag.
             UnsettledTimestampError: the time is in the future, or not settled although ``settled`` is True.
         """
-        return pin(self._context, version, timestamp, settled=settled)
+        return pin(self._context, version, timestamp, tag, settled=settled)
+
+    def tag(
+        self,
+        name: str,
+        version: int | None = None,
+        *,
+        timestamp: datetime | int | str | None = None,
+        until: datetime | int | str | None = None,
+        move: bool = False,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> Commit:
+        """Gives a name to a version, which is kept with all that it needs as long as it has a tag.
+
+        Args:
+            name: 1 to 64 characters of ``A-Z``, ``a-z``, ``0-9``, ``_``, ``.`` and ``-``.
+            version, timestamp: the version; the newest if none is given.
+            until: the end of the tag, as a time, or as a duration from now (``"90d"``). The next collection after it
+                removes the tag.
+            move: let the name leave the version that it names so far.
+            request, message: as for ``Table.append``.
+
+        Raises:
+            TagExistsError: the name is taken, and ``move`` is False.
+            VersionNotFoundError, VersionExpiredError: the version does not exist, or has expired.
+            LimitError: there are 1,000 tags.
+        """
+        with Transaction(self._context, "tag", message=message) as transaction:
+            transaction.refresh()
+            put_tag(transaction, name, Moment(version, timestamp), until, move=move, request=request)
+            return transaction.commit()
+
+    def drop_tag(self, name: str, *, request: str | None = None, message: str | None = None) -> Commit:
+        """Takes a name from its version, which may expire from now on. Raises TagNotFoundError."""
+        with Transaction(self._context, "drop_tag", message=message) as transaction:
+            transaction.refresh()
+            drop_tag(transaction, name, request)
+            return transaction.commit()
+
+    def tags(self) -> dict[str, TaggedVersion]:
+        """The versions that have names, by name."""
+        tags = self._context.head.refresh().manifest.tags
+        return {name: TaggedVersion.of(tag) for name, tag in sorted(tags.items())}
+
+    def cursor(
+        self, name: str, *, start: int | datetime | str | None = None, age: str | None = None, create: bool = True
+    ) -> ChangeCursor:
+        """The place of a reader of changes, which the database keeps under a name. It is made if there is none.
+
+        No version from its place on expires, so that its reader finds all changes however late it comes, up to ``age``.
+        A cursor that has ended stays where it is: its reader gets VersionExpiredError, and no gap.
+
+        Args:
+            name: 1 to 64 characters of ``A-Z``, ``a-z``, ``0-9``, ``_``, ``.`` and ``-``.
+            start: of a new cursor: the version after which changes begin, or a time (see ``Table.changes``); the newest
+                by default.
+            age: of a new cursor: it ends when it has not moved for so long; 30 days by default.
+            create: whether a new cursor may be made.
+
+        Raises:
+            TagNotFoundError: there is no such cursor, and ``create`` is False.
+            VersionNotFoundError, VersionExpiredError: there is no version ``start`` any more.
+            LimitError: there are 1,000 cursors.
+        """
+        return open_cursor(self._context, name, start, age, create=arguments.flag("create", create))
+
+    def cursors(self) -> list[str]:
+        """Names of the cursors, sorted."""
+        return sorted(self._context.head.refresh().manifest.cursors)
+
+    def restore(
+        self,
+        version: int | None = None,
+        *,
+        timestamp: datetime | int | str | None = None,
+        tag: str | None = None,
+        tables: str | Sequence[str] | None = None,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> Commit:
+        """Makes tables what they were in an earlier version, in one commit that copies and deletes nothing.
+
+        Rows, columns, names and settings are those of then. Tables that were dropped since come back. Settings of the
+        database, tags, and the memory of applied requests stay as they are.
+
+        Args:
+            version, timestamp, tag: the version; see ``at``.
+            tables: names of tables in that version. By default all: then tables that were created since are dropped.
+            request, message: as for ``Table.append``.
+
+        Raises:
+            VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
+            TableNotFoundError: that version has no such table.
+            TableExistsError: another table has the name of one that is to come back.
+        """
+        with Transaction(self._context, "restore", message=message) as transaction:
+            transaction.refresh()
+            restore_tables(transaction, Moment(version, timestamp, tag), tables, request)
+            return transaction.commit()
+
+    def clone(
+        self,
+        source: str,
+        name: str,
+        version: int | None = None,
+        *,
+        timestamp: datetime | int | str | None = None,
+        tag: str | None = None,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> Table:
+        """Makes a second table of a table, in one commit that copies no data: both have the same files from then on.
+
+        What is written to one of them is not seen in the other. Files are deleted when neither needs them.
+
+        Args:
+            source: the table, under its name in that version.
+            name: the new table's name; see ``create_table``.
+            version, timestamp, tag: the version of the source, the newest by default. It may have been dropped since.
+            request, message: as for ``Table.append``.
+
+        Raises:
+            TableNotFoundError: that version has no table ``source``.
+            TableExistsError: the name is taken.
+            VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
+        """
+        with Transaction(self._context, "clone", message=message) as transaction:
+            transaction.refresh()
+            transaction.clone(source, name, version, timestamp=timestamp, tag=tag, request=request)
+        return Table(self._context, name)
 
     def history(self, limit: int | None = None) -> list[Commit]:
         """Commits, newest first, with what each did to which tables, its requests, and its message.

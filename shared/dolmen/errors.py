@@ -7,15 +7,17 @@
     │   ├── SchemaError              a schema that cannot be stored, or data that does not fit it
     │   ├── RowError                 one row of the input is bad: names file, row and column
     │   ├── PredicateError           a predicate that cannot be read or bound: names the position
-    │   ├── InvalidNameError         a table name outside ``[a-z0-9_]{1,64}``
+    │   ├── InvalidNameError         a name that no table, tag or cursor may have
     │   ├── TableExistsError         the name is taken
+    │   ├── TagExistsError           the tag names another version
     │   ├── LimitError               a request larger than the documented limits
     │   └── AppliedIdError           the id was applied before, with other content
     ├── NotFoundError (LookupError)  ask for something else, or create it first
     │   ├── DatabaseNotFoundError    no pointer under this URL
     │   ├── TableNotFoundError       no such table in this version
     │   ├── VersionNotFoundError     no such version, or none at that time
-    │   ├── VersionExpiredError      the version is before the horizon
+    │   ├── VersionExpiredError      the version is before the horizon, and no tag keeps it
+    │   ├── TagNotFoundError         no such tag, or no such cursor
     │   └── ObjectNotFoundError      no object under this key
     ├── RetryableError               the same call may succeed later; nothing was changed
     │   ├── ConflictError            another commit is in the way: replay on the newest version
@@ -100,11 +102,15 @@ class PredicateError(InputError):
 
 
 class InvalidNameError(InputError):
-    """A table name outside ``[a-z0-9_]{1,64}``."""
+    """A name that no table, tag or cursor may have."""
 
 
 class TableExistsError(InputError):
     """A table of this name exists already."""
+
+
+class TagExistsError(InputError):
+    """A tag of this name exists already."""
 
 
 class LimitError(InputError):
@@ -133,6 +139,10 @@ class VersionNotFoundError(NotFoundError):
 
 class VersionExpiredError(NotFoundError):
     """The version is older than the horizon: its objects may be gone."""
+
+
+class TagNotFoundError(NotFoundError):
+    """The database has no tag, or no cursor, of this name."""
 
 
 class ObjectNotFoundError(NotFoundError):

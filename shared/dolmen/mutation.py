@@ -177,14 +177,16 @@ def delete_where(
     blob = uploads.tombstone_object(name, entry.uuid).add_where(body, ids)
     inline = to_builtins(predicate) if len(body) <= INLINE_BYTES else None
     needs = (PREDICATE_EXPRESSIONS,) if uses_calls(predicate) else ()
-    return Write(name, entry.uuid, tombstones=(WhereTombstone(ids, blob, inline, needs=needs),), request=request)
+    tombstone = WhereTombstone(ids, blob, inline, needs=needs)
+    return Write(name, entry.uuid, tombstones=(tombstone,), request=request, schema=entry.schema)
 
 
 def delete_keys(uploads: PendingUploads, name: str, entry: TableEntry, keys: Keys, request: str | None = None) -> Write:
     """Makes a tombstone for the rows with these keys (see ``take_keys``). Reads no data."""
     if keys.num_rows == 0:  # also for equalities with NULL, which equals nothing
         return Write(name, entry.uuid, request=request)
-    return Write(name, entry.uuid, tombstones=(_keys_tombstone(uploads, name, entry, keys),), request=request)
+    tombstone = _keys_tombstone(uploads, name, entry, keys)
+    return Write(name, entry.uuid, tombstones=(tombstone,), request=request, schema=entry.schema)
 
 
 def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = None) -> Keys:
@@ -230,17 +232,29 @@ def _keys_in(predicate: Predicate, entry: TableEntry) -> Keys | None:
 
 
 def delete_positions(
-    context: Context, uploads: PendingUploads, manifest: Manifest, name: str, where: Where, request: str | None = None
+    context: Context,
+    uploads: PendingUploads,
+    manifest: Manifest,
+    name: str,
+    where: Where,
+    request: str | None = None,
+    *,
+    epoch: int = 0,
 ) -> DeletePositions | None:
     """Finds the rows of one version that match, for deletion by position; None if there are none.
 
     Reads the predicate's columns.
+
+    Args:
+        epoch: the table's epoch in the version that the transaction is made on; 0 = it did not exist there.
     """
     with context.reading(manifest.version):
         entry = context.segments.whole(manifest.table(name))
         predicate = parse_where(context, entry, where)
         found = matching_positions(View(context, manifest, name, uploads.read), predicate)
-    return DeletePositions.of(name, entry.uuid, found, request, tuple(sorted(columns(predicate)))) if found else None
+    if not found:
+        return None
+    return DeletePositions.of(name, entry.uuid, found, request, tuple(sorted(columns(predicate))), epoch)
 
 
 def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:

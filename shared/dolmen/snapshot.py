@@ -7,10 +7,11 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
 from dolmen import arguments
-from dolmen.commit.versions import is_settled, manifest_at_time, manifest_at_version
+from dolmen.commit.head import Base
+from dolmen.commit.versions import is_settled, manifest_at_tag, manifest_at_time, manifest_at_version
 from dolmen.context import Context
-from dolmen.errors import InputError
-from dolmen.format.manifest import Manifest
+from dolmen.errors import InputError, VersionExpiredError
+from dolmen.format.manifest import EMPTY, Manifest
 from dolmen.reading import ReadableTable
 from dolmen.units import SECOND_US
 
@@ -83,45 +84,77 @@ class Snapshot:
 
 
 def pin(
-    context: Context, version: int | None, timestamp: datetime | int | str | None, *, settled: bool = False
+    context: Context,
+    version: int | None,
+    timestamp: datetime | int | str | None,
+    tag: str | None = None,
+    *,
+    settled: bool = False,
 ) -> Snapshot:
-    """The snapshot of one version, by number or by time. See ``Database.at``."""
+    """The snapshot of one version, by number, time or tag. See ``Database.at``."""
     arguments.flag("settled", settled)
-    if (version is None) == (timestamp is None):
-        raise InputError("at() takes either a version or a timestamp")
+    if [version, timestamp, tag].count(None) != 2:
+        raise InputError("give one of version, timestamp and tag")
     number = None if version is None else arguments.number("version", version)
-    moment = microseconds(timestamp) if number is None else 0
+    name = None if tag is None else arguments.text("tag", tag)
+    moment = 0 if timestamp is None else microseconds(timestamp)
     base = context.head.refresh()
     with context.reading(base.manifest.version):  # for its segments of history
+        if name is not None:
+            return Snapshot(context, manifest_at_tag(context.head, base.manifest, name))
         if number is not None:
             return Snapshot(context, manifest_at_version(context.head, base.manifest, number))
         manifest = manifest_at_time(context.head, base, moment, settled=settled)
         return Snapshot(context, manifest, settled=is_settled(base, moment))
 
 
-def microseconds(timestamp: datetime | int | str | None) -> int:
-    """Microseconds since the epoch of a time as users give it (see ``Database.at``). Raises InputError."""
+def manifest_at(context: Context, base: Base, moment: datetime | int | str) -> Manifest:
+    """The manifest of a version by its number, or at a time. Version 0 is the database before its first commit.
+
+    Args:
+        base: the newest version, just read.
+        moment: the number of a version; or a datetime, or a time as ISO 8601 text.
+
+    Raises:
+        VersionNotFoundError, VersionExpiredError, UnsettledTimestampError: as for ``Database.at``.
+    """
+    newest = base.manifest
+    with context.reading(newest.version):
+        if isinstance(moment, (str, datetime)):
+            return manifest_at_time(context.head, base, microseconds(moment), settled=False)
+        number = arguments.number("version", moment)
+        if number == 0 and newest.version:
+            if newest.horizon > 1:
+                raise VersionExpiredError(f"version 1 has expired: the oldest kept is {newest.horizon}")
+            return EMPTY
+        return manifest_at_version(context.head, newest, number)
+
+
+def microseconds(timestamp: datetime | int | str | None, name: str = "timestamp") -> int:
+    """Microseconds since the epoch of a time as users give it (see ``Database.at``). Raises InputError.
+
+    Args:
+        name: the argument's name.
+    """
     if isinstance(timestamp, str):
         try:
             timestamp = datetime.fromisoformat(timestamp)
         except ValueError:
             raise InputError(
-                f"timestamp={arguments.short_repr(timestamp)} is not ISO 8601, as in '2026-01-31T12:00:00+00:00'"
+                f"{name}={arguments.short_repr(timestamp)} is not ISO 8601, as in '2026-01-31T12:00:00+00:00'"
             ) from None
     if not isinstance(timestamp, datetime):
         if isinstance(timestamp, date):
-            raise InputError(
-                f"timestamp={timestamp} is a day: give a time, as in datetime(2026, 1, 31, 12, tzinfo=UTC)"
-            )
+            raise InputError(f"{name}={timestamp} is a day: give a time, as in datetime(2026, 1, 31, 12, tzinfo=UTC)")
         if isinstance(timestamp, bool) or not hasattr(timestamp, "__index__"):
             raise InputError(
-                f"timestamp={arguments.short_repr(timestamp)} is of type {type(timestamp).__name__}: give a datetime, "
+                f"{name}={arguments.short_repr(timestamp)} is of type {type(timestamp).__name__}: give a datetime, "
                 "ISO 8601 text, or whole microseconds since 1970"
             )
-        return arguments.number("timestamp", timestamp)
+        return arguments.number(name, timestamp)
     if timestamp.tzinfo is None:
         timestamp = timestamp.replace(tzinfo=UTC)
     try:
         return round(timestamp.timestamp() * SECOND_US)
     except (OverflowError, ValueError) as error:  # NaT too is a datetime
-        raise InputError(f"timestamp={arguments.short_repr(timestamp)} is no point in time: {error}") from error
+        raise InputError(f"{name}={arguments.short_repr(timestamp)} is no point in time: {error}") from error

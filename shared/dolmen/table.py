@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pyarrow as pa
 
 from dolmen import arguments
+from dolmen.changes.feed import ChangeFeed
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import TABLE_PROPERTIES, shown
@@ -17,11 +18,11 @@ from dolmen.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMa
 from dolmen.merge.merge import is_upsert
 from dolmen.merge.source import SourceRows
 from dolmen.mutation import Mode
-from dolmen.predicate import Parameters, Where
+from dolmen.predicate import Parameters, Where, parse, with_parameters
 from dolmen.reading import ReadableTable
 from dolmen.replay import replay
 from dolmen.results import Commit
-from dolmen.snapshot import PinnedTable, pin
+from dolmen.snapshot import PinnedTable, manifest_at, pin
 from dolmen.transaction import Transaction
 from dolmen.transaction_table import TransactionTable
 
@@ -40,10 +41,84 @@ class Table(ReadableTable):
         return cached.manifest if cached else self._snapshot()
 
     def at(
-        self, version: int | None = None, *, timestamp: datetime | int | str | None = None, settled: bool = False
+        self,
+        version: int | None = None,
+        *,
+        timestamp: datetime | int | str | None = None,
+        tag: str | None = None,
+        settled: bool = False,
     ) -> PinnedTable:
         """This table in an older version. See ``Database.at``."""
-        return pin(self._context, version, timestamp, settled=settled).table(self.name)
+        return pin(self._context, version, timestamp, tag, settled=settled).table(self.name)
+
+    def restore(
+        self,
+        version: int | None = None,
+        *,
+        timestamp: datetime | int | str | None = None,
+        tag: str | None = None,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> Commit:
+        """Makes this table what it was in an earlier version, in one commit that copies and deletes nothing.
+
+        Rows, columns and settings are those of then; its name stays. ``Database.restore`` brings back dropped tables.
+
+        Args:
+            version, timestamp, tag: the version; see ``Database.at``.
+            request, message: as for ``append``.
+
+        Raises:
+            VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
+            TableNotFoundError: this table did not exist then.
+        """
+        with Transaction(self._context, "restore", message=message) as transaction:
+            transaction.refresh()  # the name may stand for another table by now
+            transaction.table(self.name).restore(version, timestamp=timestamp, tag=tag, request=request)
+            return transaction.commit()
+
+    def changes(
+        self,
+        since: int | datetime | str,
+        until: int | datetime | str | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Where = None,
+        parameters: Parameters | None = None,
+        net: bool = False,
+    ) -> pa.RecordBatchReader:
+        """Streams the rows that commits after one version, up to another, added and took away (docs/changes.md).
+
+        Each row has the table's columns and ``_change`` (``insert``, ``delete``, ``update_before``, ``update_after``),
+        ``_version`` and ``_commit_ts``. Versions come in order, and what is fed of one makes the rows of that version
+        out of those of the version before. Reads only files that the commits may have changed rows of.
+
+        Args:
+            since: the version after which changes begin; or a time: a datetime, or ISO 8601 text (see
+                ``Database.at``). 0 is before the first commit.
+            until: the version with which they end, which also gives the columns; the newest by default.
+            columns: names of columns of the table; all by default.
+            where, parameters: as for ``scan``: the feed of the rows for which it is TRUE.
+            net: the difference of the two versions, in place of each commit's changes.
+
+        Raises:
+            VersionExpiredError: a version from ``since`` on is no longer kept.
+            VersionNotFoundError: there is no such version.
+            TableNotFoundError: the version ``until`` has no table of this name.
+            SchemaError: there is no such column, or one has the name of a column that the feed adds.
+            InputError: ``since`` is after ``until``.
+        """
+        base = self._context.head.refresh()
+        last = base.manifest if until is None else manifest_at(self._context, base, until)
+        first = manifest_at(self._context, base, since)
+        if first.version > last.version:
+            raise InputError(f"since={first.version} is after until={last.version}: exchange them")
+        schema = self._context.segments.whole(last.table(self.name)).schema
+        where = with_parameters(where, parameters)
+        predicate = None if where is None else parse(where, schema, now_us=self._context.store.clock.now_us)
+        names = None if columns is None else arguments.names("columns", columns)
+        net = arguments.flag("net", net)
+        return ChangeFeed(self._context, base.manifest, first, last, self.name, names, predicate, net=net).to_reader()
 
     def to_spark(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import check_database_properties, check_table_properties
 from dolmen.format.schema import Schema
+from dolmen.past import Moment, clone_table
 from dolmen.transaction_table import TransactionTable
 from dolmen.unit_of_work import UnitOfWork
 from dolmen.write.probe import check_storable
@@ -98,6 +100,20 @@ class Transaction(UnitOfWork):
         if request is not None and asked:
             self.add_content(request, content_digest("rename_table", old, new))
         return TransactionTable(self, new)
+
+    def clone(
+        self,
+        source: str,
+        name: str,
+        version: int | None = None,
+        *,
+        timestamp: datetime | int | str | None = None,
+        tag: str | None = None,
+        request: str | None = None,
+    ) -> TransactionTable:
+        """See ``Database.clone``. The source is the committed one, without statements of this transaction."""
+        clone_table(self, source, name, Moment(version, timestamp, tag), request)
+        return TransactionTable(self, name)
 
     def set(self, *, request: str | None = None, **changes: Any) -> None:
         """See ``Database.set``."""

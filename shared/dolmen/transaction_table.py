@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ from dolmen.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMa
 from dolmen.merge.merge import check_once, is_upsert, merge_rows
 from dolmen.merge.source import SourceRows
 from dolmen.merge.update import update_rows
+from dolmen.past import Moment, restore_table
 from dolmen.predicate import Parameters, Predicate, Where, with_parameters
 from dolmen.reading import ReadableTable
 from dolmen.scan.view import View
@@ -209,6 +211,17 @@ class TransactionTable(ReadableTable):
         if request is not None and asked:
             transaction.add_content(request, content_digest("alter", self.name, repr(change)))
 
+    def restore(
+        self,
+        version: int | None = None,
+        *,
+        timestamp: datetime | int | str | None = None,
+        tag: str | None = None,
+        request: str | None = None,
+    ) -> None:
+        """See ``Table.restore``."""
+        restore_table(self._transaction, self.name, Moment(version, timestamp, tag), request)
+
     def set(self, *, request: str | None = None, **changes: Any) -> None:
         """See ``Table.set``."""
         transaction = self._transaction
@@ -295,8 +308,10 @@ class TransactionTable(ReadableTable):
         if mode == "tombstone":
             return mutation.delete_where(context, transaction.uploads, self.name, entry, where, request)
         transaction.pin()
+        tables = transaction.base.tables.values()
+        epoch = next((each.epoch for each in tables if each.uuid == entry.uuid), 0)
         statement = mutation.delete_positions(
-            context, transaction.uploads, transaction.manifest, self.name, where, request
+            context, transaction.uploads, transaction.manifest, self.name, where, request, epoch=epoch
         )
         if statement is None and transaction.changes(entry.uuid):
             # Earlier statements may be why it found nothing, and a rebase may remove them (Change.without).

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from dolmen.database import Database
 from dolmen.errors import RetryableError
 from dolmen.format.layout import memory_name
-from dolmen.maintenance.gc.mark import needed_keys
+from dolmen.maintenance.gc.mark import manifest_keys, needed_keys, tagged_manifests
 from dolmen.store.memory import MemoryStore
 from dolmen_simulator.actors.aftermath import runtime_without_faults, tidy
 from dolmen_simulator.actors.cast import ACTORS, SETTINGS, choose_kinds
@@ -210,6 +210,7 @@ class _History:
                 oldest,
                 ledger.version,
                 *(rng.randint(oldest, ledger.version) for _ in range(_AUDITS_AT_THE_END)),
+                *ledger.retention.tagged,
             }
             for version in sorted(versions):
                 self._audit(version)
@@ -303,9 +304,14 @@ class _History:
 
     def _compare_references(self, auditor: Database) -> None:
         """Raises ViolationError unless collection would keep every object that the newest version needs."""
-        view, head = self.network.ledger.retention.newest, auditor._context.head
-        assert view is not None
-        forgotten = view.needs - set(needed_keys(head.refresh().manifest, head.segments))
+        retention, head = self.network.ledger.retention, auditor._context.head
+        manifest = head.refresh().manifest
+        marked = set(needed_keys(manifest, head.segments))
+        for key in tagged_manifests(manifest):
+            marked.update(manifest_keys(key, head.segments))
+        assert retention.newest is not None
+        expired = (needs for version, needs in retention.tagged.items() if version < retention.horizon)
+        forgotten = retention.newest.needs.union(*expired) - marked
         if forgotten:
             raise ViolationError(Never.COLLECTED, f"collection would not keep {sorted(forgotten)}")
 

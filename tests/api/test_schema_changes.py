@@ -17,7 +17,7 @@ import dolmen
 from dolmen.errors import AppliedIdError, ConflictError, InputError, SchemaError
 
 SEED = os.environ["DOLMEN_TEST_SEED"]
-HISTORIES = 400 if os.environ.get("DOLMEN_LONG") else 12
+HISTORIES = 400 if os.environ.get("DOLMEN_LONG") else 6
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
 
 

@@ -122,7 +122,7 @@ def test_older_times_are_found(table: dolmen.Table) -> None:
 def test_what_is_no_timestamp_is_refused_with_what_is(timestamp: Any) -> None:
     db = dolmen.open("memory://no-timestamp")
     message = (
-        "takes either a version or a timestamp"
+        "give one of version, timestamp and tag"
         if timestamp is None
         else "give a datetime, ISO 8601 text, or whole micro"
     )

@@ -1,84 +1,101 @@
-"""``dolmen update`` and ``dolmen merge``: rows get new values, by expressions and by files."""
+"""``dolmen changes``: once, and for as long as it runs."""
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from cli.conftest import Cli
+import dolmen
+
+Cli = Callable[..., Any]
+COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
 
 
 @pytest.fixture
-def table(cli: Cli, tmp_path: Path) -> Path:
-    """Three rows; returns a file of two others, one of which has an id of theirs."""
-    columns = "id INTEGER NOT NULL, name VARCHAR, price DECIMAL(9, 2)"
-    assert cli("create", "t", "--columns", columns, "--primary-key", "id").code == 0
-    (tmp_path / "rows.csv").write_text("id,name,price\n1,a,1.00\n2,b,2.00\n3,c,\n")
-    assert cli("append", "t", tmp_path / "rows.csv").code == 0
-    file = tmp_path / "more.csv"
-    file.write_text("id,price,bonus\n3,5.00,1\n4,7.00,2\n")
-    return file
+def database(tmp_path: Path) -> str:
+    return str(tmp_path / "db")
 
 
-def rows(cli: Cli) -> dict[int, tuple[str | None, str | None]]:
-    found = cli("scan", "t", "--order-by", "id", "--json").lines()
-    return {row["id"]: (row["name"], row["price"]) for row in found}
+@pytest.fixture
+def table(database: str) -> dolmen.Table:
+    table = dolmen.open(database).create_table("t", COLUMNS, primary_key="id")
+    table.append([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
+    return table
 
 
-def test_an_update_sets_expressions(cli: Cli, table: Path) -> None:
-    done = cli("update", "t", "--set", "price = price * 2", "--set", "name=upper(name) || '='", "--where", "id < 3")
-    assert done.code == 0, done.err
-    assert rows(cli) == {1: ("A=", "2.00"), 2: ("B=", "4.00"), 3: ("c", None)}
-    again = (
-        "update",
-        "t",
-        "--set",
-        "price = price + 1",
-        "--where",
-        "TRUE",
-        "--request-id",
-        "u",
-        "--message",
-        "ticket 9",
-    )
-    first, second = cli(*again, "--json"), cli(*again, "--json")
-    assert (first.code, second.code) == (0, 0)
-    assert rows(cli)[1] == ("A=", "3.00")
-    assert cli("history", "--json").lines()[0]["message"] == "ticket 9"
-
-
-def test_a_merge_updates_and_inserts(cli: Cli, table: Path) -> None:
-    done = cli("merge", "t", table, "--set", "price = source.price")
-    assert done.code == 2  # no expression uses the column bonus, which the table does not have
-    assert "no column 'bonus'" in " ".join(done.err.split())
-    done = cli("merge", "t", table, "--set", "price = source.price + source.bonus", "--request-id", "m")
-    assert done.code == 0, done.err
-    table.write_text("id,price\n3,5.00\n4,7.00\n")
-    assert rows(cli) == {1: ("a", "1.00"), 2: ("b", "2.00"), 3: ("c", "6.00"), 4: (None, "7.00")}
-    assert cli("merge", "t", table, "--on", "id", "--when-not-matched", "nothing").code == 0
-    assert rows(cli)[3] == ("c", "5.00")
-    assert cli("merge", "t", table, "--when-matched", "nothing", "--when-not-matched-by-source", "delete").code == 0
-    assert rows(cli) == {3: ("c", "5.00"), 4: (None, "7.00")}
-    assert cli("merge", "t", table, "--when-matched", "delete", "--when-not-matched", "nothing").code == 0
-    assert rows(cli) == {}
+def test_changes_are_shown_in_every_format(cli: Cli, table: dolmen.Table, tmp_path: Path) -> None:
+    table.upsert([{"id": 2, "name": "c"}])
+    told = cli("changes", "t", "--since", 2, "--json").lines()
+    assert [(row["_change"], row["_version"], row["name"]) for row in told] == [
+        ("update_before", 3, "b"),
+        ("update_after", 3, "c"),
+    ]
+    found = cli("changes", "t", "--since", 0, "--columns", "id", "--where", "name = 'b'", "--format", "csv").out
+    assert [line.split(",")[:3] for line in found.splitlines()] == [
+        ["id", "_change", "_version"],
+        ["2", '"insert"', "2"],
+        ["2", '"delete"', "3"],
+    ]
+    cli("changes", "t", "--since", 0, "--net", "-o", tmp_path / "net.parquet")
+    net = pq.read_table(tmp_path / "net.parquet").to_pylist()
+    assert sorted((row["id"], row["name"], row["_version"]) for row in net) == [(1, "a", 3), (2, "c", 3)]
+    assert "update_after" in cli("changes", "t", "--since", 2, "--format", "table").out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "code", "words"),
     [
-        (("update", "t", "--set", "price", "--where", "TRUE"), "write COLUMN = EXPRESSION"),
-        (("update", "t", "--set", "price = 1", "--set", "price = 2", "--where", "TRUE"), "twice"),
-        (("update", "t", "--set", "id = 1", "--where", "TRUE"), "part of the primary key"),
-        (("update", "t", "--set", "price = 1"), "Missing option"),
-        (("merge", "t", "{file}", "--set", "price = 1", "--when-matched", "delete"), "--set says what an update"),
-        (("merge", "t", "{file}", "--when-matched", "insert"), "when_matched='insert'"),
-        (("merge", "t", "{file}", "--on", "bonus"), "no column 'bonus'"),
+        (("--since", "9"), 3, "no version 9"),
+        (("--since", "never"), 2, "not ISO 8601"),
+        (("--since", "2", "--until", "1"), 2, "after until"),
+        (("--since", "1", "--follow", "--net"), 2, "leave out"),
+        (("--since", "1", "--follow", "--interval", "0"), 2, "give seconds"),
+        (("--since", "1", "--follow", "-o", "x.parquet"), 2, "jsonl, csv or arrow"),
     ],
 )
-def test_what_makes_no_sense_is_refused(cli: Cli, table: Path, arguments: tuple[str, ...], words: str) -> None:
-    version = cli("history", "--json").lines()[0]["version"]
-    done = cli(*(argument.replace("{file}", str(table)) for argument in arguments))
-    assert done.code == 2
-    assert words in " ".join(done.err.replace("│", " ").split())
-    assert cli("history", "--json").lines()[0]["version"] == version
+def test_what_makes_no_feed_is_refused(
+    cli: Cli, table: dolmen.Table, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    done = cli("changes", "t", *arguments, "--json")
+    assert done.code == code
+    assert words in done.lines()[0]["error"]["message"]
+
+
+@pytest.fixture
+def following(database: str, table: dolmen.Table) -> subprocess.Popen[str]:
+    command = ["changes", "t", "--since", "1", "--follow", "--interval", "0.05", "-d", database]
+    source = f"import sys; from dolmen.cli import main; sys.argv[1:] = {command!r}; main()"
+    return subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_follow_shows_commits_as_they_come_and_ends_at_ctrl_c(
+    following: subprocess.Popen[str], table: dolmen.Table
+) -> None:
+    assert following.stdout
+    assert [json.loads(following.stdout.readline())["id"] for _ in range(2)] == [1, 2]
+    table.append([{"id": id_, "name": "later"} for id_ in range(10, 20)])
+    assert [json.loads(following.stdout.readline())["_version"] for _ in range(10)] == [3] * 10
+    table.delete("id = 1")
+    assert json.loads(following.stdout.readline())["_change"] == "delete"
+    following.send_signal(signal.SIGINT)
+    rest, said = following.communicate(timeout=60)
+    assert (rest, said, following.returncode) == ("", "", 0)
+
+
+def test_follow_ends_when_the_columns_change(following: subprocess.Popen[str], table: dolmen.Table) -> None:
+    assert following.stdout
+    assert [json.loads(following.stdout.readline())["id"] for _ in range(2)] == [1, 2]
+    table.add_column("n", pa.int64())
+    rest, said = following.communicate(timeout=60)
+    assert rest == ""
+    assert "--since 2" in " ".join(said.split())
+    assert following.returncode == 2

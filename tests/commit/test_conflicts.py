@@ -14,7 +14,9 @@ from dolmen.errors import (
     TableNotFoundError,
 )
 from dolmen.format import vectors
+from dolmen.format.layout import manifest_key
 from dolmen.format.manifest import TableEntry
+from dolmen.format.tags import Tag
 from support.commit_world import (
     SCHEMA,
     Behaviour,
@@ -288,14 +290,15 @@ def test_a_commit_that_uploads_its_first_object_now_is_dated_by_the_last_answer_
 
 
 def test_fields_that_a_statement_does_not_know_are_carried_over(world: World) -> None:
-    world.put_by_hand(orphan_cutoff=7, revoked_intents={"job-1": 5}, horizon=1, tags={"golden": 2})
+    golden = Tag(2, manifest_key(2, "00000002"), 5)
+    world.put_by_hand(orphan_cutoff=7, revoked_intents={"job-1": 5}, horizon=1, tags={"golden": golden})
     world.writer().commit(append(table(world), "b"))
     newest = world.newest
     assert (newest.orphan_cutoff, newest.revoked_intents, newest.horizon, newest.tags) == (
         7,
         {"job-1": 5},
         1,
-        {"golden": 2},
+        {"golden": golden},
     )
 
 

@@ -198,19 +198,19 @@ def test_the_schedules_compact_and_collect_and_change_no_row(stack: Stack) -> No
     stack.dolmen("verify")
 
 
-def test_the_smoke_test_passes_and_leaves_nothing_behind(endpoint: str, tmp_path: Path) -> None:
+def test_the_smoke_test_passes_and_leaves_nothing_behind(endpoint: str, packaged: Path) -> None:
     """scripts/aws_smoke.py, which the workflow of that name runs in a user's account."""
     stack = "dolmen-smoke-1"
-    done = run_smoke_test(endpoint, stack, tmp_path)
+    done = run_smoke_test(endpoint, packaged, stack)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the smoke test passed" in done.stdout
     buckets = boto3_client("s3", endpoint).list_buckets()["Buckets"]
     assert [bucket["Name"] for bucket in buckets if bucket["Name"].startswith(stack)] == []
     with pytest.raises(ClientError, match="does not exist"):
         boto3_client("cloudformation", endpoint).describe_stacks(StackName=stack)
-    again = run_smoke_test(endpoint, stack, tmp_path, "--tear-down")
+    again = run_smoke_test(endpoint, packaged, stack, "--tear-down")
     assert again.returncode == 0, again.stderr
-    refused = run_smoke_test(endpoint, "production", tmp_path, "--tear-down")
+    refused = run_smoke_test(endpoint, packaged, "production", "--tear-down")
     assert refused.returncode == 2
 
 

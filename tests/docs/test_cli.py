@@ -16,9 +16,10 @@ import pytest
 import typer
 
 from dolmen.cli import exit_codes
+from dolmen.cli.commands import COMMANDS, command_line
 from dolmen.cli.examples import EXAMPLES
-from dolmen.cli.options import app
 from dolmen_simulator.command import app as simulator
+from support.quick_command import quick_command
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "cli.md").read_text()
@@ -35,15 +36,15 @@ def tours() -> str:
 def test_the_page_runs_as_it_stands_there(tmp_path: Path) -> None:
     for name in ("examples", "functions"):
         (tmp_path / name).symlink_to(ROOT / name)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-eu", "-c", tours()],
-        cwd=tmp_path,
-        env=os.environ | {"PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with quick_command() as programs:
+        done = subprocess.run(
+            ["bash", "-eu", "-c", tours()],
+            cwd=tmp_path,
+            env=os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert (tmp_path / "events.parquet").is_file()
@@ -74,10 +75,29 @@ def test_the_page_has_every_exit_code() -> None:
     assert set(codes) == set(re.findall(r"\d+", " ".join(re.findall(r"^\| ([\d, ]+) \|", PAGE, re.MULTILINE))))
 
 
+def test_every_command_is_in_the_module_that_it_is_imported_from() -> None:
+    found: dict[str, set[str]] = {}
+    for name, command in commands().items():
+        if name != "simulate":
+            inner = getattr(command, "commands", {"": command})
+            found.setdefault(name, set()).update(one.callback.__module__ for one in inner.values())
+    assert found == {
+        name: {f"dolmen.cli.{module}"} for module, names in COMMANDS.items() for name in names if name != "simulate"
+    }
+
+
+def test_a_command_starts_without_the_modules_of_others() -> None:
+    source = "import sys; from dolmen.cli.commands import command_line; command_line('scan'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert {f"dolmen.cli.{module}" for module in COMMANDS} & set(done.stdout.split()) == {"dolmen.cli.app"}
+
+
 @cache
 def commands() -> dict[str, Any]:
-    group: Any = typer.main.get_command(app)
-    return {**group.commands, "simulate": typer.main.get_command(simulator)}  # which takes all that follows its name
+    return {
+        **command_line().commands,
+        "simulate": typer.main.get_command(simulator),
+    }  # which takes all that follows its name
 
 
 def named(text: str) -> Iterator[tuple[str, list[str]]]:

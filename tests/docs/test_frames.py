@@ -1,4 +1,4 @@
-"""The examples of docs/frames.md, docs/python.md and docs/updates.md are run as they stand there."""
+"""The examples of docs/frames.md, python.md, changes.md, versions.md and updates.md are run as they stand there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize(
-    ("page", "example"), [("frames.md", "round trip"), ("python.md", "python"), ("updates.md", "updates")]
+    ("page", "example"),
+    [
+        ("frames.md", "round trip"),
+        ("python.md", "python"),
+        ("changes.md", "changes"),
+        ("versions.md", "versions"),
+        ("updates.md", "updates"),
+    ],
 )
 def test_the_example_prints_what_it_says(page: str, example: str, tmp_path: Path) -> None:
     text = (DOCS / page).read_text()

@@ -14,6 +14,7 @@ import pytest
 
 import dolmen
 from support.ministack import boto3_client, endpoint_environment
+from support.quick_command import quick_command
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -31,12 +32,11 @@ def block(name: str) -> str:
     return found[1]
 
 
-def run(command: list[str], directory: Path) -> str:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+def run(command: list[str], directory: Path, **variables: str) -> str:
     done = subprocess.run(
         command,
         cwd=directory,
-        env=os.environ | {"PATH": path},
+        env=os.environ | variables,
         capture_output=True,
         text=True,
         check=False,
@@ -44,6 +44,13 @@ def run(command: list[str], directory: Path) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def run_shell(name: str, directory: Path) -> str:
+    """What the commands of a tour print; fails unless all of them succeed."""
+    with quick_command() as programs:
+        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        return run(["bash", "-euo", "pipefail", "-c", block(name)], directory, PATH=path)
 
 
 def run_python(name: str, directory: Path) -> tuple[str, list[str]]:
@@ -72,7 +79,7 @@ def test_the_python_tour_prints_what_it_says(tmp_path: Path) -> None:
 
 def test_the_shell_tour_runs(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    output = run(["bash", "-euo", "pipefail", "-c", block("shell")], tmp_path)
+    output = run_shell("shell", tmp_path)
     assert re.search(r"^6$", output, re.MULTILINE), "the scan of version 2 counts all 6 rows"
     assert '"operation":"delete"' in output
 
@@ -80,7 +87,7 @@ def test_the_shell_tour_runs(tmp_path: Path) -> None:
 def test_the_tour_of_declared_tables_runs_and_deletes_what_it_asks_for(tmp_path: Path) -> None:
     for name in ("examples", "functions"):
         (tmp_path / name).symlink_to(ROOT / name)
-    output = run(["bash", "-euo", "pipefail", "-c", block("declared")], tmp_path)
+    output = run_shell("declared", tmp_path)
     assert "+ table events" in output
     assert re.search(r"erasure-17 .* applied", output), output
     assert output.splitlines()[-1] == "3", "of 6 rows, 3 are of user 42"
@@ -99,7 +106,7 @@ def test_the_tour_of_queues_runs(ministack: str, tmp_path: Path, monkeypatch: py
     bodies = []
     for name in ("INGEST", "DELETE"):
         monkeypatch.setenv(f"DOLMEN_{name}_QUEUE", sqs.create_queue(QueueName=f"readme-{name}")["QueueUrl"])
-    run(["bash", "-euo", "pipefail", "-c", block("queues")], tmp_path)
+    run_shell("queues", tmp_path)
     for name in ("INGEST", "DELETE"):
         [message] = sqs.receive_message(QueueUrl=os.environ[f"DOLMEN_{name}_QUEUE"])["Messages"]
         bodies.append(message["Body"])

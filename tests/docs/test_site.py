@@ -13,7 +13,7 @@ import typer.main
 import yaml
 from scripts.command_reference import reference
 
-from dolmen.cli.options import app
+from dolmen.cli.commands import command_line
 from dolmen_simulator.command import app as simulator
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,8 +92,7 @@ def test_the_reference_of_commands_has_every_command_and_every_option() -> None:
         for each, inner in getattr(command, "commands", {}).items():
             check(f"{name} {each}", inner)
 
-    group: Any = typer.main.get_command(app)
-    for name, command in {**group.commands, "simulate": typer.main.get_command(simulator)}.items():
+    for name, command in {**command_line().commands, "simulate": typer.main.get_command(simulator)}.items():
         check(f"dolmen {name}", command)
 
 

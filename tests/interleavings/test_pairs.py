@@ -1,6 +1,6 @@
 """Two calls at once, in every order of their requests, with every single fault at every point.
 
-By default an eighth of the faults is tried, drawn anew for each seed; the long mode tries all of them.
+By default a sixteenth of the faults is tried, drawn anew for each seed; the long mode tries all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dolmen_simulator.world.fates import Fate
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 SEED = os.environ["DOLMEN_TEST_SEED"]
-DRAWN = 8
+DRAWN = 16
 """One of so many faults is tried by default."""
 
 #: Executions that differ with all faults: about half of the usual number. With fewer, a pair does not do what it did.
@@ -66,6 +66,21 @@ AT_LEAST = {
     "merge segments/compact": 4,
     "merge segments/add and merge segments": 33,
     "read-modify-write/read-modify-write, and segments": 13,
+    "tag/GC": 180,
+    "cursor/GC": 180,
+    "restore/GC": 350,
+    "clone/GC": 350,
+    "tagged reader/lost tag and GC": 200,
+    "restore of a tag/lost tag and GC": 800,
+    "tag/tag": 45,
+    "restore/append": 130,
+    "restore/compact": 130,
+    "clone/clone": 45,
+    "tag of the newest/GC": 27,
+    "changes read/upsert": 20,
+    "changes read/positions": 23,
+    "net change read/compact": 28,
+    "changes read/GC": 2_200,
 }
 _LONGEST_FIRST = sorted(PAIRS, key=lambda name: -AT_LEAST[name])
 
@@ -79,6 +94,15 @@ _ONE_SWINGS = {
     "append/many commits": {0},
     "create when told/drop": {1},
     "commit/GC by other settings": {0},
+    "tagged reader/lost tag and GC": {1},
+    "tag/tag": {0},
+    "clone/clone": {0},
+    "restore/compact": {0},
+    "tag of the newest/GC": {0},
+    "changes read/upsert": {1},
+    "changes read/positions": {1},
+    "net change read/compact": {1},
+    "changes read/GC": {1},
 }
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen.database
-from dolmen.cli.app import app
+from dolmen.cli.commands import command_line
 from dolmen.errors import InputError
 from dolmen.ingest.deletes.tracking import status_of
 from dolmen.ingest.queues.url import open_queue
@@ -173,10 +173,10 @@ def test_the_command_says_how_to_see_why_something_was_not_done(
     drop(layout, "events/b c.csv", "id\nx\n")
     request(layout, "r.json", {"table": "events", "where": "idd = 7", "request_id": "r-1"})
     root = layout.landing.parent
-    app(["local", "--root", str(root), "--once", "--functions", str(FUNCTIONS)], standalone_mode=False)
+    command_line()(["local", "--root", str(root), "--once", "--functions", str(FUNCTIONS)], standalone_mode=False)
     told = capsys.readouterr().out.splitlines()
     [hint] = [line.partition(": ")[2] for line in told if "dolmen rejected show" in line]
-    app(shlex.split(hint)[1:], standalone_mode=False)
+    command_line()(shlex.split(hint)[1:], standalone_mode=False)
     assert "'x' is not a valid int64" in capsys.readouterr().out
     assert any("no column 'idd'" in line for line in told)
     [status] = status_of(dolmen.database.open(layout.database), ["r-1"], open_queue(layout.queue))

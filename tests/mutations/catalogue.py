@@ -5,9 +5,11 @@ from __future__ import annotations
 from mutations.mutation import Mutation
 from mutations.of_commits import COMMITS
 from mutations.of_deletes import DELETES
+from mutations.of_feeds import FEEDS
+from mutations.of_past import PAST
 from mutations.of_renames import RENAMES
 from mutations.of_stores import STORES
 from mutations.of_updates import UPDATES
 from mutations.of_upkeep import UPKEEP
 
-MUTATIONS: tuple[Mutation, ...] = (*COMMITS, *RENAMES, *DELETES, *UPDATES, *UPKEEP, *STORES)
+MUTATIONS: tuple[Mutation, ...] = (*COMMITS, *RENAMES, *DELETES, *UPDATES, *UPKEEP, *PAST, *STORES, *FEEDS)

@@ -29,7 +29,8 @@ HARMLESS: tuple[Harmless, ...] = (
             "if entry and entry.uuid == uuid else None",
         ),
         "an overwrite replaces every file and every segment, and no name is ever used again, so that inputs of before "
-        "it are not found in the table; the epoch says the same at less cost.",
+        "it are not found in the table; the epoch says the same at less cost. A restore brings files of before back: "
+        "there the epoch is needed, as a test of resolution shows.",
     ),
     Harmless(
         mutation(

@@ -22,7 +22,7 @@ def section(unmutated: Outcome, outcomes: Sequence[Outcome]) -> str:
         f"The code as it is passes all of it: {len(histories)} histories with seeds {histories[0].what} to "
         f"{histories[-1].what}, {sum(run.steps for run in histories):,} steps"
         + (f", and {sum(run.steps for run in pairs):,} executions of {len(pairs)} pairs" if pairs else "")
-        + f". Of {len(outcomes)} mutations {caught} are caught, each by one of the eight points:",
+        + f". Of {len(outcomes)} mutations {caught} are caught, each by one of these points:",
         "",
         "| what the code does | which rule it breaks | what is seen | where |",
         "| --- | --- | --- | --- |",

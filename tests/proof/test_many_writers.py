@@ -19,7 +19,7 @@ from support.writers import SCHEMA, context, rows, start
 
 PROCESSES, THREADS = 8, 8
 WRITERS = PROCESSES * THREADS
-COMMITS = 100 if os.environ.get("DOLMEN_LONG") else 3
+COMMITS = 100 if os.environ.get("DOLMEN_LONG") else 2
 """Of each writer."""
 
 
@@ -88,7 +88,7 @@ def test_64_writers_lose_nothing_and_see_no_error(minio_url: str, capsys: pytest
     assert sorted(by_version) == list(range(2, 2 + WRITERS * COMMITS)), "each commit is one version"
     assert sorted(db.table("rows").scan(["id"]).to_arrow()["id"].to_pylist()) == sorted(by_version.values())
     assert [commit.version for commit in db.history()] == list(range(db.version, 0, -1))
-    for version in list(by_version)[:: max(1, len(by_version) // 50)]:
+    for version in list(by_version)[:: max(1, len(by_version) // (50 if COMMITS > 10 else 12))]:
         assert db.at(version).table("rows").count() == version - 1
         assert db.at(version).table("rows").count(f"id = {by_version[version]}") == 1
         assert db.at(version - 1).table("rows").count(f"id = {by_version[version]}") == 0

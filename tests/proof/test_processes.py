@@ -19,7 +19,7 @@ from support.writers import SCHEMA, context, mixed_commits, persistent, start, t
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 PROCESSES = 16
 LONG = bool(os.environ.get("DOLMEN_LONG"))
-COMMITS = {"local": 25, "s3": 25, "minio": 10} if LONG else {"local": 10, "s3": 10, "minio": 5}
+COMMITS = {"local": 25, "s3": 25, "minio": 10} if LONG else dict.fromkeys(("local", "s3", "minio"), 5)
 """Of each process, in multiples of five. MinIO syncs every object, and its directories, before it answers."""
 
 
@@ -93,14 +93,14 @@ def test_a_store_that_fails_loses_doubles_and_hides_nothing(
 
 #: (fault of the proxy, key it is held at, how many kills, how many in the long mode, whether the commit has landed)
 STAGES = [
-    ("timeout", "_latest_manifest", 4, 25, False),  # between manifest and pointer
-    ("timeout-after", "_latest_manifest", 4, 25, True),  # the pointer landed, and nobody was told
-    ("timeout", "/manifest/", 2, 10, False),
-    ("timeout-after", "/manifest/", 2, 10, False),
-    ("timeout", "/data/log/", 2, 8, False),
-    ("timeout-after", "/data/rows/", 2, 8, False),
-    ("timeout", ".del", 2, 7, False),
-    ("timeout-after", ".del", 2, 7, False),
+    ("timeout", "_latest_manifest", 2, 25, False),  # between manifest and pointer
+    ("timeout-after", "_latest_manifest", 2, 25, True),  # the pointer landed, and nobody was told
+    ("timeout", "/manifest/", 1, 10, False),
+    ("timeout-after", "/manifest/", 1, 10, False),
+    ("timeout", "/data/log/", 1, 8, False),
+    ("timeout-after", "/data/rows/", 1, 8, False),
+    ("timeout", ".del", 1, 7, False),
+    ("timeout-after", ".del", 1, 7, False),
 ]
 
 

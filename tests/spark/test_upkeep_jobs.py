@@ -43,6 +43,23 @@ def submit(tmp_path: Path, script: str, *options: str, kill: Kill | None = None)
     return subprocess.run(shell, env=environment, capture_output=True, text=True, start_new_session=True, check=False)
 
 
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], spark: SparkSession) -> Run:
+    """Runs a job in this process: its exit code, and what it printed."""
+
+    def call(main: Any, *options: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["job.py", *options])
+        with pytest.raises(SystemExit) as ended:
+            run_job(main)
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
+
+
 def made(tmp_path: Path) -> Database:
     """6 MB in 24 files, most of their entries in segments."""
     db = dolmen.open(str(tmp_path / "db"))
@@ -63,7 +80,7 @@ def checksum(db: Database) -> tuple[int, int]:
     return len(rows), int(rows.sum())
 
 
-def test_a_compaction_that_is_killed_leaves_orphans_that_collection_removes(tmp_path: Path) -> None:
+def test_a_compaction_that_is_killed_leaves_orphans_that_collection_removes(run: Run, tmp_path: Path) -> None:
     db = made(tmp_path)
     before, version = checksum(db), db.version
     database = ["--database", str(tmp_path / "db")]
@@ -75,9 +92,9 @@ def test_a_compaction_that_is_killed_leaves_orphans_that_collection_removes(tmp_
     assert (checksum(db), db.refresh()) == (before, version)
     assert db.verify(deep=True).ok
 
-    again = submit(tmp_path, "compact.py", *database, "--json")
-    assert again.returncode == 0, again.stderr
-    done = {one["step"]: one for one in json.loads(again.stdout)["done"]}
+    code, out, err = run(compact_main, *database, "--json")
+    assert code == 0, err
+    done = {one["step"]: one for one in json.loads(out)["done"]}
     assert (done["compact"]["groups"], done["compact"]["files_in"], done["compact"]["finished"]) == (2, 24, True)
     assert checksum(db) == before
     assert len(db.table("t").scan().plan.files) == done["compact"]["files_out"] < 10
@@ -94,23 +111,6 @@ def test_a_compaction_that_is_killed_leaves_orphans_that_collection_removes(tmp_
     report = db.verify(deep=True, all_versions=True)
     assert report.findings == ()
     assert "data/" not in report.orphans
-
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], spark: SparkSession) -> Run:
-    """Runs a job in this process: its exit code, and what it printed."""
-
-    def call(main: Any, *options: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["job.py", *options])
-        with pytest.raises(SystemExit) as ended:
-            run_job(main)
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return call
 
 
 def small(tmp_path: Path, *names: str) -> Database:

@@ -68,12 +68,12 @@ def deploy(endpoint: str, packaged: Path, stack: str, parameters: Mapping[str, s
     return Stack(endpoint, dict(parameters), outputs)
 
 
-def run_smoke_test(endpoint: str, stack: str, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs scripts/aws_smoke.py on the build."""
+def run_smoke_test(endpoint: str, packaged: Path, stack: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs scripts/aws_smoke.py on a package: zipping and uploading the build once more would take most of its time."""
     command = [sys.executable, str(ROOT / "scripts" / "aws_smoke.py"), "--stack", stack]
     return subprocess.run(
-        [*command, "--template", _built_template(), "--architecture", ARCHITECTURE, *arguments],
-        env={**os.environ, **endpoint_environment(endpoint), "__SAM_CLI_APP_DIR": str(directory)},
+        [*command, "--template", str(packaged), "--architecture", ARCHITECTURE, *arguments],
+        env={**os.environ, **endpoint_environment(endpoint), "__SAM_CLI_APP_DIR": str(packaged.parent)},
         capture_output=True,
         text=True,
         check=False,
@@ -230,7 +230,7 @@ class Stack:
         return [event["message"] for event in told["events"]]
 
 
-def wait(what: str, until: Callable[[], bool], *, between: float = 0.1) -> None:
+def wait(what: str, until: Callable[[], bool], *, between: float = 0.25) -> None:
     """Waits until a condition holds. Raises TimeoutError with the condition's description."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not until():

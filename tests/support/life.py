@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from dolmen.errors import TableNotFoundError
 from dolmen.maintenance.compact.compaction import compact
+from dolmen.maintenance.gc.mark import manifest_keys, needed_keys, tagged_manifests
 from dolmen.maintenance.merge import merge_segments
 from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.snapshot import Snapshot
 from support.aging import SCHEMA, Place, rows
 
 
@@ -21,7 +26,7 @@ class Life:
         self.db = self.place.db
         self.db.set(root_bytes="4KB")
         self.key = 0
-        self.rows: dict[int, object] = {}
+        self.rows: dict[int, dict[str, list[int]]] = {}
         for name in ("a", "b"):
             self.db.create_table(name, SCHEMA, primary_key=["k"])
 
@@ -46,6 +51,11 @@ class Life:
             (3, lambda: compact(context, name)),
             (3, lambda: merge_segments(context)),
             (1, lambda: self.drop_and_create(name)),
+            (2, self.tag),
+            (1, self.drop_tag),
+            (1, lambda: self.restore(name)),
+            (1, self.restore_all),
+            (1, lambda: self.clone(name)),
         ]
         weights, actions = zip(*choices, strict=True)
         self.random.choices(actions, weights)[0]()
@@ -56,11 +66,71 @@ class Life:
         self.db.drop_table(name)
         self.db.create_table(name, SCHEMA, primary_key=["k"])
 
+    def version(self) -> dict[str, Any]:
+        """One that may be read, or the tag of one."""
+        manifest = self.place.manifest
+        if manifest.tags and self.random.random() < 0.5:
+            return {"tag": self.random.choice(sorted(manifest.tags))}
+        return {"version": self.random.randint(max(manifest.horizon, 1), manifest.version)}
+
+    def tag(self) -> None:
+        until = self.random.choice((None, None, "3h", "2d"))
+        self.db.tag(self.random.choice("xyz"), **self.version_only(), until=until, move=True)
+
+    def version_only(self) -> dict[str, Any]:
+        chosen = self.version()
+        return {"version": self.db.at(**chosen).version}
+
+    def drop_tag(self) -> None:
+        if tags := self.db.tags():
+            self.db.drop_tag(self.random.choice(sorted(tags)))
+
+    def restore(self, name: str) -> None:
+        """Restores one table; one that did not exist in the version is left as it is."""
+        chosen = self.version()
+        then = self.db.at(**chosen)
+        with suppress(TableNotFoundError):
+            self.db.table(name).restore(**chosen)
+            known = then.manifest.name_of(self.place.manifest.tables[name].uuid)
+            assert known is not None
+            assert self.keys_of(self.db.at(self.db.refresh()), name) == self.keys_of(then, known)
+
+    def restore_all(self) -> None:
+        chosen = self.version()
+        then = self.db.at(**chosen)
+        if then.tables():
+            self.db.restore(**chosen)
+            assert self.db.tables() == then.tables()
+
+    def clone(self, name: str) -> None:
+        """Clones a table of now, or of then; and drops a clone of before, so that there are not more and more."""
+        for old in self.db.tables():
+            if old.startswith("clone"):
+                self.db.drop_table(old)
+        chosen = self.version()
+        then = self.db.at(**chosen)
+        if name in then and not name.startswith("clone"):
+            self.db.clone(name, "clone", **chosen)
+            assert self.keys_of(self.db.at(self.db.refresh()), "clone") == self.keys_of(then, name)
+
+    def check_nothing_is_left(self) -> None:
+        """Checks that there are exactly the objects that the newest version and those with tags need."""
+        context, manifest = self.place.context(), self.place.manifest
+        needed = set(needed_keys(manifest, context.segments))
+        for key in tagged_manifests(manifest):
+            needed |= {found for found in manifest_keys(key, context.segments) if not found.startswith("manifest/")}
+            assert key in self.place.bucket.objects
+        assert self.place.there() == needed
+
+    @staticmethod
+    def keys_of(at: Snapshot, name: str) -> list[int]:
+        return sorted(at.table(name).to_arrow()["k"].to_pylist())
+
     def remember(self) -> None:
         """The rows of the newest version."""
         db = self.place.open()
         at = db.at(db.version)
-        self.rows[db.version] = {name: sorted(at.table(name).to_arrow()["k"].to_pylist()) for name in at.tables()}
+        self.rows[db.version] = {name: self.keys_of(at, name) for name in at.tables()}
 
 
 def copy_to_directory(place: Place, directory: Path) -> None:

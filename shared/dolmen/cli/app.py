@@ -7,13 +7,11 @@ from functools import partial
 from typing import Annotated, Any, Optional
 
 import typer
-from rich.markup import escape
 
 import dolmen
-from dolmen.cli.exit_codes import DECLINED, exit_code
+from dolmen.cli.exit_codes import DECLINED
 from dolmen.cli.inputs import INPUT_HELP, open_inputs
 from dolmen.cli.options import (
-    At,
     DatabaseUrl,
     Delimiter,
     Form,
@@ -23,28 +21,22 @@ from dolmen.cli.options import (
     Output,
     Request,
     TableName,
-    Version,
     Yes,
     app,
 )
 from dolmen.cli.output import (
-    commit_facts,
     console,
-    counts,
     destination,
     errors,
     print_commit,
     print_json,
-    print_rows,
     send_rows,
 )
-from dolmen.cli.progress import InputProgress
 from dolmen.cli.terminal import PLAN_COLUMNS, ends_of, show_ends, show_plan, show_scan
+from dolmen.cli.versions import At, Tag, Version, snapshot_of
 from dolmen.declaration.columns import parse_columns
-from dolmen.errors import Error, InputError
+from dolmen.errors import InputError
 from dolmen.ingest.deletes.tracking import parse_keys
-from dolmen.results import Commit
-from dolmen.snapshot import Snapshot
 
 
 @app.command()
@@ -97,6 +89,8 @@ def append(
     as_json: Json = False,
 ) -> None:
     """Add the rows of files, all in one commit. Settings ingest_* have no effect here; they are for dropped files."""
+    from dolmen.cli.progress import InputProgress
+
     db = dolmen.open(database)
     makes = create and table not in db.tables()
     with (
@@ -191,6 +185,7 @@ def scan(
     order_by: Annotated[str, typer.Option(help="Columns to sort by; -name for descending.")] = "",
     version: Version = None,
     at: At = None,
+    tag: Tag = None,
     output: Output = None,
     form: Form = None,
     count: Annotated[bool, typer.Option("--count", help="Count the rows only.")] = False,
@@ -199,7 +194,7 @@ def scan(
 ) -> None:
     """Read rows: filter, select columns, go back in time; show the rows or write a file."""
     format = destination(output, form, as_json=as_json)
-    source = _snapshot(dolmen.open(database), version, at).table(table)
+    source = snapshot_of(dolmen.open(database), version, at, tag).table(table)
     found = partial(source.scan, _names(columns), where, order_by=_names(order_by))
     if explain:
         sys.stdout.write(str(found(limit).explain()) + "\n")
@@ -218,13 +213,14 @@ def sql(
     database: DatabaseUrl,
     version: Version = None,
     at: At = None,
+    tag: Tag = None,
     output: Output = None,
     form: Form = None,
     as_json: Json = False,
 ) -> None:
     """Run a query on DuckDB; filters and columns are pushed into the scans."""
     format = destination(output, form, as_json=as_json)
-    rows = _snapshot(dolmen.open(database), version, at).sql(query).to_reader()
+    rows = snapshot_of(dolmen.open(database), version, at, tag).sql(query).to_reader()
     if rows.schema.names == PLAN_COLUMNS and form is None and output is None and not as_json:
         show_plan(rows)
     elif format is None:
@@ -233,115 +229,5 @@ def sql(
         send_rows(rows, output, format, as_json=as_json)
 
 
-@app.command()
-def history(
-    database: DatabaseUrl,
-    limit: Annotated[int, typer.Option(help="The most commits to list.")] = 20,
-    as_json: Json = False,
-) -> None:
-    """List commits, newest first."""
-    commits = dolmen.open(database).history(limit)
-    if as_json:
-        for commit in commits:
-            print_json(commit_facts(commit))
-        return
-    more = [name for name in ("requests", "message") if any(getattr(commit, name) for commit in commits)]
-    print_rows(
-        ["version", "time (UTC)", "did", "counts", *more],
-        (
-            (
-                commit.version,
-                f"{commit.created_at:%Y-%m-%d %H:%M:%S}",
-                _did(commit),
-                counts(commit),
-                *(", ".join(commit.requests) if name == "requests" else commit.message for name in more),
-            )
-            for commit in commits
-        ),
-    )
-
-
-def _did(commit: Commit) -> str:
-    """The deeds of a commit, with the operation's name where that says more."""
-    if not commit.did:
-        return commit.operation
-    own = len(commit.did) == 1 and commit.operation.removesuffix("_table") == commit.did[0].what
-    return commit.done if own else f"{commit.operation}: {commit.done}"
-
-
-@app.command()
-def tables(database: DatabaseUrl, version: Version = None, at: At = None, as_json: Json = False) -> None:
-    """List the tables."""
-    snapshot = _snapshot(dolmen.open(database), version, at)
-    facts = [snapshot.table(name).describe() for name in snapshot.tables()]
-    if as_json:
-        print_json(facts)
-    else:
-        print_rows(
-            ["table", "rows in files", "files", "bytes", "unresolved deletes"],
-            (
-                (f["table"], f"{f['rows_in_files']:,}", f["files"], f"{f['bytes']:,}", len(f["unresolved_deletes"]))
-                for f in facts
-            ),
-        )
-
-
-@app.command()
-def show(
-    table: TableName, database: DatabaseUrl, version: Version = None, at: At = None, as_json: Json = False
-) -> None:
-    """Show a table: columns, keys, files, unresolved deletes."""
-    snapshot = _snapshot(dolmen.open(database), version, at)
-    facts = snapshot.table(table).describe()
-    if as_json:
-        print_json(facts)
-        return
-    print_rows(
-        ["", ""],
-        (
-            (name.replace("_", " "), _plain(value))
-            for name, value in facts.items()
-            if value != {} and name not in ("columns", "unresolved_deletes")
-        ),
-    )
-    print_rows(["column", "type"], facts["columns"].items())
-    if facts["unresolved_deletes"]:
-        print_rows(["commit_ts", "unresolved delete"], (d.values() for d in facts["unresolved_deletes"]))
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, int):
-        return f"{value:,}"
-    return ", ".join(value) if isinstance(value, list) else str(value)
-
-
-def _snapshot(db: dolmen.Database, version: int | None, at: str | None) -> Snapshot:
-    if version is None and at is None:
-        return db.at(version=db.version)
-    snapshot = db.at(version, timestamp=at)
-    if not snapshot.settled:
-        errors.print(
-            f"version {snapshot.version} is not settled yet: for 20 minutes a commit under way may be dated before {at}"
-        )
-    return snapshot
-
-
 def _names(text: str) -> list[str] | None:
     return [name.strip() for name in text.split(",")] if text else None
-
-
-def main() -> None:
-    """Runs the command. Errors of dolmen become one line and an exit code (cli/exit_codes.py)."""
-    try:
-        app(prog_name="dolmen")  # otherwise Click names it after the program that runs it
-    except Error as error:
-        if "--json" in sys.argv:
-            print_json({"error": {"type": type(error).__name__, "message": str(error), "exit_code": exit_code(error)}})
-        else:
-            errors.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise SystemExit(exit_code(error)) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
-    except OSError as error:
-        errors.print(f"[bold red]error[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise SystemExit(2) from None

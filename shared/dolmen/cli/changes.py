@@ -1,98 +1,148 @@
-"""The commands that change rows by values: ``update``, and ``merge`` with the rows of a file."""
+"""``dolmen changes``: the rows that commits added and took away, once or for as long as it runs."""
 
 from __future__ import annotations
 
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from threading import Event
 from typing import Annotated, Any, Optional
 
 import pyarrow as pa
 import typer
 
 import dolmen
-from dolmen.cli.inputs import INPUT_HELP, Input, open_inputs
-from dolmen.cli.options import DatabaseUrl, Delimiter, InputForm, Json, Message, Request, TableName, app
-from dolmen.cli.output import print_commit
-from dolmen.errors import InputError
-from dolmen.merge.row_template import Expression
+from dolmen.cli.options import DatabaseUrl, Form, Json, Output, TableName, app
+from dolmen.cli.output import destination, send_rows
+from dolmen.cli.terminal import ends_of, show_ends
+from dolmen.errors import InputError, SchemaError
+from dolmen.ingest.formats.export import export_stream
+from dolmen.ingest.formats.formats import Format
+from dolmen.units import MIB
 
-_NOTHING = "nothing"
-
-Assignments = Annotated[
-    list[str], typer.Option("--set", help="'COLUMN = EXPRESSION': its new value, in DuckDB's SQL; more than once.")
-]
-
-
-@app.command()
-def update(
-    table: TableName,
-    database: DatabaseUrl,
-    assignments: Assignments,
-    where: Annotated[str, typer.Option(help="Predicate, e.g. 'user_id = 42'. TRUE updates all rows.")],
-    request_id: Request = None,
-    message: Message = None,
-    as_json: Json = False,
-) -> None:
-    """Give rows new values, in one commit."""
-    values = {name: Expression(text) for name, text in _parse(assignments).items()}
-    commit = dolmen.open(database).table(table).update(values, where, request=request_id, message=message)
-    print_commit(commit, as_json)
+_HELD_BYTES = 32 * MIB
+"""A longer commit waits in a temporary file until it is whole."""
 
 
 @app.command()
-def merge(
+def changes(
     table: TableName,
-    file: Annotated[str, typer.Argument(help=f"The source: {INPUT_HELP}.")],
     database: DatabaseUrl,
-    on: Annotated[str, typer.Option(help="Columns of both, with commas; the primary key by default.")] = "",
-    assignments: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--set", help="'COLUMN = EXPRESSION' over target.COLUMN and source.COLUMN: updates only these."),
-    ] = None,
-    when_matched: Annotated[str, typer.Option(help="update, delete or nothing.")] = "update",
-    when_not_matched: Annotated[str, typer.Option(help="insert or nothing.")] = "insert",
-    when_not_matched_by_source: Annotated[str, typer.Option(help="delete or nothing.")] = _NOTHING,
-    form: InputForm = None,
-    delimiter: Delimiter = None,
-    request_id: Request = None,
-    message: Message = None,
+    since: Annotated[str, typer.Option(help="Version (0: from the beginning) or time after which changes begin.")],
+    until: Annotated[Optional[str], typer.Option(help="Version or time with which they end.")] = None,  # noqa: UP045
+    columns: Annotated[str, typer.Option(help="Columns to show, with commas; all by default.")] = "",
+    where: Annotated[Optional[str], typer.Option(help="Only rows for which this predicate is true.")] = None,  # noqa: UP045
+    net: Annotated[bool, typer.Option("--net", help="The difference of two versions, not what came and went.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with new commits until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(help="Seconds between two looks for new commits.")] = 5.0,
+    output: Output = None,
+    form: Form = None,
     as_json: Json = False,
 ) -> None:
-    """Update, delete and insert rows by those of a file, in one commit. Conditions are for Python (Table.merge)."""
-    if assignments and when_matched != "update":
-        raise InputError(f"--set says what an update changes, and --when-matched is {when_matched}")
-    target = dolmen.open(database).table(table)
-    names = [name.strip() for name in on.split(",")] if on else list(target.primary_key)
-    matched: Any = _parse(assignments) if assignments else _act(when_matched)
-    with open_inputs([file], form, delimiter, again=True) as [source]:
-        commit = target.merge(
-            source.read(_columns(source, target.schema)),
-            names,
-            matched,
-            _act(when_not_matched),  # type: ignore[arg-type]
-            _act(when_not_matched_by_source),  # type: ignore[arg-type]
-            request=request_id,
-            message=message,
-        )
-    print_commit(commit, as_json)
+    """Show the rows that commits inserted, deleted and updated, in the order of the versions."""
+    db = dolmen.open(database)
+    names = [name.strip() for name in columns.split(",")] if columns else None
+    ask = partial(db.table(table).changes, columns=names, where=where)
+    first = _moment(since)
+    if follow:
+        if until is not None or net:
+            raise InputError("--follow has no end and shows every commit: leave out --until and --net")
+        if not 0 < interval < 86_400:
+            raise InputError(f"--interval {interval}: give seconds, more than 0 and less than a day")
+        format = destination(output, form or ("jsonl" if output is None else None), as_json=as_json)
+        _follow(db, ask, first, interval, output, format)
+        return
+    format = destination(output, form, as_json=as_json)
+    rows = ask(first, None if until is None else _moment(until), net=net)
+    if format is None:
+        show_ends(ends_of(rows, None))
+    else:
+        send_rows(rows, output, format, as_json=as_json)
 
 
-def _columns(source: Input, schema: pa.Schema) -> pa.Schema:
-    """The columns of a file: those of the table in its types, others in inferred ones."""
-    known = {field.name: field for field in schema}
-    return pa.schema([known.get(field.name, field).with_nullable(True) for field in source.infer()])
+def _moment(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdecimal() else text
 
 
-def _act(word: str) -> str | None:
-    return None if word == _NOTHING else word
+def _follow(
+    db: dolmen.Database, ask: Any, since: int | str, interval: float, output: Path | None, format: Format | None
+) -> None:
+    """Writes whole commits as they come, and ends after one when Ctrl-C is pressed."""
+    if format is None or format.kind == "parquet":
+        raise InputError("--follow writes as it goes: give --format jsonl, csv or arrow")
+    with _stopping_at_interrupt() as stop:
+        until = db.refresh()
+        rows: pa.RecordBatchReader = ask(since, until)
+        if output is None:
+            sys.stdout.flush()
+            target: Any = sys.stdout.buffer
+        else:
+            target = output.open("wb")
+        try:
+            batches = _new_commits(db, ask, rows, until, interval, stop, target.flush)
+            export_stream(pa.RecordBatchReader.from_batches(rows.schema, batches), target, format)
+            target.flush()
+        finally:
+            if output is not None:
+                target.close()
 
 
-def _parse(texts: list[str]) -> dict[str, str]:
-    """Expressions by column, of ``COLUMN = EXPRESSION``."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, expression = text.partition("=")
-        if not equals or not name.strip():
-            raise InputError(f"--set {text!r}: write COLUMN = EXPRESSION")
-        if name.strip() in found:
-            raise InputError(f"--set names column {name.strip()!r} twice")
-        found[name.strip()] = expression.strip()
-    return found
+def _new_commits(
+    db: dolmen.Database, ask: Any, rows: pa.RecordBatchReader, seen: int, interval: float, stop: Event, flush: Any
+) -> Iterator[pa.RecordBatch]:
+    """Yields the changes that there are, and then those of new versions. Looks for these with one request.
+
+    Raises:
+        SchemaError: the columns have changed.
+    """
+    schema = rows.schema
+    while True:
+        for commit in _whole_commits(rows):
+            yield from commit
+            flush()
+            if stop.is_set():
+                return
+        flush()
+        while (newest := db.refresh()) == seen:
+            if stop.wait(interval):
+                return
+        rows = ask(seen, newest)
+        if rows.schema != schema:
+            raise SchemaError(
+                f"the table has other columns since a version after {seen}: go on with --since {seen}, which shows "
+                "the columns of now"
+            )
+        seen = newest
+
+
+def _whole_commits(rows: pa.RecordBatchReader) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Yields the batches of each commit, once all of them are here."""
+    for _, batches in groupby(rows, lambda batch: batch.column("_version")[0].as_py()):
+        with SpooledTemporaryFile(_HELD_BYTES) as file:
+            with pa.ipc.new_stream(file, rows.schema) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+            file.seek(0)
+            yield iter(pa.ipc.open_stream(file))
+
+
+@contextmanager
+def _stopping_at_interrupt() -> Iterator[Event]:
+    """Makes Ctrl-C set the event; a second one interrupts as usual."""
+    stop = Event()
+    before = signal.getsignal(signal.SIGINT)
+
+    def ask_to_stop(*_: object) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, ask_to_stop)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)

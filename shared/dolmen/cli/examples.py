@@ -32,6 +32,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dolmen scan events --version 3 -o events.parquet",
         "dolmen scan events | head -3",
     ),
+    "changes": (
+        "dolmen changes events --since 3 | head -3",
+        "dolmen changes events --since 2 --until 7 --net --where 'user_id = 42' --json",
+    ),
     "sql": (
         "dolmen sql 'SELECT kind, count(*) AS n FROM events GROUP BY kind ORDER BY n DESC'",
         "dolmen sql 'SELECT events.*, name FROM events LEFT JOIN users ON user_id = users.id' -o joined.csv.gz",
@@ -43,6 +47,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dolmen alter events --add 'channel VARCHAR' --default channel=web --comment channel='where it came from'",
         "dolmen alter events --rename channel=source --request-id alter-17",
     ),
+    "tag": (
+        "dolmen tag before-import --until 90d --message 'ticket 18'",
+        "dolmen tag before-import --drop",
+    ),
+    "tags": ("dolmen tags",),
+    "clone": ("dolmen clone events experiment --tag before-import",),
+    "restore": ("dolmen restore events --tag before-import", "dolmen restore --version 12 --yes"),
     "rename": ("dolmen rename copies archive --message 'ticket 17' --request-id rename-17",),
     "drop": ("dolmen drop archive --yes",),
     "set": ("dolmen set events target_file_bytes=256MB 'ttl=event_time 3650d'",),

@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from dolmen.errors import InputError, ObjectNotFoundError
 from dolmen.format.file_formats import FORMATS, FileKind, kind_of
-from dolmen.ingest.formats.formats import Format, ReadOptions, SourceFile, detect, infer, read
+from dolmen.ingest.formats.options import ReadOptions
+from dolmen.ingest.formats.source import Format, SourceFile
 from dolmen.reading import ReadableTable
 from dolmen.store.url import open_store
 from dolmen.units import MIB
@@ -42,6 +43,8 @@ class Input:
 
     def infer(self) -> pa.Schema:
         """Infers columns that can hold all of its rows."""
+        from dolmen.ingest.formats.formats import infer
+
         return infer(self.source)
 
     def read_keys(self, table: ReadableTable | None, on: Sequence[str] | None) -> pa.Table:
@@ -53,6 +56,8 @@ class Input:
 
     def read(self, schema: pa.Schema | None) -> pa.RecordBatchReader:
         """Reads its rows with these columns; None infers the columns."""
+        from dolmen.ingest.formats.formats import read
+
         return read(self.source, schema)
 
 
@@ -87,6 +92,8 @@ def _kind(form: str | None) -> FileKind | None:
 
 
 def _input(name: str, kind: FileKind | None, options: ReadOptions, stack: ExitStack, *, again: bool) -> Input:
+    from dolmen.ingest.formats.formats import detect
+
     if name == STANDARD_INPUT:
         if kind is None:
             raise InputError("standard input has no name that shows its format: give --format csv, jsonl, ...")

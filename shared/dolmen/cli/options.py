@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -63,21 +64,25 @@ DatabaseUrl = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def _complete_table(context: typer.Context, incomplete: str) -> list[str]:
-    """Table names for a shell's completion; none if the database cannot be read."""
+def complete(context: typer.Context, incomplete: str, names: Callable[[dolmen.Database], Iterable[str]]) -> list[str]:
+    """Names for a shell's completion; none if the database cannot be read.
+
+    Args:
+        names: gives all names of a database.
+    """
     database = context.params.get("database") or os.environ.get("DOLMEN_DATABASE")
     try:
-        names = dolmen.open(database).tables() if database else []
+        known = names(dolmen.open(database)) if database else ()
     except Error:
         return []
-    return [name for name in names if name.startswith(incomplete)]
+    return sorted(name for name in known if name.startswith(incomplete))
+
+
+def _complete_table(context: typer.Context, incomplete: str) -> list[str]:
+    return complete(context, incomplete, lambda db: db.tables())
 
 
 TableName = Annotated[str, typer.Argument(help="Name of the table.", autocompletion=_complete_table)]
-Version = Annotated[Optional[int], typer.Option("--version", help="Read this version.")]  # noqa: UP045
-At = Annotated[
-    Optional[str], typer.Option("--at", help="Read the version that was the newest at this time (ISO 8601, UTC).")  # noqa: UP045
-]
 Request = Annotated[
     Optional[str], typer.Option("--request-id", help="Apply this only once under this id, however often it is tried.")  # noqa: UP045
 ]

@@ -16,8 +16,7 @@ from rich.text import Text
 
 from dolmen.errors import InputError
 from dolmen.format.file_formats import FORMATS
-from dolmen.ingest.formats.export import export_file, export_stream
-from dolmen.ingest.formats.formats import Format, detect
+from dolmen.ingest.formats.source import Format
 from dolmen.results import Commit
 
 
@@ -93,6 +92,8 @@ def printable(text: str) -> str:
 
 def send_rows(rows: pa.RecordBatchReader, output: Path | None, format: Format, *, as_json: bool) -> None:
     """Streams rows to a file and prints their number, or streams them to standard output."""
+    from dolmen.ingest.formats.export import export_file, export_stream
+
     if output is None:
         sys.stdout.flush()
         export_stream(rows, sys.stdout.buffer, format)
@@ -117,6 +118,8 @@ def destination(output: Path | None, form: str | None, *, as_json: bool) -> Form
     if form is not None and form != "table" and kind is None:
         raise InputError(f"format {form!r} is unknown: give one of table, {', '.join(_FORMS)}")
     if output is not None:
+        from dolmen.ingest.formats.formats import detect
+
         if form == "table":
             raise InputError("a table is for terminals: leave out --format table or --output")
         if "://" in str(output) or ":/" in str(output):

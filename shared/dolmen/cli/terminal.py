@@ -120,11 +120,11 @@ def show_ends(ends: Ends) -> None:
         table.add_column(Text("…"))
     more = [Text("…")] if left_out else []
     for row in range(len(ends.first)):
-        table.add_row(*(_cell_text(column[0][row]) for column in cells[:cut]), *more)
+        table.add_row(*(_display(column[0][row]) for column in cells[:cut]), *more)
     if len(ends.last):
         table.add_row(*(Text("…", style="dim") for _ in range(cut)), *more)
     for row in range(len(ends.last)):
-        table.add_row(*(_cell_text(column[1][row]) for column in cells[:cut]), *more)
+        table.add_row(*(_display(column[1][row]) for column in cells[:cut]), *more)
     console.print(table)
     told = f"{ends.rows:,} row{'' if ends.rows == 1 else 's'}"
     if len(ends.last):
@@ -153,15 +153,16 @@ def _columns_that_fit(names: list[str], cells: list[list[list[str | None]]]) -> 
 def _cells(column: pa.ChunkedArray) -> Iterator[str | None]:
     """Values as short text on one line, None for NULL."""
     for value in column:
-        yield None if not value.is_valid else printable(_text(value))[: _CELL_WIDTHS[0] + 1]
+        yield None if not value.is_valid else printable(cell_text(value))[: _CELL_WIDTHS[0] + 1]
 
 
-def _text(value: pa.Scalar) -> str:
+def cell_text(value: pa.Scalar) -> str:
+    """A value that is not NULL, as text."""
     try:
         return str(value.as_py())
     except (ValueError, OverflowError):  # a time outside Python's range
         return " ".join(pa.array([value]).to_string().split())
 
 
-def _cell_text(cell: str | None) -> Text:
+def _display(cell: str | None) -> Text:
     return Text("NULL", style="dim") if cell is None else Text(cell)

@@ -18,7 +18,8 @@ from dolmen.cli.debts import print_debts
 from dolmen.cli.exit_codes import DAMAGED, INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, Json, Message, Request, app
 from dolmen.cli.output import console, errors, print_commit, print_json, print_rows
-from dolmen.errors import InputError
+from dolmen.cli.versions import check_one, complete_tag
+from dolmen.errors import InputError, TagNotFoundError
 from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES
 from dolmen.maintenance.compact.compaction import Compacted
 from dolmen.maintenance.measures import WorkDone, facts_of
@@ -151,12 +152,18 @@ def verify(
     database: DatabaseUrl,
     deep: Annotated[bool, typer.Option("--deep", help="Read all data, and compare it with the metadata.")] = False,
     version: Annotated[int | None, typer.Option(help="Check this version; the newest by default.")] = None,
+    tag: Annotated[
+        str | None, typer.Option(help="Check the version with this tag.", autocompletion=complete_tag)
+    ] = None,
     all_versions: Annotated[
         bool, typer.Option("--all-versions", help="Check the objects of every kept version.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Check that all objects exist and are correct. Exit code 7 if something is damaged or missing."""
+    if tag is not None:
+        check_one(version, None, tag)
+        version = _version_with_tag(database, tag)
     with _bars(as_json) as progress:
         report = dolmen.verify(database, version=version, deep=deep, all_versions=all_versions, progress=progress)
     if as_json:
@@ -181,6 +188,14 @@ def stats(
     """Show the background work that is left: unresolved deletes, small files, dead rows, the manifest's size."""
     found = dolmen.open(database).stats(exact=exact)
     print_json(found.to_dict()) if as_json else print_debts(found)
+
+
+def _version_with_tag(database: str, tag: str) -> int:
+    """The number of the version that a tag names. Its manifest is not read, as that may be what is damaged."""
+    found = dolmen.open(database).tags()
+    if tag not in found:
+        raise TagNotFoundError(f"no tag {tag!r}; tags: {', '.join(found) or 'none'}")
+    return found[tag].version
 
 
 def _print_work(done: Mapping[str, WorkDone], as_json: bool) -> None:

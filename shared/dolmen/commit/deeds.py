@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from dolmen.commit.draft import Draft
 from dolmen.commit.statements.background import Compact, MergeSegments, Resolve, SetProperties
 from dolmen.commit.statements.base import Statement
+from dolmen.commit.statements.restore import CloneTable, Restore
 from dolmen.commit.statements.rows import DeletePositions, Overwrite, Write
 from dolmen.commit.statements.schema import AlterTable
 from dolmen.commit.statements.tables import CreateTable, DropTable, RenameTable
+from dolmen.commit.statements.tags import DropTag, PutCursor, PutTag
 from dolmen.format.manifest import Deed
 
 MOST_DEEDS = 4
@@ -40,6 +42,16 @@ def deed_of(statement: Statement, draft: Draft) -> Deed | None:
             return Deed(statement.name, what, _names(statement, list(ids), draft))
         case DeletePositions(vectors=vectors) if vectors:
             return Deed(statement.name, "delete", _names(statement, statement.columns, draft))
+        case Restore():
+            return Deed(statement.name or "", "restore", (f"version {statement.version}",))
+        case CloneTable():
+            return Deed(statement.name, "clone", (f"version {statement.version}",))
+        case PutTag():
+            return Deed("", "tag", (statement.tag, f"version {statement.value.version}"))
+        case DropTag():
+            return Deed("", "drop tag", (statement.tag,))
+        case PutCursor():
+            return Deed("", "cursor", (statement.cursor,))
         case AlterTable(changes=changes):
             return Deed(statement.name, "alter", tuple(name for change in changes for name in change.columns))
         case SetProperties():

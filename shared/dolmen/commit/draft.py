@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dolmen.errors import ConflictError
+from dolmen.errors import ConflictError, VersionExpiredError
 from dolmen.format.manifest import (
     HISTORY_LENGTH,
     AppliedId,
@@ -20,6 +20,7 @@ from dolmen.format.manifest import (
     TableEntry,
 )
 from dolmen.format.pointer import FORMAT_VERSION
+from dolmen.format.tags import Cursor, Tag
 from dolmen.segments.reader import SegmentReader
 
 
@@ -42,14 +43,18 @@ class Draft:
         self.own_segments = base.segments
         self.released = base.released
         self.features = base.features
+        self.tags: dict[str, Tag] = base.tags
+        self.cursors: dict[str, Cursor] = base.cursors
         self._objects: set[str] = set()
         self._trees: dict[str, Segment] = {}
+        self._manifests: set[str] = set()
 
     def copy(self) -> Draft:
         """A copy of this draft, to return to."""
         other = Draft(self.base, self.segments)
         vars(other).update(vars(self))
         other.tables, other._objects, other._trees = dict(self.tables), set(self._objects), dict(self._trees)
+        other._manifests = set(self._manifests)
         return other
 
     @property
@@ -65,6 +70,7 @@ class Draft:
         was = (base.horizon, base.orphan_cutoff, base.freed, base.swept, base.properties, base.segments)
         return (
             own != was
+            or (self.tags, self.cursors) != (base.tags, base.cursors)
             or bool(self.revoked or self._objects or self._trees)
             or self.released is not base.released
             or self.tables.keys() != base.tables.keys()
@@ -120,6 +126,21 @@ class Draft:
         self._objects |= entry.objects() - segments.keys()
         self._trees |= segments
 
+    def put_tag(self, name: str, tag: Tag | None) -> None:
+        """Gives a name to a version; None frees the name. A version that only this tag kept is released."""
+        old = self.tags.get(name)
+        others = {other: each for other, each in self.tags.items() if other != name}
+        self.tags = others if tag is None else {**others, name: tag}
+        kept = {each.manifest for each in self.tags.values()}
+        self._manifests -= kept
+        if old is not None and old.manifest not in kept and old.version < self.base.horizon:
+            self._manifests.add(old.manifest)
+
+    def check_kept(self, version: int) -> None:
+        """Raises VersionExpiredError if what a version needs may be gone when this draft lands."""
+        if not self.base.is_kept(version):
+            raise VersionExpiredError(f"version {version} has expired: the oldest kept is {self.base.horizon}")
+
     def finish(
         self,
         *,
@@ -139,8 +160,9 @@ class Draft:
             if entry.section and self.tables.get(name) is not entry:
                 self._objects.add(entry.section.object)
         released = self.released
-        if self._objects or self._trees:
-            own = Released(self.version, tuple(sorted(self._objects)), tuple(self._trees.values()))
+        if self._objects or self._trees or self._manifests:
+            manifests = tuple(sorted(self._manifests))
+            own = Released(self.version, tuple(sorted(self._objects)), tuple(self._trees.values()), manifests)
             released = (*released, own)
         return msgspec.structs.replace(
             base,
@@ -170,6 +192,8 @@ class Draft:
             properties=self.properties,
             segments=self.own_segments,
             features=self.features,
+            tags=self.tags,
+            cursors=self.cursors,
         )
 
     def _history(self) -> tuple[HistoryEntry, ...]:

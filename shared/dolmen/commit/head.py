@@ -131,9 +131,9 @@ class Head:
 
     def check_kept(self, version: int) -> None:
         """Raises VersionExpiredError if a version has expired, so that its objects may rightly be missing."""
-        horizon = self.refresh().manifest.horizon
-        if version < horizon:
-            raise VersionExpiredError(f"version {version} has expired: the oldest kept is {horizon}")
+        newest = self.refresh().manifest
+        if not newest.is_kept(version):
+            raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
 
     def _remember(self, base: Base, at: float) -> Base:
         self._base, self._seen_at = base, at

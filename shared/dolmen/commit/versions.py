@@ -10,6 +10,7 @@ from dolmen.errors import (
     CorruptionError,
     DatabaseNotFoundError,
     ObjectNotFoundError,
+    TagNotFoundError,
     UnsettledTimestampError,
     VersionExpiredError,
     VersionNotFoundError,
@@ -32,6 +33,28 @@ def commits(head: Head, newest: Manifest) -> Iterator[HistoryEntry]:
         if entry.version < newest.horizon:
             return
         yield entry
+
+
+def history_between(head: Head, newest: Manifest, first: int, last: int) -> Iterator[HistoryEntry]:
+    """Yields the commits that made the versions ``first`` to ``last``, oldest first; one GET per segment of history.
+
+    Args:
+        newest: that version, or a later one.
+
+    Raises:
+        VersionExpiredError: the first of them has left the history.
+    """
+    segments = [s for s in newest.segments_of("history") if s.least <= last and s.greatest >= first]
+    spilled = chain.from_iterable(head.segments.history(segment) for segment in segments)
+    expected = first
+    for entry in chain(spilled, newest.history, [newest.as_history()]):
+        if first <= entry.version <= last:
+            if entry.version != expected:
+                break
+            expected += 1
+            yield entry
+    if expected <= last:
+        raise VersionExpiredError(f"version {expected} is not in the history of version {newest.version} any more")
 
 
 def commit_of(head: Head, newest: Manifest, version: int) -> HistoryEntry | None:
@@ -61,12 +84,31 @@ def manifest_at_version(head: Head, newest: Manifest, version: int) -> Manifest:
     if not 1 <= version <= newest.version:
         raise VersionNotFoundError(f"no version {version}: the newest is {newest.version}")
     if version < newest.horizon:
+        if key := newest.tagged(version):
+            return read_tagged(head, version, key)
         raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
     if version == newest.version:
         return newest
     if entry := commit_of(head, newest, version):
-        return _read(head, entry)
+        return manifest_of(head, entry)
     raise VersionNotFoundError(f"version {version} is not in the history of version {newest.version}")
+
+
+def manifest_at_tag(head: Head, newest: Manifest, name: str) -> Manifest:
+    """The manifest of the version that a tag names, by one GET. Raises TagNotFoundError."""
+    tag = newest.tags.get(name)
+    if tag is None:
+        raise TagNotFoundError(f"no tag {name!r}; tags: {', '.join(sorted(newest.tags)) or 'none'}")
+    return newest if tag.version == newest.version else read_tagged(head, tag.version, tag.manifest)
+
+
+def read_tagged(head: Head, version: int, key: str) -> Manifest:
+    """Reads the manifest of a version that a tag keeps."""
+    try:
+        return head.read_manifest(key)
+    except ObjectNotFoundError:
+        head.check_kept(version)
+        raise CorruptionError(key, "the manifest is missing, though a tag names it") from None
 
 
 def manifest_at_time(head: Head, base: Base, timestamp_us: int, *, settled: bool = True) -> Manifest:
@@ -101,7 +143,7 @@ def manifest_at_time(head: Head, base: Base, timestamp_us: int, *, settled: bool
     segments = newest.segments_of("history")
     for entry in chain(reversed(newest.history), chain.from_iterable(_parts_at(head, segments, timestamp_us))):
         if entry.created_at <= timestamp_us and entry.version >= newest.horizon:
-            return _read(head, entry)
+            return manifest_of(head, entry)
     if newest.horizon > 1:
         raise VersionExpiredError(f"that time is before version {newest.horizon}, the oldest kept")
     raise VersionNotFoundError("the database is younger than that")
@@ -120,8 +162,12 @@ def _parts_at(head: Head, segments: Sequence[Segment], timestamp_us: int) -> Ite
             yield _newest_first(head, segments[index])
 
 
-def _read(head: Head, entry: HistoryEntry) -> Manifest:
-    """Reads the manifest of a version that a later version names."""
+def manifest_of(head: Head, entry: HistoryEntry) -> Manifest:
+    """Reads the manifest of a version that a later version names.
+
+    Raises:
+        VersionExpiredError: it is gone, since the version has expired.
+    """
     try:
         manifest = head.read_manifest(entry.manifest)
     except ObjectNotFoundError:

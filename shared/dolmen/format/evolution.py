@@ -226,24 +226,42 @@ def needed_features(schema: Schema) -> tuple[str, ...]:
     return (COLUMN_DEFAULTS,) if any(field.initial_default is not None for field in schema.fields) else ()
 
 
-def check_written_under(schema: Schema, entry: TableEntry) -> None:
+def check_written_under(schema: Schema, entry: TableEntry, base_ts: int) -> None:
     """Checks that files of older columns may become part of a table as it is now.
 
     Args:
         schema: the columns when the files were written.
+        base_ts: see ``same_column``.
 
     Raises:
         SchemaError: a column of the files is gone, or a value of the table's columns is not known in them.
     """
     now = entry.schema
-    there = {field.id: field for field in now.fields}
     for field in schema.fields:
-        if field.id not in there:
+        there = same_column(now, field, base_ts)
+        if there is None:
             raise SchemaError(f"column {field.name!r} was dropped meanwhile")
+        if field.nullable and not there.nullable:
+            raise SchemaError(f"column {field.name!r} does not allow NULL any more")
     written = {field.id for field in schema.fields}
     for field in now.fields:
         if field.id not in written and field.initial_default != field.write_default:
             raise SchemaError(f"column {field.name!r} was added meanwhile, and its default changed")
+
+
+def same_column(schema: Schema, field: Field, base_ts: int) -> Field | None:
+    """Returns the column of this version that a column of another version is; None if it is not there.
+
+    A table that was dropped and restored may give an id a second time, so the time of the column's addition counts too.
+    Of a column that the same commit has added, that time is not known before the commit, and the id is its own.
+
+    Args:
+        base_ts: ``commit_ts`` of the version on which this one is made.
+    """
+    there = next((one for one in schema.fields if (one.id, one.type) == (field.id, field.type)), None)
+    if there is None or there.added_ts > base_ts or there.added_ts == field.added_ts:
+        return there
+    return None
 
 
 def _with_fields(

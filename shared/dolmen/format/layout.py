@@ -54,6 +54,14 @@ def parse_manifest_key(key: str) -> tuple[int, str] | None:
     return (int(match[1]), match[2]) if match else None
 
 
+def check_manifest_key(key: str, version: int, holder: str) -> str:
+    """Returns ``key`` if it is of a manifest of this version; guards as ``check_reference`` does."""
+    parsed = parse_manifest_key(key)
+    if parsed is None or parsed[0] != version:
+        raise CorruptionError(holder, f"it refers to {key!r}, which is no manifest of version {version}")
+    return key
+
+
 def data_key(table: str, now_us: int, uuid: str) -> str:
     """``data/<table>/YYYY/MM/DD/HH/<uuid>.parquet``."""
     return f"data/{table}/{_hour(now_us)}/{uuid}.parquet"

@@ -11,9 +11,16 @@ from dolmen.errors import CorruptionError, Error, InputError, TableNotFoundError
 from dolmen.format.checksum import seal, unseal
 from dolmen.format.decoding import prepare
 from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone
-from dolmen.format.layout import check_reference, check_table_name, manifest_key, parse_manifest_key
+from dolmen.format.layout import (
+    check_manifest_key,
+    check_reference,
+    check_table_name,
+    manifest_key,
+    parse_manifest_key,
+)
 from dolmen.format.pointer import FORMAT_VERSION, check_format_version
 from dolmen.format.schema import Schema
+from dolmen.format.tags import Cursor, Tag
 from dolmen.format.values import Json
 
 HISTORY_LENGTH = 64
@@ -21,7 +28,9 @@ PREDICATE_EXPRESSIONS = "predicate-expressions"
 """Tombstones may compute with columns: predicates may have nodes of kind ``call``."""
 COLUMN_DEFAULTS = "column-defaults"
 """The value of a column in files that lack it may be another than NULL."""
-FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS})
+TAGS = "tags"
+"""Versions before the horizon, or more of them than settings ask for, are kept by tags or cursors."""
+FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, TAGS})
 """Features of the format, beyond its version, that this code understands."""
 
 
@@ -146,11 +155,13 @@ class Released(msgspec.Struct, frozen=True, omit_defaults=True):
     Args:
         objects: each alone: a merged-away segment is released without what it names.
         trees: segments released with all that they name, as a dropped table's are.
+        manifests: manifests released with all that their versions need, as they had expired and lost their tag.
     """
 
     version: int
     objects: tuple[str, ...] = ()
     trees: tuple[Segment, ...] = ()
+    manifests: tuple[str, ...] = ()
 
 
 class AppliedId(msgspec.Struct, frozen=True):
@@ -206,6 +217,7 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
             and the two timestamps of deletes.
         indexes: reserved.
         sequences: how far its changes have come; None for a table that no changes were applied to.
+        source: uuid of the table that it was cloned from; "" if it was not.
     """
 
     uuid: str
@@ -224,6 +236,7 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     section: Segment | None = None
     indexes: tuple[dict[str, Any], ...] = ()
     sequences: Sequences | None = None
+    source: str = ""
 
     def segments_of(self, kind: SegmentKind) -> tuple[Segment, ...]:
         """Its segments of one kind, oldest first."""
@@ -267,7 +280,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         freed: all that was released up to this version has been deleted.
         swept: orphans last modified before this time have been deleted.
         segments: older entries of history, applied ids and released, oldest first.
-        tags: names given to versions.
+        tags: versions kept under a name.
+        cursors: places of readers of changes, by name.
         features: what a reader must understand beyond ``format_version``.
     """
 
@@ -295,7 +309,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     freed: int = 0
     swept: int = 0
     properties: dict[str, Any] = {}
-    tags: dict[str, int] = {}
+    tags: dict[str, Tag] = {}
+    cursors: dict[str, Cursor] = {}
     segments: tuple[Segment, ...] = ()
     features: tuple[str, ...] = ()
 
@@ -320,6 +335,14 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def name_of(self, uuid: str) -> str | None:
         """The name of the table with this uuid; None if there is none. A renamed table keeps its uuid."""
         return next((name for name, entry in self.tables.items() if entry.uuid == uuid), None)
+
+    def tagged(self, version: int) -> str | None:
+        """Key of a version's manifest if a tag names the version."""
+        return next((tag.manifest for tag in self.tags.values() if tag.version == version), None)
+
+    def is_kept(self, version: int) -> bool:
+        """Whether a version may be read: it has not expired, or a tag keeps it."""
+        return version >= self.horizon or self.tagged(version) is not None
 
     def as_history(self) -> HistoryEntry:
         """This commit as an entry in the history of later manifests."""
@@ -380,6 +403,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
                 check_reference(path, key)
         for segment in manifest.segments:
             check_reference(segment.object, key)
+        for tag in manifest.tags.values():
+            check_manifest_key(tag.manifest, tag.version, key)
         return manifest
 
 

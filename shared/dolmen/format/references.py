@@ -27,6 +27,7 @@ from dolmen.format.manifest import (
     TableEntry,
 )
 from dolmen.format.schema import Field, Schema
+from dolmen.format.tags import Cursor, Tag
 
 KEYS: dict[type, tuple[str, ...]] = {
     Blob: ("object",),
@@ -49,14 +50,18 @@ INSIDE: dict[type, tuple[str, ...]] = {
 RESERVED: dict[type, tuple[str, ...]] = {TableEntry: ("indexes",)}
 """Fields that will hold references one day. If one is not empty, this code cannot tell what the version needs."""
 
-RELEASED: dict[type, tuple[str, ...]] = {Manifest: ("released",), Released: ("objects", "trees")}
+RELEASED: dict[type, tuple[str, ...]] = {Manifest: ("released",), Released: ("objects", "trees", "manifests")}
 """Fields that name objects of OLDER versions: the work list of collection, no need of this version."""
+
+TAGGED: dict[type, tuple[str, ...]] = {Manifest: ("tags",), Tag: ("manifest",)}
+"""Fields that keep OLDER versions alive: the mark reads the newest version's, and nobody those of older ones."""
 
 WITHOUT: dict[type, tuple[str, ...]] = {
     AppliedId: ("id", "digest", "version"),
     Blob: ("offset", "length", "crc32"),
     ColumnStats: ("min", "max", "nulls", "nans"),
     Counts: Counts.__struct_fields__,
+    Cursor: Cursor.__struct_fields__,
     Deed: Deed.__struct_fields__,
     DataFile: ("size", "rows", "footer", "row_ts", "row_ts_bounds", "applied_through", "stats"),
     Field: ("id", "name", "type", "nullable", "comment", "added_ts", "initial_default", "write_default"),
@@ -65,7 +70,7 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     Manifest: (
         "format_version", "version", "attempt", "previous", "commit_id", "commit_ts", "created_at", "operation",
         "counts", "data_change", "history", "applied", "orphan_cutoff", "revoked_intents", "horizon", "horizon_at",
-        "freed", "swept", "properties", "tags", "features", "did", "did_more", "message",
+        "freed", "swept", "properties", "cursors", "features", "did", "did_more", "message",
     ),
     Mark: Mark.__struct_fields__,
     Overlay: ("file", "applied_through"),
@@ -78,9 +83,10 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     ),
     TableEntry: (
         "uuid", "epoch", "schema", "primary_key", "sort_key", "properties", "last_delete_ts", "unseen_delete_ts",
-        "sequences",  # of a memory its uuid, which is a table of its own
+        "source", "sequences",  # of a memory its uuid, which is a table of its own
         "removed",  # uuids of files that are NOT needed
     ),
+    Tag: ("version", "created_at", "until"),
     Vector: ("offset", "length", "crc32", "cardinality"),
     WhereTombstone: ("columns", "predicate", "ts", "needs"),
 }  # fmt: skip

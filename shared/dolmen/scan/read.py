@@ -97,7 +97,7 @@ class PlanReader:
 
     def open_files(self, files: Sequence[FilePlan]) -> Iterator[OpenFile]:
         """Fetches footers and vectors."""
-        for some in _by_vector_bytes(files, 0 if self.cautious else VECTOR_BYTES):
+        for some in by_vector_bytes(files, 0 if self.cautious else VECTOR_BYTES):
             bitmaps = self.vectors(some)
 
             def open_one(plan: FilePlan, bitmaps: dict[str, BitMap] = bitmaps) -> OpenFile:
@@ -234,7 +234,7 @@ def missing_file_error(file: DataFile, table: str) -> CorruptionError:
     return CorruptionError(file.path, f"it is missing, and is a data file of table {table!r}")
 
 
-def _by_vector_bytes(files: Sequence[FilePlan], most: int) -> Iterator[Sequence[FilePlan]]:
+def by_vector_bytes(files: Sequence[FilePlan], most: int) -> Iterator[Sequence[FilePlan]]:
     """Cuts files into runs whose vectors take at most ``most`` bytes, or are of one file."""
     held: list[FilePlan] = []
     size = 0

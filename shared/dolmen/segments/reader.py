@@ -12,7 +12,7 @@ import msgspec
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format import bloom
 from dolmen.format.entries import Overlay, Tombstone
-from dolmen.format.manifest import AppliedId, HistoryEntry, Released, Segment, TableEntry
+from dolmen.format.manifest import AppliedId, HistoryEntry, Manifest, Released, Segment, TableEntry
 from dolmen.format.segments import check, check_bloom, decode
 from dolmen.runtime import Runtime
 from dolmen.segments.file_table import FileTable
@@ -101,6 +101,13 @@ class SegmentReader:
     def tables(self, segment: Segment) -> tuple[TableEntry, ...]:
         """Whole entries of idle tables."""
         return self._entries(segment)
+
+    def manifest(self, key: str) -> Manifest:
+        """The manifest of a version that has expired, and that a tag keeps, or kept. Raises CorruptionError."""
+        try:
+            return Manifest.decode(self.store.get(key).body, key)
+        except ObjectNotFoundError as error:
+            raise CorruptionError(key, "the manifest is missing") from error
 
     def whole(self, entry: TableEntry) -> TableEntry:
         """The whole entry of a table; an idle table's is fetched."""

@@ -68,8 +68,7 @@ def serve(
         database = _RecordingDatabase(process, effects, tuple(tables))
         answers, commit = call(database)
         run = database.last
-        bound = run.operation.digests
-        failed = next((answer.error for answer in answers if answer.error and _is_bound(answer.id, bound)), None)
+        failed = next((answer.error for answer in answers if answer.error and _is_bound(run, answer.id)), None)
         if failed is not None:  # the commit itself failed, with all its requests
             raise failed
         for answer in answers:
@@ -82,9 +81,14 @@ def serve(
     return done
 
 
-def _is_bound(id_: str, bound: Iterable[str]) -> bool:
-    """Whether a commit was to apply a request, or its rejection, whose id begins with that of the request."""
-    return any(other == id_ or other.startswith(f"{id_}#") for other in bound)
+def _is_bound(run: OperationRun, request: str) -> bool:
+    """Whether the failure of a request is that of the commit, which was to apply it, or to reject it.
+
+    A rejection has an id of its own. Once it has landed, what failed is the report, which is written after it.
+    """
+    operation = run.operation
+    rejects = any(id_.startswith(f"{request}#") for id_ in operation.digests)
+    return request in operation.digests or (rejects and operation.landed_version is None)
 
 
 def _check(process: Process, run: OperationRun, answer: Answer) -> None:

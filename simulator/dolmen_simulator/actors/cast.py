@@ -8,6 +8,7 @@ from typing import Any
 from dolmen_simulator.actors import upkeep
 from dolmen_simulator.actors import writers as actors
 from dolmen_simulator.actors.asking import Asker
+from dolmen_simulator.actors.copying import Copyist
 from dolmen_simulator.actors.dawdling import Dawdler
 from dolmen_simulator.actors.declaring import Declarer, Founder
 from dolmen_simulator.actors.dropping import Ingester
@@ -19,6 +20,7 @@ from dolmen_simulator.actors.juggling import Juggler, TableRewriter
 from dolmen_simulator.actors.readers import Dater, Reader
 from dolmen_simulator.actors.renaming import Renamer
 from dolmen_simulator.actors.rounds import Inspector, Maintainer
+from dolmen_simulator.actors.travelling import Traveller
 from dolmen_simulator.actors.updating import Updater
 from dolmen_simulator.actors.writers import Actor
 
@@ -26,6 +28,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (Founder, 2),
     (Declarer, 1),
     (Renamer, 2),
+    (Traveller, 2),
     (Juggler, 1),
     (TableRewriter, 1),
     (actors.Appender, 2),
@@ -55,13 +58,14 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (Inspector, 1),
     (Reader, 2),
     (Dater, 1),
+    (Copyist, 2),
     (Dawdler, 1),
     (Asker, 1),
 )
 """Every kind of actor, with the number that take part."""
 
 HOARDERS: frozenset[type[Actor]] = frozenset(
-    {Hoarder, Renamer, upkeep.Merger, upkeep.Collector, upkeep.Settler, Reader}
+    {Hoarder, Renamer, upkeep.Merger, upkeep.Collector, upkeep.Settler, Reader, Copyist}
 )
 """The actors of the few histories about one table with many entries in segments. Others have all other kinds."""
 

@@ -42,6 +42,8 @@ class Reader(Actor):
         chance = self.random.random()
         if chance < 0.3:
             return newest
+        if chance > 0.8 and (tagged := sorted(process.ledger.retention.tagged)):
+            return self.random.choice(tagged)
         if chance < 0.5:
             return min(newest, horizon + self.random.randint(0, 2))
         return self.random.randint(max(1, horizon - (chance > 0.9)), newest)

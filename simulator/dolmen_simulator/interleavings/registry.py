@@ -5,10 +5,14 @@ from __future__ import annotations
 from dolmen_simulator.interleavings.changes import CHANGES
 from dolmen_simulator.interleavings.checks import Pair
 from dolmen_simulator.interleavings.doubt import DOUBT
+from dolmen_simulator.interleavings.feeds import FEEDS
 from dolmen_simulator.interleavings.fences import FENCES
 from dolmen_simulator.interleavings.pairs import WRITERS
+from dolmen_simulator.interleavings.past import PAST
 from dolmen_simulator.interleavings.segments import SEGMENTS
 from dolmen_simulator.interleavings.upkeep import UPKEEP
 
-PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*WRITERS, *UPKEEP, *DOUBT, *FENCES, *SEGMENTS, *CHANGES)}
+PAIRS: dict[str, Pair] = {
+    pair.name: pair for pair in (*WRITERS, *UPKEEP, *DOUBT, *FENCES, *SEGMENTS, *CHANGES, *PAST, *FEEDS)
+}
 """All pairs, by name."""

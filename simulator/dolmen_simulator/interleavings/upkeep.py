@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dolmen.commit.statements.rows import Write
 from dolmen.database import Database
-from dolmen.errors import StaleWriterError, TableNotFoundError, VersionExpiredError
+from dolmen.errors import Error, StaleWriterError, TableNotFoundError, VersionExpiredError
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.format.layout import POINTER
 from dolmen.ingest.batch import BatchRequest, Decision
@@ -44,8 +44,12 @@ from dolmen_simulator.interleavings.steps import TaskOutcome
 from dolmen_simulator.world.fates import Fate, Verb
 from dolmen_simulator.world.scheduler import START_US
 
-_SHORT: dict[str, Any] = {"retention": "1m", "keep_versions": 1, "reader_grace": "1h", "orphan_age": "20m"}
-_OPTIONS = CompactionOptions(growth=1)
+EXPIRING_SOON: dict[str, Any] = {"retention": "1m", "keep_versions": 1, "reader_grace": "1h", "orphan_age": "20m"}
+"""Settings by which versions expire within hours."""
+
+COMPACTION_OPTIONS = CompactionOptions(growth=1)
+"""Options by which two small files are worth a compaction."""
+
 _CDC = IngestSettings(mode="cdc", cdc=CdcSettings("flat", "v", (), "Op", 10**15))
 
 
@@ -56,7 +60,7 @@ def upkeep(name: str, task: Callable[[Peer], Any]) -> PairedCall:
 
 def compaction() -> PairedCall:
     """Compacts a table."""
-    return upkeep("compact", lambda peer: compact(peer.context, "t", options=_OPTIONS))
+    return upkeep("compact", lambda peer: compact(peer.context, "t", options=COMPACTION_OPTIONS))
 
 
 def _other_call_finished(execution: Execution, outcome: TaskOutcome) -> bool:
@@ -148,7 +152,7 @@ def read_version(version: int, rows: list[Row]) -> PairedCall:
         f"read version {version}",
         task,
         lambda model: rows,
-        allowed_errors={VersionExpiredError: _version_expired_or_grace_over},
+        allowed_errors=VERSION_EXPIRED,
     )
 
 
@@ -214,6 +218,12 @@ def _version_expired_or_grace_over(execution: Execution, outcome: TaskOutcome) -
     return any(at < opened for at in pointer_commits(execution, by=1)) or any(at < outcome.last for at in waited)
 
 
+VERSION_EXPIRED: dict[type[Error], Callable[[Execution, TaskOutcome], bool]] = {
+    VersionExpiredError: _version_expired_or_grace_over
+}
+"""A call that reads an old version is refused if it has expired."""
+
+
 def pointer_commits(execution: Execution, by: int) -> list[int]:
     """The steps at which commits of one call landed."""
     found = []
@@ -233,8 +243,8 @@ def table_with_tombstone(db: Database) -> None:
 def table_with_old_versions(db: Database) -> None:
     """Makes versions that will expire, with files that no later version has."""
     two_files(db)
-    compact(db.context, "t", options=_OPTIONS)
-    db.set(**_SHORT)
+    compact(db.context, "t", options=COMPACTION_OPTIONS)
+    db.set(**EXPIRING_SOON)
 
 
 def table_with_short_orphan_age(db: Database) -> None:

@@ -11,11 +11,14 @@ from dolmen.errors import (
     StoreUnavailableError,
     TableExistsError,
     TableNotFoundError,
+    TagExistsError,
+    TagNotFoundError,
     VersionExpiredError,
 )
 from dolmen_simulator.judge.chronicle import Chronicle
 from dolmen_simulator.judge.following import names_asked
 from dolmen_simulator.judge.model import ChangesEffect, Operation, OperationRun
+from dolmen_simulator.judge.past import CursorEffect, RestoreEffect, TagEffect
 from dolmen_simulator.judge.retention import JITTER_US
 
 
@@ -28,7 +31,9 @@ def has_reason(chronicle: Chronicle, operation: Operation, run: OperationRun | N
     names = asked.needed.union(operation.about) if run else frozenset[str]()
     match error:
         case TableNotFoundError():
-            return any(name not in chronicle.states[version] for version in during for name in names)
+            restores = any(isinstance(effect, RestoreEffect) for effect in run.effects) if run else False
+            gone = any(name not in chronicle.states[version] for version in during for name in names)
+            return gone or (restores and _names_moved(chronicle, during, names))  # to one that did not exist then
         case TableExistsError():
             taken = any(name in chronicle.states[version] for version in during for name in asked.free)
             changes = any(isinstance(effect, ChangesEffect) for effect in run.effects) if run else False
@@ -37,6 +42,15 @@ def has_reason(chronicle: Chronicle, operation: Operation, run: OperationRun | N
                 taken
                 or (changes and _names_moved(chronicle, known, names))
                 or _changes_created_memory(chronicle, during, names)
+            )
+        case TagExistsError() | TagNotFoundError():
+            missing = isinstance(error, TagNotFoundError)
+            named = {effect.tag for effect in run.effects if isinstance(effect, TagEffect)} if run else set[str]()
+            cursors = (
+                {effect.cursor for effect in run.effects if isinstance(effect, CursorEffect)} if run else set[str]()
+            )
+            return any((tag in chronicle.tags[version]) != missing for version in known for tag in named) or any(
+                cursor not in chronicle.cursors[version] for version in known for cursor in cursors
             )
         case AppliedIdError():
             return any(chronicle.digests.get(id_, digest) != digest for id_, digest in operation.digests.items())

@@ -45,6 +45,8 @@ class Chronicle:
         self.states: list[State] = [{}]
         self.settings: list[dict[str, Any]] = [{}]
         self.horizons: list[int] = [0]
+        self.tags: list[dict[str, int]] = [{}]
+        self.cursors: list[frozenset[str]] = [frozenset()]
         self.written_in: dict[int, int] = {}
         self.applied: dict[str, int] = {}
         self.digests: dict[str, str] = {}

@@ -27,6 +27,7 @@ from dolmen_simulator.judge.model import (
     UpsertEffect,
 )
 from dolmen_simulator.judge.never import Never, ViolationError
+from dolmen_simulator.judge.past import CloneEffect, CursorEffect, RestoreAllEffect, RestoreEffect, TagEffect
 from dolmen_simulator.judge.stored import StoredDeed, StoredVersion
 
 _MAX_DEEDS = 4
@@ -35,8 +36,20 @@ _MAX_DEEDS = 4
 _UPKEEP = {"resolve": {"resolve"}, "compact": {"compact"}, "merge": {"merge"}, "expire": {"delete", "set"}}
 """Allowed deeds of background work, by operation; other background work has none."""
 
-_ROWS = {"append", "upsert", "delete", "overwrite"}
+_ROWS = {"append", "upsert", "delete", "overwrite", "restore"}
 """Deeds that change rows."""
+
+_TOLD = (
+    CreateEffect,
+    DropEffect,
+    RenameEffect,
+    SettingsEffect,
+    RestoreEffect,
+    RestoreAllEffect,
+    CloneEffect,
+    TagEffect,
+)
+"""Effects that every version tells of, however little they change."""
 
 
 def check_deeds(view: StoredVersion, run: OperationRun, states: Sequence[State], applied: Collection[str]) -> None:
@@ -77,15 +90,14 @@ def _check_completeness(
 ) -> None:
     pairs = {(did.table, did.what) for did in deeds}
     for effect in effects:
-        if (
-            isinstance(effect, (CreateEffect, DropEffect, RenameEffect, SettingsEffect))
-            and not set(_deeds(effect)) <= pairs
-        ):
+        if isinstance(effect, _TOLD) and not set(_deeds(effect)) <= pairs:
             raise ViolationError(Never.MISREPORTED, f"{where} does not tell of {effect}")
     was = {rows.identity: set(rows.rows) for rows in before.values()}
     changed = {rows.identity for rows in after.values() if was.get(rows.identity, set(rows.rows)) != set(rows.rows)}
     tables = zip(effects, tables_of(before, effects), strict=True)
     recorded = {table for effect, table in tables if any((effect.table, what) in pairs for what in _ROWS)}
+    if ("", "restore") in pairs:
+        return
     if left := changed - recorded:
         raise ViolationError(Never.MISREPORTED, f"{where} changed rows of {left}, and tells only of {sorted(pairs)}")
 
@@ -112,6 +124,14 @@ def _deeds(effect: Effect) -> Iterator[tuple[str, str]]:
             words = ["delete", "append"]
         case OverwriteEffect():
             words = ["overwrite"]
+        case CursorEffect():
+            words = ["cursor"]
+        case RestoreEffect() | RestoreAllEffect():
+            words = ["restore"]
+        case CloneEffect():
+            words = ["clone"]
+        case TagEffect(then=then):
+            words = ["drop tag" if then is None else "tag"]
         case IngestEffect():
             words = ["append", "upsert"]
         case ChangesEffect():
@@ -131,4 +151,15 @@ def _names(did: StoredDeed, effects: Sequence[Effect]) -> set[str]:
             effect.changes for effect in effects if isinstance(effect, SettingsEffect) and effect.table == did.table
         )
         return {"ttl_expired"}.union(*names)
+    if did.what in ("tag", "drop tag"):
+        return {effect.tag for effect in effects if isinstance(effect, TagEffect)} | _versions(effects)
+    if did.what == "cursor":
+        return {effect.cursor for effect in effects if isinstance(effect, CursorEffect)}
+    if did.what in ("restore", "clone"):
+        return _versions(effects)
     return set(Row._fields) if did.what in _ROWS else set()
+
+
+def _versions(effects: Sequence[Effect]) -> set[str]:
+    named = (RestoreEffect, RestoreAllEffect, CloneEffect, TagEffect)
+    return {f"version {effect.then}" for effect in effects if isinstance(effect, named)}

@@ -16,6 +16,7 @@ from dolmen_simulator.judge.model import (
     RenameEffect,
     State,
 )
+from dolmen_simulator.judge.past import CloneEffect
 
 
 class Names(NamedTuple):
@@ -30,12 +31,16 @@ class Names(NamedTuple):
     free: frozenset[str]
 
 
+_FIND_THEIR_TABLE = (CreateEffect, CloneEffect, DeletePositionsEffect)
+"""Effects that need no table of before, or that may have found no rows in it."""
+
+
 def names_asked(effects: Iterable[Effect]) -> Names:
     """The names that statements require, without those that earlier statements of the run gave or took."""
     needed, free, decided = set[str](), set[str](), {""}
     for effect in effects:
         if effect.table not in decided:
-            (free if isinstance(effect, CreateEffect) else needed).add(effect.table)
+            (free if isinstance(effect, (CreateEffect, CloneEffect)) else needed).add(effect.table)
         decided.add(effect.table)
         if isinstance(effect, RenameEffect):
             if effect.to not in decided:
@@ -50,7 +55,7 @@ def tables_of(state: State, effects: Iterable[Effect]) -> list[Identity | None]:
     found = []
     for effect in effects:
         found.append(called.get(effect.table))
-        if isinstance(effect, CreateEffect):
+        if isinstance(effect, (CreateEffect, CloneEffect)):
             called[effect.table] = None
         elif isinstance(effect, DropEffect):
             called.pop(effect.table, None)
@@ -80,7 +85,9 @@ def find_strayed_effect(
         differs = (
             effect
             for effect, here, there in zip(effects, now, then, strict=True)
-            if here is not None and here != there and not isinstance(effect, (CreateEffect, DeletePositionsEffect))
+            if here is not None
+            and here != there
+            and not isinstance(effect, (CreateEffect, CloneEffect, DeletePositionsEffect))
         )  # a delete by position may have found no rows
         first = next(differs, None)
         if first is None:

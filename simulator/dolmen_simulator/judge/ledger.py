@@ -29,6 +29,7 @@ from dolmen_simulator.judge.model import (
     user_tables,
 )
 from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable
+from dolmen_simulator.judge.past import CloneEffect, CursorEffect, RestoreAllEffect, RestoreEffect, TagEffect
 from dolmen_simulator.judge.promises import check_promises
 from dolmen_simulator.judge.retention import JITTER_US, setting
 from dolmen_simulator.judge.seen import check_remembered, check_rows
@@ -106,6 +107,7 @@ class CommitLedger(Chronicle):
         self.chain.append(
             LandedVersion(pointer.manifest, manifest.commit_id, manifest.commit_ts, manifest.created_at, run, commit)
         )
+        self._check_tags(view, run)
         self.horizons.append(manifest.horizon)
         self.counts["commits"] += 1
         self.recording.record_version(now_us, str(run.operation))
@@ -115,7 +117,8 @@ class CommitLedger(Chronicle):
         self.retention.check_there(view)
         changed = self._check_rows(view, version)
         if self.retention.newest:
-            check_promises(self.content, self.retention.newest, view, run, changed, self._overwritten(run, version))
+            overwritten, revived = self._overwritten(run, version), _revived(run, view)
+            check_promises(self.content, self.retention.newest, view, run, changed, overwritten, revived)
         self.retention.record_version(view)
         check_deeds(view, run, self.states, applied)
 
@@ -197,6 +200,29 @@ class CommitLedger(Chronicle):
             if isinstance(effect, OverwriteEffect) and table
         }
         return {name for name, rows in self.states[version].items() if rows.identity in own}
+
+    def _check_tags(self, view: StoredVersion, run: OperationRun) -> None:
+        """Checks the tags of a new version: only a tag that has come to its end is removed by others."""
+        manifest, expected = view.manifest, self.tags[-1]
+        for effect in run.effects:
+            if isinstance(effect, TagEffect):
+                expected = effect.merged(expected)
+        before = self.retention.newest.manifest.tags if self.retention.newest else {}
+        if run.operation.upkeep:
+            ended = {name for name, tag in before.items() if 0 < tag.until <= manifest.created_at + JITTER_US}
+            expected = {name: to for name, to in expected.items() if name in manifest.tags or name not in ended}
+        found = {name: tag.version for name, tag in manifest.tags.items()}
+        if found != expected:
+            raise ViolationError(Never.LOST, f"version {manifest.version} has tags {found}, not {expected}")
+        for name, tag in manifest.tags.items():
+            there = self.chain[tag.version]
+            if (tag.manifest, tag.created_at) != (there.key, there.created_at):
+                raise ViolationError(Never.LOST, f"tag {name!r} of version {manifest.version} is {tag}, not {there}")
+        self.tags.append(found)
+        cursors = frozenset(manifest.cursors)
+        if cursors != self.cursors[-1] and not any(isinstance(effect, CursorEffect) for effect in run.effects):
+            raise ViolationError(Never.LOST, f"version {manifest.version} has cursors {sorted(cursors)}")
+        self.cursors.append(cursors)
 
     def _expiries(self, view: StoredVersion) -> list[Effect]:
         """The effects of an expiry commit, read from the properties that it set, after a check against the ttl."""
@@ -393,3 +419,11 @@ class CommitLedger(Chronicle):
                 raise ViolationError(
                     Never.HALF, f"at(timestamp={timestamp}) answered version {answered}; now it is {right}"
                 )
+
+
+def _revived(run: OperationRun, view: StoredVersion) -> set[str]:
+    """The names, after a run, of tables and memories whose files come from an earlier version."""
+    if any(isinstance(effect, RestoreAllEffect) for effect in run.effects):
+        return set(view.tables)
+    names = {effect.table for effect in run.effects if isinstance(effect, (RestoreEffect, CloneEffect))}
+    return names | set(map(memory_name, names))

@@ -10,7 +10,7 @@ from dolmen.errors import UnknownOutcomeError
 
 
 class Never(Enum):
-    """The eight kinds of violations."""
+    """The kinds of violations."""
 
     LOST = "a committed row disappears, or is there twice"
     REVIVED = "a deleted row comes back"
@@ -20,6 +20,7 @@ class Never(Enum):
     TWICE = "an event is applied twice, or one of a batch not at all"
     STRAYED = "what was meant for one table is done to another, whatever tables are called meanwhile"
     MISREPORTED = "an error hides a committed change, or reports success for a lost one"
+    MISFED = "the change feed replayed gives other rows than the version"
 
 
 class ViolationError(AssertionError):

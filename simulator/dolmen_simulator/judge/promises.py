@@ -18,6 +18,7 @@ def check_promises(
     run: OperationRun,
     changed: set[str],
     overwritten: set[str],
+    revived: set[str],
 ) -> None:
     """Checks a version against the one before it. Raises ViolationError.
 
@@ -28,6 +29,7 @@ def check_promises(
         run: the run that committed it.
         changed: names of tables that lost rows.
         overwritten: names of existing tables that it overwrites.
+        revived: names of tables whose files come from an earlier version.
     """
     known = {table.uuid: table for table in before.tables.values()}  # it may have another name by now
     for name, table in view.tables.items():
@@ -35,11 +37,13 @@ def check_promises(
         if old is table:
             continue
         where = f"table {name!r} of version {view.manifest.version}"
-        _check_timestamps(where, before, view, old, table, run)
+        if name not in revived:
+            _check_timestamps(where, before, view, old, table, run)
         if old is None:
             continue
         _check_epoch(where, old, table, view, run, name in overwritten)
-        _check_pairs(where, content, before, old, table, view.manifest.operation == "merge")
+        if name not in revived:
+            _check_pairs(where, content, before, old, table, view.manifest.operation == "merge")
         _check_marks(where, before, old, table, name in changed)
 
 

@@ -56,11 +56,23 @@ class Retention:
         self._created: list[int] = [0]
         self._settings: list[tuple[int, dict[str, Any]]] = [(0, {})]
         self._view: StoredVersion | None = None
+        self._tag_needs: dict[str, frozenset[str]] = {}
+        self._untagged: dict[int, int] = {}
 
     @property
     def newest(self) -> StoredVersion | None:
         """The newest version."""
         return self._view
+
+    @property
+    def tagged(self) -> dict[int, frozenset[str]]:
+        """The versions that have tags, with the keys of their manifests and of all that they need."""
+        tags = self._view.manifest.tags.values() if self._view else ()
+        return {tag.version: self._tag_needs[tag.manifest] for tag in tags}
+
+    def is_kept(self, version: int) -> bool:
+        """Whether a version may be read."""
+        return version >= self.horizon or version in self.tagged
 
     def check_there(self, view: StoredVersion) -> None:
         """Raises ViolationError unless all objects of a version exist, and no collection was free to remove them."""
@@ -103,6 +115,9 @@ class Retention:
         self.counts["intents revoked"] += len(fresh)
         self.revoked.update(dict.fromkeys(fresh, version))
         self._view = view
+        for tag in manifest.tags.values():
+            if tag.manifest not in self._tag_needs:
+                self._tag_needs[tag.manifest] = self._reader.version(tag.manifest).needs | {tag.manifest}
 
     def check_delete(self, key: str, now_us: int) -> None:
         """Checks a delete just before it happens, at ``now_us`` of the server's clock. Raises ViolationError."""
@@ -113,6 +128,9 @@ class Retention:
             raise ViolationError(Never.COLLECTED, f"{key} was deleted")
         version = self._manifests.get(key, self.last_needed.get(key))
         self.counts["objects deleted"] += 1
+        for tagged, needs in self.tagged.items():
+            if key in needs:
+                raise ViolationError(Never.COLLECTED, f"{key} was deleted, which the tagged version {tagged} needs")
         self._deleted.add(key)
         if version is not None:
             self._check_expired(key, version, now_us)
@@ -132,7 +150,13 @@ class Retention:
             )
 
     def expired_since(self, version: int) -> int | None:
-        """The server's time from which on objects of a version may be missing; None while it is kept."""
+        """The server's time from which on a version may be unreadable; None while it is kept."""
+        if version in self.tagged:
+            return None
+        return self._free_since(max(version, self._untagged.get(version, 0)))  # until then its tag could be read
+
+    def _free_since(self, version: int) -> int | None:
+        """The server's time from which on objects that were last needed by a version may be missing."""
         index = bisect.bisect_right(self._moves, version, key=lambda move: move[0])
         if index == len(self._moves):
             return None
@@ -147,10 +171,11 @@ class Retention:
         kept = {key for key, version in self.last_needed.items() if version >= self.horizon}
         kept |= {key for key, version in self._manifests.items() if version >= self.horizon}
         kept = kept.union(*(keys for version, keys in self._released.items() if version > self.horizon))
+        kept = kept.union(*self.tagged.values())
         return {key for key in self._bucket.objects if "/" in key} - kept
 
     def _check_expired(self, key: str, version: int, now_us: int) -> None:
-        free_us = self.expired_since(version)
+        free_us = self._free_since(version)
         if free_us is None:
             raise ViolationError(
                 Never.COLLECTED, f"{key} was deleted, which version {version} needs; the horizon is {self.horizon}"
@@ -175,6 +200,7 @@ class Retention:
             raise ViolationError(
                 Never.COLLECTED, f"version {manifest.version} let go of {sorted(lost)} and does not say so"
             )
+        self._check_lost_tags(view, own)
         if own:
             self._released[manifest.version] = own
         for key in own:  # also objects of a table that this commit created and dropped, which no version ever showed
@@ -186,6 +212,26 @@ class Retention:
                 Never.COLLECTED,
                 f"version {manifest.version} tells of what versions {recorded} released; it should be {due}",
             )
+
+    def _check_lost_tags(self, view: StoredVersion, own: frozenset[str]) -> None:
+        """Checks that a version that had expired is released with its last tag. Its readers may still need it."""
+        before, manifest = self._view, view.manifest
+        named = {tag.manifest for tag in manifest.tags.values()}
+        if before is None:
+            return
+        lost = {tag.manifest: tag for tag in before.manifest.tags.values() if tag.manifest not in named}
+        for key, tag in lost.items():
+            if tag.version >= before.manifest.horizon:
+                continue
+            self._untagged[tag.version] = manifest.version - 1
+            if key not in own:
+                raise ViolationError(
+                    Never.COLLECTED, f"version {manifest.version} took the tag from {key} and did not release it"
+                )
+            self.counts["tagged versions released"] += 1
+            self._manifests[key] = manifest.version - 1
+            for needed in self._tag_needs[key] - {key}:
+                self.last_needed[needed] = max(self.last_needed.get(needed, 0), manifest.version - 1)
 
     def _check_work(self, view: StoredVersion, before: StoredVersion) -> None:
         new, old = view.manifest, before.manifest
@@ -220,10 +266,11 @@ class Retention:
         new = view.manifest
         done = [(version, self._released.pop(version)) for version in list(self._released) if version <= new.freed]
         again = frozenset[str]().union(*self._released.values())
+        tagged = frozenset[str]().union(*self.tagged.values())
         for version, keys in done:
             for key in sorted(keys - again):
                 there = self._bucket.objects.get(key)
-                needed = self.last_needed.get(key, 0) >= horizon or key in view.needs
+                needed = self.last_needed.get(key, 0) >= horizon or key in view.needs or key in tagged
                 if there and not needed and there.last_modified_us <= self._created[version] + JITTER_US:
                     raise ViolationError(
                         Never.COLLECTED, f"{key}, released by version {version}, is there, though freed is {new.freed}"
@@ -231,6 +278,14 @@ class Retention:
 
     def _check_horizon(self, view: StoredVersion) -> None:
         new = view.manifest
+        for name, cursor in (self._view.manifest.cursors if self._view else {}).items():
+            lasts = cursor.moved_at + cursor.age_us > new.created_at + JITTER_US
+            if lasts and cursor.version < new.horizon:
+                raise ViolationError(
+                    Never.COLLECTED,
+                    f"version {new.version} moved the horizon to {new.horizon}, and cursor {name!r} is at "
+                    f"{cursor.version}",
+                )
         settings = self._in_force(new.version - 1)
         keep = min(setting(properties, "keep_versions") for properties in settings)
         retention_us = min(setting(properties, "retention") for properties in settings)

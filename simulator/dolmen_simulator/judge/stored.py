@@ -82,11 +82,29 @@ class StoredSegment(msgspec.Struct):
 
 
 class StoredRelease(msgspec.Struct):
-    """The objects and trees that one commit released."""
+    """The objects, trees, and manifests with all their needs, that one commit released."""
 
     version: int
     objects: tuple[str, ...] = ()
     trees: tuple[StoredSegment, ...] = ()
+    manifests: tuple[str, ...] = ()
+
+
+class StoredTag(msgspec.Struct, frozen=True):
+    """A name for a version."""
+
+    version: int
+    manifest: str
+    created_at: int
+    until: int = 0
+
+
+class StoredCursor(msgspec.Struct, frozen=True):
+    """The place of a reader of changes."""
+
+    version: int
+    moved_at: int
+    age_us: int
 
 
 class StoredCounts(msgspec.Struct):
@@ -124,6 +142,8 @@ class StoredManifest(msgspec.Struct):
     freed: int = 0
     swept: int = 0
     properties: dict[str, Any] = {}
+    tags: dict[str, StoredTag] = {}
+    cursors: dict[str, StoredCursor] = {}
 
     @property
     def as_history(self) -> StoredCommit:
@@ -309,8 +329,9 @@ class BucketReader:
         return Counter(bytes(entry) for tail in tails for entry in tail)
 
     def reached(self, let: StoredRelease) -> frozenset[str]:
-        """All objects of a release: a tree includes every object that it names."""
-        return frozenset(let.objects).union(*(self._objects_under(part) for part in let.trees))
+        """All objects of a release: a tree includes every object that it names, a manifest all that it needs."""
+        needs = (self.version(key).needs | {key} for key in let.manifests)
+        return frozenset(let.objects).union(*(self._objects_under(part) for part in let.trees), *needs)
 
     def entries(self, part: StoredSegment) -> tuple[Any, ...]:
         """A segment's entries."""

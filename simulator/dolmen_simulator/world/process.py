@@ -14,6 +14,8 @@ from dolmen.errors import (
     RetryableError,
     TableExistsError,
     TableNotFoundError,
+    TagExistsError,
+    TagNotFoundError,
     UnknownOutcomeError,
     UnsettledTimestampError,
     VersionExpiredError,
@@ -38,7 +40,15 @@ _MULTIPART = 0.25
 _SMALL_UPLOADS = {"threshold_bytes": 1_500, "part_bytes": 1_000}
 
 #: Errors that a call may raise because of faults and other actors; any other error ends the history.
-EXPECTED = (RetryableError, TableNotFoundError, TableExistsError, AppliedIdError, VersionExpiredError)
+EXPECTED = (
+    RetryableError,
+    TableNotFoundError,
+    TableExistsError,
+    TagNotFoundError,
+    TagExistsError,
+    AppliedIdError,
+    VersionExpiredError,
+)
 
 
 class Process:
@@ -83,6 +93,7 @@ class Process:
         reads: bool = False,
         digests: dict[str, str] | None = None,
         message: str = "",
+        reading: int | None = None,
     ) -> bool:
         """Makes one call that writes. Returns whether it was acknowledged.
 
@@ -93,10 +104,13 @@ class Process:
             reads: whether changes of what it read may be conflicts.
             digests: content digests of its requests, by id.
             message: its message for the history.
+            reading: the version that it asks for, if it is not the newest.
         """
         operation = self._begin(
             Operation(kind, self.who, *self._versions, reads=reads, digests=digests or {}, message=message)
         )
+        if reading is not None:
+            operation.reading = reading
         self.begin_run(*effects)
         return self._judge(operation, call)
 

@@ -71,16 +71,6 @@ def test_settings_come_from_the_database(old: Place) -> None:
     assert old.manifest.horizon == old.db.version
 
 
-def test_a_tagged_version_stays(old: Place) -> None:
-    newest = old.manifest
-    tagged = msgspec.structs.replace(newest, tags={"release": 5})
-    old.bucket.objects[newest.key] = replace(old.bucket.objects[newest.key], body=tagged.encode())
-    old.collect_all()
-    found = old.read_versions()
-    assert found[4] == "VersionExpiredError"
-    assert found[5] == {"t": list(range(40))}
-
-
 # ---- what expired versions dropped -----------------------------------------------------------------------------------
 
 

@@ -11,7 +11,14 @@ from dolmen.format.manifest import Manifest
 from dolmen.maintenance.gc import mark_parts as gc_mark_parts
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.keyset import KeySet, stable_codes
-from dolmen.maintenance.gc.mark import mark, needed_keys, reached_keys, released_since
+from dolmen.maintenance.gc.mark import (
+    manifest_keys,
+    mark,
+    needed_keys,
+    reached_keys,
+    released_since,
+    tagged_manifests,
+)
 from dolmen.maintenance.gc.mark_parts import keys_of_part, split_mark
 from dolmen.segments.reader import SegmentReader
 from support.aging import EAGER
@@ -29,8 +36,10 @@ def seeds() -> list[int]:
 def must_stay(manifest: Manifest, reader: SegmentReader, after: int) -> set[str]:
     """As ``mark`` finds it, but as keys."""
     found = set(needed_keys(manifest, reader))
+    for key in tagged_manifests(manifest):
+        found.update(manifest_keys(key, reader))
     for entry in released_since(manifest, reader, after):
-        found.update(entry.objects)
+        found.update(entry.objects, *(manifest_keys(key, reader) for key in entry.manifests))
         for tree in entry.trees:
             found |= {tree.object, *reached_keys(tree, reader)}
     return found

@@ -12,7 +12,7 @@ import pytest
 from dolmen.errors import UnsupportedFormatError
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Overlay, Vector, WhereTombstone
 from dolmen.format.manifest import EMPTY, Manifest, Released, Segment, TableEntry
-from dolmen.format.references import INSIDE, KEYS, RELEASED, RESERVED, WITHOUT, references
+from dolmen.format.references import INSIDE, KEYS, RELEASED, RESERVED, TAGGED, WITHOUT, references
 from dolmen.format.schema import Schema
 
 
@@ -38,7 +38,9 @@ def structs_of_the_format() -> set[type]:
 
 def test_every_field_of_every_struct_is_classified_once_so_that_no_object_kind_can_be_forgotten() -> None:
     for kind in structs_of_the_format():
-        classified = [name for table in (KEYS, INSIDE, RESERVED, RELEASED, WITHOUT) for name in table.get(kind, ())]
+        classified = [
+            name for table in (KEYS, INSIDE, RESERVED, RELEASED, TAGGED, WITHOUT) for name in table.get(kind, ())
+        ]
         assert sorted(classified) == sorted(kind.__struct_fields__), kind
 
 

@@ -231,6 +231,18 @@ def test_a_table_that_was_made_anew_meanwhile_is_left_alone(monkeypatch: pytest.
     assert ids(found) == [1, 2]
 
 
+def test_rows_that_a_restore_brings_back_meanwhile_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The restored files are those that were resolved, with the pairs of then and no tombstone."""
+    found = world(100, files=2)
+    version = found.db.refresh()
+    found.db.table("t").delete("id < 5")
+    other = Database(found.store, found.runtime).table("t")
+    meanwhile(monkeypatch, resolution, lambda: other.restore(version))
+    done = run(found)
+    assert (done.commits, done.finished) == (0, False)
+    assert ids(found) == list(range(100))
+
+
 def test_a_call_that_must_stop_commits_what_it_has_and_the_next_goes_on() -> None:
     found = world(400, files=8)
     found.db.table("t").delete("user = 3")

@@ -263,6 +263,8 @@ class MoveFence:
         applied_before: segments of request ids are forgotten if all their ids were applied before this time.
         settings: the settings of the plan; ConflictError if others hold now, so that whoever has just prolonged the
             retention finds what it covers. None: they do not matter.
+        now_us: the time of the plan: tags that have come to their end are removed, and cursors that last hold the
+            horizon where they are.
     """
 
     seen: tuple[int, int]
@@ -271,6 +273,7 @@ class MoveFence:
     revoke: tuple[str, ...] = ()
     applied_before: int = 0
     settings: DatabaseSettings | None = None
+    now_us: int = 0
     name: str | None = None
     uuid: str = ""
     request: str | None = None
@@ -282,7 +285,11 @@ class MoveFence:
             raise ConflictError(f"version {base.version} or one before it moved the fence: plan again")
         if self.settings is not None and self.settings != DatabaseSettings.of(base):
             raise ConflictError(f"version {base.version} or one before it changed the settings: plan again")
-        draft.horizon = max(base.horizon, self.horizon)
+        held = (cursor.version for cursor in base.cursors.values() if cursor.holds(self.now_us))
+        draft.horizon = max(base.horizon, min([self.horizon, *held]))
+        for name, tag in base.tags.items():
+            if 0 < tag.until <= self.now_us:
+                draft.put_tag(name, None)
         draft.orphan_cutoff = max(base.orphan_cutoff, self.orphan_cutoff)
         draft.revoked = tuple(txid for txid in self.revoke if txid not in base.revoked_intents)
         gone = [

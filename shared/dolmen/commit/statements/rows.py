@@ -13,7 +13,7 @@ from dolmen.commit.statements.file_entries import with_pairs
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.entries import DataFile, Tombstone, Vector
-from dolmen.format.evolution import check_written_under
+from dolmen.format.evolution import check_written_under, same_column
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Counts, Segment, TableEntry
 from dolmen.format.schema import Schema
@@ -28,7 +28,7 @@ class Write:
 
     Args:
         requests: the requests whose rows are mixed in the files, so that none of them can be removed alone.
-        schema: the table's columns when the files were written.
+        schema: the table's columns when the files were written, or the tombstones bound.
     """
 
     name: str
@@ -43,14 +43,15 @@ class Write:
         """Appends the entries, stamped with ``ts``."""
         entry = draft.table(self.name, self.uuid)
         if self.tombstones:
-            there = {field.id for field in entry.schema.fields}
+            bound, base_ts = (self.schema or entry.schema).fields, draft.base.commit_ts
+            there = {field.id for field in bound if same_column(entry.schema, field, base_ts)}
             for tombstone in self.tombstones:
                 if gone := set(tombstone.columns) - there:
                     raise ConflictError(
                         f"table {self.name!r}: columns {sorted(gone)} of the delete were dropped meanwhile"
                     )
         if self.files:
-            entry = with_older_columns(self.name, entry, self.schema, ts)
+            entry = with_older_columns(draft, self.name, entry, self.schema, ts)
         draft.require(need for tombstone in self.tombstones for need in getattr(tombstone, "needs", ()))
         draft.tables[self.name] = msgspec.structs.replace(
             entry,
@@ -75,6 +76,7 @@ class DeletePositions:
         vectors: by path, the file's effective entry when the vector was made, and the vector. ``prepare`` makes them,
             and makes them again for files whose vector was replaced meanwhile (vectors merge by OR).
         columns: ids of the columns by which rows were looked up, for the history.
+        epoch: the table's epoch in the version in which rows were looked up; 0 = it did not exist there.
     """
 
     name: str
@@ -83,6 +85,7 @@ class DeletePositions:
     vectors: Mapping[str, tuple[DataFile, Vector]]
     request: str | None = None
     columns: tuple[int, ...] = ()
+    epoch: int = 0
     prepared_on: str = ""
 
     @classmethod
@@ -93,17 +96,24 @@ class DeletePositions:
         positions: Mapping[str, BitMap],
         request: str | None = None,
         columns: tuple[int, ...] = (),
+        epoch: int = 0,
     ) -> DeletePositions:
         """Makes the statement before it is prepared."""
-        return cls(name, uuid, positions, {}, request, columns)
+        return cls(name, uuid, positions, {}, request, columns, epoch)
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> DeletePositions:
         """Merges the positions with the files' present vectors.
 
         Raises:
-            ConflictError: some files were replaced since the delete was planned.
+            ConflictError: some files were replaced since the delete was planned, or the table was restored, so that it
+                may have files that were not looked at.
         """
         entry = draft.table(self.name, self.uuid)
+        there = next((each for each in draft.base.tables.values() if each.uuid == self.uuid), None)
+        if self.epoch and self.positions and there is not None and there.epoch != self.epoch:
+            raise ConflictError(
+                f"table {self.name!r}: version {there.epoch} overwrote or restored it since the delete was planned"
+            )
         live = LiveFiles.of(entry, draft.segments).find([uuid_of(path) for path in self.positions])
         files = {file.path: file for file in live.values()}
         if gone := self.positions.keys() - files.keys():
@@ -163,7 +173,7 @@ class Overwrite:
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Removes all entries and adds the new files."""
-        entry = with_older_columns(self.name, draft.table(self.name, self.uuid), self.schema, ts)
+        entry = with_older_columns(draft, self.name, draft.table(self.name, self.uuid), self.schema, ts)
         self._check(draft)
         draft.release_all_of(entry)
         draft.counts += Counts(
@@ -209,7 +219,7 @@ class Overwrite:
                 )
 
 
-def with_older_columns(name: str, entry: TableEntry, schema: Schema | None, ts: int) -> TableEntry:
+def with_older_columns(draft: Draft, name: str, entry: TableEntry, schema: Schema | None, ts: int) -> TableEntry:
     """The table's entry when it takes files at ``ts`` that were written under other columns.
 
     Args:
@@ -222,7 +232,7 @@ def with_older_columns(name: str, entry: TableEntry, schema: Schema | None, ts: 
     if schema is None or schema is now or (schema.fields, schema.next_id) == (now.fields, now.next_id):
         return entry
     try:
-        check_written_under(schema, entry)
+        check_written_under(schema, entry, draft.base.commit_ts)
     except SchemaError as error:
         raise ConflictError(f"table {name!r}: {error}; write the rows again") from None
     return msgspec.structs.replace(entry, schema=msgspec.structs.replace(now, altered_ts=ts))

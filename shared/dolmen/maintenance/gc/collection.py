@@ -88,6 +88,7 @@ def _move_fence(
             planned.revoke,
             planned.applied_before,
             None if settings else chosen,
+            planned.now_us,
         )
         try:
             done = submit(head, OPERATION, [fence])
@@ -210,7 +211,9 @@ class _Collection:
             horizon = next_horizon(head, manifest, self._settings, self._planned.now_us)
             if horizon > manifest.horizon:
                 seen = (manifest.horizon, manifest.orphan_cutoff)
-                fence = MoveFence(seen, horizon, manifest.orphan_cutoff, settings=self._held_to)
+                fence = MoveFence(
+                    seen, horizon, manifest.orphan_cutoff, settings=self._held_to, now_us=self._planned.now_us
+                )
                 try:
                     return submit(head, OPERATION, [*statements, fence]).manifest or head.refresh().manifest
                 except ConflictError:  # another collection has let versions expire, or the settings have changed

@@ -71,6 +71,26 @@ def tree_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
             raise
 
 
+def manifest_keys(key: str, reader: SegmentReader) -> Iterator[str]:
+    """Keys of a manifest that a tag kept, and of all that its version needs.
+
+    A missing manifest reaches nothing: an earlier run deleted all that it needs, and then the manifest itself.
+    """
+    yield key
+    try:
+        manifest = reader.manifest(key)
+    except CorruptionError as error:
+        if not error.is_missing:
+            raise
+        return
+    yield from needed_keys(manifest, reader)
+
+
+def tagged_manifests(manifest: Manifest) -> list[str]:
+    """Manifests of expired versions that tags keep. What other tags name is kept as a version that has not expired."""
+    return sorted({tag.manifest for tag in manifest.tags.values() if tag.version < manifest.horizon})
+
+
 def released_since(manifest: Manifest, reader: SegmentReader, after: int) -> Iterator[Released]:
     """Yields what commits after version ``after`` released, oldest first."""
     for segment in manifest.segments_of("released"):
@@ -82,16 +102,21 @@ def released_since(manifest: Manifest, reader: SegmentReader, after: int) -> Ite
 def mark(manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
     """Keys of all objects to keep: those the newest version needs, and those released after version ``after``.
 
-    An older version needs only what the newest one needs, and what was released since. ``manifest`` must be of a commit
+    An older version needs only what the newest one needs, and what was released since. An expired version that a tag
+    keeps is read for what it needs. ``manifest`` must be of a commit
     that moved the fence, or a later one. An object that it does not name, and that was uploaded before the fence, can
     no longer be committed. So nothing can land between this mark and the deletes.
     """
 
     def keys() -> Iterator[str]:
         yield from needed_keys(manifest, reader)
+        for key in tagged_manifests(manifest):
+            yield from manifest_keys(key, reader)
         for entry in released_since(manifest, reader, after):
             yield from entry.objects
             for tree in entry.trees:
                 yield from tree_keys(tree, reader)
+            for key in entry.manifests:
+                yield from manifest_keys(key, reader)
 
     return KeySet(keys())

@@ -13,14 +13,14 @@ import msgspec
 
 from dolmen.format.manifest import Manifest, Segment
 from dolmen.format.references import references
-from dolmen.maintenance.gc.mark import tree_keys
+from dolmen.maintenance.gc.mark import manifest_keys, tagged_manifests, tree_keys
 from dolmen.segments.live import LiveFiles
 from dolmen.segments.reader import SegmentReader
 
 ENTRIES_TOGETHER = 200_000
 """The approximate number of entries of one part. A segment is never divided."""
 
-PartKind: TypeAlias = Literal["files", "tombstones", "released", "trees"]
+PartKind: TypeAlias = Literal["files", "tombstones", "released", "trees", "manifests"]
 
 
 class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -28,13 +28,15 @@ class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Args:
         kind: what is read from the segments: a table's live ``files``, its ``tombstones``, entries that commits have
-            ``released``, or everything that released ``trees`` reach.
+            ``released``, everything that released ``trees`` reach, or that ``manifests`` of tags need.
         table: the table's name; "" for the database.
+        manifests: keys of manifests.
     """
 
     kind: PartKind
     segments: tuple[Segment, ...]
     table: str = ""
+    manifests: tuple[str, ...] = ()
 
     @property
     def entries(self) -> int:
@@ -53,10 +55,13 @@ def split_mark(manifest: Manifest, reader: SegmentReader, after: int) -> tuple[l
         parts += _together("files", entry.segments_of("files"), name)
         parts += _together("tombstones", entry.segments_of("tombstones"), name)
     trees: list[Segment] = []
+    tagged = tagged_manifests(manifest)
     for one in manifest.released:
         if one.version > after:
             keys += one.objects
             trees += one.trees
+            tagged += one.manifests
+    parts += (MarkPart("manifests", (), manifests=(key,)) for key in dict.fromkeys(tagged))
     parts += _together("trees", trees)
     parts += _together("released", [s for s in manifest.segments_of("released") if s.greatest > after])
     return keys, parts
@@ -85,9 +90,14 @@ def keys_of_part(part: MarkPart, manifest: Manifest, reader: SegmentReader, afte
                         yield from entry.objects
                         for tree in entry.trees:
                             yield from tree_keys(tree, reader)
+                        for key in entry.manifests:
+                            yield from manifest_keys(key, reader)
         case "trees":
             for tree in part.segments:
                 yield from tree_keys(tree, reader)
+        case "manifests":
+            for key in part.manifests:
+                yield from manifest_keys(key, reader)
 
 
 def _together(kind: PartKind, segments: Sequence[Segment], table: str = "") -> Iterator[MarkPart]:

@@ -51,7 +51,8 @@ def plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, full: bo
     applied_before = now_us - settings.applied_retention_us
     forgets = any(segment.created_at < applied_before for segment in manifest.segments_of("applied"))
     sweep = full or has_come_of_age(head, manifest, sweepable(orphan_cutoff))
-    moves = horizon > manifest.horizon or bool(revoke) or forgets or sweep
+    ends = any(0 < tag.until <= now_us for tag in manifest.tags.values())
+    moves = horizon > manifest.horizon or bool(revoke) or forgets or sweep or ends
     return CollectionPlan(now_us, manifest.horizon, horizon, orphan_cutoff, revoke, applied_before, moves, sweep, known)
 
 
@@ -70,10 +71,11 @@ def next_horizon(head: Head, manifest: Manifest, settings: DatabaseSettings, now
     """The oldest version to keep; the present horizon when moving it is not worth a commit.
 
     A version is kept if it was the newest at some time within the retention, if it is among the newest
-    ``keep_versions``, or if it is not older than a version with a tag.
+    ``keep_versions``, or if it is not older than the place of a cursor that lasts. A tag keeps its version alone.
     """
     horizon = manifest.horizon
-    oldest_kept = min([manifest.version - settings.keep_versions + 1, *manifest.tags.values()])
+    held = (cursor.version for cursor in manifest.cursors.values() if cursor.holds(now_us))
+    oldest_kept = min([manifest.version - settings.keep_versions + 1, *held])
     if oldest_kept > horizon:
         oldest_kept = min(oldest_kept, _newest_at(head, manifest, now_us - settings.retention_us))
     return oldest_kept if oldest_kept > horizon and _worth_it(head, manifest, horizon, oldest_kept) else horizon

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dolmen.errors import CorruptionError
 from dolmen.format.layout import parse_manifest_key
-from dolmen.format.manifest import Manifest, Released, Segment
+from dolmen.format.manifest import Manifest, Released
 from dolmen.maintenance.gc.eraser import BATCH, ObjectEraser
 from dolmen.maintenance.gc.keyset import KeySet
-from dolmen.maintenance.gc.mark import reached_keys, released_since
+from dolmen.maintenance.gc.mark import needed_keys, reached_keys, released_since
 from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectInfo, ObjectStore
 
@@ -61,7 +61,7 @@ class Release:
         for entry in released_since(self._manifest, self._reader, done):
             if entry.version > self._through:
                 break
-            if len(self._keys) >= BATCH or entry.trees:
+            if len(self._keys) >= BATCH or entry.trees or entry.manifests:
                 self._flush()
                 if self._deadline():
                     return self._progress(done, complete=False)
@@ -80,17 +80,26 @@ class Release:
     def _free(self, entry: Released) -> None:
         self._add(entry.version, entry.objects)
         for tree in entry.trees:
-            self._flush()
-            before = self._failures
-            self._free_reached(entry.version, tree)
-            if self._failures == before:  # otherwise the next run needs the segment to find the rest
-                self._add(entry.version, (tree.object,))
+            self._free_with_its_needs(entry.version, tree.object, reached_keys(tree, self._reader))
+        for manifest in entry.manifests:
+            self._free_with_its_needs(entry.version, manifest, self._needed_by(manifest))
 
-    def _free_reached(self, version: int, tree: Segment) -> None:
-        """Deletes the objects that a segment names. The segment itself goes later."""
+    def _needed_by(self, manifest: str) -> Iterator[str]:
+        yield from needed_keys(self._reader.manifest(manifest), self._reader)
+
+    def _free_with_its_needs(self, version: int, holder: str, reached: Iterator[str]) -> None:
+        """Deletes what a segment, or the manifest of a lost tag, names; then the holder itself."""
+        self._flush()
+        before = self._failures
+        self._free_reached(version, reached)
+        if self._failures == before:  # otherwise the next run needs the holder to find the rest
+            self._add(version, (holder,))
+
+    def _free_reached(self, version: int, reached: Iterator[str]) -> None:
+        """Deletes the objects that a holder names. The holder itself goes later."""
         keys: list[str] = []
         try:
-            for key in reached_keys(tree, self._reader):
+            for key in reached:
                 keys.append(key)
                 if len(keys) >= BATCH:
                     self._add(version, keys)
@@ -125,10 +134,12 @@ class Release:
                 self._failed = self._through
             some.clear()
 
-        tagged = set(self._manifest.tags.values())
+        tagged = {tag.manifest for tag in self._manifest.tags.values()}
+        for released in released_since(self._manifest, self._reader, self._manifest.freed):
+            tagged.update(released.manifests)  # those go after what they need, in this run or in a later one
         for info in self._store.list("manifest/"):
             parsed = parse_manifest_key(info.key)
-            if parsed is None or parsed[0] in tagged:
+            if parsed is None or info.key in tagged:
                 continue
             if parsed[0] >= self._through:
                 break

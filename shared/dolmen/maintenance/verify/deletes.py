@@ -16,6 +16,7 @@ from dolmen.format import vectors
 from dolmen.format.checksum import crc32
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector
 from dolmen.format.keys import Keys, decode_keys, decode_keys_in_parts, inline_keys
+from dolmen.format.manifest import TableEntry
 from dolmen.format.tombstone_object import BlobInfo, TombstoneFooter, check_blob, read_footer
 from dolmen.format.values import to_plain
 from dolmen.maintenance.verify.report import FindingLog
@@ -33,7 +34,7 @@ class DeleteObject:
 
     Args:
         table: the table's name.
-        uuid: the table's uuid.
+        uuid: the table's uuid; "" for a clone, whose objects may be of any table that it comes from.
         vectors: vectors with (uuid, physical rows) of their data files.
     """
 
@@ -60,22 +61,35 @@ class DeleteObjects:
 
     def __init__(self) -> None:
         self.by_key: dict[str, DeleteObject] = {}
+        self._seen: set[tuple[str, int, str]] = set()
 
-    def _of(self, key: str, table: str, uuid: str) -> DeleteObject:
-        return self.by_key.setdefault(key, DeleteObject(key, table, uuid))
+    def _of(self, key: str, table: str, entry: TableEntry) -> DeleteObject:
+        uuid = "" if entry.source else entry.uuid
+        one = self.by_key.setdefault(key, DeleteObject(key, table, uuid))
+        one.uuid = one.uuid or uuid
+        return one
 
-    def add_tombstone(self, tombstone: Tombstone, table: str, uuid: str) -> None:
-        """Adds a tombstone."""
-        self._of(tombstone.blob.object, table, uuid).tombstones.append(tombstone)
+    def add_tombstone(self, tombstone: Tombstone, table: str, entry: TableEntry) -> None:
+        """Adds a tombstone. A table and its clone may have the same."""
+        one = self._of(tombstone.blob.object, table, entry)
+        if self._is_new(one.key, tombstone.blob.offset, ""):
+            one.tombstones.append(tombstone)
 
-    def add_vector(self, file: DataFile, table: str, uuid: str) -> None:
+    def add_vector(self, file: DataFile, table: str, entry: TableEntry) -> None:
         """Adds a data file's vector, unless its entry is contradictory."""
         if file.vector and file.vector.cardinality <= file.rows:
-            self.add_vector_of(file.vector, file.uuid, file.rows, table, uuid)
+            self.add_vector_of(file.vector, file.uuid, file.rows, table, entry)
 
-    def add_vector_of(self, vector: Vector, file: str, rows: int, table: str, uuid: str) -> None:
-        """Adds the vector of a file with this number of rows."""
-        self._of(vector.object, table, uuid).vectors.append((vector, file, rows))
+    def add_vector_of(self, vector: Vector, file: str, rows: int, table: str, entry: TableEntry) -> None:
+        """Adds the vector of a file with this number of rows. A table and its clone may have the same."""
+        one = self._of(vector.object, table, entry)
+        if self._is_new(one.key, vector.offset, file):
+            one.vectors.append((vector, file, rows))
+
+    def _is_new(self, key: str, offset: int, file: str) -> bool:
+        known = len(self._seen)
+        self._seen.add((key, offset, file))
+        return len(self._seen) > known
 
 
 def check_deletes(context: Context, objects: Iterable[DeleteObject], total: int, log: FindingLog) -> None:
@@ -158,7 +172,7 @@ def _footer(body: BinaryIO, one: DeleteObject, log: FindingLog) -> TombstoneFoot
     if end != start:
         reason = f"its blobs end at byte {end}, and the footer begins at {start}"
         log.add("delete-footer", one.key, reason, table=one.table)
-    if footer.table != one.uuid:
+    if one.uuid and footer.table != one.uuid:
         reason = f"it is of table {footer.table}, not of {one.uuid}"
         log.add("delete-footer", one.key, reason, table=one.table)
     return footer

@@ -59,7 +59,7 @@ class KeptContents:
                 self._take_vector(overlay.vector, uuid, sys.maxsize, view, entry)
         for tombstone in view.tombstones:
             if self._is_new(tombstone.blob.object, tombstone.blob.offset):
-                self._deletes.add_tombstone(tombstone, view.name, entry.uuid)
+                self._deletes.add_tombstone(tombstone, view.name, entry)
 
     def take_segments(self, context: Context, manifest: Manifest, log: FindingLog) -> None:
         """Reads the database's own segments of one version that were not read before."""
@@ -76,7 +76,7 @@ class KeptContents:
 
     def _take_vector(self, vector: Vector, file: str, rows: int, view: TableContents, entry: TableEntry) -> None:
         if self._is_new(vector.object, vector.offset):
-            self._deletes.add_vector_of(vector, file, rows, view.name, entry.uuid)
+            self._deletes.add_vector_of(vector, file, rows, view.name, entry)
 
     def _is_new(self, key: str, offset: int) -> bool:
         if (key, offset) in self.seen:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -120,17 +120,18 @@ class References:
         return pa.concat_tables(self._chunks) if self._chunks else _SCHEMA.empty_table()
 
     def repeated_files(self) -> Iterator[Reference]:
-        """Data files that the checked version references twice, under the same key or in another directory."""
+        """Data files that one table of the checked version references twice, under one key or in two directories."""
         table = self._table()
         own = pc.and_(pc.equal(table["need"], _NEEDED), pc.starts_with(table["key"], "data/"))
         table = table.filter(own)
         names = pc.replace_substring_regex(table["key"], "^.*/", "")
+        names = pc.binary_join_element_wise(names, pc.cast(table["table"], pa.string()), "/")
         seen = pc.value_counts(names)
         twice = seen.filter(pc.greater(seen.field("counts"), 1)).field("values")
         if len(twice):
             some = table.filter(pc.is_in(names, twice)).to_pylist()
-            some.sort(key=lambda row: row["key"].rpartition("/")[2])
-            for _, same in groupby(some, key=lambda row: row["key"].rpartition("/")[2]):
+            some.sort(key=_file_of_table)
+            for _, same in groupby(some, key=_file_of_table):
                 yield from (Reference(**row) for row in list(same)[1:])
 
     def __iter__(self) -> Iterator[list[Reference]]:
@@ -142,6 +143,10 @@ class References:
             for part in (order.slice(start, _CHUNK) for start in range(0, len(order), _CHUNK))
         )
         return (list(some) for _, some in groupby(rows, key=itemgetter(0)))
+
+
+def _file_of_table(row: dict[str, Any]) -> tuple[int, str]:
+    return row["table"], row["key"].rpartition("/")[2]
 
 
 class Missing(NamedTuple):

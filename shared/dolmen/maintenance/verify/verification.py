@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,7 @@ from dolmen.errors import (
 from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry
+from dolmen.maintenance.gc.mark import manifest_keys
 from dolmen.maintenance.verify.chain import check_chain, last_listed, newest_manifest, read_manifest
 from dolmen.maintenance.verify.data import DataCheck
 from dolmen.maintenance.verify.deletes import DeleteObjects, check_deletes
@@ -109,9 +111,10 @@ class _Verification:
             for name, root in newest.tables.items():
                 self._kept.leave(TableContents(context, name, root, newest, FindingLog()))
         told = check_chain(context, newest, log, self._references, every=self._all, each=self._older)
+        self._check_tagged(newest)
         manifest = newest if version in (None, newest.version) else self._read_version(newest, told, version or 0)
         if manifest is None:
-            self._horizon(version or 0, newest)
+            self._check_kept(version or 0, newest)
             return self._report(version or 0, [], {})
         log.oldest = log.newest = manifest.version
         tables = self._check_entries(manifest)
@@ -129,18 +132,16 @@ class _Verification:
         if self._deep:
             self._kept.check(context, log, skip)
             check_intents(context, log)
-        horizon = self._horizon(manifest.version, newest)
-        return self._report(manifest.version, [one for one in missing if one.versions[1] >= horizon], orphans)
+        now = self._check_kept(manifest.version, newest)
+        return self._report(manifest.version, [one for one in missing if now.is_kept(one.versions[1])], orphans)
 
-    def _horizon(self, version: int, newest: Manifest) -> int:
-        """The oldest version that is kept now. Raises VersionExpiredError if ``version`` is older."""
-        try:
-            horizon = self._context.head.refresh().manifest.horizon
-        except CorruptionError:  # the pointer is damaged, which was found before
-            horizon = newest.horizon
-        if version < horizon:
+    def _check_kept(self, version: int, newest: Manifest) -> Manifest:
+        """The newest version now. Raises VersionExpiredError if ``version`` has expired by then."""
+        with suppress(CorruptionError):  # the pointer is damaged, which was found before
+            newest = self._context.head.refresh().manifest
+        if not newest.is_kept(version):
             raise VersionExpiredError(f"version {version} expired while it was checked: verify a newer one")
-        return horizon
+        return newest
 
     def _report(self, version: int, missing: Iterable[Missing], orphans: dict[str, Unreferenced]) -> VerifyReport:
         log = self._log
@@ -152,6 +153,8 @@ class _Verification:
     def _read_version(self, newest: Manifest, told: dict[int, HistoryEntry], version: int) -> Manifest | None:
         if not 1 <= version <= newest.version:
             raise VersionNotFoundError(f"no version {version}: the newest is {newest.version}")
+        if key := newest.tagged(version):
+            return read_manifest(self._context, key, version, self._log)
         if version < newest.horizon:
             raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
         entry = told.get(version)
@@ -180,7 +183,7 @@ class _Verification:
         check.check_schema()
         check.check_tombstones(view.tombstones)
         for tombstone in view.tombstones:
-            self._deletes.add_tombstone(tombstone, view.name, entry.uuid)
+            self._deletes.add_tombstone(tombstone, view.name, entry)
         total = view.count()
         step = 1 if self._deep else max(1, -(-total // SAMPLED_FOOTERS))
         sample = []
@@ -188,7 +191,7 @@ class _Verification:
             self._log.count("data files", total=total)
             check.check_file(file)
             self._reference_file(file, view, "needed")
-            self._deletes.add_vector(file, view.name, entry.uuid)
+            self._deletes.add_vector(file, view.name, entry)
             if place % step == 0 and not self._deep:
                 sample.append(file)
         return _Checked(view, entry, sample)
@@ -239,10 +242,22 @@ class _Verification:
         rows = vector.cardinality
         self._references.add(vector.object, versions, need=need, table=view.name, end=end, rows=rows)
 
+    def _check_tagged(self, newest: Manifest) -> None:
+        """Adds references to expired versions that tags keep, since nothing else tells what they need."""
+        for version, key in sorted({(tag.version, tag.manifest) for tag in newest.tags.values()}):
+            if version < newest.horizon:
+                self._references.add(key, (version, version), need="kept")
+                if (manifest := read_manifest(self._context, key, version, self._log)) is not None:
+                    self._log.count("manifests")
+                    self._add_kept(manifest)
+
     def _older(self, manifest: Manifest) -> None:
+        """Adds references to what a kept version needs, if all versions are checked."""
+        if self._all:
+            self._add_kept(manifest)
+
+    def _add_kept(self, manifest: Manifest) -> None:
         """Adds references to what a kept version needs, unless an earlier version had the same entries."""
-        if not self._all:
-            return
         self._reference_segments(manifest, "kept")
         if self._deep:
             self._kept.take_segments(self._context, manifest, self._log)
@@ -276,9 +291,19 @@ class _Verification:
             for tree in released.trees:
                 self._references.add(tree.object, versions, need=need, size=tree.size)
                 self._reference_tree(tree, versions)
+            for key in released.manifests:
+                self._reference_released_manifest(key, versions)
         if any(released.version <= newest.freed for released in newest.released):
             reason = f"what version {newest.released[0].version} released is listed, freed is all up to {newest.freed}"
             log.add("released-untrimmed", newest.key, reason)
+
+    def _reference_released_manifest(self, key: str, versions: tuple[int, int]) -> None:
+        """Adds references to what an expired version needs that has lost its tag; some may have been deleted before."""
+        try:
+            for needed in manifest_keys(key, self._context.segments):
+                self._references.add(needed, versions, need="known")
+        except CorruptionError as error:
+            self._log.add("manifest-damaged", key, f"{error.reason}, and collection must read it", versions=versions)
 
     def _reference_tree(self, tree: Segment, versions: tuple[int, int]) -> None:
         """Adds references to objects that a released segment names; some may have been deleted before."""

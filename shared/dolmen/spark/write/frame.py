@@ -238,7 +238,7 @@ def delete(
         if asked is Asked.ONLY:
             return None, content
         hidden = tombstones(transaction.uploads, table.name, entry.uuid, reported, fields)
-        return Write(table.name, entry.uuid, (), hidden, request), content
+        return Write(table.name, entry.uuid, (), hidden, request, schema=entry.schema), content
 
     return _commit(table, "delete", request, statement, Asked.of(request))
 

@@ -1,0 +1,119 @@
+"""One table in one version, seen through the columns of the feed's last version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+
+from dolmen.changes.commits import entry_of
+from dolmen.context import Context
+from dolmen.format.entries import Tombstone
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.schema import COMMIT_TS_ID, Field, Schema
+from dolmen.predicate import Predicate, columns
+from dolmen.scan.plan import FilePlan, ScanPlan
+from dolmen.scan.read import PlanReader
+from dolmen.segments.live import LiveFiles, tombstones_of
+
+
+@dataclass(frozen=True)
+class FeedColumns:
+    """The columns that are read of every version.
+
+    Args:
+        schema: the table's columns in the feed's last version.
+        output: the columns of the result.
+        key: the columns by which a deleted and an added row are the same row; none if there is no key.
+        where: bound to ``schema``: only rows for which it is TRUE.
+    """
+
+    schema: Schema
+    output: tuple[Field, ...]
+    key: tuple[Field, ...]
+    where: Predicate | None
+
+    @cached_property
+    def read(self) -> tuple[Field, ...]:
+        """The columns of the result, and then those of the key that are not among them."""
+        there = {field.id for field in self.output}
+        return (*self.output, *(field for field in self.key if field.id not in there))
+
+    @cached_property
+    def ids(self) -> frozenset[int]:
+        """Ids of the columns that are read."""
+        return frozenset(field.id for field in self.read)
+
+    @cached_property
+    def filtered(self) -> frozenset[int]:
+        """Ids of the columns that the predicate names."""
+        return frozenset() if self.where is None else columns(self.where)
+
+
+class TableState:
+    """A table in one version.
+
+    Args:
+        entry: its whole entry, with the columns of the feed's last version.
+    """
+
+    def __init__(self, context: Context, manifest: Manifest, name: str, entry: TableEntry) -> None:
+        self.context, self.manifest, self.name, self.entry = context, manifest, name, entry
+        self.live = LiveFiles.of(entry, context.segments)
+        self._tombstones: tuple[Tombstone, ...] | None = None
+
+    @classmethod
+    def of(cls, context: Context, manifest: Manifest, uuid: str, schema: Schema) -> TableState | None:
+        """The table with this uuid; None if the version has no such table. An idle one's entry is fetched."""
+        found = entry_of(manifest, uuid)
+        if found is None:
+            return None
+        entry = context.segments.whole(found)
+        entry = msgspec.structs.replace(entry, schema=_with_dropped(schema, entry.schema))
+        return cls(context, manifest, manifest.name_of(uuid) or "", entry)
+
+    @property
+    def commit_ts(self) -> int:
+        """The version's commit timestamp: rows of later commits have greater ones."""
+        return self.manifest.commit_ts
+
+    @property
+    def tombstones(self) -> tuple[Tombstone, ...]:
+        """Its unresolved deletes, oldest first. Those in segments are fetched."""
+        if self._tombstones is None:  # not a cached_property: up to Python 3.11 all of a class wait for a fetch
+            self._tombstones = tombstones_of(self.entry, self.context.segments)
+        return self._tombstones
+
+    def tombstones_since(self, commit_ts: int) -> tuple[Tombstone, ...]:
+        """The deletes of later commits that are inline, as all deletes of the version's own commit are."""
+        return tuple(tombstone for tombstone in self.entry.tombstones if tombstone.ts > commit_ts)
+
+    def reader(
+        self, columns: FeedColumns, files: tuple[FilePlan, ...] = (), unresolved: tuple[Tombstone, ...] = ()
+    ) -> PlanReader:
+        """A reader of some of its files.
+
+        Args:
+            unresolved: the deletes among which the files' suspects are.
+        """
+        plan = ScanPlan(
+            table=self.name,
+            version=self.manifest.version,
+            entry=self.entry,
+            output=columns.read,
+            where=columns.where,
+            limit=None,
+            files=files,
+            pruned={},
+            unresolved=unresolved,
+        )
+        return PlanReader(self.context, plan)
+
+
+def _with_dropped(schema: Schema, own: Schema) -> Schema:
+    """The feed's columns, with those that the version's deletes may name beside them."""
+    there = {field.id for field in schema.fields}
+    dropped = {id_: field for id_, field in (own.by_id | schema.by_id).items() if id_ not in there}
+    dropped.pop(COMMIT_TS_ID, None)
+    return Schema(schema.fields, schema.next_id, tuple(dropped.values()), schema.altered_ts)

@@ -1,0 +1,146 @@
+"""Statements that bring back what tables were, or make a second table of one, without copying a byte.
+
+An entry of a kept version names immutable objects only, and each of its files says which deletes it has already taken.
+So the same entry, in a later version, shows the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from dolmen.commit.draft import Draft
+from dolmen.commit.statements.rows import _file_count
+from dolmen.errors import TableExistsError
+from dolmen.format.layout import check_table_name, memory_name
+from dolmen.format.manifest import Counts, TableEntry
+
+
+@dataclass(frozen=True)
+class Restore:
+    """Makes tables what they were in an earlier version: rows, columns and settings.
+
+    A table that was dropped since comes back. The memory of a table's changes (CDC) comes back with it, or goes.
+
+    Args:
+        name: the table; None for all tables of the database.
+        uuid: its uuid; "" for all.
+        version: the version of then.
+        tables: whole entries of then, by the name that each gets.
+        present: whether the table must still be there under its name, and not have been dropped.
+    """
+
+    name: str | None
+    uuid: str
+    version: int
+    tables: Mapping[str, TableEntry]
+    present: bool = False
+    request: str | None = None
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Puts the entries of then under a new epoch.
+
+        Raises:
+            VersionExpiredError: the version has expired.
+            TableExistsError: another table has a name that is needed.
+            TableNotFoundError, ConflictError: the table is not ``present``.
+        """
+        draft.check_kept(self.version)
+        if self.name is not None and self.present:
+            draft.table(self.name, self.uuid)
+        was = {name: draft.segments.whole(draft.tables[name]) for name in self._replaced(draft)}
+        for name in self.tables:
+            if name in draft.tables and name not in was:
+                raise TableExistsError(
+                    f"table {name!r} is another one than in version {self.version}: rename or drop it first"
+                )
+        for name, entry in was.items():
+            del draft.tables[name]
+            draft.release_all_of(entry)
+            draft.counts += Counts(files_removed=_file_count(entry))
+        now = {entry.uuid: entry for entry in was.values()}
+        for name, entry in self.tables.items():
+            draft.tables[name] = _under_new_epoch(_with_ids_since(entry, now.get(entry.uuid)), draft, ts)
+            draft.counts += Counts(files_added=_file_count(entry))
+        draft.data_change = True
+
+    def _replaced(self, draft: Draft) -> set[str]:
+        """Names of the tables of now that go, or come back as they were."""
+        if self.name is None:
+            return set(draft.tables)
+        uuids = {entry.uuid for entry in self.tables.values()}
+        for name, stub in draft.tables.items():
+            if stub.uuid == self.uuid and (sequences := draft.segments.whole(draft.tables[name]).sequences):
+                uuids.add(sequences.memory)
+        return {name for name, stub in draft.tables.items() if stub.uuid in uuids}
+
+
+@dataclass(frozen=True)
+class CloneTable:
+    """Makes a second table of a table as it was in some version. Both have the same files from then on.
+
+    Args:
+        name: the new table's name.
+        uuid: the new table's uuid.
+        version: the version whose entry it is.
+        entry: the whole entry in that version.
+        memory: the whole entry of its memory of changes, if it had one, and the uuid for the copy of it.
+    """
+
+    name: str
+    uuid: str
+    version: int
+    entry: TableEntry
+    memory: tuple[TableEntry, str] | None = None
+    request: str | None = None
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Adds the table.
+
+        Raises:
+            VersionExpiredError: the version has expired.
+            TableExistsError: the name is taken.
+        """
+        draft.check_kept(self.version)
+        clones = {self.name: msgspec.structs.replace(self.entry, uuid=self.uuid, source=self.entry.uuid)}
+        if self.memory is not None and self.entry.sequences is not None:
+            memory, uuid = self.memory
+            sequences = msgspec.structs.replace(self.entry.sequences, memory=uuid)
+            clones[self.name] = msgspec.structs.replace(clones[self.name], sequences=sequences)
+            name = check_table_name(memory_name(self.name))
+            clones[name] = msgspec.structs.replace(memory, uuid=uuid, source=memory.uuid)
+        for name in clones:
+            if name in draft.tables:
+                raise TableExistsError(f"table {name!r} exists already")
+        for name, entry in clones.items():
+            draft.tables[name] = _under_new_epoch(entry, draft, ts)
+            draft.counts += Counts(files_added=_file_count(entry))
+        draft.data_change = True
+
+
+def table_and_memory(name: str, entry: TableEntry, tables: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
+    """A table's entry under a name and, if it has a memory of changes in the same version, that beside it.
+
+    Args:
+        tables: all tables of the version.
+    """
+    found = {name: entry}
+    if entry.sequences is not None:
+        memory = next((each for each in tables.values() if each.uuid == entry.sequences.memory), None)
+        if memory is not None:
+            found[check_table_name(memory_name(name))] = memory
+    return found
+
+
+def _under_new_epoch(entry: TableEntry, draft: Draft, ts: int) -> TableEntry:
+    """The entry as this commit makes it: whoever has read the table before must look again."""
+    return msgspec.structs.replace(entry, epoch=draft.version, last_delete_ts=ts, unseen_delete_ts=ts)
+
+
+def _with_ids_since(then: TableEntry, now: TableEntry | None) -> TableEntry:
+    """The entry of then, which never gives an id to a column that another column has had since."""
+    if now is None or now.schema.next_id <= then.schema.next_id:
+        return then
+    return msgspec.structs.replace(then, schema=msgspec.structs.replace(then.schema, next_id=now.schema.next_id))

@@ -1,0 +1,124 @@
+"""A feed reads in proportion to the change: requests and bytes are counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dolmen.commit.statements.rows import Write
+from dolmen.database import Database
+from dolmen.table import Table
+from support.tables import World, write_file
+
+FILES, ROWS = 1_000, 40
+USERS_PER_FILE = 8
+
+
+def user_rows(file: int) -> pa.Table:
+    """40 rows of 8 users of its own, but file 500 has the rows of the user before too."""
+    first = file * USERS_PER_FILE
+    users = [first + place % USERS_PER_FILE for place in range(ROWS)]
+    if file == 500:
+        users[0] = first - 1
+    return pa.table({"id": range(file * ROWS, file * ROWS + ROWS), "user": pa.array(users, pa.int64())})
+
+
+@pytest.fixture(scope="module", params=["inline", "in segments"])
+def world(request: pytest.FixtureRequest) -> World:
+    world = World()
+    if request.param == "in segments":
+        world.db.set(root_bytes="32KB")
+    world.db.create_table("t", user_rows(0).schema)
+    with world.db.transaction() as tx:
+        entry = tx.entry("t")
+        tx.begin_upload()
+        files = tuple(write_file(world.store, "t", entry, user_rows(file), ROWS) for file in range(FILES))
+        tx.add(Write("t", entry.uuid, files=files))
+    world.db.create_table("another", user_rows(0).schema)
+    assert bool(world.entry().segments) == (request.param == "in segments")
+    return world
+
+
+def cold(world: World) -> Table:
+    """The table with empty caches, after its database was opened."""
+    table = Database(world.store, world.runtime).table("t")
+    world.store.reset()
+    return table
+
+
+def gets(world: World) -> int:
+    assert (world.store.puts, world.store.lists, world.store.heads) == (0, 0, 0)
+    return world.store.gets
+
+
+@pytest.mark.parametrize("mode", ["tombstone", "positions"])
+def test_a_delete_is_fed_from_the_files_that_may_hold_its_rows(world: World, mode: Any) -> None:
+    user = 500 * USERS_PER_FILE + (-1 if mode == "tombstone" else 3)
+    expected = world.db.table("t").count(f"user = {user}")
+    version = world.db.table("t").delete(f"user = {user}", mode=mode).version
+    segments = len(world.entry().segments_of("files"))
+    table = cold(world)
+    found = table.changes(version - 1).read_all()
+    assert (found.num_rows, set(found["_change"].to_pylist())) == (expected, {"delete"})
+    holding = 2 if mode == "tombstone" else 1
+    vectors = 0 if mode == "tombstone" else 1
+    # the pointer, the manifest before, the segments of files, what holds the rows
+    assert gets(world) == 1 + 1 + segments + holding + vectors
+
+
+def test_an_append_is_fed_from_its_own_files_alone(world: World) -> None:
+    version = world.db.table("t").append(user_rows(FILES)).version
+    table = cold(world)
+    assert table.changes(version - 1).read_all().num_rows == ROWS
+    assert gets(world) == 3  # the pointer, the manifest before, the file
+
+
+def test_no_change_reads_no_data(world: World) -> None:
+    version = world.db.version
+    world.db.create_table("idle", user_rows(0).schema)
+    for _ in range(30):
+        world.db.table("idle").append(user_rows(0))
+    table = cold(world)
+    assert table.changes(version).read_all().num_rows == 0
+    assert gets(world) == 2  # the pointer and the manifest of `since`: the others are not of this table
+    for net in (False, True):
+        table = cold(world)
+        assert table.changes(world.db.version, net=net).read_all().num_rows == 0
+        assert gets(world) == 1
+
+
+def test_compaction_in_between_costs_the_net_change_nothing_without_deletes() -> None:
+    world = World()
+    world.create(user_rows(0), files=10)
+    since = world.db.version
+    world.db.compact()
+    version = world.db.table("t").append(user_rows(1)).version
+    assert version > since + 1
+    table = cold(world)
+    assert table.changes(since, net=True).read_all().num_rows == ROWS
+    assert gets(world) == 3  # the pointer, the manifest of `since`, the appended file
+
+
+def test_a_long_chain_is_read_a_few_manifests_at_a_time(world: World) -> None:
+    """Of 30 commits to two tables, only those of the one that is fed are read, and the versions before them."""
+    world.db.create_table("busy", user_rows(0).schema)
+    since = world.db.version
+    for number in range(30):
+        world.db.table("busy").append(user_rows(0))
+        if number % 10 == 5:
+            world.db.table("t").append(user_rows(number))
+    table = cold(world)
+    assert table.changes(since).read_all().num_rows == 3 * ROWS
+    # the pointer, `since`, three commits with those before them, and three files
+    assert gets(world) == 1 + 1 + 3 * 2 + 3
+
+
+def test_history_that_says_nothing_is_read_in_full(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other writers may leave out what a commit did: the entries show that the table changed."""
+    since = world.db.version
+    for number in range(3):
+        world.db.table("t").append(user_rows(number))
+    monkeypatch.setattr("dolmen.changes.commits._says_changes", lambda entry, names: False)
+    assert world.db.table("t").changes(since).read_all().num_rows == 3 * ROWS

@@ -1,0 +1,84 @@
+"""``dolmen update`` and ``dolmen merge``: rows get new values, by expressions and by files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Cli
+
+
+@pytest.fixture
+def table(cli: Cli, tmp_path: Path) -> Path:
+    """Three rows; returns a file of two others, one of which has an id of theirs."""
+    columns = "id INTEGER NOT NULL, name VARCHAR, price DECIMAL(9, 2)"
+    assert cli("create", "t", "--columns", columns, "--primary-key", "id").code == 0
+    (tmp_path / "rows.csv").write_text("id,name,price\n1,a,1.00\n2,b,2.00\n3,c,\n")
+    assert cli("append", "t", tmp_path / "rows.csv").code == 0
+    file = tmp_path / "more.csv"
+    file.write_text("id,price,bonus\n3,5.00,1\n4,7.00,2\n")
+    return file
+
+
+def rows(cli: Cli) -> dict[int, tuple[str | None, str | None]]:
+    found = cli("scan", "t", "--order-by", "id", "--json").lines()
+    return {row["id"]: (row["name"], row["price"]) for row in found}
+
+
+def test_an_update_sets_expressions(cli: Cli, table: Path) -> None:
+    done = cli("update", "t", "--set", "price = price * 2", "--set", "name=upper(name) || '='", "--where", "id < 3")
+    assert done.code == 0, done.err
+    assert rows(cli) == {1: ("A=", "2.00"), 2: ("B=", "4.00"), 3: ("c", None)}
+    again = (
+        "update",
+        "t",
+        "--set",
+        "price = price + 1",
+        "--where",
+        "TRUE",
+        "--request-id",
+        "u",
+        "--message",
+        "ticket 9",
+    )
+    first, second = cli(*again, "--json"), cli(*again, "--json")
+    assert (first.code, second.code) == (0, 0)
+    assert rows(cli)[1] == ("A=", "3.00")
+    assert cli("history", "--json").lines()[0]["message"] == "ticket 9"
+
+
+def test_a_merge_updates_and_inserts(cli: Cli, table: Path) -> None:
+    done = cli("merge", "t", table, "--set", "price = source.price")
+    assert done.code == 2  # no expression uses the column bonus, which the table does not have
+    assert "no column 'bonus'" in " ".join(done.err.split())
+    done = cli("merge", "t", table, "--set", "price = source.price + source.bonus", "--request-id", "m")
+    assert done.code == 0, done.err
+    table.write_text("id,price\n3,5.00\n4,7.00\n")
+    assert rows(cli) == {1: ("a", "1.00"), 2: ("b", "2.00"), 3: ("c", "6.00"), 4: (None, "7.00")}
+    assert cli("merge", "t", table, "--on", "id", "--when-not-matched", "nothing").code == 0
+    assert rows(cli)[3] == ("c", "5.00")
+    assert cli("merge", "t", table, "--when-matched", "nothing", "--when-not-matched-by-source", "delete").code == 0
+    assert rows(cli) == {3: ("c", "5.00"), 4: (None, "7.00")}
+    assert cli("merge", "t", table, "--when-matched", "delete", "--when-not-matched", "nothing").code == 0
+    assert rows(cli) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("update", "t", "--set", "price", "--where", "TRUE"), "write COLUMN = EXPRESSION"),
+        (("update", "t", "--set", "price = 1", "--set", "price = 2", "--where", "TRUE"), "twice"),
+        (("update", "t", "--set", "id = 1", "--where", "TRUE"), "part of the primary key"),
+        (("update", "t", "--set", "price = 1"), "Missing option"),
+        (("merge", "t", "{file}", "--set", "price = 1", "--when-matched", "delete"), "--set says what an update"),
+        (("merge", "t", "{file}", "--when-matched", "insert"), "when_matched='insert'"),
+        (("merge", "t", "{file}", "--on", "bonus"), "no column 'bonus'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(cli: Cli, table: Path, arguments: tuple[str, ...], words: str) -> None:
+    version = cli("history", "--json").lines()[0]["version"]
+    done = cli(*(argument.replace("{file}", str(table)) for argument in arguments))
+    assert done.code == 2
+    assert words in " ".join(done.err.replace("│", " ").split())
+    assert cli("history", "--json").lines()[0]["version"] == version

@@ -1,0 +1,94 @@
+"""Mutations of tags, restores and clones."""
+
+# ruff: noqa: E501  # quotes lines that are as long as lines may be
+
+from __future__ import annotations
+
+from mutations.mutation import Mutation, mutation
+
+PAST: tuple[Mutation, ...] = (
+    mutation(
+        "a tag keeps nothing but its name",
+        "collection marks what the version of a tag needs, though it has expired",
+        "maintenance/gc/mark.py",
+        "        for key in tagged_manifests(manifest):\n            yield from manifest_keys(key, reader)\n",
+        "        yield from ()\n",
+    ),
+    mutation(
+        "the manifest of a tagged version goes with those around it",
+        "manifests before the horizon go, but for those that tags name",
+        "maintenance/gc/release.py",
+        "            if parsed is None or info.key in tagged:\n",
+        "            if parsed is None:\n",
+    ),
+    mutation(
+        "a version that has expired is tagged",
+        "a tag lands on a version in which the tagged one is kept",
+        "commit/statements/tags.py",
+        "        draft.check_kept(self.value.version)\n",
+        "",
+    ),
+    mutation(
+        "a version that has expired is restored",
+        "a restore lands on a version in which that of then is kept",
+        "commit/statements/restore.py",
+        "        draft.check_kept(self.version)\n        if self.name is not None and self.present:\n",
+        "        if self.name is not None and self.present:\n",
+    ),
+    mutation(
+        "a table of a version that has expired is cloned",
+        "a clone lands on a version in which that of then is kept",
+        "commit/statements/restore.py",
+        "        draft.check_kept(self.version)\n        clones = {",
+        "        clones = {",
+    ),
+    mutation(
+        "versions expire though a cursor has not seen them",
+        "the horizon stops at a cursor that lasts, also at one that was made since it was planned",
+        "commit/statements/background.py",
+        "        draft.horizon = max(base.horizon, min([self.horizon, *held]))\n",
+        "        draft.horizon = max(base.horizon, self.horizon, *[0 for _ in held])\n",
+    ),
+    mutation(
+        "a lost tag lets go of nothing",
+        "a tag that ends or moves releases its version, if that had expired: nothing else finds its objects",
+        "commit/draft.py",
+        "            self._manifests.add(old.manifest)\n",
+        "            self._manifests.discard(old.manifest)\n",
+    ),
+    mutation(
+        "a restored table has the epoch of then",
+        "a restore is a new epoch: whoever has read the table looks again",
+        "commit/statements/restore.py",
+        "    return msgspec.structs.replace(entry, epoch=draft.version, last_delete_ts=ts, unseen_delete_ts=ts)\n",
+        "    return msgspec.structs.replace(entry, epoch=entry.epoch or draft.version, last_delete_ts=ts, unseen_delete_ts=ts)\n",
+    ),
+    mutation(
+        "a restore forgets the deletes of then that are unresolved",
+        "a restored table has the tombstones of then, with their timestamps",
+        "commit/statements/restore.py",
+        "    return msgspec.structs.replace(entry, epoch=draft.version, last_delete_ts=ts, unseen_delete_ts=ts)\n",
+        "    return msgspec.structs.replace(entry, epoch=draft.version, tombstones=(), last_delete_ts=ts, unseen_delete_ts=ts)\n",
+    ),
+    mutation(
+        "a restore follows a table to its new name",
+        "a restore conflicts when the name belongs to another table, or the table has another name",
+        "commit/statements/restore.py",
+        "            draft.table(self.name, self.uuid)\n",
+        "            draft.tables.get(self.name)\n",
+    ),
+    mutation(
+        "a restored table does not get its memory of deleted keys",
+        "the memory of a table of changes comes back with it",
+        "commit/statements/restore.py",
+        "            found[check_table_name(memory_name(name))] = memory\n",
+        "            assert memory_name(name)\n",
+    ),
+    mutation(
+        "a clone shares the memory of its source",
+        "a clone of a table of changes has a memory of its own",
+        "commit/statements/restore.py",
+        "            clones[self.name] = msgspec.structs.replace(clones[self.name], sequences=sequences)\n",
+        "            assert sequences\n",
+    ),
+)
