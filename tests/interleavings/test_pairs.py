@@ -62,9 +62,11 @@ AT_LEAST = {
     "merge segments/compact": 4,
     "merge segments/add and merge segments": 33,
     "read-modify-write/read-modify-write, and segments": 13,
-    "changes read/upsert": 20,
-    "changes read/positions": 23,
-    "net change read/compact": 28,
+    "changes read/upsert": 60,
+    "changes read/positions": 65,
+    "changes read/overwrite": 50,
+    "net change read/compact": 80,
+    "net change with deletes read/compact": 85,
     "changes read/GC": 2_200,
 }
 _LONGEST_FIRST = sorted(PAIRS, key=lambda name: -AT_LEAST[name])
@@ -81,7 +83,9 @@ _ONE_SWINGS = {
     "commit/GC by other settings": {0},
     "changes read/upsert": {1},
     "changes read/positions": {1},
+    "changes read/overwrite": {1},
     "net change read/compact": {1},
+    "net change with deletes read/compact": {1},
     "changes read/GC": {1},
 }
 
