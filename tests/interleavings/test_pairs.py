@@ -62,11 +62,11 @@ AT_LEAST = {
     "merge segments/compact": 4,
     "merge segments/add and merge segments": 33,
     "read-modify-write/read-modify-write, and segments": 13,
-    "changes read/upsert": 60,
-    "changes read/positions": 65,
-    "changes read/overwrite": 50,
-    "net change read/compact": 80,
-    "net change with deletes read/compact": 85,
+    "changes read/upsert": 40,
+    "changes read/positions": 40,
+    "changes read/overwrite": 35,
+    "net change read/compact": 50,
+    "net change with deletes read/compact": 55,
     "changes read/GC": 2_200,
 }
 _LONGEST_FIRST = sorted(PAIRS, key=lambda name: -AT_LEAST[name])
