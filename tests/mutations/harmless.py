@@ -22,18 +22,6 @@ class Harmless:
 HARMLESS: tuple[Harmless, ...] = (
     Harmless(
         mutation(
-            "background work looks at the table's uuid, and not at its epoch",
-            "a group is dropped unless the table's epoch is unchanged",
-            "commit/draft.py",
-            "if entry and (entry.uuid, entry.epoch) == (uuid, epoch) else None",
-            "if entry and entry.uuid == uuid else None",
-        ),
-        "an overwrite replaces every file and every segment, and no name is ever used again, so that inputs of before "
-        "it are not found in the table; the epoch says the same at less cost. A restore brings files of before back: "
-        "there the epoch is needed, as a test of resolution shows.",
-    ),
-    Harmless(
-        mutation(
             "a spill may hold the commit's own entries",
             "a spill takes only entries of the base",
             "commit/root_budget.py",

@@ -57,6 +57,13 @@ PAST: tuple[Mutation, ...] = (
         "            self._manifests.discard(old.manifest)\n",
     ),
     mutation(
+        "background work looks at the table's uuid, and not at its epoch",
+        "background work of before an overwrite or a restore is left out: the epoch tells",
+        "commit/draft.py",
+        "if entry and (entry.uuid, entry.epoch) == (uuid, epoch) else None",
+        "if entry and entry.uuid == uuid else None",
+    ),
+    mutation(
         "a restored table has the epoch of then",
         "a restore is a new epoch: whoever has read the table looks again",
         "commit/statements/restore.py",

@@ -20,7 +20,9 @@ from dolmen_simulator.interleavings.upkeep import (
     compaction,
     one_collection,
     pointer_commits,
+    resolution,
     table_with_old_versions,
+    table_with_tombstone,
     two_collections,
 )
 from dolmen_simulator.world.fates import Fate
@@ -192,6 +194,7 @@ PAST: tuple[Pair, ...] = (
     ),
     Pair("tag/tag", one_table, (tag(1), tag(2)), quick=(0,)),
     Pair("restore/append", two_files, (restore(FIRST, 2), append((7, 70, None)))),
+    Pair("restore/resolve", table_with_tombstone, (restore(OLD, _OLD_VERSION), resolution())),
     Pair("restore/compact", two_files, (restore(FIRST, 2), compaction())),
     Pair("clone/clone", two_files, (clone(list(FIRST), 2), clone(list(FIRST), 2)), quick=(0,)),
     Pair("tag of the newest/GC", one_table, (tag(2), one_collection()), hours=5, quick=(0,)),
