@@ -18,6 +18,7 @@ DOCS = Path(__file__).parents[2] / "docs"
         ("frames.md", "round trip"),
         ("python.md", "python"),
         ("changes.md", "changes"),
+        ("changes.md", "cursor"),
         ("versions.md", "versions"),
         ("updates.md", "updates"),
     ],
