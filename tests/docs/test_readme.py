@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -46,11 +47,19 @@ def run(command: list[str], directory: Path, **variables: str) -> str:
     return done.stdout
 
 
-def run_shell(name: str, directory: Path) -> str:
-    """What the commands of a tour print; fails unless all of them succeed."""
+RunShell = Callable[[str, Path], str]
+
+
+@pytest.fixture(scope="module")
+def run_shell() -> Iterator[RunShell]:
+    """What the commands of a tour print, run in a directory; fails unless all of them succeed."""
     with quick_command() as programs:
-        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-        return run(["bash", "-euo", "pipefail", "-c", block(name)], directory, PATH=path)
+
+        def run_tour(name: str, directory: Path) -> str:
+            path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+            return run(["bash", "-euo", "pipefail", "-c", block(name)], directory, PATH=path)
+
+        yield run_tour
 
 
 def run_python(name: str, directory: Path) -> tuple[str, list[str]]:
@@ -77,14 +86,14 @@ def test_the_python_tour_prints_what_it_says(tmp_path: Path) -> None:
     assert "Grace" not in output
 
 
-def test_the_shell_tour_runs(tmp_path: Path) -> None:
+def test_the_shell_tour_runs(run_shell: RunShell, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     output = run_shell("shell", tmp_path)
     assert re.search(r"^6$", output, re.MULTILINE), "the scan of version 2 counts all 6 rows"
     assert '"operation":"delete"' in output
 
 
-def test_the_tour_of_declared_tables_runs_and_deletes_what_it_asks_for(tmp_path: Path) -> None:
+def test_the_tour_of_declared_tables_runs_and_deletes_what_it_asks_for(run_shell: RunShell, tmp_path: Path) -> None:
     for name in ("examples", "functions"):
         (tmp_path / name).symlink_to(ROOT / name)
     output = run_shell("declared", tmp_path)
@@ -93,7 +102,9 @@ def test_the_tour_of_declared_tables_runs_and_deletes_what_it_asks_for(tmp_path:
     assert output.splitlines()[-1] == "3", "of 6 rows, 3 are of user 42"
 
 
-def test_the_tour_of_queues_runs(ministack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tour_of_queues_runs(
+    run_shell: RunShell, ministack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in endpoint_environment(ministack).items():
         monkeypatch.setenv(name, value)
     s3, sqs = boto3_client("s3", ministack), boto3_client("sqs", ministack)

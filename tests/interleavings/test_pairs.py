@@ -77,9 +77,11 @@ AT_LEAST = {
     "restore/compact": 130,
     "clone/clone": 45,
     "tag of the newest/GC": 27,
-    "changes read/upsert": 20,
-    "changes read/positions": 23,
-    "net change read/compact": 28,
+    "changes read/upsert": 40,
+    "changes read/positions": 40,
+    "changes read/overwrite": 35,
+    "net change read/compact": 50,
+    "net change with deletes read/compact": 55,
     "changes read/GC": 2_200,
 }
 _LONGEST_FIRST = sorted(PAIRS, key=lambda name: -AT_LEAST[name])
@@ -101,7 +103,9 @@ _ONE_SWINGS = {
     "tag of the newest/GC": {0},
     "changes read/upsert": {1},
     "changes read/positions": {1},
+    "changes read/overwrite": {1},
     "net change read/compact": {1},
+    "net change with deletes read/compact": {1},
     "changes read/GC": {1},
 }
 

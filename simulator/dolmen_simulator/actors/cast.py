@@ -58,7 +58,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (Inspector, 1),
     (Reader, 2),
     (Dater, 1),
-    (Copyist, 2),
+    (Copyist, 4),
     (Dawdler, 1),
     (Asker, 1),
 )

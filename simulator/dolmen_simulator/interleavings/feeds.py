@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pyarrow as pa
 
 from dolmen.database import Database
 from dolmen.maintenance.compact.compaction import compact
-from dolmen_simulator.interleavings.checks import Pair, PairedCall, Row, rows_of
+from dolmen_simulator.interleavings.checks import ExpectedTables, Pair, PairedCall, Row, arrow, rows_of
 from dolmen_simulator.interleavings.execution import Peer
 from dolmen_simulator.interleavings.pairs import FIRST, one_table, positions, two_files, upsert
 from dolmen_simulator.interleavings.upkeep import (
@@ -16,6 +17,7 @@ from dolmen_simulator.interleavings.upkeep import (
     EXPIRING_SOON,
     VERSION_EXPIRED,
     compaction,
+    table_with_tombstone,
     two_collections,
 )
 
@@ -56,6 +58,18 @@ def read_old_changes(until: int, rows: list[Row]) -> PairedCall:
     )
 
 
+def overwrite(*rows: Row) -> PairedCall:
+    """Replaces all rows."""
+
+    def effect(model: ExpectedTables) -> None:
+        model.tables["t"] = list(rows)
+
+    def task(peer: Peer) -> Any:
+        return peer.db.table("t").overwrite(arrow(rows))
+
+    return PairedCall(f"overwrite with {list(rows)}", task, effect, lambda commit: None)
+
+
 def table_with_old_changes(db: Database) -> None:
     """Makes versions that will expire, with rows and files that no later version has."""
     two_files(db)
@@ -75,7 +89,9 @@ FEEDS: tuple[Pair, ...] = (
         two_files,
         (read_changes(), positions("v BETWEEN 20 AND 50", lambda row: 20 <= row[1] <= 50)),
     ),
+    Pair("changes read/overwrite", one_table, (read_changes(), overwrite((2, 20, None), (3, 31, None)))),
     Pair("net change read/compact", two_files, (read_changes(net=True), compaction())),
+    Pair("net change with deletes read/compact", table_with_tombstone, (read_changes(net=True), compaction())),
     Pair(
         "changes read/GC",
         table_with_old_changes,
