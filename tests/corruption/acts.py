@@ -215,6 +215,13 @@ def _history(db: Database, world: World) -> object:
     return repr([(commit.version, commit.commit_id, commit.operation) for commit in db.history()])
 
 
+def _changes(name: str, *, net: bool) -> Act:
+    def act(db: Database, world: World) -> object:
+        return digest(db.table(name).changes(max(world.horizon, 1), net=net).read_all())
+
+    return act
+
+
 def _merge(db: Database, world: World) -> object:
     return db.merge().commits
 
@@ -249,6 +256,8 @@ def acts(world: World) -> dict[str, tuple[Act, bool]]:
         found[f"commit_ts {name}"] = (
             lambda db, _, n=name, k=key: digest(db.table(n).scan([k], with_commit_ts=True).to_arrow()), False,
         )  # fmt: skip
+        for net in (False, True):
+            found[f"{'net change' if net else 'changes'} {name}"] = (_changes(name, net=net), False)
         found[f"describe {name}"] = (lambda db, _, n=name: repr(db.table(n).describe()), False)
         found[f"delete {name}"] = (_delete_where(name), True)
         found[f"delete positions {name}"] = (_delete_positions(name), True)
