@@ -75,7 +75,7 @@ def copied(mutation: Mutation | None, package: Path = PACKAGE) -> Iterator[Path]
     """A copy of the package with a mutation, in a directory that can stand on the path."""
     with tempfile.TemporaryDirectory(prefix="dolmen-mutation-") as directory:
         copy = Path(directory) / "dolmen"
-        shutil.copytree(package, copy)  # with what Python compiled: of a file that is changed it is compiled anew
+        shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
         if mutation is not None:
             mutation.apply(copy)
         yield copy

@@ -27,7 +27,7 @@ from dolmen.errors import Error
 from dolmen.ingest.drops.backfill import DropSource
 from dolmen.spark import Delete, Insert, Update, raising_dolmen_errors
 
-CASES = 1_000 if os.environ.get("DOLMEN_LONG") else 25
+CASES = 1_000 if os.environ.get("DOLMEN_LONG") else 15
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64()), ("s", pa.string())])
 
 ODD: tuple[Any, ...] = (

@@ -31,7 +31,7 @@ from support.random_tables import random_table
 from support.spark_history import ROWS, History, sorted_rows
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
-HISTORIES = 60 if os.environ.get("DOLMEN_LONG") else 3
+HISTORIES = 60 if os.environ.get("DOLMEN_LONG") else 2
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
 EAGER = CompactionOptions(growth=2)
 PARTS = CompactionOptions(growth=1, group_bytes=3500)

@@ -18,7 +18,7 @@ from dolmen.spark.source.read import partitions_of
 from support.spark_history import History, rows_of, sorted_rows
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
-HISTORIES = 40 if os.environ.get("DOLMEN_LONG") else 4
+HISTORIES = 40 if os.environ.get("DOLMEN_LONG") else 3
 FAILED = (PySparkException, Py4JJavaError)
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.float64()), ("s", pa.string())])

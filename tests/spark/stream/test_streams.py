@@ -26,7 +26,7 @@ from support.fences import move_fence
 from support.spark import streams_arrow
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
-HISTORIES = 300 if os.environ.get("DOLMEN_LONG") else 20
+HISTORIES = 300 if os.environ.get("DOLMEN_LONG") else 12
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("s", pa.string())])
 
 
