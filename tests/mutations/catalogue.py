@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mutations.mutation import Mutation
+from mutations.of_columns import COLUMNS
 from mutations.of_commits import COMMITS
 from mutations.of_deletes import DELETES
 from mutations.of_feeds import FEEDS
@@ -12,4 +13,4 @@ from mutations.of_stores import STORES
 from mutations.of_updates import UPDATES
 from mutations.of_upkeep import UPKEEP
 
-MUTATIONS: tuple[Mutation, ...] = (*COMMITS, *RENAMES, *DELETES, *UPDATES, *UPKEEP, *PAST, *STORES, *FEEDS)
+MUTATIONS: tuple[Mutation, ...] = (*COMMITS, *RENAMES, *DELETES, *UPDATES, *UPKEEP, *COLUMNS, *PAST, *STORES, *FEEDS)

@@ -48,8 +48,9 @@ def arrow(rows: Sequence[Row]) -> pa.Table:
 
 
 def rows_of(data: pa.Table) -> list[Row]:
-    """Converts a table that production code returned to sorted rows, with times in microseconds."""
-    columns = [data["k"], data["v"], data["t"].cast(pa.int64())]
+    """Converts a table that production code returned to sorted rows of any columns, with times in microseconds."""
+    own = [data[name] for name in data.column_names if not name.startswith("_")]
+    columns = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in own]
     return sorted(zip(*(column.to_pylist() for column in columns), strict=True), key=repr)
 
 
@@ -61,11 +62,15 @@ class ExpectedTables:
         tables: rows by table.
         applied: applied ids.
         memory: deleted keys and their sequences.
+        added: values of columns that were added, in rows that come without them.
+        taken: what columns were called that have another name now, or are gone.
     """
 
     tables: Rows
     applied: set[str] = field(default_factory=set)
     memory: dict[Any, Any] = field(default_factory=dict)
+    added: tuple[Any, ...] = ()
+    taken: set[str] = field(default_factory=set)
 
     @property
     def rows(self) -> Rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dolmen_simulator.interleavings.changes import CHANGES
 from dolmen_simulator.interleavings.checks import Pair
+from dolmen_simulator.interleavings.columns import COLUMNS
 from dolmen_simulator.interleavings.doubt import DOUBT
 from dolmen_simulator.interleavings.feeds import FEEDS
 from dolmen_simulator.interleavings.fences import FENCES
@@ -13,6 +14,6 @@ from dolmen_simulator.interleavings.segments import SEGMENTS
 from dolmen_simulator.interleavings.upkeep import UPKEEP
 
 PAIRS: dict[str, Pair] = {
-    pair.name: pair for pair in (*WRITERS, *UPKEEP, *DOUBT, *FENCES, *SEGMENTS, *CHANGES, *PAST, *FEEDS)
+    pair.name: pair for pair in (*WRITERS, *UPKEEP, *DOUBT, *FENCES, *SEGMENTS, *CHANGES, *COLUMNS, *PAST, *FEEDS)
 }
 """All pairs, by name."""
