@@ -21,11 +21,4 @@ COLUMNS: tuple[Mutation, ...] = (
         "                if gone := set(tombstone.columns) - there:\n",
         "                if gone := set(tombstone.columns) - there - set(tombstone.columns):\n",
     ),
-    mutation(
-        "a delete forgets its column with the name",
-        "a column is its id: deletes that were bound before a rename go on hiding their rows",
-        "format/evolution.py",
-        "        fields = _replaced(entry.schema, msgspec.structs.replace(field, name=self.to))\n",
-        "        fields = _replaced(entry.schema, msgspec.structs.replace(field, name=self.to, id=entry.schema.next_id))\n",
-    ),
 )
