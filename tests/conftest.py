@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import hypothesis.core
 import pytest
 
 from support.minio import Minio, find_minio
@@ -59,6 +60,11 @@ def s3_endpoint(request: pytest.FixtureRequest) -> str:
     Any other server must take the key "test" with the secret "testtest".
     """
     return os.environ.get("DOLMEN_TEST_S3_ENDPOINT") or str(request.getfixturevalue("ministack"))
+
+
+def pytest_configure() -> None:
+    """Lets Hypothesis draw from the run's seed too, as ``--hypothesis-seed`` would."""
+    hypothesis.core.global_force_seed = int(SEED)
 
 
 def pytest_collection_finish() -> None:

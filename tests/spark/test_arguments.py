@@ -110,8 +110,16 @@ OPTIONS = st.dictionaries(
         "request", "since", "force",
         "operation", "startingVersion", "no_such",
     )),
-    OPTION.filter(lambda value: isinstance(value, (str, int, float, bool))), max_size=3,
+    OPTION.filter(lambda value: _takes(value)), max_size=3,
 )  # fmt: skip
+
+
+def _takes(value: Any) -> bool:
+    """Whether Spark takes a value as an option, and can send it to Java as text."""
+    try:
+        return isinstance(value, (str, int, float, bool)) and bool(str(value).encode() or True)
+    except ValueError:  # half of a surrogate pair, or more digits than Python writes
+        return False
 
 
 @st.composite
