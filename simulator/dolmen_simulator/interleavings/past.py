@@ -33,8 +33,9 @@ _OLD_VERSION = 3
 
 
 def _collection_was_first(execution: Execution, outcome: TaskOutcome) -> bool:
-    """Whether a collection has committed anything, so that the version may have expired."""
-    return bool(pointer_commits(execution, by=1))
+    """Whether a collection committed before the call did, if that did at all, so that the version may have expired."""
+    own, others = pointer_commits(execution, by=0), pointer_commits(execution, by=1)
+    return bool(others) and (not own or others[0] < own[0])
 
 
 EXPIRED: dict[type[Error], Callable[[Execution, TaskOutcome], bool]] = {VersionExpiredError: _collection_was_first}
