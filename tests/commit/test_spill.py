@@ -46,7 +46,7 @@ def root_bytes(manifest: Manifest) -> int:
 
 
 def fill(world: World, writer: Writer, count: int, prefix: str = "f") -> None:
-    """So many appends of one file each."""
+    """Appends one file this many times."""
     for number in range(count):
         world.pass_minutes(1)
         writer.head.refresh()  # for the server's time

@@ -26,7 +26,7 @@ FRESH_SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randra
 TRIALS = {"kinds": 16_000, "spilled": 12_000, "kept": 22_000} if LONG else {"kinds": 100, "spilled": 80, "kept": 140}
 """By database, how many damages are tried; in the long mode with more acts for each."""
 SELDOM = 10
-"""Of a hundred damages: what is drawn no more often than that is not asked of a hundred of them."""
+"""Kinds of damage that are drawn at most this often in a hundred are not required of every hundred."""
 MOST_MEMORY = 256 << 20
 """Bytes of Arrow memory that nothing exceeds, whatever a damaged length says."""
 LONGEST_FIRST = (spilled, kept, kinds)

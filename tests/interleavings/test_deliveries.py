@@ -37,7 +37,7 @@ from dolmen_simulator.world.wire import SimulatedSession, SimulatedStore
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 SEED = os.environ["DOLMEN_TEST_SEED"]
 CRASHES = 4
-"""So many are tried by default."""
+"""The number that is tried by default."""
 
 BODY = b'{"k": 1, "v": 10, "t": null}\n'
 KEY = "landing/t/a.jsonl"

@@ -25,7 +25,7 @@ SEED = os.environ["DOLMEN_TEST_SEED"]
 DRAWN = 16
 """One of so many faults is tried by default."""
 LARGE, LARGE_DRAWN = 140, 4
-"""Of pairs with at least so many executions, one of so many is tried by default."""
+"""Pairs with at least this many executions have one in so many tried by default."""
 
 #: Executions that differ with all faults: about half of the usual number. With fewer, a pair does not do what it did.
 AT_LEAST = {

@@ -21,7 +21,7 @@ SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32
 WRITERS = 6
 KILLS = 60 if os.environ.get("DOLMEN_LONG") else 5
 BETWEEN = 6
-"""So many commits are acknowledged, by all writers together, before the server is killed again."""
+"""The number of commits, by all writers together, between two kills of the server."""
 
 
 class Ear:

@@ -61,7 +61,7 @@ class Outcome:
 
     @property
     def steps(self) -> int:
-        """Of all histories."""
+        """Steps of all histories together."""
         return sum(run.steps for run in self.runs if run.is_history)
 
     @property

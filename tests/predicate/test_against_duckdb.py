@@ -36,7 +36,7 @@ from support.random_tables import FLAT, random_table
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 FIXED_SEED = 1
-"""Of shard 0, so that what is asked of all cases together does not depend on luck."""
+"""The seed of shard 0 is fixed, so that what must hold of all cases together does not depend on luck."""
 CASES = 10_000 if os.environ.get("DOLMEN_LONG") else 600
 PER_TABLE = 25
 SHARDS = 5

@@ -20,7 +20,7 @@ from support.writers import SCHEMA, context, rows, start
 PROCESSES, THREADS = 8, 8
 WRITERS = PROCESSES * THREADS
 COMMITS = 100 if os.environ.get("DOLMEN_LONG") else 2
-"""Of each writer."""
+"""Commits of each writer."""
 
 
 def eight_writers(url: str, first: int, commits: int, results: Connection) -> None:

@@ -20,7 +20,7 @@ SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32
 PROCESSES = 16
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 COMMITS = {"local": 25, "s3": 25, "minio": 10} if LONG else dict.fromkeys(("local", "s3", "minio"), 5)
-"""Of each process, in multiples of five. MinIO syncs every object, and its directories, before it answers."""
+"""Commits of each process, in multiples of five. MinIO syncs every object, and its directories, before it answers."""
 
 
 def prepared(url: str) -> dolmen.Database:

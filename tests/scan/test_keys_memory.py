@@ -14,7 +14,7 @@ import pytest
 import dolmen
 
 LIMIT_MB = 512
-"""Of the whole process, the interpreter with all of its libraries included."""
+"""Memory of the whole process, with the interpreter and all libraries."""
 
 ROWS = 600_000
 LONG = bool(os.environ.get("DOLMEN_LONG"))

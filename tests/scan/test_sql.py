@@ -22,7 +22,7 @@ from support.tables import World
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 FIXED_SEED = 2
-"""Of the half of the queries of which something is asked together: it does not depend on luck."""
+"""The seed of the queries that are judged together is fixed, so that the verdict does not depend on luck."""
 QUERIES = 20_000 if os.environ.get("DOLMEN_LONG") else 160
 
 EVENTS = pa.table(

@@ -1,4 +1,4 @@
-"""Of what collection deletes too early, or of a version that would have it do so, the judge says so."""
+"""The judge notices what collection deletes too early, and versions that would make it do so."""
 
 from __future__ import annotations
 

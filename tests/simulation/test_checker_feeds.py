@@ -1,4 +1,4 @@
-"""Of a change feed that tells of other rows than the versions have the judge says what is wrong with it."""
+"""The judge says what is wrong with a change feed that tells of other rows than the versions have."""
 
 from __future__ import annotations
 

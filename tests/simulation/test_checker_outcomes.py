@@ -1,4 +1,4 @@
-"""Of events applied twice and of callers and readers who are told wrong things the judge says so."""
+"""The judge notices events that are applied twice, and callers and readers who are told wrong things."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of a version that breaks what it owes those after it the judge says so, though nobody has yet been harmed."""
+"""The judge notices a version that breaks what it owes later ones, before anybody is harmed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of a version that is forged the judge says what is wrong with it, and which of the eight points that is."""
+"""The judge says what is wrong with a forged version, and which of the eight points that breaks."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ SCHEDULE = "schedule"
 """The process of the pipeline's own that calls the scheduled functions."""
 
 STORM = 30
-"""So many blows, then a calm, in which longer work comes to its end too: collection, verification, compaction."""
+"""The number of blows before a calm, in which longer work ends too: collection, verification, compaction."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class World:
 
     @property
     def layout(self) -> LocalLayout:
-        """Of the local pipeline."""
+        """The local pipeline's directories."""
         return LocalLayout.under(Path(self.directory, "pipeline"), self.url)
 
     def save(self) -> Path:

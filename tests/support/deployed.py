@@ -29,7 +29,7 @@ from support.ministack import Ministack, boto3_client, endpoint_environment
 WAIT_SECONDS = 180.0
 
 ARCHITECTURE = "arm64" if platform.machine() in ("aarch64", "arm64") else "x86_64"
-"""Of this machine, on which the functions run."""
+"""Architecture of this machine, on which the functions run."""
 
 
 @contextmanager

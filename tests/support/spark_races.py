@@ -10,7 +10,7 @@ from dolmen.format.layout import POINTER
 from dolmen.store.base import ObjectStore, PutOutcome, Stored
 
 PATIENCE_SECONDS = 300.0
-"""So long a writer waits for the others; only a failure makes it so long."""
+"""The longest that a writer waits for the others, in seconds; only a failure makes it wait so long."""
 
 
 class Meeting:

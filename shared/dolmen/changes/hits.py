@@ -15,7 +15,7 @@ from dolmen.segments.mask import may_match_mask
 from dolmen.segments.tombstones import Suspects, TombstoneJudge
 
 _TOGETHER = 4096
-"""So many files of one version are looked up in the other at once."""
+"""The most files of one version that are looked up in the other at once."""
 
 
 @dataclass(frozen=True)

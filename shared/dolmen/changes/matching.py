@@ -25,7 +25,7 @@ Places: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 HELD_BYTES = 64 * MIB
-"""So many bytes of rows that were taken away are held; matching takes a few times as much."""
+"""The most bytes of removed rows that are held in memory; matching takes a few times as much."""
 
 _LEVELS = 3
 """How often rows that do not fit into memory are divided: into 32,768 parts. Equal rows stay together."""

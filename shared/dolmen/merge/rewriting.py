@@ -22,7 +22,7 @@ from dolmen.units import MIB
 
 STEP = 65_536
 STEP_BYTES = 64 * MIB
-"""So many rows are worked on at once: parts of large row groups, and several small ones together."""
+"""The number of rows that are worked on at once: large row groups are split, small ones are joined."""
 
 Places = npt.NDArray[np.int64]
 

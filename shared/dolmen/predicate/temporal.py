@@ -35,7 +35,7 @@ class Interval(NamedTuple):
 
 
 _MOST = 2**63
-"""Of any part of an interval: more than from the first to the last microsecond there is."""
+"""The greatest value of any part of an interval: more than lies between the first and the last microsecond."""
 
 
 def _bounded(span: Interval) -> Interval:

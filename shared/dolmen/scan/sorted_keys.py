@@ -26,7 +26,7 @@ _FENCE = 1024
 """Every so many codes of a file one is kept in memory."""
 
 _SPAN = 128 * _FENCE
-"""So many codes are read from a file at once, 1 MB of them."""
+"""The most codes that are read from a file at once: 1 MB."""
 
 _BLOCK_BYTES = MIB
 """Values stand in a file in blocks of about so many bytes, each of which is read as a whole."""

@@ -54,7 +54,7 @@ _OPTIONS: dict[Format, dict[str, Any]] = {
     },
     "json": {**_TEXT, "ignoreNullFields": False},
 }
-"""So that what is read again, by dolmen for one, is the same: microseconds, NULL beside empty text, blanks."""
+"""Options that keep values as they are for readers, dolmen among them: microseconds, NULL beside empty text, blanks."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from support.damaged import Damaged, copy_of
 FILES = 100_000
 PART = 50_000
 BODY = b"PAR1" + bytes(60)
-"""Of all files: nobody reads them here."""
+"""The body of every file: nobody reads them here."""
 
 
 @pytest.fixture(scope="module")
