@@ -187,6 +187,18 @@ def test_the_command_says_how_to_see_why_something_was_not_done(
     assert table.count() == 0
 
 
+def test_the_command_takes_the_database_from_the_environment_as_all_others_do(
+    layout: LocalLayout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = str(tmp_path / "elsewhere")
+    monkeypatch.setenv("DOLMEN_DATABASE", elsewhere)
+    drop(layout, "events/a.csv", "id\n1\n")
+    root = layout.landing.parent
+    command_line()(["local", "--root", str(root), "--once", "--functions", str(FUNCTIONS)], standalone_mode=False)
+    assert dolmen.database.open(elsewhere).table("events").count() == 1
+    assert not Path(layout.database).exists()
+
+
 def test_two_processes_on_one_landing_directory_are_refused(layout: LocalLayout) -> None:
     drop(layout, "events/a.csv", HEAD)
 

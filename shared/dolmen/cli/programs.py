@@ -23,7 +23,8 @@ _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True}
 def local(
     root: Annotated[Path, typer.Option(help="The folder of landing/, queue/ and the rest.")] = Path(".local"),
     database: Annotated[
-        str | None, typer.Option("--database", "-d", help="The database; ROOT/database by default.")
+        str | None,
+        typer.Option("--database", "-d", envvar="DOLMEN_DATABASE", help="The database; ROOT/database by default."),
     ] = None,
     functions: Annotated[
         Optional[Path], typer.Option(help="A folder of functions to run instead of dolmen's own.")  # noqa: UP045
