@@ -122,7 +122,8 @@ def test_a_table_is_dropped_only_by_who_says_so(cli: Cli, tmp_path: Path) -> Non
     asked = piped(tmp_path, b"", "drop", "users")
     assert (asked.returncode, b"give --yes" in asked.stderr) == (2, True)
     assert cli("drop", "absent", "--yes").code == 3
-    assert cli("drop", "users", "--yes").code == 0
+    assert cli("drop", "users", "--yes", "--request-id", "r-1").code == 0
+    assert cli("drop", "users", "--request-id", "r-1", "--json").lines()[0]["already"] == {"r-1": 2}
     assert cli("tables", "--json").lines() == [[]]
     assert cli("scan", "users", "--version", 1, "--count").out.strip() == "0"
 

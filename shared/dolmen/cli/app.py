@@ -150,7 +150,7 @@ def drop(
 ) -> None:
     """Drop a table, which frees its name. Older versions still show its rows until they expire."""
     db = dolmen.open(database)
-    if not yes:
+    if not yes and (request_id is None or table in db):  # a request that was applied before has nothing to ask
         facts = db.table(table).describe()
         if as_json or not sys.stdin.isatty():
             raise InputError("the question needs a terminal, so nothing was changed: give --yes")
