@@ -243,6 +243,18 @@ def test_a_default_becomes_wider_too(db: dolmen.Database) -> None:
     assert db.verify(deep=True).ok
 
 
+def test_a_delete_goes_on_hiding_rows_that_are_older_than_its_column(db: dolmen.Database) -> None:
+    table = table_of(db, pa.int64(), [16777217, 1])
+    table.add_column("f", pa.float32(), 16777216.0)
+    table.delete("f = x")  # as floats, both are the same
+    assert ids(table) == [1]
+    table.widen_column("f", pa.float64())
+    assert ids(table) == [1]
+    assert ids(table, "f = x") == []
+    db.resolve("t")
+    assert ids(table) == [1]
+
+
 def test_rows_written_under_the_narrower_type_are_committed(db: dolmen.Database) -> None:
     table = table_of(db, pa.date32(), [date(2026, 1, 1)])
     other = dolmen.open(db.url).table("t")
