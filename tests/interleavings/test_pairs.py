@@ -85,6 +85,7 @@ AT_LEAST = {
     "widen columns/compact": 150,
     "widen columns/resolve": 110,
     "widen columns/restore": 130,
+    "wide append/restore": 90,
     "widen columns/widen columns": 28,
     "tag/GC": 180,
     "cursor/GC": 180,

@@ -142,6 +142,40 @@ def narrow_table(db: Database) -> None:
     table.delete("v = 20")
 
 
+def widened_table(db: Database) -> None:
+    """Makes a table of narrow types, and widens them."""
+    narrow_table(db)
+    with db.transaction() as tx:
+        for field in _WIDE:
+            tx.table("t").widen_column(field.name, field.type)
+
+
+def append_wide() -> PairedCall:
+    """Appends a row whose value fits the wide type only."""
+    row = (5, 2**40, 5 * _DAY_US)
+
+    def effect(model: ExpectedTables) -> None:
+        if "wide" in model.taken:
+            raise SchemaError("never stored as date32")
+        model.tables["t"].append(row)
+
+    def task(peer: Peer) -> Any:
+        return peer.db.table("t").append(pa.table([pa.array([v]) for v in row], names=_WIDE.names).cast(_WIDE))
+
+    return PairedCall("append a wide row", task, effect, _no_result, MOVED)
+
+
+def restored_to_narrow() -> PairedCall:
+    """Restores the table to a version with the narrow types."""
+    call = restore(_OF_DAYS, 3)
+
+    def effect(model: ExpectedTables) -> None:
+        call.effect(model)
+        model.taken.add("wide")
+
+    return altered(call, effect=effect)
+
+
 def _narrow(rows: Sequence[Row]) -> pa.Table:
     days = [(k, v, t // _DAY_US) for k, v, t in rows]
     return pa.table([pa.array(column, pa.int32()) for column in zip(*days, strict=True)], names=_NARROW.names).cast(
@@ -185,5 +219,6 @@ COLUMNS: tuple[Pair, ...] = (
     Pair("widen columns/compact", narrow_table, (widen_columns(), compaction())),
     Pair("widen columns/resolve", narrow_table, (widen_columns(), resolution())),
     Pair("widen columns/restore", narrow_table, (widen_columns(), restore(_OF_DAYS, 3))),
+    Pair("wide append/restore", widened_table, (append_wide(), restored_to_narrow())),
     Pair("widen columns/widen columns", narrow_table, (widen_columns(), widen_columns()), quick=(0,)),
 )
