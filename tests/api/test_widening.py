@@ -15,7 +15,11 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.database import Database
 from dolmen.errors import AppliedIdError, ConflictError, InputError, SchemaError
+from dolmen.runtime import Runtime
+from dolmen.store.counting import CountingStore
+from dolmen.store.memory import MemoryStore
 
 SEED = os.environ["DOLMEN_TEST_SEED"]
 F32 = 0.10000000149011612
@@ -395,3 +399,31 @@ def matching(rows: pa.Table, op: str, value: Any) -> list[int]:
     assert literals.num_rows
     condition = "x IN (SELECT v FROM literals)" if op == "in" else f"x {op} (SELECT v FROM literals)"
     return sorted(id_ for (id_,) in duckdb.sql(f"SELECT id FROM rows WHERE {condition}").fetchall())
+
+
+def test_widening_is_two_puts_whatever_the_files_and_prunes_files_of_either_type() -> None:
+    store = CountingStore(MemoryStore())
+    db = Database(store, Runtime())
+    db.set(root_bytes="4KB")  # entries leave the manifest early
+    table = db.create_table("t", pa.schema([("id", pa.int64()), ("x", pa.date32())]))
+    for day in range(1, 29):
+        append(table, [date(2026, 1, day)], first=day)
+    store.reset()
+    table.widen_column("x", pa.timestamp("us"))
+    assert (store.puts, store.gets, store.lists, store.heads) == (2, 0, 0, 0)
+    for day in range(1, 29):
+        append(table, [datetime(2026, 1, day, 12)], first=100 + day)
+    db.merge()
+    entry = db.context.head.refresh().manifest.table("t")
+    assert entry.segments_of("files")
+    for where, found in (
+        ("x = TIMESTAMP '2026-01-05 00:00:00'", [5]),
+        ("x > TIMESTAMP '2026-01-28'", [128]),
+        ("x >= TIMESTAMP '2026-01-05 00:00:00' AND x < TIMESTAMP '2026-01-06'", [5, 105]),
+        ("x < TIMESTAMP '2026-01-01'", []),
+    ):
+        scan = table.scan(where=where)
+        assert len(scan.plan.files) == len(found), where
+        assert sorted(scan.to_arrow()["id"].to_pylist()) == found
+    table.delete("x < TIMESTAMP '2026-01-28'")
+    assert len(table.scan().plan.files) == 2
