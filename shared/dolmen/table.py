@@ -330,7 +330,9 @@ class Table(ReadableTable):
         """Adds a column, in one commit that touches no file. Rows of now have ``default`` in it.
 
         Args:
-            name: any, but not that of another column.
+            name: any, but not that of another column; or the path of a field inside a column, such as
+                ``address.country``, which is NULL in rows of now. All calls that change columns but ``set_default``,
+                ``reorder``, ``comment`` and ``set_sort_key`` take such paths.
             type: see ``Database.create_table``.
             default: a value of the type, also for rows to come that are written without the column; None is NULL.
             nullable: whether rows may have NULL in it; without it, ``default`` is needed.

@@ -35,6 +35,17 @@ def test_every_option_has_its_effect_in_one_commit(cli: Cli, table: None) -> Non
     assert (shown["columns"]["n"], shown["columns"]["x"]) == ("int64 not null", "decimal128(18, 2)")
 
 
+def test_fields_inside_columns_go_by_paths(cli: Cli) -> None:
+    assert cli("create", "n", "--columns", "id BIGINT, address STRUCT(zip INTEGER, street VARCHAR)").code == 0
+    done = cli(
+        *("alter", "n", "--rename", "address.zip=postcode", "--drop", "address.street"),
+        *("--add", '"address.country" VARCHAR', "--widen", "address.postcode=BIGINT"),
+    )
+    assert done.code == 0, done.err
+    [shown] = cli("show", "n", "--json").lines()
+    assert shown["columns"]["address"] == "struct<postcode: int64, country: string>"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -39,7 +39,7 @@ COLUMNS: tuple[Mutation, ...] = (
         "rows of a wider type land in a table that was restored to the narrower one",
         "files have no wider type than their column",
         "format/evolution.py",
-        "    if there is None or (there.type != field.type and narrowing(field.arrow_type, there.arrow_type)):\n",
+        "    if there is None or not is_successor(field.type, there.type, base_ts):\n",
         "    if there is None:\n",
     ),
 )

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.manifest import COLUMN_DEFAULTS, WIDENED_COLUMNS, TableEntry
+from dolmen.format.nesting import NestedPlace, check_nested_widening, is_successor
 from dolmen.format.properties import columns_named, with_renamed_column
 from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field, storable
 from dolmen.format.values import Json
@@ -57,6 +58,9 @@ class AddColumn:
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""
         schema = entry.schema
+        place = NestedPlace.of(schema, self.name)
+        if place is not None:
+            return self._apply_inside(place, entry, ts)
         if not self.nullable and self.default is None:
             raise SchemaError(
                 f"column {self.name!r} is not nullable and has no default, so rows of now would have no value in it: "
@@ -70,6 +74,17 @@ class AddColumn:
             field, comment=self.comment, added_ts=ts, initial_default=self.default, write_default=self.default
         )
         return _with_fields(entry, (*schema.fields, added), next_id=next_id, altered_ts=ts)
+
+    def _apply_inside(self, place: NestedPlace, entry: TableEntry, ts: int) -> TableEntry:
+        if not self.nullable or self.default is not None:
+            raise SchemaError(
+                f"field {self.name!r} is inside of a column: it is NULL in rows of now, and has no default"
+            )
+        if self.comment:
+            raise SchemaError(f"field {self.name!r} is inside of a column: only columns have comments")
+        field, next_id = number_field(pa.field(place.name, self.type), entry.schema.next_id)
+        added = msgspec.structs.replace(field, added_ts=ts)
+        return _with_column(entry, place.change(lambda fields: (*fields, added)), ts, next_id)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -86,6 +101,9 @@ class DropColumn:
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""
         schema = entry.schema
+        place = NestedPlace.of(schema, self.name)
+        if place is not None:
+            return _with_column(entry, place.change(lambda fields: _without(fields, place.find(fields))), ts)
         field = schema.field(self.name)
         if len(schema.fields) == 1:
             raise SchemaError(f"column {self.name!r} is the only one: drop the table")
@@ -113,6 +131,9 @@ class RenameColumn:
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""
+        place = NestedPlace.of(entry.schema, self.name)
+        if place is not None:
+            return _with_column(entry, place.replace(lambda field: msgspec.structs.replace(field, name=self.to)), ts)
         field = entry.schema.field(self.name)
         if self.name == self.to:
             raise InputError(f"column {self.name!r} has this name already: give another one")
@@ -141,7 +162,11 @@ class WidenColumn:
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""
-        field, wide = entry.schema.field(self.name), storable(self.type)
+        wide = storable(self.type)
+        place = NestedPlace.of(entry.schema, self.name)
+        if place is not None:
+            return _with_column(entry, place.replace(lambda field: self._widened_inside(field, wide)), ts)
+        field = entry.schema.field(self.name)
         narrow = field.arrow_type
         if narrow == wide:
             raise SchemaError(f"column {self.name!r} has the type {wide} already")
@@ -172,6 +197,14 @@ class WidenColumn:
             ),
         )
 
+    def _widened_inside(self, field: Field, wide: pa.DataType) -> Field:
+        narrow = field.arrow_type
+        if narrow == wide:
+            raise SchemaError(f"field {self.name!r} has the type {wide} already")
+        if reason := check_nested_widening(narrow, wide):
+            raise SchemaError(f"field {self.name!r} can't change from {narrow} to {wide}: {reason}")
+        return msgspec.structs.replace(field, type=str(wide))
+
     @property
     def columns(self) -> tuple[str, ...]:
         """See SchemaChange."""
@@ -186,6 +219,9 @@ class MakeNullable:
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""
+        place = NestedPlace.of(entry.schema, self.name)
+        if place is not None:
+            return _with_column(entry, place.replace(lambda field: msgspec.structs.replace(field, nullable=True)), ts)
         field = entry.schema.field(self.name)
         if field.id in entry.primary_key:
             raise SchemaError(f"column {self.name!r} is part of the primary key, which is never NULL")
@@ -314,7 +350,7 @@ def same_column(schema: Schema, field: Field, base_ts: int) -> Field | None:
         base_ts: ``commit_ts`` of the version on which this one is made.
     """
     there = next((one for one in schema.fields if one.id == field.id), None)
-    if there is None or (there.type != field.type and narrowing(field.arrow_type, there.arrow_type)):
+    if there is None or not is_successor(field.type, there.type, base_ts):
         return None
     return there if there.added_ts > base_ts or there.added_ts == field.added_ts else None
 
@@ -337,6 +373,17 @@ def _with_fields(
             altered_ts=schema.altered_ts if altered_ts is None else altered_ts,
         ),
     )
+
+
+def _with_column(entry: TableEntry, changed: Field, ts: int, next_id: int | None = None) -> TableEntry:
+    """The entry with other fields inside a column. Raises SchemaError: the column is nested too deeply."""
+    storable(changed.arrow_type)
+    fields = _replaced(entry.schema, msgspec.structs.replace(changed, widened_ts=ts))
+    return _with_fields(entry, fields, next_id=next_id, altered_ts=ts)
+
+
+def _without(fields: tuple[Field, ...], gone: Field) -> tuple[Field, ...]:
+    return tuple(field for field in fields if field.id != gone.id)
 
 
 def _replaced(schema: Schema, changed: Field) -> tuple[Field, ...]:

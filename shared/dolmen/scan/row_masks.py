@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dolmen.format.schema import COMMIT_TS_ID, Field
+from dolmen.format.nested_values import nested_values
+from dolmen.format.schema import COMMIT_TS_ID, Field, is_nested
 from dolmen.format.vectors import keep_mask
 from dolmen.predicate import Predicate, matches
 from dolmen.predicate.ast import all_columns
@@ -56,6 +57,9 @@ def column_of(group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> 
     if field.id == COMMIT_TS_ID and row_ts is not None:
         return pa.repeat(pa.scalar(row_ts, pa.int64()), group.rows)
     array, wanted = arrays[field.id], field.arrow_type
+    own = group.file.footer.columns.get(field.id)
+    if field.widened_ts and own is not None and is_nested(wanted):  # fields inside go by ids, whatever their names
+        return nested_values(array, own.type, wanted)
     if array.type == wanted:
         return array
     return pa.nulls(group.rows, wanted) if pa.types.is_null(array.type) else array.cast(wanted)

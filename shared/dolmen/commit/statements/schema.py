@@ -40,8 +40,8 @@ class AlterTable:
             )
         for change in self.changes:
             if isinstance(change, WidenColumn):
-                field = entry.schema.field(change.name)
-                if is_date_to_timestamp(field.arrow_type, change.type):
+                field = next((field for field in entry.schema.fields if field.name == change.name), None)
+                if field is not None and is_date_to_timestamp(field.arrow_type, change.type):
                     check_days_of_table(entry, field, draft.segments)
             entry = change.apply(entry, ts)
         draft.require(needed_features(entry.schema))

@@ -166,7 +166,8 @@ class DataCheck:
                 facts.invalid.add(id_)
                 continue
             wanted = pa.int64() if id_ == COMMIT_TS_ID else self._types[id_]
-            facts.known[id_] = found = _bounds(column if column.type == wanted else column.cast(wanted))
+            alike = column.type == wanted or is_nested(wanted)
+            facts.known[id_] = found = _bounds(column if alike else column.cast(wanted))
             field = COMMIT_TS_FIELD if id_ == COMMIT_TS_ID else self._entry.schema.by_id[id_]
             claimed = footer.bounds(group, field, file.stats[id_].nans if id_ in file.stats else None)
             if wrong := _untrue(claimed, found):
