@@ -30,6 +30,20 @@ def test_every_option_has_its_effect_in_one_commit(cli: Cli, table: None) -> Non
     [shown] = cli("show", "t", "--json").lines()
     assert (shown["version"], shown["defaults"], shown["sort_key"]) == (version + 1, {"n": 8}, [])
     assert "at" not in shown["columns"]
+    assert cli("alter", "t", "--widen", "n=BIGINT", "--widen", "x=DECIMAL(18, 2)").code == 0
+    [shown] = cli("show", "t", "--json").lines()
+    assert (shown["columns"]["n"], shown["columns"]["x"]) == ("int64 not null", "decimal128(18, 2)")
+
+
+def test_fields_inside_columns_go_by_paths(cli: Cli) -> None:
+    assert cli("create", "n", "--columns", "id BIGINT, address STRUCT(zip INTEGER, street VARCHAR)").code == 0
+    done = cli(
+        *("alter", "n", "--rename", "address.zip=postcode", "--drop", "address.street"),
+        *("--add", '"address.country" VARCHAR', "--widen", "address.postcode=BIGINT"),
+    )
+    assert done.code == 0, done.err
+    [shown] = cli("show", "n", "--json").lines()
+    assert shown["columns"]["address"] == "struct<postcode: int64, country: string>"
 
 
 @pytest.mark.parametrize(
@@ -37,6 +51,9 @@ def test_every_option_has_its_effect_in_one_commit(cli: Cli, table: None) -> Non
     [
         ((), "nothing says what to change"),
         (("--add", "n"), "is not a column"),
+        (("--widen", "id=DOUBLE"), "can't change from int64 to double"),
+        (("--widen", "id=BLUE"), "BLUE"),
+        (("--widen", "id"), "write NAME=VALUE"),
         (("--add", "n INTEGER", "--default", "n=many"), "--default n=many"),
         (("--rename", "name"), "write NAME=VALUE"),
         (("--drop", "nope"), "no column 'nope'"),

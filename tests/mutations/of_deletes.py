@@ -25,8 +25,8 @@ DELETES: tuple[Mutation, ...] = (
         "fresh files have every delete behind them",
         "a fresh file's applied_through is its own statement's T, so that later deletes of the same commit hide its rows",
         "commit/statements/rows.py",
-        "            files=(*entry.files, *(file.stamped(ts) for file in self.files)),\n",
-        "            files=(*entry.files, *(file.stamped(ts + 16) for file in self.files)),\n",
+        "            files=(*entry.files, *(file.stamped(ts) for file in files)),\n",
+        "            files=(*entry.files, *(file.stamped(ts + 16) for file in files)),\n",
     ),
     mutation(
         "keys deleted twice are remembered by their first delete",

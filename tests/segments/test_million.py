@@ -5,10 +5,14 @@ from __future__ import annotations
 import tracemalloc
 
 import msgspec
+import pyarrow as pa
 import pytest
 
+from dolmen.database import Database
 from dolmen.format.entries import Overlay, Vector
+from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest
+from dolmen.format.pointer import Pointer
 from dolmen.predicate import parse
 from dolmen.runtime import Runtime
 from dolmen.scan.plan import ScanPlan, plan
@@ -92,6 +96,28 @@ def test_changes_of_files_are_found_among_a_million(million: tuple[CountingStore
     assert found.pruned == {"filter": FILES - 1_000 - 2_000}
     scan = Scan(view(store, Runtime(threads=1), reader.cache, manifest))
     assert scan.count() == (FILES - 1_000) * ROWS - 1_000 * 10
+
+
+def test_a_column_is_added_with_two_puts_and_planned_from_the_root_alone(
+    million: tuple[CountingStore, Manifest],
+) -> None:
+    store, manifest = million
+    named = msgspec.structs.replace(manifest, version=1, attempt="0" * 8, commit_id="0" * 32)
+    store.put(named.key, named.encode())
+    store.put(POINTER, Pointer(1, named.key, named.commit_id).encode())
+    db = Database(store, Runtime(threads=1))
+    table = db.table("t")
+    store.reset()
+    table.add_column("extra", pa.int64(), 7)
+    assert (store.puts, store.lists, store.heads) == (2, 0, 0)
+    assert store.gets <= 2  # pointer and manifest
+    store.reset()
+    assert table.scan(where="extra <> 7 OR extra IS NULL").plan.files == ()
+    assert table.count("extra = 7") == FILES * ROWS
+    assert table.count("extra IS NULL") == 0
+    assert (store.gets, store.puts) == (3, 0)  # the pointer, each time
+    found = table.scan(["extra"], where=f"extra = 7 AND id < {ROWS}").plan
+    assert (len(found.files), found.segments.requests) == (1, 1)
 
 
 def test_planning_takes_no_more_memory_than_the_cache_and_the_segment_at_hand(

@@ -46,6 +46,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "alter": (
         "dolmen alter events --add 'channel VARCHAR' --default channel=web --comment channel='where it came from'",
         "dolmen alter events --rename channel=source --request-id alter-17",
+        "dolmen alter events --add 'size INTEGER' --widen size=BIGINT",
     ),
     "tag": (
         "dolmen tag before-import --until 90d --message 'ticket 18'",

@@ -14,10 +14,12 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.manifest import COLUMN_DEFAULTS, TableEntry
+from dolmen.format.manifest import COLUMN_DEFAULTS, WIDENED_COLUMNS, TableEntry
+from dolmen.format.nesting import NestedPlace, check_nested_widening, is_successor
 from dolmen.format.properties import columns_named, with_renamed_column
-from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field
+from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field, storable
 from dolmen.format.values import Json
+from dolmen.format.widening import is_date_to_timestamp, narrowing, widened, widened_stats
 
 MAX_COMMENT = 1_000
 """Characters of a comment."""
@@ -56,6 +58,9 @@ class AddColumn:
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""
         schema = entry.schema
+        place = NestedPlace.of(schema, self.name)
+        if place is not None:
+            return self._apply_inside(place, entry, ts)
         if not self.nullable and self.default is None:
             raise SchemaError(
                 f"column {self.name!r} is not nullable and has no default, so rows of now would have no value in it: "
@@ -69,6 +74,17 @@ class AddColumn:
             field, comment=self.comment, added_ts=ts, initial_default=self.default, write_default=self.default
         )
         return _with_fields(entry, (*schema.fields, added), next_id=next_id, altered_ts=ts)
+
+    def _apply_inside(self, place: NestedPlace, entry: TableEntry, ts: int) -> TableEntry:
+        if not self.nullable or self.default is not None:
+            raise SchemaError(
+                f"field {self.name!r} is inside of a column: it is NULL in rows of now, and has no default"
+            )
+        if self.comment:
+            raise SchemaError(f"field {self.name!r} is inside of a column: only columns have comments")
+        field, next_id = number_field(pa.field(place.name, self.type), entry.schema.next_id)
+        added = msgspec.structs.replace(field, added_ts=ts)
+        return _with_column(entry, place.change(lambda fields: (*fields, added)), ts, next_id)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -85,6 +101,9 @@ class DropColumn:
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""
         schema = entry.schema
+        place = NestedPlace.of(schema, self.name)
+        if place is not None:
+            return _with_column(entry, place.change(lambda fields: _without(fields, place.find(fields))), ts)
         field = schema.field(self.name)
         if len(schema.fields) == 1:
             raise SchemaError(f"column {self.name!r} is the only one: drop the table")
@@ -112,6 +131,9 @@ class RenameColumn:
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""
+        place = NestedPlace.of(entry.schema, self.name)
+        if place is not None:
+            return _with_column(entry, place.replace(lambda field: msgspec.structs.replace(field, name=self.to)), ts)
         field = entry.schema.field(self.name)
         if self.name == self.to:
             raise InputError(f"column {self.name!r} has this name already: give another one")
@@ -132,6 +154,64 @@ class RenameColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class WidenColumn:
+    """Gives a column a type that has all values of its own. Files keep the narrower type, and are read exactly."""
+
+    name: str
+    type: pa.DataType
+
+    def apply(self, entry: TableEntry, ts: int) -> TableEntry:
+        """See SchemaChange."""
+        wide = storable(self.type)
+        place = NestedPlace.of(entry.schema, self.name)
+        if place is not None:
+            return _with_column(entry, place.replace(lambda field: self._widened_inside(field, wide)), ts)
+        field = entry.schema.field(self.name)
+        narrow = field.arrow_type
+        if narrow == wide:
+            raise SchemaError(f"column {self.name!r} has the type {wide} already")
+        if reason := narrowing(narrow, wide):
+            raise SchemaError(f"column {self.name!r} can't change from {narrow} to {wide}: {reason}")
+        if entry.sequences is not None and (field.id in entry.primary_key or self.name in _sequence(entry)):
+            raise SchemaError(
+                f"column {self.name!r} identifies or orders changes (CDC), and deletes are remembered by its values, "
+                "so its type can't change"
+            )
+        changed = msgspec.structs.replace(
+            field,
+            type=str(wide),
+            widened_ts=ts,
+            initial_default=widened(field.initial_default, narrow, wide),
+            write_default=widened(field.write_default, narrow, wide),
+        )
+        entry = _with_fields(entry, _replaced(entry.schema, changed), altered_ts=ts)
+        if not is_date_to_timestamp(narrow, wide):
+            return entry
+        forms = {field.id: (narrow, wide)}
+        return msgspec.structs.replace(
+            entry,
+            files=tuple(msgspec.structs.replace(file, stats=widened_stats(file.stats, forms)) for file in entry.files),
+            segments=tuple(
+                msgspec.structs.replace(segment, stats=widened_stats(segment.stats, forms))
+                for segment in entry.segments
+            ),
+        )
+
+    def _widened_inside(self, field: Field, wide: pa.DataType) -> Field:
+        narrow = field.arrow_type
+        if narrow == wide:
+            raise SchemaError(f"field {self.name!r} has the type {wide} already")
+        if reason := check_nested_widening(narrow, wide):
+            raise SchemaError(f"field {self.name!r} can't change from {narrow} to {wide}: {reason}")
+        return msgspec.structs.replace(field, type=str(wide))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See SchemaChange."""
+        return (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
 class MakeNullable:
     """Allows NULL in a column."""
 
@@ -139,6 +219,9 @@ class MakeNullable:
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""
+        place = NestedPlace.of(entry.schema, self.name)
+        if place is not None:
+            return _with_column(entry, place.replace(lambda field: msgspec.structs.replace(field, nullable=True)), ts)
         field = entry.schema.field(self.name)
         if field.id in entry.primary_key:
             raise SchemaError(f"column {self.name!r} is part of the primary key, which is never NULL")
@@ -223,7 +306,11 @@ class SetSortKey:
 
 def needed_features(schema: Schema) -> tuple[str, ...]:
     """The features of the format that a reader of such columns must know."""
-    return (COLUMN_DEFAULTS,) if any(field.initial_default is not None for field in schema.fields) else ()
+    needed = {
+        COLUMN_DEFAULTS: any(field.initial_default is not None for field in schema.fields),
+        WIDENED_COLUMNS: any(field.widened_ts for field in schema.fields),
+    }
+    return tuple(feature for feature, is_needed in needed.items() if is_needed)
 
 
 def check_written_under(schema: Schema, entry: TableEntry, base_ts: int) -> None:
@@ -240,7 +327,9 @@ def check_written_under(schema: Schema, entry: TableEntry, base_ts: int) -> None
     for field in schema.fields:
         there = same_column(now, field, base_ts)
         if there is None:
-            raise SchemaError(f"column {field.name!r} was dropped meanwhile")
+            other_type = next((one.type for one in now.fields if one.id == field.id and one.type != field.type), None)
+            what = "was dropped" if other_type is None else f"is {other_type}, and was {field.type} before,"
+            raise SchemaError(f"column {field.name!r} {what} meanwhile")
         if field.nullable and not there.nullable:
             raise SchemaError(f"column {field.name!r} does not allow NULL any more")
     written = {field.id for field in schema.fields}
@@ -250,7 +339,9 @@ def check_written_under(schema: Schema, entry: TableEntry, base_ts: int) -> None
 
 
 def same_column(schema: Schema, field: Field, base_ts: int) -> Field | None:
-    """Returns the column of this version that a column of another version is; None if it is not there.
+    """Returns the column of this version that a column of an older one is; None if it is not there.
+
+    Its type may have become wider since.
 
     A table that was dropped and restored may give an id a second time, so the time of the column's addition counts too.
     Of a column that the same commit has added, that time is not known before the commit, and the id is its own.
@@ -258,10 +349,10 @@ def same_column(schema: Schema, field: Field, base_ts: int) -> Field | None:
     Args:
         base_ts: ``commit_ts`` of the version on which this one is made.
     """
-    there = next((one for one in schema.fields if (one.id, one.type) == (field.id, field.type)), None)
-    if there is None or there.added_ts > base_ts or there.added_ts == field.added_ts:
-        return there
-    return None
+    there = next((one for one in schema.fields if one.id == field.id), None)
+    if there is None or not is_successor(field.type, there.type, base_ts):
+        return None
+    return there if there.added_ts > base_ts or there.added_ts == field.added_ts else None
 
 
 def _with_fields(
@@ -282,6 +373,17 @@ def _with_fields(
             altered_ts=schema.altered_ts if altered_ts is None else altered_ts,
         ),
     )
+
+
+def _with_column(entry: TableEntry, changed: Field, ts: int, next_id: int | None = None) -> TableEntry:
+    """The entry with other fields inside a column. Raises SchemaError: the column is nested too deeply."""
+    storable(changed.arrow_type)
+    fields = _replaced(entry.schema, msgspec.structs.replace(changed, widened_ts=ts))
+    return _with_fields(entry, fields, next_id=next_id, altered_ts=ts)
+
+
+def _without(fields: tuple[Field, ...], gone: Field) -> tuple[Field, ...]:
+    return tuple(field for field in fields if field.id != gone.id)
 
 
 def _replaced(schema: Schema, changed: Field) -> tuple[Field, ...]:

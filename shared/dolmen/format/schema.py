@@ -50,6 +50,8 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
             of an older timestamp has ``initial_default`` in it.
         initial_default: JSON form of that value; it never changes.
         write_default: JSON form of the value of new rows that come without the column.
+        widened_ts: timestamp of the last statement that gave it a wider type, or changed the fields inside it; 0 = it
+            has the type that it came with. Files may have a narrower one, or other fields.
     """
 
     id: int
@@ -60,6 +62,7 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
     added_ts: int = 0
     initial_default: Json = None
     write_default: Json = None
+    widened_ts: int = 0
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -128,6 +131,15 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         """Columns by id, dropped ones included."""
         return {field.id: field for field in (*self.dropped, *self.fields)}
 
+    @cached_property
+    def widened_types(self) -> dict[int, pa.DataType]:
+        """The types of columns that had a narrower one, by id; not of nested ones, which have no bounds."""
+        return {
+            id_: field.arrow_type
+            for id_, field in self.by_id.items()
+            if field.widened_ts and not is_nested(field.arrow_type)
+        }
+
     def field(self, name: str) -> Field:
         """The column of this exact name. Raises SchemaError with the names there are."""
         for field in self.fields:
@@ -149,6 +161,13 @@ def check_column_names(names: list[str]) -> None:
         if not name or name.lower() == COMMIT_TS:
             raise SchemaError(f"column name {name!r} is {'reserved' if name else 'empty'}: choose another")
     _check_names("column", names)
+
+
+def check_field_names(names: list[str]) -> None:
+    """Raises SchemaError for a field's name that is empty, and for two that SQL does not tell apart."""
+    if "" in names:
+        raise SchemaError("a field's name is empty: choose another")
+    _check_names("field", names)
 
 
 @contextmanager
@@ -329,6 +348,12 @@ def type_from_json(json: TypeJson) -> pa.DataType:
 
 def _child(json: Any) -> Field:
     return json if isinstance(json, Field) else msgspec.convert(json, Field)
+
+
+def field_id(field: pa.Field) -> int | None:
+    """The id that an Arrow field carries, as Parquet's reader and ``Field.to_arrow`` give it; None without one."""
+    metadata = field.metadata
+    return int(metadata[_FIELD_ID]) if metadata and _FIELD_ID in metadata else None
 
 
 def constant(json: Json, arrow_type: pa.DataType, rows: int) -> pa.Array:

@@ -8,9 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dolmen.format.schema import COMMIT_TS_ID, Field
+from dolmen.format.nested_values import nested_values
+from dolmen.format.schema import COMMIT_TS_ID, Field, is_nested
 from dolmen.format.vectors import keep_mask
-from dolmen.predicate import matches
+from dolmen.predicate import Predicate, matches
+from dolmen.predicate.ast import all_columns
 from dolmen.scan.keys_lookup import Tuples
 from dolmen.scan.row_groups import RowGroup
 
@@ -32,7 +34,7 @@ def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
             rows[lookup.columns] = Tuples([columns[id_] for id_ in lookup.columns], lookup.types)
         keep = _without(keep, lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through))
     for predicate in group.predicates:
-        keep = _without(keep, to_mask(matches(predicate, columns, group.rows)))
+        keep = _without(keep, to_mask(matches(predicate, _as_bound(predicate, group, columns), group.rows)))
     return keep
 
 
@@ -55,9 +57,26 @@ def column_of(group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> 
     if field.id == COMMIT_TS_ID and row_ts is not None:
         return pa.repeat(pa.scalar(row_ts, pa.int64()), group.rows)
     array, wanted = arrays[field.id], field.arrow_type
+    own = group.file.footer.columns.get(field.id)
+    if field.widened_ts and own is not None and is_nested(wanted):  # fields inside go by ids, whatever their names
+        return nested_values(array, own.type, wanted)
     if array.type == wanted:
         return array
     return pa.nulls(group.rows, wanted) if pa.types.is_null(array.type) else array.cast(wanted)
+
+
+def _as_bound(predicate: Predicate, group: RowGroup, columns: Mapping[int, pa.Array]) -> Mapping[int, pa.Array]:
+    """The columns, of which those that the file lacks have the type that the predicate was bound to, if it is narrower.
+
+    A comparison of floats depends on their width, so a constant that is a double now must hide what the float did.
+    """
+    lacking = [column for column in all_columns(predicate) if column.id not in group.file.footer.columns]
+    narrow = {
+        column.id: columns[column.id].cast(column.arrow_type)
+        for column in lacking
+        if pa.types.is_float32(column.arrow_type) and pa.types.is_float64(columns[column.id].type)
+    }
+    return {**columns, **narrow} if narrow else columns
 
 
 def to_mask(array: pa.BooleanArray) -> Mask:

@@ -50,7 +50,10 @@ def arrow(rows: Sequence[Row]) -> pa.Table:
 def rows_of(data: pa.Table) -> list[Row]:
     """Converts a table that production code returned to sorted rows of any columns, with times in microseconds."""
     own = [data[name] for name in data.column_names if not name.startswith("_")]
-    columns = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in own]
+    columns = [
+        column.cast(SCHEMA.field("t").type).cast(pa.int64()) if pa.types.is_temporal(column.type) else column
+        for column in own
+    ]
     return sorted(zip(*(column.to_pylist() for column in columns), strict=True), key=repr)
 
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace as altered
 from typing import Any
 
 import pyarrow as pa
 
+from dolmen.database import Database
 from dolmen.errors import ConflictError, Error, PredicateError, SchemaError
 from dolmen_simulator.interleavings.checks import ExpectedTables, Pair, PairedCall, Row
 from dolmen_simulator.interleavings.execution import Execution, Peer
-from dolmen_simulator.interleavings.pairs import one_table, two_files
+from dolmen_simulator.interleavings.pairs import delete, one_table, replace, two_files
 from dolmen_simulator.interleavings.past import restore
 from dolmen_simulator.interleavings.steps import TaskOutcome
 from dolmen_simulator.interleavings.upkeep import OLD, compaction, pointer_commits, resolution, table_with_tombstone
 
 _DEFAULT = 7
+_DAY_US = 86_400_000_000
+_NARROW = pa.schema([("k", pa.int32()), ("v", pa.int32()), ("t", pa.date32())])
+_WIDE = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("t", pa.timestamp("us"))])
+_OF_DAYS: tuple[Row, ...] = tuple((k, 10 * k, k * _DAY_US) for k in range(1, 5))
 
 
 def _other_was_first(execution: Execution, outcome: TaskOutcome) -> bool:
@@ -98,6 +103,86 @@ def delete_by_value() -> PairedCall:
     return PairedCall("delete v >= 20", lambda peer: peer.db.table("t").delete("v >= 20"), effect, _no_result, MOVED)
 
 
+def widen_columns() -> PairedCall:
+    """Widens all columns, in one commit."""
+
+    def effect(model: ExpectedTables) -> None:
+        if "narrow" in model.taken:
+            raise SchemaError("the type already")
+        model.taken.add("narrow")
+
+    def task(peer: Peer) -> Any:
+        with peer.db.transaction() as tx:
+            for field in _WIDE:
+                tx.table("t").widen_column(field.name, field.type)
+
+    return PairedCall("widen columns", task, effect, _no_result, MOVED)
+
+
+def write_days(verb: str, *rows: Row) -> PairedCall:
+    """Appends or upserts rows whose times are midnights."""
+
+    def effect(model: ExpectedTables) -> None:
+        if verb == "upsert":
+            replace(model, "t", rows)
+        else:
+            model.tables["t"].extend(rows)
+
+    def task(peer: Peer) -> Any:
+        return getattr(peer.db.table("t"), verb)(_narrow(rows))
+
+    return PairedCall(f"{verb} {list(rows)}", task, effect, _no_result)
+
+
+def narrow_table(db: Database) -> None:
+    """Makes a table of narrow types in two files, with a tombstone and an older version."""
+    table = db.create_table("t", _NARROW, primary_key="k")
+    table.append(_narrow(_OF_DAYS[:2]))
+    table.append(_narrow(_OF_DAYS[2:]))
+    table.delete("v = 20")
+
+
+def widened_table(db: Database) -> None:
+    """Makes a table of narrow types, and widens them."""
+    narrow_table(db)
+    with db.transaction() as tx:
+        for field in _WIDE:
+            tx.table("t").widen_column(field.name, field.type)
+
+
+def append_wide() -> PairedCall:
+    """Appends a row whose value fits the wide type only."""
+    row = (5, 2**40, 5 * _DAY_US)
+
+    def effect(model: ExpectedTables) -> None:
+        if "wide" in model.taken:
+            raise SchemaError("never stored as date32")
+        model.tables["t"].append(row)
+
+    def task(peer: Peer) -> Any:
+        return peer.db.table("t").append(pa.table([pa.array([v]) for v in row], names=_WIDE.names).cast(_WIDE))
+
+    return PairedCall("append a wide row", task, effect, _no_result, MOVED)
+
+
+def restored_to_narrow() -> PairedCall:
+    """Restores the table to a version with the narrow types."""
+    call = restore(_OF_DAYS, 3)
+
+    def effect(model: ExpectedTables) -> None:
+        call.effect(model)
+        model.taken.add("wide")
+
+    return altered(call, effect=effect)
+
+
+def _narrow(rows: Sequence[Row]) -> pa.Table:
+    days = [(k, v, t // _DAY_US) for k, v, t in rows]
+    return pa.table([pa.array(column, pa.int32()) for column in zip(*days, strict=True)], names=_NARROW.names).cast(
+        _NARROW
+    )
+
+
 def _no_result(value: Any) -> None:
     """Ignores the result."""
 
@@ -113,6 +198,10 @@ def restored_to_old() -> PairedCall:
     return altered(call, effect=effect)
 
 
+def _is_late(row: Row) -> bool:
+    return bool(row[2] >= 3 * _DAY_US)
+
+
 COLUMNS: tuple[Pair, ...] = (
     Pair("add column/append", one_table, (add_column(), write("append", (4, 40)))),
     Pair("add column/upsert", one_table, (add_column(), write("upsert", (2, 21), (4, 40)))),
@@ -124,4 +213,12 @@ COLUMNS: tuple[Pair, ...] = (
     Pair("drop column/delete", one_table, (drop_column(1, "v"), delete_by_value())),
     Pair("rename column/delete", one_table, (rename_column(), delete_by_value())),
     Pair("rename column/compact", table_with_tombstone, (rename_column(), compaction())),
+    Pair("widen columns/append", narrow_table, (widen_columns(), write_days("append", (5, 50, 5 * _DAY_US)))),
+    Pair("widen columns/upsert", narrow_table, (widen_columns(), write_days("upsert", (1, 11, 9 * _DAY_US)))),
+    Pair("widen columns/delete", narrow_table, (widen_columns(), delete("t >= DATE '1970-01-04'", _is_late))),
+    Pair("widen columns/compact", narrow_table, (widen_columns(), compaction())),
+    Pair("widen columns/resolve", narrow_table, (widen_columns(), resolution())),
+    Pair("widen columns/restore", narrow_table, (widen_columns(), restore(_OF_DAYS, 3))),
+    Pair("wide append/restore", widened_table, (append_wide(), restored_to_narrow())),
+    Pair("widen columns/widen columns", narrow_table, (widen_columns(), widen_columns()), quick=(0,)),
 )

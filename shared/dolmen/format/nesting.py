@@ -1,0 +1,162 @@
+"""Fields inside a column: found by a dotted path, changed, and compared with those of another version.
+
+A path leads from a column through the fields of structs, ``element`` of lists and ``value`` of maps: ``address.zip``,
+``orders.element.price``. A column whose own name is the whole path comes first. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from dolmen.errors import SchemaError
+from dolmen.format.schema import Field, Schema, TypeJson, check_field_names, is_nested
+from dolmen.format.widening import is_date_to_timestamp, narrowing
+
+Changed: TypeAlias = Callable[[tuple[Field, ...]], tuple[Field, ...]]
+"""Makes new fields of those of one struct; of the one child of a list, or of the value of a map."""
+
+
+@dataclass(frozen=True, slots=True)
+class NestedPlace:
+    """A place inside a column: a field of a struct, the elements of a list, or the values of a map.
+
+    Args:
+        column: the column.
+        path: steps to what the field is in, from the column on.
+        name: the field's own name there.
+    """
+
+    column: Field
+    path: tuple[str, ...]
+    name: str
+
+    @classmethod
+    def of(cls, schema: Schema, name: str) -> NestedPlace | None:
+        """The place that a name means; None for a column, there or not."""
+        if "." not in name or any(field.name == name for field in schema.fields):
+            return None
+        for field in schema.fields:
+            if is_nested(field.arrow_type) and name.startswith(f"{field.name}."):
+                *path, last = name[len(field.name) + 1 :].split(".")
+                return cls(field, tuple(path), last)
+        return None
+
+    def change(self, change: Changed) -> Field:
+        """The column with other fields at this place.
+
+        Raises:
+            SchemaError: there is no such place, or its fields can't be changed so.
+        """
+        return msgspec.structs.replace(self.column, type=self._change(self.column.type, self.path, change))
+
+    def replace(self, change: Callable[[Field], Field]) -> Field:
+        """The column with another field at this place. Raises SchemaError: there is none."""
+
+        def replaced(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+            self.find(fields)
+            return tuple(change(field) if field.name == self.name else field for field in fields)
+
+        return self.change(replaced)
+
+    def find(self, fields: tuple[Field, ...]) -> Field:
+        """The field of this place among those of its struct. Raises SchemaError with the names there are."""
+        for field in fields:
+            if field.name == self.name:
+                return field
+        there = ", ".join(field.name for field in fields)
+        raise SchemaError(f"column {self.column.name!r} has no field {self.name!r} there; there are: {there}")
+
+    def _change(self, json: TypeJson, path: tuple[str, ...], change: Changed) -> TypeJson:
+        kind, children = self._children(json)
+        if path:
+            inner = NestedPlace(self.column, (), path[0])
+
+            def descend(field: Field) -> Field:
+                return msgspec.structs.replace(field, type=self._change(field.type, path[1:], change))
+
+            inner.find(children)
+            changed = tuple(descend(field) if field.name == path[0] else field for field in children)
+        else:
+            changed = change(children)
+        if kind == "struct":
+            if not changed:
+                raise SchemaError(
+                    f"field {self.name!r} of column {self.column.name!r} is the only one: drop the struct"
+                )
+            check_field_names([field.name for field in changed])
+            return {"struct": [_builtins(field) for field in changed]}
+        if [field.name for field in changed] != [field.name for field in children]:
+            raise SchemaError(f"column {self.column.name!r}: a {kind} has no fields that come, go or get other names")
+        (child,) = changed
+        stored = _builtins(msgspec.structs.replace(child, name=_stored_name(json)))
+        return {"list": stored} if kind == "list" else {"map": [json["map"][0], stored]}  # type: ignore[index]
+
+    def _children(self, json: TypeJson) -> tuple[str, tuple[Field, ...]]:
+        if isinstance(json, str):
+            raise SchemaError(f"column {self.column.name!r}: what is of type {json} has no fields")
+        ((kind, inner),) = json.items()
+        if kind == "struct":
+            return kind, tuple(map(_child, inner))
+        if kind == "list":
+            return kind, (msgspec.structs.replace(_child(inner), name="element"),)
+        return kind, (msgspec.structs.replace(_child(inner[1]), name="value"),)
+
+
+def is_successor(json: TypeJson, now: TypeJson, base_ts: int) -> bool:
+    """Whether values of one type fit another that it may have become: all of its fields are there, as wide or wider.
+
+    Args:
+        base_ts: see ``dolmen.format.evolution.same_column``.
+    """
+    if isinstance(json, str) or isinstance(now, str):
+        return isinstance(json, str) and isinstance(now, str) and _widens(json, now)
+    ((kind, before),) = json.items()
+    if now.keys() != json.keys():
+        return False
+    after = now[kind]
+    if kind == "list":
+        return _same(_child(before), _child(after), base_ts)
+    if kind == "map":
+        return all(_same(_child(one), _child(other), base_ts) for one, other in zip(before, after, strict=True))
+    there = {field.id: field for field in map(_child, after)}
+    return all(field.id in there and _same(field, there[field.id], base_ts) for field in map(_child, before))
+
+
+def check_nested_widening(narrow: pa.DataType, wide: pa.DataType) -> str:
+    """Why a field inside a column can't get another type; "" where it can."""
+    if is_date_to_timestamp(narrow, wide):
+        return "there are no statistics of fields, so nothing tells whether all its days are timestamps"
+    return narrowing(narrow, wide)
+
+
+def _same(before: Field, now: Field, base_ts: int) -> bool:
+    if now.added_ts <= base_ts and now.added_ts != before.added_ts:
+        return False
+    return before.id == now.id and now.nullable >= before.nullable and is_successor(before.type, now.type, base_ts)
+
+
+def _widens(json: str, now: str) -> bool:
+    if json == now:
+        return True
+    narrow, wide = (Field(0, "", each).arrow_type for each in (json, now))
+    return not narrowing(narrow, wide)
+
+
+def _child(json: Any) -> Field:
+    return json if isinstance(json, Field) else msgspec.convert(json, Field)
+
+
+def _stored_name(json: TypeJson) -> str:
+    assert isinstance(json, dict)
+    return _child(json["list"] if "list" in json else json["map"][1]).name
+
+
+def _builtins(field: Field) -> dict[str, Any]:
+    """A child in the form in which it is read again, so that a new schema equals itself when it is read."""
+    child: dict[str, Any] = msgspec.to_builtins(field)
+    return child
