@@ -73,7 +73,7 @@ def test_what_the_functions_read_is_what_the_file_says(cli: Cli, db: dolmen.Data
     cli("apply", EXAMPLE, "--yes")
     entries = db.transaction().base.tables
     events, customers = IngestSettings.of(entries["events"]), IngestSettings.of(entries["customers"])
-    assert (events.format, events.on_bad_row, events.on_extra, events.cdc) == ("csv", "quarantine", "ignore", None)
+    assert (events.format, events.on_bad_row, events.new_columns, events.cdc) == ("csv", "quarantine", "ignore", None)
     assert customers.mode == "cdc"
     assert customers.cdc is not None
     assert (customers.cdc.envelope, customers.cdc.sequence) == ("dms", "seq")
