@@ -387,6 +387,22 @@ class Table(ReadableTable):
         """
         return self._commit("alter", lambda table: table.make_nullable(name, request=request), message)
 
+    def widen_column(
+        self, name: str, type: pa.DataType, *, request: str | None = None, message: str | None = None
+    ) -> Commit:
+        """Gives a column a type that has all values of its own, in one commit that touches no file.
+
+        Args:
+            type: a longer integer of the same sign, double for float, a decimal of more digits and the same scale, or
+                a timestamp without zone for date. Older versions show the type of then.
+            request, message: as for ``append``.
+
+        Raises:
+            SchemaError: there is no such column; it may not change to this type; a date is beyond all timestamps; or
+                deletes of changes (CDC) are remembered by the column.
+        """
+        return self._commit("alter", lambda table: table.widen_column(name, type, request=request), message)
+
     def set_default(self, name: str, default: Any, *, request: str | None = None, message: str | None = None) -> Commit:
         """Changes the value of rows to come that are written without a column; rows of now keep theirs.
 

@@ -25,6 +25,7 @@ from dolmen.format.evolution import (
     SetComment,
     SetDefault,
     SetSortKey,
+    WidenColumn,
 )
 from dolmen.format.keys import Keys
 from dolmen.format.manifest import Manifest, TableEntry
@@ -167,8 +168,7 @@ class TransactionTable(ReadableTable):
         """See ``Table.add_column``."""
         name, comment = arguments.text("name", name), arguments.text("comment", comment)
         arguments.flag("nullable", nullable)
-        if not isinstance(type, pa.DataType):
-            raise InputError(f"type={arguments.short_repr(type)} is no pyarrow type: give one, as in pa.int64()")
+        _arrow_type(type)
         self._alter(AddColumn(name, type, nullable, mutation.default_json(name, type, default), comment), request)
 
     def drop_column(self, name: str, *, request: str | None = None) -> None:
@@ -182,6 +182,10 @@ class TransactionTable(ReadableTable):
     def make_nullable(self, name: str, *, request: str | None = None) -> None:
         """See ``Table.make_nullable``."""
         self._alter(MakeNullable(arguments.text("name", name)), request)
+
+    def widen_column(self, name: str, type: pa.DataType, *, request: str | None = None) -> None:
+        """See ``Table.widen_column``."""
+        self._alter(WidenColumn(arguments.text("name", name), _arrow_type(type)), request)
 
     def set_default(self, name: str, default: Any, *, request: str | None = None) -> None:
         """See ``Table.set_default``."""
@@ -317,3 +321,9 @@ class TransactionTable(ReadableTable):
             # Earlier statements may be why it found nothing, and a rebase may remove them (Change.without).
             return DeletePositions.of(self.name, entry.uuid, {}, request)
         return statement
+
+
+def _arrow_type(type: pa.DataType) -> pa.DataType:
+    if not isinstance(type, pa.DataType):
+        raise InputError(f"type={arguments.short_repr(type)} is no pyarrow type: give one, as in pa.int64()")
+    return type

@@ -60,7 +60,7 @@ def compact(world: World, *groups: tuple[list[str], list[str]]) -> Compact:
         return msgspec.structs.replace(file(name), row_ts=None, row_ts_bounds=(1, through), applied_through=through)
 
     made = tuple(Group(tuple(live[name] for name in inputs), tuple(map(output, outputs))) for inputs, outputs in groups)
-    return Compact("t", entry.uuid, entry.epoch, made)
+    return Compact("t", entry.uuid, entry.epoch, made, entry.schema)
 
 
 def vector_of(world: World, name: str) -> int:

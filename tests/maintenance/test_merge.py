@@ -91,7 +91,7 @@ def test_merging_folds_overlays_and_removals_into_the_entries(world: World) -> N
     live = {each.uuid: each for each in files(world, writer)}
     gone = tuple(live[uuid] for uuid in spilled[10:40])
     entry = table(world)
-    submit(writer.head, "compact", [Compact("t", entry.uuid, entry.epoch, (Group(gone, ()),))])
+    submit(writer.head, "compact", [Compact("t", entry.uuid, entry.epoch, (Group(gone, ()),), entry.schema)])
     before = sorted(files(world, writer), key=lambda each: each.uuid)
     assert table(world).removed
     merge_segments(context(writer))
@@ -110,7 +110,11 @@ def test_a_removal_and_an_overlay_added_during_a_merge_stay(world: World) -> Non
         live = {each.uuid: each for each in files(world, other)}
         entry = table(world)
         other.commit(delete_positions(entry, {names[0]: [2], names[5]: [4]}))
-        submit(other.head, "compact", [Compact("t", entry.uuid, entry.epoch, (Group((live[names[7]],), ()),))])
+        submit(
+            other.head,
+            "compact",
+            [Compact("t", entry.uuid, entry.epoch, (Group((live[names[7]],), ()),), entry.schema)],
+        )
 
     merger = world.writer()
     merger.store.script.append(meanwhile(others))
@@ -228,7 +232,9 @@ def test_random_histories_with_merges_show_the_files_of_those_without() -> None:
                 uuid = dice.choice(sorted(expected))
                 live = LiveFiles.of(table(world), writer.head.segments).find([uuid])[uuid]
                 entry = table(world)
-                submit(writer.head, "compact", [Compact("t", entry.uuid, entry.epoch, (Group((live,), ()),))])
+                submit(
+                    writer.head, "compact", [Compact("t", entry.uuid, entry.epoch, (Group((live,), ()),), entry.schema)]
+                )
                 del expected[uuid]
             else:
                 merge_segments(context(writer))

@@ -37,6 +37,7 @@ ROWS = 1_500
 Row = dict[str, Any]
 
 COLUMNS = pa.schema([("a", pa.int64()), ("s", pa.string()), ("d", pa.date32()), ("b", pa.int32()), ("id", pa.int64())])
+SCHEMA = Schema.from_arrow(COLUMNS)
 
 
 def drawn(rng: random.Random, count: int, first_id: int) -> list[Row]:
@@ -144,7 +145,7 @@ def test_many_tombstones_are_judged_as_each_is_alone_whatever_the_types() -> Non
     rng = random.Random(SEED)
     matched = 0
     tombstones = [random_tombstone(rng, kinds, ts) for ts in range(1, 600)]
-    every = KeyRanges.each(tombstones)
+    every = KeyRanges.each(tombstones, {})
     assert sorted(np.concatenate([ranges.places for ranges in every]).tolist()) == list(range(len(tombstones)))
     for _ in range(40 * ROUNDS):
         rows, through = rng.choice([0, 1, 9]), rng.choice([0, 0, 300, 598, 599])
@@ -152,7 +153,7 @@ def test_many_tombstones_are_judged_as_each_is_alone_whatever_the_types() -> Non
         for id_ in rng.sample(sorted(known), 2):
             del known[id_]
         for ranges in every:
-            alone = [t.ts > through and may_hold_keys(key_bounds(t), known, rows) for t in ranges.tombstones]
+            alone = [t.ts > through and may_hold_keys(key_bounds(t, SCHEMA), known, rows) for t in ranges.tombstones]
             assert ranges.mask(known, rows, through).tolist() == alone
             matched += sum(alone)
             kept = np.array([rng.random() < 0.5 for _ in alone])
@@ -164,8 +165,11 @@ def test_many_tombstones_are_judged_as_each_is_alone_whatever_the_types() -> Non
 
 def test_integers_are_compared_exactly_with_bounds_of_any_size_and_kind() -> None:
     (ranges,) = KeyRanges.each(
-        KeysTombstone((1,), ("int64",), 1, ((n, n),), Blob("tombstone/t/x.del", 4, 1, 1), ts=1)
-        for n in (-(2**63), 0, 5, 2**63 - 1)
+        [
+            KeysTombstone((1,), ("int64",), 1, ((n, n),), Blob("tombstone/t/x.del", 4, 1, 1), ts=1)
+            for n in (-(2**63), 0, 5, 2**63 - 1)
+        ],
+        {},
     )
     for least, greatest, expected in (
         (2**63, 2**64, [False] * 4),
@@ -261,13 +265,13 @@ def test_explain_counts_the_tombstones_that_may_hide_rows_of_some_file() -> None
     entry = world.entry()
     every = tombstones_of(entry, world.db._context.segments)
     files = [(file, known_bounds(file, entry.schema, (1, 2))) for file in entry.files]
-    needed = [t for t in every if any(may_hold_keys(key_bounds(t), known, file.rows) for file, known in files)]
+    needed = [t for t in every if any(may_hold_keys(key_bounds(t, SCHEMA), known, file.rows) for file, known in files)]
     assert 300 <= len(needed) < len(every)
     assert told.keys_tombstones == len(needed)
     assert told.plan.tombstones == tuple(needed)
     for file in told.plan.files:
         own = known_bounds(file.file, entry.schema, (1, 2))
-        expected = tuple(t for t in every if may_hold_keys(key_bounds(t), own, file.file.rows))
+        expected = tuple(t for t in every if may_hold_keys(key_bounds(t, SCHEMA), own, file.file.rows))
         assert file.tombstones == expected
         assert len(file.tombstones) == len(expected)
         assert bool(file.tombstones) is bool(expected)

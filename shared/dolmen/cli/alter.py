@@ -11,7 +11,7 @@ import typer
 import dolmen
 from dolmen.cli.options import DatabaseUrl, Json, Message, Request, TableName, app
 from dolmen.cli.output import print_commit
-from dolmen.declaration.columns import parse_columns
+from dolmen.declaration.columns import parse_column, parse_columns
 from dolmen.errors import InputError
 
 Texts = Optional[list[str]]  # noqa: UP045
@@ -28,6 +28,7 @@ def alter(
         Texts, typer.Option(help="COLUMN=VALUE: of rows without the column; those of now, too, if it is added here.")
     ] = None,
     nullable: Annotated[Texts, typer.Option(help="COLUMN: allow NULL in it.")] = None,
+    widen: Annotated[Texts, typer.Option(help="COLUMN=TYPE: a type that has all values of its own.")] = None,
     comment: Annotated[Texts, typer.Option(help="COLUMN=TEXT: what the column is; no text takes that away.")] = None,
     first: Annotated[str, typer.Option(help="COLUMN,...: scans return these first.")] = "",
     sort_key: Annotated[Optional[str], typer.Option(help="COLUMN,...: sort new files by these; '' by none.")] = None,  # noqa: UP045
@@ -36,7 +37,7 @@ def alter(
     as_json: Json = False,
 ) -> None:
     """Change a table's columns in one commit that touches no file, in the order of the options below."""
-    if not any((rename, drop, add, default, nullable, comment, first)) and sort_key is None:
+    if not any((rename, drop, add, default, nullable, widen, comment, first)) and sort_key is None:
         raise InputError("nothing says what to change: give --add, --drop, --rename, ... (dolmen alter --help)")
     db = dolmen.open(database)
     with db.transaction("alter", message=message) as tx:
@@ -54,6 +55,8 @@ def alter(
             target.set_default(name, _value(name, target.schema.field(name).type, value), request=request_id)
         for name in nullable or ():
             target.make_nullable(name, request=request_id)
+        for name, text in _pairs("--widen", widen):
+            target.widen_column(name, parse_column(name, text).type, request=request_id)
         for name, text in _pairs("--comment", comment):
             target.comment(name, text, request=request_id)
         if first:

@@ -14,10 +14,11 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.manifest import COLUMN_DEFAULTS, TableEntry
+from dolmen.format.manifest import COLUMN_DEFAULTS, WIDENED_COLUMNS, TableEntry
 from dolmen.format.properties import columns_named, with_renamed_column
-from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field
+from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field, storable
 from dolmen.format.values import Json
+from dolmen.format.widening import is_date_to_timestamp, narrowing, widened, widened_stats
 
 MAX_COMMENT = 1_000
 """Characters of a comment."""
@@ -132,6 +133,52 @@ class RenameColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class WidenColumn:
+    """Gives a column a type that has all values of its own. Files keep the narrower type, and are read exactly."""
+
+    name: str
+    type: pa.DataType
+
+    def apply(self, entry: TableEntry, ts: int) -> TableEntry:
+        """See SchemaChange."""
+        field, wide = entry.schema.field(self.name), storable(self.type)
+        narrow = field.arrow_type
+        if narrow == wide:
+            raise SchemaError(f"column {self.name!r} has the type {wide} already")
+        if reason := narrowing(narrow, wide):
+            raise SchemaError(f"column {self.name!r} can't change from {narrow} to {wide}: {reason}")
+        if entry.sequences is not None and (field.id in entry.primary_key or self.name in _sequence(entry)):
+            raise SchemaError(
+                f"column {self.name!r} identifies or orders changes (CDC), and deletes are remembered by its values, "
+                "so its type can't change"
+            )
+        changed = msgspec.structs.replace(
+            field,
+            type=str(wide),
+            widened_ts=ts,
+            initial_default=widened(field.initial_default, narrow, wide),
+            write_default=widened(field.write_default, narrow, wide),
+        )
+        entry = _with_fields(entry, _replaced(entry.schema, changed), altered_ts=ts)
+        if not is_date_to_timestamp(narrow, wide):
+            return entry
+        forms = {field.id: (narrow, wide)}
+        return msgspec.structs.replace(
+            entry,
+            files=tuple(msgspec.structs.replace(file, stats=widened_stats(file.stats, forms)) for file in entry.files),
+            segments=tuple(
+                msgspec.structs.replace(segment, stats=widened_stats(segment.stats, forms))
+                for segment in entry.segments
+            ),
+        )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See SchemaChange."""
+        return (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
 class MakeNullable:
     """Allows NULL in a column."""
 
@@ -223,7 +270,11 @@ class SetSortKey:
 
 def needed_features(schema: Schema) -> tuple[str, ...]:
     """The features of the format that a reader of such columns must know."""
-    return (COLUMN_DEFAULTS,) if any(field.initial_default is not None for field in schema.fields) else ()
+    needed = {
+        COLUMN_DEFAULTS: any(field.initial_default is not None for field in schema.fields),
+        WIDENED_COLUMNS: any(field.widened_ts for field in schema.fields),
+    }
+    return tuple(feature for feature, is_needed in needed.items() if is_needed)
 
 
 def check_written_under(schema: Schema, entry: TableEntry, base_ts: int) -> None:
@@ -240,7 +291,9 @@ def check_written_under(schema: Schema, entry: TableEntry, base_ts: int) -> None
     for field in schema.fields:
         there = same_column(now, field, base_ts)
         if there is None:
-            raise SchemaError(f"column {field.name!r} was dropped meanwhile")
+            other_type = next((one.type for one in now.fields if one.id == field.id and one.type != field.type), None)
+            what = "was dropped" if other_type is None else f"is {other_type}, and was {field.type} before,"
+            raise SchemaError(f"column {field.name!r} {what} meanwhile")
         if field.nullable and not there.nullable:
             raise SchemaError(f"column {field.name!r} does not allow NULL any more")
     written = {field.id for field in schema.fields}
@@ -250,7 +303,9 @@ def check_written_under(schema: Schema, entry: TableEntry, base_ts: int) -> None
 
 
 def same_column(schema: Schema, field: Field, base_ts: int) -> Field | None:
-    """Returns the column of this version that a column of another version is; None if it is not there.
+    """Returns the column of this version that a column of an older one is; None if it is not there.
+
+    Its type may have become wider since.
 
     A table that was dropped and restored may give an id a second time, so the time of the column's addition counts too.
     Of a column that the same commit has added, that time is not known before the commit, and the id is its own.
@@ -258,10 +313,10 @@ def same_column(schema: Schema, field: Field, base_ts: int) -> Field | None:
     Args:
         base_ts: ``commit_ts`` of the version on which this one is made.
     """
-    there = next((one for one in schema.fields if (one.id, one.type) == (field.id, field.type)), None)
-    if there is None or there.added_ts > base_ts or there.added_ts == field.added_ts:
-        return there
-    return None
+    there = next((one for one in schema.fields if one.id == field.id), None)
+    if there is None or (there.type != field.type and narrowing(field.arrow_type, there.arrow_type)):
+        return None
+    return there if there.added_ts > base_ts or there.added_ts == field.added_ts else None
 
 
 def _with_fields(

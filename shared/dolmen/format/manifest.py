@@ -28,9 +28,11 @@ PREDICATE_EXPRESSIONS = "predicate-expressions"
 """Tombstones may compute with columns: predicates may have nodes of kind ``call``."""
 COLUMN_DEFAULTS = "column-defaults"
 """The value of a column in files that lack it may be another than NULL."""
+WIDENED_COLUMNS = "widened-columns"
+"""A column may have a narrower type in files than in the schema."""
 TAGS = "tags"
 """Versions before the horizon, or more of them than settings ask for, are kept by tags or cursors."""
-FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, TAGS})
+FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS})
 """Features of the format, beyond its version, that this code understands."""
 
 

@@ -64,7 +64,7 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     Cursor: Cursor.__struct_fields__,
     Deed: Deed.__struct_fields__,
     DataFile: ("size", "rows", "footer", "row_ts", "row_ts_bounds", "applied_through", "stats"),
-    Field: ("id", "name", "type", "nullable", "comment", "added_ts", "initial_default", "write_default"),
+    Field: ("id", "name", "type", "nullable", "comment", "added_ts", "initial_default", "write_default", "widened_ts"),
     HistoryEntry: HistoryEntry.__struct_fields__,  # names a manifest, which lives as long as its version
     KeysTombstone: ("columns", "types", "count", "bounds", "values", "ts"),
     Manifest: (

@@ -50,6 +50,8 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
             of an older timestamp has ``initial_default`` in it.
         initial_default: JSON form of that value; it never changes.
         write_default: JSON form of the value of new rows that come without the column.
+        widened_ts: timestamp of the last statement that gave it a wider type; 0 = it has the type that it came with.
+            Files may have a narrower one.
     """
 
     id: int
@@ -60,6 +62,7 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
     added_ts: int = 0
     initial_default: Json = None
     write_default: Json = None
+    widened_ts: int = 0
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -127,6 +130,11 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     def by_id(self) -> dict[int, Field]:
         """Columns by id, dropped ones included."""
         return {field.id: field for field in (*self.dropped, *self.fields)}
+
+    @cached_property
+    def widened_types(self) -> dict[int, pa.DataType]:
+        """The types of columns that had a narrower one, by id."""
+        return {id_: field.arrow_type for id_, field in self.by_id.items() if field.widened_ts}
 
     def field(self, name: str) -> Field:
         """The column of this exact name. Raises SchemaError with the names there are."""

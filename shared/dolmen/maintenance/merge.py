@@ -99,6 +99,7 @@ class Merge:
     outputs: tuple[tuple[Segment, bytes], ...]
     removed: frozenset[str] = frozenset()
     overlays: frozenset[Overlay] = frozenset()
+    schema: Schema | None = None
 
 
 def upload_merge(context: Context, merge: Merge) -> MergeSegments:
@@ -106,7 +107,9 @@ def upload_merge(context: Context, merge: Merge) -> MergeSegments:
     for segment, body in merge.outputs:
         create(context.store, segment.object, body, context.runtime)
     segments = tuple(segment for segment, _ in merge.outputs)
-    return MergeSegments(merge.name, merge.uuid, merge.epoch, merge.inputs, segments, merge.removed, merge.overlays)
+    return MergeSegments(
+        merge.name, merge.uuid, merge.epoch, merge.inputs, segments, merge.removed, merge.overlays, merge.schema
+    )
 
 
 def plan_merges(context: Context, manifest: Manifest, name: str | None) -> Iterator[Merge]:
@@ -208,6 +211,7 @@ def _files(context: Context, name: str, entry: TableEntry) -> Merge | None:
         tuple(outputs),
         frozenset(folded & removed),
         frozenset(overlay for overlay in overlays if overlay.file in folded),
+        entry.schema,
     )
 
 

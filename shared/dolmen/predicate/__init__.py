@@ -48,6 +48,7 @@ from dolmen.predicate.ast import (
     uses_calls,
 )  # fmt: skip
 from dolmen.predicate.bind import find_column, rebind
+from dolmen.predicate.days import days_to_timestamps
 from dolmen.predicate.evaluate import evaluate, matches
 from dolmen.predicate.keys import as_keys
 from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
@@ -57,7 +58,7 @@ from dolmen.predicate.trial import check_evaluates
 
 __all__ = [
     "And", "Column", "Compare", "Constant", "In", "IsNull", "Like", "Literal", "Not", "Or", "Parameters",
-    "Predicate", "StatsVerdict", "Truth", "Where", "as_keys", "check_evaluates", "columns", "evaluate",
-    "find_column", "from_builtins", "from_json", "judge", "matches", "parse", "rebind", "to_builtins", "to_json",
-    "to_sql", "uses_calls", "with_parameters",
+    "Predicate", "StatsVerdict", "Truth", "Where", "as_keys", "check_evaluates", "columns", "days_to_timestamps",
+    "evaluate", "find_column", "from_builtins", "from_json", "judge", "matches", "parse", "rebind", "to_builtins",
+    "to_json", "to_sql", "uses_calls", "with_parameters",
 ]  # fmt: skip

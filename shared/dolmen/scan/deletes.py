@@ -14,7 +14,7 @@ from dolmen.format.entries import Blob, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.keys import all_inline_keys, decode_keys, decode_keys_in_parts
 from dolmen.format.schema import Schema
 from dolmen.format.tombstone_object import check_blob
-from dolmen.predicate import Predicate, from_json
+from dolmen.predicate import Predicate, days_to_timestamps, from_json
 from dolmen.scan.blobs import BlobPlace, BlobReader, cache_key, place
 from dolmen.scan.keys_gathering import KeysGathering, group_by_types
 from dolmen.scan.keys_lookup import KeysLookup
@@ -86,11 +86,11 @@ def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobRe
             if tombstone.values is not None:
                 continue
             lists.append(tombstone)
-        found: Any = inline_predicate(tombstone) or cache.get(cache_key(tombstone.blob))
+        found: Any = inline_predicate(tombstone, schema) or cache.get(cache_key(tombstone.blob))
         if found is None:
             wanted[place(tombstone.blob)].append(tombstone)
         elif isinstance(tombstone, WhereTombstone):
-            predicates[tombstone.blob] = found
+            predicates[tombstone.blob] = days_to_timestamps(found, schema.widened_types)
         else:
             keys.add([tombstone], found)
     few = sum(each.count for each in lists) <= _CACHED_KEYS and sum(t.blob.length for t in lists) <= _CACHED_BYTES
@@ -99,7 +99,7 @@ def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobRe
             if isinstance(tombstone, WhereTombstone):
                 predicate = _decode(tombstone, body)
                 cache.put(cache_key(tombstone.blob), predicate, 4 * len(body))
-                predicates[tombstone.blob] = predicate
+                predicates[tombstone.blob] = days_to_timestamps(predicate, schema.widened_types)
             elif few:
                 whole = decode_keys(body, tombstone)
                 cache.put(cache_key(tombstone.blob), whole, whole.nbytes)

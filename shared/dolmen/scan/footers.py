@@ -15,6 +15,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.schema import Field, is_nested
 from dolmen.format.statistics import UNKNOWN, Bounds, constant_bounds
 from dolmen.format.values import Plain
+from dolmen.format.widening import widened
 from dolmen.scan.ranges import GAP_BYTES, Range
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
@@ -92,7 +93,7 @@ class DataFileFooter:
         return found
 
     def bounds(self, group: int, field: Field, nans: int | None) -> Bounds:
-        """The bounds of a column in one row group, by Parquet's statistics.
+        """The bounds of a column in one row group, by Parquet's statistics, as of the column's type now.
 
         Args:
             nans: NaN values of the column in the whole file; None = unknown.
@@ -117,6 +118,8 @@ class DataFileFooter:
             raw = pa.types.is_temporal(column.type)  # plain values of times are Parquet's own integers
             least = statistics.min_raw if raw else statistics.min
             greatest = statistics.max_raw if raw else statistics.max
+            if column.type != field.arrow_type:
+                least, greatest = (widened(end, column.type, field.arrow_type) for end in (least, greatest))
         return Bounds(least, greatest, nulls, nans)
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.schema import Schema
+from dolmen.format.widening import widened_keys
 from dolmen.scan.keys_lookup import KeysLookup
 from dolmen.scan.sorted_keys import HeldKeys, Int64s, StoredKeys
 from dolmen.units import MIB
@@ -65,7 +66,7 @@ class KeysGathering:
         if ts is None:
             ts = np.full(keys.num_rows, tombstones[0].ts, np.int64)
         names = [str(id_) for id_ in columns]
-        whole = keys.cast(pa.schema(zip(names, gathered.types, strict=True))).combine_chunks()
+        whole = widened_keys(keys, pa.schema(zip(names, gathered.types, strict=True))).combine_chunks()
         if whole.num_rows:
             part = HeldKeys.of([column.chunk(0) for column in whole.columns], ts)
             gathered.parts.append(part)

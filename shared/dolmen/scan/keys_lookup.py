@@ -109,7 +109,7 @@ class KeysLookup:
     @cached_property
     def _ranges(self) -> list[KeyRanges]:
         """Asked only where the keys themselves can't tell."""
-        return KeyRanges.each(self._tombstones)
+        return KeyRanges.each(self._tombstones, dict(zip(self.columns, self.types, strict=True)))
 
     def judge(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> StatsVerdict:
         """Judges by bounds whether all, some or none of the rows of a file with this ``applied_through`` are hidden."""

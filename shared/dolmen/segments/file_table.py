@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +16,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.layout import check_reference, uuid_of
 from dolmen.format.manifest import Segment
 from dolmen.format.segment_files import BASE_COLUMNS, stats_columns, stats_ids, to_entries
+from dolmen.format.widening import widened_ends
 from dolmen.segments.uuids import Uuids, codes_of_paths
 
 Positions = npt.NDArray[np.int64]
@@ -111,12 +112,18 @@ class FileTable:
         ascending = np.argsort(places, kind="stable")
         return places[ascending], which[ascending]
 
-    def entries(self, places: Positions | None = None, ids: Collection[int] | None = None) -> Iterator[list[DataFile]]:
+    def entries(
+        self,
+        places: Positions | None = None,
+        ids: Collection[int] | None = None,
+        types: Mapping[int, pa.DataType] | None = None,
+    ) -> Iterator[list[DataFile]]:
         """Entries as they stand in the object, some at a time.
 
         Args:
             places: places of the wanted entries, ascending; all by default.
             ids: columns whose bounds the entries have; all by default. The others are unknown then.
+            types: by id, types that columns have now and in whose form bounds are wanted.
         """
         wanted = self.ids if ids is None else self.ids & frozenset(ids)
         names = [*BASE_COLUMNS, *(name for id_ in sorted(wanted) for name in stats_columns(id_))]
@@ -126,7 +133,7 @@ class FileTable:
                 own = places[np.searchsorted(places, first) : np.searchsorted(places, last)] - first
                 if not len(own):
                     continue
-            table = self._read(names, [group])
+            table = _widened(self._read(names, [group]), types or {})
             found = to_entries(table if own is None else table.take(pa.array(own)))
             for entry in found:
                 check_reference(entry.path, self.segment.object)
@@ -162,6 +169,17 @@ class FileTable:
             return parquet.read_row_groups(list(groups), list(names), use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise CorruptionError(self.segment.object, f"not a segment of files: {error}") from error
+
+
+def _widened(table: pa.Table, types: Mapping[int, pa.DataType]) -> pa.Table:
+    """The table with the bounds of columns that were written under a narrower type in the form of their type now."""
+    for id_ in types.keys() & set(stats_ids(table.column_names)):
+        for name in stats_columns(id_)[:2]:
+            ends = _one(table[name])
+            changed = widened_ends(ends, types[id_])
+            if changed is not ends:
+                table = table.set_column(table.column_names.index(name), name, changed)
+    return table
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from dolmen.format.entries import DataFile, KeysTombstone, Tombstone
 from dolmen.format.keys import plain_values
@@ -20,7 +21,8 @@ from dolmen.format.manifest import Segment
 from dolmen.format.schema import Field, Schema, type_from_json
 from dolmen.format.statistics import Bounds, bounds, constant_bounds
 from dolmen.format.values import Plain, from_json
-from dolmen.predicate import Predicate, StatsVerdict, columns, judge
+from dolmen.format.widening import widened
+from dolmen.predicate import Predicate, StatsVerdict, columns, days_to_timestamps, judge
 from dolmen.predicate import from_json as predicate_from_json
 
 KeyBounds = Mapping[int, tuple[Plain, Plain]]
@@ -39,9 +41,9 @@ def may_match(tombstone: Tombstone, file: DataFile | Segment, schema: Schema) ->
         schema: the table's, which gives the types of the statistics.
     """
     if isinstance(tombstone, KeysTombstone):
-        ends = key_bounds(tombstone)
+        ends = key_bounds(tombstone, schema)
         return may_hold_keys(ends, known_bounds(file, schema, ends), file.rows)
-    predicate = inline_predicate(tombstone)
+    predicate = inline_predicate(tombstone, schema)
     if predicate is None:
         return file.rows > 0
     return judge(predicate, known_bounds(file, schema, columns(predicate)), file.rows) is not StatsVerdict.NEVER
@@ -65,11 +67,11 @@ def _greatest_ts(file: DataFile | Segment) -> int:
     return file.greatest if isinstance(file, Segment) else file.greatest_row_ts
 
 
-def inline_predicate(tombstone: Tombstone) -> Predicate | None:
+def inline_predicate(tombstone: Tombstone, schema: Schema) -> Predicate | None:
     """The predicate of a ``where`` tombstone that stands in its entry; None for every other."""
     if isinstance(tombstone, KeysTombstone) or tombstone.predicate is None:
         return None
-    return _predicate(msgspec.json.encode(tombstone.predicate))
+    return days_to_timestamps(_predicate(msgspec.json.encode(tombstone.predicate)), schema.widened_types)
 
 
 @lru_cache(16_384)
@@ -78,14 +80,15 @@ def _predicate(document: bytes) -> Predicate:
     return predicate_from_json(document)
 
 
-def key_bounds(tombstone: Tombstone) -> KeyBounds:
-    """Least and greatest value of each column of a keys tombstone's tuples; nothing for others."""
+def key_bounds(tombstone: Tombstone, schema: Schema) -> KeyBounds:
+    """Least and greatest value of each column of a keys tombstone's tuples, in the types of now; nothing for others."""
     if not isinstance(tombstone, KeysTombstone):
         return {}
     found = {}
     for id_, name, (least, greatest) in zip(tombstone.columns, tombstone.types, tombstone.bounds, strict=True):
-        arrow_type = type_from_json(name)
-        found[id_] = (from_json(least, arrow_type), from_json(greatest, arrow_type))
+        bound = type_from_json(name)
+        now = schema.widened_types.get(id_, bound)
+        found[id_] = (widened(from_json(least, bound), bound, now), widened(from_json(greatest, bound), bound, now))
     return found
 
 
@@ -133,26 +136,31 @@ class KeyRanges:
     ends: Mapping[int, _Ends]
 
     @classmethod
-    def each(cls, tombstones: Iterable[Tombstone]) -> list[KeyRanges]:
-        """Groups the keys tombstones among all tombstones of a table by columns and types."""
+    def each(cls, tombstones: Iterable[Tombstone], types: Mapping[int, pa.DataType]) -> list[KeyRanges]:
+        """Groups the keys tombstones among all tombstones of a table by columns and types.
+
+        Args:
+            types: the types of now of columns that had a narrower one, by id.
+        """
         alike: dict[tuple[tuple[int, ...], tuple[str, ...]], list[int]] = defaultdict(list)
         every = list(tombstones)
         for place, tombstone in enumerate(every):
             if isinstance(tombstone, KeysTombstone):
                 alike[tombstone.columns, tombstone.types].append(place)
-        return [cls._of([every[place] for place in places], places) for places in alike.values()]  # type: ignore[misc]
+        return [cls._of([every[place] for place in places], places, types) for places in alike.values()]  # type: ignore[misc]
 
     @classmethod
-    def _of(cls, tombstones: list[KeysTombstone], places: list[int]) -> KeyRanges:
+    def _of(cls, tombstones: list[KeysTombstone], places: list[int], types: Mapping[int, pa.DataType]) -> KeyRanges:
         first = tombstones[0]
         ends = {}
         for at, (id_, name) in enumerate(zip(first.columns, first.types, strict=True)):
-            arrow_type = type_from_json(name)
+            bound = type_from_json(name)
             pairs = [tombstone.bounds[at] for tombstone in tombstones]
-            ends[id_] = _Ends.of(
-                plain_values([least for least, _ in pairs], arrow_type),
-                plain_values([greatest for _, greatest in pairs], arrow_type),
-            )
+            plain = [plain_values([pair[end] for pair in pairs], bound) for end in (0, 1)]
+            now = types.get(id_, bound)
+            if now != bound:
+                plain = [[widened(value, bound, now) for value in values] for values in plain]
+            ends[id_] = _Ends.of(*plain)
         ts = np.array([tombstone.ts for tombstone in tombstones], np.int64)
         return cls(tombstones, np.array(places, np.int64), ts, ends)
 

@@ -69,7 +69,7 @@ class LiveFiles:
         """
         changes = self.changes
         for segment, table in self._reader.each_files(self.segments if segments is None else segments, ahead):
-            yield LiveSegment.of(segment, table, changes)
+            yield LiveSegment.of(segment, table, changes, self.entry.schema)
 
     def find(self, uuids: Collection[str]) -> dict[str, DataFile]:
         """The effective entries of these files, by uuid, as far as the files are still there."""

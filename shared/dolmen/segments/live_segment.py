@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from dolmen.format.entries import DataFile, Overlay
 from dolmen.format.manifest import Segment
+from dolmen.format.schema import Schema
 from dolmen.segments.changes import FileChanges, effective
 from dolmen.segments.file_table import FileTable, Positions
 
@@ -36,18 +37,20 @@ class LiveSegment:
     Args:
         live: a mask of the entries whose files are still there; None = all.
         overlays: newer pairs of some of them, by place.
+        schema: the table's, which gives the types of the bounds.
     """
 
     segment: Segment
     table: FileTable
     live: npt.NDArray[np.bool_] | None
     overlays: dict[int, Overlay]
+    schema: Schema
 
     @classmethod
-    def of(cls, segment: Segment, table: FileTable, changes: FileChanges) -> LiveSegment:
+    def of(cls, segment: Segment, table: FileTable, changes: FileChanges, schema: Schema) -> LiveSegment:
         """Finds the changes of this segment's files."""
         if not len(changes.uuids):
-            return cls(segment, table, None, {})
+            return cls(segment, table, None, {}, schema)
         places, which = table.find(changes.uuids)
         gone = which < len(changes.removed)
         live = None
@@ -59,7 +62,7 @@ class LiveSegment:
             place: changes.pairs[names[at]]
             for place, at in zip(places[~gone].tolist(), which[~gone].tolist(), strict=True)
         }
-        return cls(segment, table, live, overlays)
+        return cls(segment, table, live, overlays, schema)
 
     @property
     def files(self) -> int:
@@ -83,7 +86,7 @@ class LiveSegment:
         """
         wanted = self.places() if places is None else places
         at = iter(wanted.tolist())
-        for some in self.table.entries(wanted, ids):
+        for some in self.table.entries(wanted, ids, self.schema.widened_types):
             for file in some:
                 yield effective(file, self.overlays.get(next(at)), self.segment.resolved_through)
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from dolmen.format.values import Plain, to_scalar
 from dolmen.predicate.ast import Column, In, Predicate
-from dolmen.predicate.domain import Domain, Op, domain_of, fit, grid, plain_of
+from dolmen.predicate.domain import Domain, Op, domain_of, fit, grid, join, plain_of
 from dolmen.predicate.prune import Fact, Spread, compare, outcomes, sorted_members
 
 Mask = npt.NDArray[np.bool_]
@@ -121,7 +121,7 @@ class _End:
     hold: also where the end is not known, or the comparison is not exact in columns.
 
     Args:
-        own: domain of the column as a predicate knows it; bounds of another one are not used.
+        own: domain of the column as a predicate knows it; bounds of a wider one are not used.
         domain: where it is compared.
     """
 
@@ -138,8 +138,8 @@ class _End:
 
     def _convert(self) -> pa.Array | None:
         values, domain = self._table.column(self._name), self._domain
-        if values is None or domain_of(values.type) is not self._own:
-            return None
+        if values is None or join(domain_of(values.type), self._own) is not self._own:
+            return None  # of a wider type than the predicate was bound to
         if domain is Domain.BOOLEAN:
             return values.cast(pa.int8())
         if domain.is_float:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
 from dolmen.format.manifest import Segment
-from dolmen.format.schema import Schema, type_from_json
+from dolmen.format.schema import Schema
 from dolmen.format.statistics import Bounds
 from dolmen.predicate import Predicate, StatsVerdict, judge
 from dolmen.predicate.ast import Column
@@ -113,11 +113,11 @@ class TombstoneJudge:
 
     def __init__(self, tombstones: Sequence[Tombstone], schema: Schema) -> None:
         where = [
-            _Judged(place, tombstone, inline_predicate(tombstone))
+            _Judged(place, tombstone, inline_predicate(tombstone, schema))
             for place, tombstone in enumerate(tombstones)
             if isinstance(tombstone, WhereTombstone)
         ]
-        self._take(where, KeyRanges.each(tombstones), schema)
+        self._take(where, KeyRanges.each(tombstones, schema.widened_types), schema)
 
     def _take(self, where: Sequence[_Judged], ranges: Sequence[KeyRanges], schema: Schema) -> None:
         self._where, self._ranges, self._schema = where, ranges, schema
@@ -194,9 +194,9 @@ class TombstoneJudge:
     def _keys_mask(self, ranges: KeyRanges, segment: LiveSegment) -> Mask:
         """A mask of files that may hold keys between the least and the greatest of all these tombstones."""
         mask = np.ones(len(segment.table), np.bool_)
-        for (id_, ends), name in zip(ranges.ends.items(), ranges.types, strict=True):
+        for id_, ends in ranges.ends.items():
             field = self._schema.by_id.get(id_)
-            domain = domain_of(type_from_json(name))
-            if field is not None and domain is not None and domain is domain_of(field.arrow_type):
-                mask &= in_range_mask(Column(id_, name), *ends.extremes, domain, segment.table)
+            domain = None if field is None else domain_of(field.arrow_type)
+            if field is not None and domain is not None:
+                mask &= in_range_mask(Column(id_, str(field.type)), *ends.extremes, domain, segment.table)
         return mask

@@ -21,6 +21,8 @@ from dolmen.format.entries import DataFile, Overlay, Vector
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Counts, Segment
 from dolmen.format.properties import DatabaseSettings
+from dolmen.format.schema import Schema
+from dolmen.format.widening import changed_forms, widened_files, widened_stats
 from dolmen.segments.live import LiveFiles
 
 
@@ -135,12 +137,16 @@ class Compact:
     A group is dropped if one of its inputs is gone or has another pair (``applied_through``, vector) than before;
     otherwise rows deleted meanwhile would come back. A tombstone that was committed meanwhile still hides rows of the
     outputs, as their ``applied_through`` is the snapshot's ``commit_ts``.
+
+    Args:
+        schema: the table's columns in the snapshot, under which the outputs were written.
     """
 
     name: str
     uuid: str
     epoch: int
     groups: tuple[Group, ...]
+    schema: Schema
     fitting: tuple[Group, ...] = ()
     request: str | None = None
     prepared_on: str = ""
@@ -170,7 +176,8 @@ class Compact:
         inputs = [file for group in self.fitting for file in group.inputs]
         outputs = [file for group in self.fitting for file in group.outputs]
         changed = without_files(entry, [file.uuid for file in inputs])
-        changed = msgspec.structs.replace(changed, files=(*changed.files, *outputs))
+        written = widened_files(tuple(outputs), self.schema, entry.schema)
+        changed = msgspec.structs.replace(changed, files=(*changed.files, *written))
         draft.release(file.path for file in inputs)
         draft.release(file.vector.object for file in inputs if file.vector)
         draft.counts += Counts(files_added=len(outputs), files_removed=len(inputs))
@@ -187,6 +194,7 @@ class MergeSegments:
         outputs: the segments that take the place of the first input.
         removed: uuids of removed files that the outputs no longer contain.
         overlays: overlays whose pairs are in the outputs.
+        schema: the table's columns when the outputs were written; None for the database's own segments.
     """
 
     name: str | None
@@ -196,18 +204,19 @@ class MergeSegments:
     outputs: tuple[Segment, ...]
     removed: frozenset[str] = frozenset()
     overlays: frozenset[Overlay] = frozenset()
+    schema: Schema | None = None
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Replaces the segments. Removals and overlays that were added since the merge was planned stay."""
         if self.name is None:
-            merged = self._replace_inputs(draft.own_segments)
+            merged = self._replace_inputs(draft.own_segments, None)
             if merged is not None:
                 draft.own_segments = merged
                 draft.release(self.inputs)
             return
         entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
-        merged = self._replace_inputs(entry.segments) if entry else None
+        merged = self._replace_inputs(entry.segments, entry.schema) if entry else None
         if entry is None or merged is None:
             return
         draft.release(self.inputs)
@@ -218,13 +227,17 @@ class MergeSegments:
             overlays=tuple(overlay for overlay in entry.overlays if overlay not in self.overlays),
         )
 
-    def _replace_inputs(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...] | None:
+    def _replace_inputs(self, segments: tuple[Segment, ...], now: Schema | None) -> tuple[Segment, ...] | None:
         inputs = [segment for segment in segments if segment.object in self.inputs]
         if len(inputs) < len(self.inputs):
             return None
         resolved = min((s.resolved_through for s in inputs if s.kind == "files"), default=0)
+        forms = changed_forms(self.schema, now) if self.schema and now else {}
         outputs = [
-            msgspec.structs.replace(s, resolved_through=resolved) if s.kind == "files" else s for s in self.outputs
+            msgspec.structs.replace(s, resolved_through=resolved, stats=widened_stats(s.stats, forms))
+            if s.kind == "files"
+            else s
+            for s in self.outputs
         ]
         first = segments.index(inputs[0])
         rest = [segment for segment in segments[first:] if segment not in inputs]

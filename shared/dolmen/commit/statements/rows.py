@@ -17,7 +17,9 @@ from dolmen.format.evolution import check_written_under, same_column
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Counts, Segment, TableEntry
 from dolmen.format.schema import Schema
+from dolmen.format.widening import changed_forms, widened_files
 from dolmen.segments.live import LiveFiles
+from dolmen.segments.widening import check_days, rounds_otherwise
 
 
 @dataclass(frozen=True)
@@ -43,19 +45,14 @@ class Write:
         """Appends the entries, stamped with ``ts``."""
         entry = draft.table(self.name, self.uuid)
         if self.tombstones:
-            bound, base_ts = (self.schema or entry.schema).fields, draft.base.commit_ts
-            there = {field.id for field in bound if same_column(entry.schema, field, base_ts)}
-            for tombstone in self.tombstones:
-                if gone := set(tombstone.columns) - there:
-                    raise ConflictError(
-                        f"table {self.name!r}: columns {sorted(gone)} of the delete were dropped meanwhile"
-                    )
-        if self.files:
-            entry = with_older_columns(draft, self.name, entry, self.schema, ts)
+            self._check_tombstones(entry, draft.base.commit_ts)
+        files = self.files
+        if files:
+            entry, files = with_older_columns(draft, self.name, entry, files, self.schema, ts)
         draft.require(need for tombstone in self.tombstones for need in getattr(tombstone, "needs", ()))
         draft.tables[self.name] = msgspec.structs.replace(
             entry,
-            files=(*entry.files, *(file.stamped(ts) for file in self.files)),
+            files=(*entry.files, *(file.stamped(ts) for file in files)),
             tombstones=(*entry.tombstones, *(tombstone.stamped(ts) for tombstone in self.tombstones)),
             last_delete_ts=ts if self.tombstones else entry.last_delete_ts,
         )
@@ -65,6 +62,24 @@ class Write:
             tombstones_added=len(self.tombstones),
         )
         draft.data_change |= bool(self.files or self.tombstones)
+
+    def _check_tombstones(self, entry: TableEntry, base_ts: int) -> None:
+        """Raises ConflictError unless the tombstones mean the same rows as under the columns of their schema."""
+        bound, now = (self.schema or entry.schema).fields, entry.schema
+        there = {field.id for field in bound if same_column(now, field, base_ts)}
+        for tombstone in self.tombstones:
+            if gone := set(tombstone.columns) - there:
+                raise ConflictError(
+                    f"table {self.name!r}: columns {sorted(gone)} of the delete were dropped, or got another type, "
+                    "meanwhile"
+                )
+        for field in bound:
+            named = any(field.id in tombstone.columns for tombstone in self.tombstones)
+            if named and rounds_otherwise(field.arrow_type, now.by_id[field.id].arrow_type):
+                raise ConflictError(
+                    f"table {self.name!r}: column {field.name!r} of the delete became {now.by_id[field.id].type} "
+                    "meanwhile, so its predicate may mean other rows: repeat the delete"
+                )
 
 
 @dataclass(frozen=True)
@@ -173,7 +188,8 @@ class Overwrite:
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Removes all entries and adds the new files."""
-        entry = with_older_columns(draft, self.name, draft.table(self.name, self.uuid), self.schema, ts)
+        entry = draft.table(self.name, self.uuid)
+        entry, files = with_older_columns(draft, self.name, entry, self.files, self.schema, ts)
         self._check(draft)
         draft.release_all_of(entry)
         draft.counts += Counts(
@@ -184,7 +200,7 @@ class Overwrite:
         draft.tables[self.name] = msgspec.structs.replace(
             entry,
             epoch=draft.version,
-            files=tuple(file.stamped(ts) for file in self.files),
+            files=tuple(file.stamped(ts) for file in files),
             tombstones=(),
             segments=(),
             overlays=(),
@@ -219,8 +235,10 @@ class Overwrite:
                 )
 
 
-def with_older_columns(draft: Draft, name: str, entry: TableEntry, schema: Schema | None, ts: int) -> TableEntry:
-    """The table's entry when it takes files at ``ts`` that were written under other columns.
+def with_older_columns(
+    draft: Draft, name: str, entry: TableEntry, files: tuple[DataFile, ...], schema: Schema | None, ts: int
+) -> tuple[TableEntry, tuple[DataFile, ...]]:
+    """The table's entry when it takes files at ``ts`` that were written under other columns, and theirs.
 
     Args:
         schema: the columns then; None for files that have all columns of now.
@@ -230,12 +248,15 @@ def with_older_columns(draft: Draft, name: str, entry: TableEntry, schema: Schem
     """
     now = entry.schema
     if schema is None or schema is now or (schema.fields, schema.next_id) == (now.fields, now.next_id):
-        return entry
+        return entry, files
     try:
         check_written_under(schema, entry, draft.base.commit_ts)
+        for id_ in changed_forms(schema, now):
+            check_days(files, schema.by_id[id_])
     except SchemaError as error:
         raise ConflictError(f"table {name!r}: {error}; write the rows again") from None
-    return msgspec.structs.replace(entry, schema=msgspec.structs.replace(now, altered_ts=ts))
+    changed = msgspec.structs.replace(entry, schema=msgspec.structs.replace(now, altered_ts=ts))
+    return changed, widened_files(files, schema, now)
 
 
 def _file_count(entry: TableEntry) -> int:
@@ -272,6 +293,8 @@ class Claim:
             raise ConflictError(where + f"has overwritten or restored it; {self.advice}")
         if entry.last_delete_ts > self.base_ts:
             raise ConflictError(where + f"or one before it deleted rows; {self.advice}")
+        if any(field.widened_ts > self.base_ts for field in entry.schema.fields):
+            raise ConflictError(where + f"or one before it widened a column; {self.advice}")
         files = any(file.greatest_row_ts > self.base_ts and self.may_match(file) for file in entry.files)
         spilled = (segment for segment in entry.segments_of("files") if segment.greatest > self.base_ts)
         if files or any(self.may_match(segment) for segment in spilled):

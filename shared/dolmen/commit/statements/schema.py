@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from dolmen.commit.draft import Draft
 from dolmen.errors import ConflictError
-from dolmen.format.evolution import SchemaChange, needed_features
+from dolmen.format.evolution import SchemaChange, WidenColumn, needed_features
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
+from dolmen.format.widening import is_date_to_timestamp
+from dolmen.segments.widening import check_days_of_table
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ class AlterTable:
                 "before it: look at them again"
             )
         for change in self.changes:
+            if isinstance(change, WidenColumn):
+                field = entry.schema.field(change.name)
+                if is_date_to_timestamp(field.arrow_type, change.type):
+                    check_days_of_table(entry, field, draft.segments)
             entry = change.apply(entry, ts)
         draft.require(needed_features(entry.schema))
         draft.tables[self.name] = entry

@@ -175,7 +175,7 @@ class _Compaction:
             first_upload_us = self.context.store.clock.now_us
             rewritten = self.rewriter.rewrite(version, inputs)
         group = Group(inputs, rewritten.files)
-        statement = Compact(self.name, self.entry.uuid, self.entry.epoch, (group,))
+        statement = Compact(self.name, self.entry.uuid, self.entry.epoch, (group,), version.entry.schema)
         txid = self.intent.txid if self.intent else None
         committed = submit(head, "compact", [statement], first_upload_us=first_upload_us, txid=txid)
         if committed.manifest is None:

@@ -20,6 +20,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, is_nested
 from dolmen.format.statistics import Bounds, bounds, constant_bounds
 from dolmen.format.values import Plain, to_plain
+from dolmen.format.widening import narrowing
 from dolmen.maintenance.verify.report import FindingLog
 from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.footers import DataFileFooter, first_request
@@ -289,15 +290,4 @@ def _is_sorted(keys: list[pa.ChunkedArray]) -> bool:
 
 def _fits(own: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether every value of the file's type is a value of the table's type."""
-    t = pa.types
-    if own == wanted or (is_nested(own) and is_nested(wanted)):
-        return True
-    if t.is_integer(own) and t.is_integer(wanted):
-        if t.is_signed_integer(own) == t.is_signed_integer(wanted):
-            return bool(own.bit_width <= wanted.bit_width)
-        return t.is_signed_integer(wanted) and bool(own.bit_width < wanted.bit_width)
-    if t.is_floating(own) and t.is_floating(wanted):
-        return bool(own.bit_width <= wanted.bit_width)
-    if t.is_decimal(own) and t.is_decimal(wanted):
-        return bool(own.scale == wanted.scale and own.precision <= wanted.precision)
-    return False
+    return (is_nested(own) and is_nested(wanted)) or not narrowing(own, wanted)

@@ -15,13 +15,13 @@ from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, Unsupport
 from dolmen.format import vectors
 from dolmen.format.checksum import crc32
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector
-from dolmen.format.keys import Keys, decode_keys, decode_keys_in_parts, inline_keys
+from dolmen.format.keys import Keys, decode_keys, decode_keys_in_parts, inline_keys, plain_values
 from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import type_from_json
 from dolmen.format.tombstone_object import BlobInfo, TombstoneFooter, check_blob, read_footer
 from dolmen.format.values import to_plain
 from dolmen.maintenance.verify.report import FindingLog
 from dolmen.predicate import from_builtins, from_json
-from dolmen.segments.judging import key_bounds
 from dolmen.units import MIB
 
 WHOLE_BYTES = 32 * MIB
@@ -212,12 +212,11 @@ def _check_tombstone(body: bytes, tombstone: Tombstone) -> None:
 
 
 def _check_keys(keys: Keys, tombstone: KeysTombstone, place: str) -> None:
-    known = key_bounds(tombstone)
-    for id_, column in zip(tombstone.columns, keys.columns, strict=True):
+    for column, name, ends_json in zip(keys.columns, tombstone.types, tombstone.bounds, strict=True):
         if not len(column):
             continue
         ends = pc.min_max(column)
         least, greatest = to_plain(pa.array([ends["min"], ends["max"]], column.type))
-        low, high = known[id_]
+        low, high = plain_values(list(ends_json), type_from_json(name))
         if (low is not None and least < low) or (high is not None and high < greatest):  # type: ignore[operator]
             raise CorruptionError(tombstone.blob.object, f"{place}it has keys outside the bounds in the manifest")

@@ -180,7 +180,7 @@ class TableContents:
     def _files(self, segment: Segment) -> Iterator[DataFile]:
         table: FileTable | None = self._read(segment)
         try:
-            for some in table.entries() if table else ():
+            for some in table.entries(types=self._inline.schema.widened_types) if table else ():
                 yield from some
         except CorruptionError as error:  # its bytes do not decode to entries
             self._unreadable.add(segment.object)

@@ -169,7 +169,7 @@ class CompactionRun:
     def _commit(self, job: Job, rewritten: Sequence[Rewritten]) -> None:
         """Commits the groups of a job at once. Groups that others have changed meanwhile go back to the queue."""
         groups = [Group(inputs, one.files) for inputs, one in zip(job.groups, rewritten, strict=True)]
-        statement = Compact(self._name, self._entry.uuid, self._entry.epoch, tuple(groups))
+        statement = Compact(self._name, self._entry.uuid, self._entry.epoch, tuple(groups), job.version.entry.schema)
         committed = submit(
             self._context.head, "compact", [statement], first_upload_us=job.first_upload_us, txid=self._intent.txid
         )
