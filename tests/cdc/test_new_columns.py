@@ -152,6 +152,15 @@ def test_a_column_that_is_widened_within_a_file_gets_the_wider_type() -> None:
     assert [row["n"] for row in table.rows()] == [1, 2**40]
 
 
+def test_a_column_that_the_source_has_widened_is_widened() -> None:
+    table = Adding()
+    fields = {"id": "int64", "name": "string", "n": "int32"}
+    table.drop(event(1, {"id": 1, "name": "a", "n": 1}, fields=fields))
+    table.drop(event(2, {"id": 2, "name": "b", "n": 2**40}, fields=fields | {"n": "int64"}), "t/b.jsonl")
+    assert table.types() == {"n": "int64"}
+    assert [row["n"] for row in table.rows()] == [1, 2**40]
+
+
 def test_decimals_in_bytes_are_refused_with_what_to_do() -> None:
     kind = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}}
     fields = {"id": "int64", "name": "string", "price": kind}

@@ -176,6 +176,31 @@ def test_with_ignore_a_new_column_is_skipped_and_with_reject_its_file_is(world: 
     assert "events/2.csv" in reason
 
 
+def test_a_column_that_is_too_narrow_gets_the_type_of_the_file_if_it_may(world: World) -> None:
+    schema = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("day", pa.date32()), ("f", pa.float32())])
+    world.create(schema=schema)
+    world.database.table("events").set(ingest_new_columns="add")
+    world.ingest(world.drop("events/fits.parquet", parquet(id=[1], n=[5])))  # int64, whose values fit
+    assert world.database.table("events").schema.types == schema.types
+    body = f"id,n,day,extra\n2,{2**40},2026-01-05T10:00:00,x\n"
+    assert world.ingest(world.drop("events/a.csv", body)) == []
+    assert [str(field.type) for field in world.database.table("events").schema] == [
+        "int64",
+        "int64",
+        "timestamp[us]",
+        "float",
+        "string",
+    ]
+    assert [(row["n"], row["day"], row["extra"]) for row in world.rows()] == [
+        (5, None, None),
+        (2**40, datetime(2026, 1, 5, 10), "x"),
+    ]
+    [facts] = world.log_entries("drop ingested")[1:]
+    assert (facts["columns_added"], facts["columns_widened"]) == (1, 2)
+    assert world.ingest(world.drop("events/b.csv", "id,n\n3,1.5\n")) == []
+    assert [report["column"] for report in world.rejects().values()] == ["n"]
+
+
 def test_upserts_add_columns_too(world: World) -> None:
     adding(world, ingest_mode="upsert")
     world.ingest(world.drop("events/a.csv", f"{HEAD}\n1,1,x\n2,1,x\n"))

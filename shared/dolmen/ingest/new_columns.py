@@ -4,12 +4,13 @@ A file is read once if it fits. Only a file that does not is surveyed, whole: if
 they are added in the file's own commit, before its rows, and the file is read again. Two processes that add columns to
 one table at once conflict: the second builds its batch again, on the columns that the first has committed.
 
-A column that holds nothing says no type, so it is not added; it is read, and left out.
+A column that holds nothing says no type, so it is not added; it is read, and left out. A column of the table whose type
+is too narrow for a value of the file gets the file's type, if it may change to that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -17,9 +18,10 @@ from pyarrow import types as t
 
 from dolmen.commit.statements.schema import AlterTable
 from dolmen.errors import InputError, LimitError, SchemaError
-from dolmen.format.evolution import AddColumn
+from dolmen.format.evolution import AddColumn, WidenColumn
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.format.schema import Schema
+from dolmen.format.widening import narrowing
 from dolmen.ingest.formats.formats import SourceFile, survey
 from dolmen.transaction import Transaction
 
@@ -27,6 +29,8 @@ MAX_COLUMNS = 1_000
 """The most columns of a table that files may add columns to: keys that are data must not become columns."""
 MAX_NAME = 200
 """Characters of the name of a column that a file adds."""
+_IMAGES = ("after", "payload", None)
+"""Parts of an event that faults name, instead of a column of the row in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +40,12 @@ class NewColumns:
     Args:
         added: those that the table gets; all may be NULL.
         empty: names of those that hold nothing, which it does not get.
+        widened: names of columns of the table that get the file's wider type.
     """
 
     added: tuple[pa.Field, ...] = ()
     empty: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.added or self.empty)
+    widened: tuple[str, ...] = ()
 
     def extend(self, schema: pa.Schema) -> pa.Schema:
         """The columns to read the file with: those of the table, and those that hold nothing."""
@@ -66,55 +69,68 @@ def ingest_with_new_columns(
     request: str,
     ingest: Callable[[IngestSettings, NewColumns], None],
 ) -> NewColumns:
-    """Ingests a file, adding the columns that the table lacks; returns these.
+    """Ingests a file, adding the columns that the table lacks, and widening those that are too narrow; returns these.
 
     Args:
         settings: the table's, whose ``new_columns`` is ``add``.
         request: the file's id.
-        ingest: adds the file's rows to the transaction by these settings. May be called twice.
+        ingest: adds the file's rows to the transaction by these settings. May be called several times.
 
     Raises:
         InputError: the file can't be read, or the table can't have one of its columns.
     """
-    try:
-        with transaction.savepoint():
-            ingest(replace(settings, on_bad_row="reject_file"), NO_NEW_COLUMNS)
-            return NO_NEW_COLUMNS
-    except InputError:
-        new = find_new_columns(source, transaction.entry(table).schema, settings)
-        if not new and settings.on_bad_row == "reject_file":
-            raise
+    strict = replace(settings, on_bad_row="reject_file")
+
+    def find_fault(new: NewColumns) -> InputError | None:
+        """Adds the rows, or adds nothing and returns what is in the way."""
+        try:
+            with transaction.savepoint():
+                ingest(strict, new)
+        except InputError as error:
+            return error
+        return None
+
+    new = NO_NEW_COLUMNS
+    if (fault := find_fault(new)) is None:
+        return new
+    schema = transaction.entry(table).schema
+    found = _find_columns(source, settings)
+    new = select_new(found, {field.name for field in schema.fields}, source.name)
     add_columns(transaction, table, source.name, new.added, request)
-    ingest(settings, new)
+    if new.added or new.empty:
+        fault = find_fault(new)
+    wider = _wider_types(found, schema)
+    while fault is not None and (names := _columns_of_fault(fault, wider, settings)):
+        widened = {name: wider.pop(name) for name in names}
+        if not _widen_columns(transaction, table, widened, request):
+            break
+        new = replace(new, widened=(*new.widened, *widened))
+        fault = find_fault(new)
+    if fault is not None:
+        if settings.on_bad_row == "reject_file":
+            raise fault
+        ingest(settings, new)
     return new
 
 
-def find_new_columns(source: SourceFile, schema: Schema, settings: IngestSettings) -> NewColumns:
-    """Finds the columns of a file that a table of this schema lacks, by all of the file. Raises InputError."""
+def _find_columns(source: SourceFile, settings: IngestSettings) -> list[pa.Field]:
+    """Finds the columns of a file's rows, with the types that hold all of it. Raises InputError."""
     skip_bad_rows = settings.on_bad_row == "quarantine"
-    known = {field.name for field in schema.fields}
     if settings.cdc is not None:
         from dolmen.ingest.cdc.columns import image_columns  # only for those who have such tables
 
-        found, outside = image_columns(source, settings.cdc, skip_bad_rows=skip_bad_rows)
-        return select_new(found, known, source.name, outside=outside)
-    return select_new(survey(source, skip_bad_rows=skip_bad_rows), known, source.name)
+        return image_columns(source, settings.cdc, skip_bad_rows=skip_bad_rows)
+    return list(survey(source, skip_bad_rows=skip_bad_rows))
 
 
-def select_new(
-    found: Iterable[pa.Field], known: Collection[str], file: str, *, outside: Collection[str] = ()
-) -> NewColumns:
+def select_new(found: Collection[pa.Field], known: Collection[str], file: str) -> NewColumns:
     """Selects those of a file's columns that are not known.
-
-    Args:
-        outside: columns of the file that are about a change, and not of its row.
 
     Raises:
         SchemaError: none is known: the file is of another table, or has no header.
     """
-    rows = [field for field in found if field.name not in outside]
-    new = [field for field in rows if field.name not in known]
-    if new and len(new) == len(rows):
+    new = [field for field in found if field.name not in known]
+    if new and len(new) == len(found):
         raise SchemaError(f"file {file!r}: no column is one of the table's; there are: {', '.join(known)}")
     return NewColumns(
         tuple(field.with_type(_without_nulls(field.type)) for field in new if not t.is_null(field.type)),
@@ -157,3 +173,33 @@ def add_columns(transaction: Transaction, table: str, file: str, added: Collecti
         transaction.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, changes, request))
     except SchemaError as error:
         raise SchemaError(f"file {file!r}, new column: {error}") from None
+
+
+def _wider_types(found: Collection[pa.Field], schema: Schema) -> dict[str, pa.DataType]:
+    """The types of a file to which columns of its table may change, by name."""
+    narrow = {field.name: field.arrow_type for field in schema.fields}
+    return {
+        field.name: field.type
+        for field in found
+        if field.name in narrow and field.type != narrow[field.name] and not narrowing(narrow[field.name], field.type)
+    }
+
+
+def _columns_of_fault(fault: InputError, wider: Collection[str], settings: IngestSettings) -> list[str]:
+    """The columns that may be too narrow for a value: the one that a fault names; of changes in an envelope, all."""
+    column: str | None = getattr(fault, "column", None)
+    if column is not None and column in wider:
+        return [column]
+    in_envelope = settings.cdc is not None and settings.cdc.envelope == "debezium"
+    return list(wider) if in_envelope and column in _IMAGES else []
+
+
+def _widen_columns(transaction: Transaction, table: str, wider: Mapping[str, pa.DataType], request: str) -> bool:
+    """Gives columns wider types. Returns whether they may have them."""
+    entry = transaction.entry(table)
+    changes = tuple(WidenColumn(name, kind) for name, kind in wider.items())
+    try:
+        transaction.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, changes, request))
+    except SchemaError:
+        return False  # the fault says what is wrong
+    return True

@@ -50,27 +50,23 @@ _DECIMALS = frozenset({"org.apache.kafka.connect.data.Decimal", "io.debezium.dat
 _PAYLOAD = b'"payload"'
 
 
-def image_columns(
-    source: SourceFile, settings: CdcSettings, *, skip_bad_rows: bool
-) -> tuple[list[pa.Field], frozenset[str]]:
-    """The columns of a file's rows, and the names of those that are about the change instead.
-
-    Columns have type null where nothing tells their type.
+def image_columns(source: SourceFile, settings: CdcSettings, *, skip_bad_rows: bool) -> list[pa.Field]:
+    """The columns of a file's rows, without those about the change. They have type null where nothing tells their type.
 
     Raises:
         InputError: the file can't be read.
         SchemaError: the schema in its events names a type that can't be read.
     """
     if settings.envelope != "debezium":
-        found = survey(source, skip_bad_rows=skip_bad_rows)
-        return list(found), frozenset({settings.operation, *settings.sequence_from})
+        outside = {settings.operation, *settings.sequence_from}
+        return [field for field in survey(source, skip_bad_rows=skip_bad_rows) if field.name not in outside]
     source = replace(source, options=replace(source.options, extra="ignore", null_lines="skip"))
     whole = pa.struct(list(survey(source, skip_bad_rows=skip_bad_rows)))
     columns = {**_members(whole, "after"), **_members(whole, "payload", "after")}
     if source.format.kind == "jsonl" and whole.get_field_index("schema") >= 0:
         declared = _declared_columns(source)
         columns = {name: declared.get(name, kind) for name, kind in columns.items()}
-    return [pa.field(name, kind) for name, kind in columns.items()], frozenset()
+    return [pa.field(name, kind) for name, kind in columns.items()]
 
 
 def _members(kind: pa.DataType, *path: str) -> dict[str, pa.DataType]:

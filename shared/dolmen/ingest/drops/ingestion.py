@@ -57,6 +57,7 @@ class Ingestion:
         settings: the settings of its table, once the file was read by them.
         expected: holds a commit to these settings, and to this table.
         columns_added: how many columns the table gets for it.
+        columns_widened: how many columns of the table get a wider type for it.
         quarantined_to: where its bad rows are, if there are any and the others are ingested.
         table_error: why there is no table for it, if it is rejected for that.
     """
@@ -74,6 +75,7 @@ class Ingestion:
     counts: RowCounts = NO_ROWS
     final_outcome: DropOutcome | None = None
     columns_added: int = 0
+    columns_widened: int = 0
     quarantined_to: Reject | None = None
     table_error: Error | None = None
 
@@ -81,7 +83,7 @@ class Ingestion:
         """Adds the file's rows to the transaction, or settles what becomes of the file instead."""
         drop = self.drop
         self.counts, self.settings, self.quarantined_to, self.expected = NO_ROWS, None, None, None
-        self.columns_added = 0
+        self.columns_added = self.columns_widened = 0
         if self.follow_earlier_reject():
             return "settle"
         try:
@@ -215,6 +217,7 @@ class Ingestion:
                     outcome.version,
                     self.quarantined_to,
                     columns_added=self.columns_added,
+                    columns_widened=self.columns_widened,
                 )
             case "duplicate":
                 return DropOutcome(self.drop, "duplicate", version=outcome.version)
@@ -263,7 +266,7 @@ class Ingestion:
 
         if settings.new_columns == "add":
             new = ingest_with_new_columns(transaction, table.name, source, settings, self.drop.id, ingest)
-            self.columns_added = len(new.added)
+            self.columns_added, self.columns_widened = len(new.added), len(new.widened)
         else:
             ingest(settings, NO_NEW_COLUMNS)
 

@@ -57,6 +57,7 @@ class DropOutcome:
         reject: where the file is or, of one that is ingested, the rows that could not be read.
         column: the table's column that the error is about, if it is one: other names in a file are data.
         columns_added: how many columns the table got for it.
+        columns_widened: how many columns of the table got a wider type for it.
         disposal_error: why the file could not be tagged or removed, though its rows are in the table.
     """
 
@@ -69,6 +70,7 @@ class DropOutcome:
     column: str | None = None
     disposal_error: Exception | None = None
     columns_added: int = 0
+    columns_widened: int = 0
 
 
 @dataclass(frozen=True, slots=True)
