@@ -242,6 +242,7 @@ def _count_outcome(outcome: DropOutcome) -> Counter[str]:
         counts["RowsIngested"] = outcome.counts.ingested
         for name in ("upserted", "deleted", "quarantined"):
             counts[f"Rows{name.capitalize()}"] = getattr(outcome.counts, name)
+        counts["ColumnsAdded"], counts["ColumnsWidened"] = outcome.columns_added, outcome.columns_widened
     return counts
 
 
@@ -267,6 +268,7 @@ def _log_outcome(message: Message, outcome: DropOutcome) -> None:
     if outcome.status == "ingested":
         counts = {f"rows_{name}": count for name, count in asdict(outcome.counts).items() if count}
         about |= {"rows": outcome.counts.ingested, **counts}
+        about |= {name: getattr(outcome, name) or None for name in ("columns_added", "columns_widened")}
     if outcome.status == "waiting":
         about["tries_left"] = MAX_TABLE_TRIES - message.tries - message.waits
     if error is not None:

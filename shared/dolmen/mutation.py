@@ -129,8 +129,9 @@ def replace(
 
 def rows_of(entry: TableEntry, data: Any, digest: RowDigest | None = None) -> Iterator[pa.RecordBatch]:
     """Fits rows to a table, batch by batch, and updates ``digest`` with them."""
-    batches = conform(as_batches(data, entry.schema.arrow), entry.schema, frame_cast(data) or lossless)
-    return digest.passing(batches) if digest else batches
+    source = as_batches(data, entry.schema.arrow)
+    batches = conform(source, entry.schema, frame_cast(data) or lossless)
+    return digest.passing(batches, source.schema) if digest else batches
 
 
 def cast_rows(entry: TableEntry, data: Any) -> pa.RecordBatchReader:

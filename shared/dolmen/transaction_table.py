@@ -149,8 +149,8 @@ class TransactionTable(ReadableTable):
             if (statement := make_statement(entry, digest)) is not None:
                 transaction.add(statement)
         elif digest:
-            for batch in mutation.rows_of(entry, data):
-                digest.update(batch)
+            for _ in mutation.rows_of(entry, data, digest):
+                pass
         if request is not None and digest:
             beside = also() if callable(also) else also
             transaction.add_content(request, content_digest(operation, self.name, beside, digest.hexdigest()))

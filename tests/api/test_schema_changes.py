@@ -244,6 +244,20 @@ def test_two_that_change_columns_at_once_conflict(db: dolmen.Database, table: do
     assert table.schema.names == ["id", "name", "b"]
 
 
+@pytest.mark.parametrize("verb", ["append", "upsert", "overwrite"])
+def test_rows_of_a_request_come_again_after_a_column_was_added(db: dolmen.Database, verb: str) -> None:
+    table = db.create_table("requested", pa.schema([("k", pa.int64()), ("v", pa.int64())]), primary_key="k")
+    send, rows = getattr(table, verb), [{"k": 1, "v": 2}]
+    version = send(rows, request="again").version
+    table.add_column("since", pa.int64(), 7)
+    table.reorder(["since"])
+    assert send(rows, request="again").already == {"again": version}
+    with pytest.raises(AppliedIdError):
+        send([{"k": 1, "v": 3}], request="again")
+    with pytest.raises(AppliedIdError):
+        send([{"k": 1, "v": 2, "since": 7}], request="again")
+
+
 def test_a_request_changes_columns_once(db: dolmen.Database, table: dolmen.Table) -> None:
     assert table.add_column("a", pa.int64(), 1, request="r").requests == ("r",)
     version = db.version

@@ -73,7 +73,7 @@ def test_what_the_functions_read_is_what_the_file_says(cli: Cli, db: dolmen.Data
     cli("apply", EXAMPLE, "--yes")
     entries = db.transaction().base.tables
     events, customers = IngestSettings.of(entries["events"]), IngestSettings.of(entries["customers"])
-    assert (events.format, events.on_bad_row, events.on_extra, events.cdc) == ("csv", "quarantine", "ignore", None)
+    assert (events.format, events.on_bad_row, events.new_columns, events.cdc) == ("csv", "quarantine", "ignore", None)
     assert customers.mode == "cdc"
     assert customers.cdc is not None
     assert (customers.cdc.envelope, customers.cdc.sequence) == ("dms", "seq")
@@ -157,17 +157,17 @@ def test_people_are_asked(file: Path, db: dolmen.Database, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("was", "now", "phrases"),
     [
-        ("user_id: BIGINT", "user_id: INT", ["'user_id'", "BIGINT", "INTEGER"]),
-        ("id: BIGINT NOT NULL", "id: BIGINT", ["'id'", "NOT NULL"]),
-        (", at: TIMESTAMPTZ", ", at: TIMESTAMPTZ, more: DATE", ["without column 'more'"]),
-        ("user_id: BIGINT, ", "", ["with column 'user_id'"]),
-        ("user_id: BIGINT, at: TIMESTAMPTZ", "at: TIMESTAMPTZ, user_id: BIGINT", ["column 2", "'at'", "'user_id'"]),
+        ("user_id: BIGINT", "user_id: INT", ["'user_id'", "BIGINT", "INTEGER", "may not fit"]),
+        ("user_id: BIGINT", "user_id: VARCHAR", ["'user_id'", "BIGINT", "VARCHAR", "of their kind only"]),
+        ("user_id: BIGINT", "user_id: BIGINT NOT NULL", ["'user_id'", "may be NULL"]),
+        ("id: BIGINT NOT NULL", "id: BIGINT", ["'id'", "primary key"]),
+        (", at: TIMESTAMPTZ", ", at: TIMESTAMPTZ, more: DATE NOT NULL", ["'more'", "give a default"]),
+        (", at: TIMESTAMPTZ", ", at: TIMESTAMPTZ, at2: {type: DATE, default: soon}", ["'soon'", "date32"]),
         ("primary_key: id", "primary_key: [id, user_id]", ["primary key id,", "primary key id, user_id is declared"]),
         ("primary_key: id", "sort_key: at", ["primary key id", "no primary key is declared"]),
-        ("    ttl", "    sort_key: at\n    ttl", ["no sort key", "sort key at is declared"]),
     ],
 )
-def test_other_columns_or_keys_are_an_error_that_names_them_and_nothing_is_changed(
+def test_columns_and_keys_that_cannot_be_are_an_error_that_names_them_and_nothing_is_changed(
     cli: Cli, file: Path, db: dolmen.Database, was: str, now: str, phrases: list[str]
 ) -> None:
     cli("apply", file, "--yes")
@@ -176,8 +176,27 @@ def test_other_columns_or_keys_are_an_error_that_names_them_and_nothing_is_chang
     refused = cli("apply", file, "--yes")
     told = " ".join(refused.err.split())
     assert refused.code == 2
-    assert [phrase for phrase in ["tables.yaml", "'events'", *phrases] if phrase not in told] == [], told
+    assert [phrase for phrase in ["tables.yaml", *phrases] if phrase not in told] == [], told
     assert db.refresh() == 1
+
+
+def test_columns_that_are_not_declared_are_named_and_dropped_if_asked_for(
+    cli: Cli, file: Path, db: dolmen.Database
+) -> None:
+    cli("apply", file, "--yes")
+    file.write_text(PLAIN.replace("user_id: BIGINT", "who: {type: INT, default: 7}"))
+    shown = cli("apply", file, "--dry-run")
+    assert "    + column who INTEGER\n" in shown.out
+    assert "column user_id BIGINT of table events is not declared, and stays: --drop drops it" in shown.out
+    told = json.loads(cli("apply", file, "--dry-run", "--json").out)
+    assert [change["name"] for change in told["undropped"]] == ["user_id"]
+    assert cli("apply", file, "--yes").code == 0
+    assert cli("apply", file, "--dry-run", "--exit-code").code == 0, "it was not asked to drop anything"
+    assert cli("apply", file, "--dry-run", "--exit-code", "--drop").code == 9
+    dropped = cli("apply", file, "--yes", "--drop")
+    assert "    - column user_id BIGINT\n" in dropped.out
+    assert db.table("events").schema.names == ["id", "who", "at"]
+    assert "nothing to do" in cli("apply", file, "--yes", "--drop").out
 
 
 NESTED = '{id: \'STRUCT(a VARCHAR[], b MAP(VARCHAR, DECIMAL(9, 2)))[]\', on: "STRUCT(\\"the name\\" BLOB)"}'
@@ -224,6 +243,16 @@ TABLE = "tables:\n  e:\n    columns:\n      id: BIGINT\n"
         ("tables:\n  e:\n    columns: {d: !!python/object:os.system INT}", 3, "tag"),
         (TABLE + "      id: INT\n", 5, "'id' stands here twice, first on line 4"),
         (TABLE + "  e: {}\n", 5, "'e' stands here twice"),
+        (TABLE + "      v: {default: 1}\n", 5, "its type is missing"),
+        (TABLE + "      v: {type: INT, comments: x}\n", 5, "did you mean 'comment'?"),
+        (TABLE + "      v: {type: INT, default: many}\n", 5, "'many' is no int32"),
+        (TABLE + "      v: {type: 'INT[]', default: 1}\n", 5, "list"),
+        (TABLE + "      v: {type: INT, renamed_from: id}\n", 5, "'id' is declared, too"),
+        (
+            TABLE + "      v: {type: INT, renamed_from: w}\n      x: {type: INT, renamed_from: w}\n",
+            4,
+            "renamed_from 'w'",
+        ),
         (TABLE + "    primary_key: no\n", 5, "no column 'no'"),
         (TABLE + "    primary_key: []\n", 5, "empty list"),
         (TABLE + "    primary_key: [id, id]\n", 5, "twice"),
@@ -301,8 +330,8 @@ def test_the_command_shows_the_differences_anew_after_a_conflict(
     file.write_text(PLAIN.replace("90d", "9d"))
     meddle = iter([lambda: db.table("events").set(target_file_bytes="1MB")])
 
-    def plan_then_meddle(database: dolmen.Database, wanted: Declaration) -> DeclarationPlan:
-        planned = plan(database, wanted)
+    def plan_then_meddle(database: dolmen.Database, wanted: Declaration, *, drop: bool) -> DeclarationPlan:
+        planned = plan(database, wanted, drop=drop)
         for change in meddle:
             change()
         return planned

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +26,9 @@ _SIGNS = {"add": ("+", "green"), "change": ("~", "yellow"), "remove": ("-", "red
 def apply(
     file: Annotated[Path, typer.Argument(help="A YAML file that declares tables; - is standard input.")],
     database: DatabaseUrl,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Drop columns that the file does not declare; older versions keep them.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the differences only.")] = False,
     yes: Yes = False,
     exit_code: Annotated[
@@ -32,17 +36,16 @@ def apply(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make tables and settings match a file, in one commit; show the differences first.
+    """Make tables, their columns and settings match a file, in one commit; show the differences first.
 
-    Exit codes: 0 done, or nothing to do; 2 the file must be corrected, or an existing table has other columns or keys;
-        4
-    declined, or somebody else changes the same settings; 9 with --dry-run --exit-code: there is something to do.
+    Exit codes: 0 done, or nothing to do; 2 the file must be corrected, or a table can't become what it declares; 4
+    declined, or somebody else changes the same; 9 with --dry-run --exit-code: there is something to do.
     """
     declaration = Declaration.parse(sys.stdin.read(), "standard input") if str(file) == "-" else Declaration.read(file)
     db = dolmen.open(database)
     asks = not (yes or dry_run)
     for left in reversed(range(ROUNDS)):
-        wanted = plan(db, declaration)
+        wanted = plan(db, declaration, drop=drop)
         if not as_json:
             _print(wanted)
         if wanted.changes and asks and (as_json or not sys.stdin.isatty()):
@@ -69,14 +72,17 @@ def apply(
 
 
 def _facts(wanted: DeclarationPlan) -> dict[str, Any]:
-    return {"version": wanted.version, "changes": [asdict(change) for change in wanted.changes]}
+    return {"version": wanted.version, "changes": _rows(wanted.changes), "undropped": _rows(wanted.undropped)}
+
+
+def _rows(changes: Iterable[DeclaredChange]) -> list[dict[str, Any]]:
+    return [asdict(change) for change in changes]
 
 
 def _print(wanted: DeclarationPlan) -> None:
     """Prints the differences, in one block per table."""
     if not wanted.changes:
         console.print(f"nothing to do; version [bold]{wanted.version}[/] is what {wanted.declaration.file!r} declares")
-        return
     heading: str | None = ""
     for change in wanted.changes:
         if change.table != heading:
@@ -87,12 +93,23 @@ def _print(wanted: DeclarationPlan) -> None:
         if change.what != "table":
             sign, style = _SIGNS[change.kind]
             console.print(Text(f"    {sign} {_describe(change)}", style=style), soft_wrap=True)
+    for change in wanted.undropped:
+        column = f"column {change.name} {change.before} of table {change.table}"
+        console.print(Text(f"  {column} is not declared, and stays: --drop drops it"), soft_wrap=True)
 
 
 def _describe(change: DeclaredChange) -> str:
-    what = change.what.replace("_", " ") if change.what.endswith("_key") else change.name
-    sides = [_value_text(side) for side in (change.before, change.after) if side is not None]
-    return f"{what}: {' -> '.join(sides)}" if change.what != "column" else f"column {change.name} {sides[0]}"
+    sides = " -> ".join(_value_text(side) for side in (change.before, change.after) if side is not None)
+    match change.what:
+        case "column":
+            return f"column {change.name} {sides}"
+        case "default" | "comment":
+            return f"{change.what} of {change.name}: {sides}"
+        case "rename" | "order":
+            return f"{change.what}: {sides}"
+        case "primary_key" | "sort_key":
+            return f"{change.what.replace('_', ' ')}: {sides}"
+    return f"{change.name}: {sides}"
 
 
 def _value_text(value: Any) -> str:

@@ -4,7 +4,8 @@ It imports ``dolmen.database`` and what lies below that, but not ``dolmen.ingest
 Begin with ``dolmen.declaration.plan``; ``dolmen.declaration.reading`` checks the file. docs/tables.md shows one.
 """
 
-from dolmen.declaration.plan import DeclarationPlan, DeclaredChange, apply, plan
-from dolmen.declaration.reading import Declaration, DeclaredTable
+from dolmen.declaration.alterations import DeclaredChange
+from dolmen.declaration.plan import DeclarationPlan, apply, plan
+from dolmen.declaration.reading import Declaration, DeclaredColumn, DeclaredTable
 
-__all__ = ["Declaration", "DeclarationPlan", "DeclaredChange", "DeclaredTable", "apply", "plan"]
+__all__ = ["Declaration", "DeclarationPlan", "DeclaredChange", "DeclaredColumn", "DeclaredTable", "apply", "plan"]

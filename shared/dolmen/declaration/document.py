@@ -57,6 +57,11 @@ class DocumentPart:
         """Whether it is a list."""
         return bool(self.node.id == "sequence")
 
+    @property
+    def is_mapping(self) -> bool:
+        """Whether it is a mapping."""
+        return bool(self.node.id == "mapping")
+
     def members(self, known: Iterable[str] | None = None, *, of: str = "{}") -> dict[str, DocumentPart]:
         """The members of a mapping, in their order.
 

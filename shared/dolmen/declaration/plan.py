@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import pyarrow as pa
+from typing import Any
 
 from dolmen.commit.statements.expect import Expect
+from dolmen.commit.statements.schema import AlterTable
 from dolmen.database import Database
-from dolmen.declaration.columns import column_text, type_text
-from dolmen.declaration.reading import Declaration, DeclaredTable
-from dolmen.errors import ConflictError, InputError, SchemaError, TableExistsError, TableNotFoundError
+from dolmen.declaration.alterations import (
+    DeclaredChange,
+    TableAlteration,
+    default_text,
+    describe_new,
+    find_alteration,
+)
+from dolmen.declaration.columns import column_text
+from dolmen.declaration.reading import Declaration, DeclaredColumn, DeclaredTable
+from dolmen.errors import ConflictError, InputError, TableExistsError, TableNotFoundError
+from dolmen.format.evolution import SchemaChange
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES
 from dolmen.format.property import Property, value_of
@@ -26,39 +33,22 @@ ROUNDS = 5
 
 
 @dataclass(frozen=True)
-class DeclaredChange:
-    """One difference between a database and a declaration.
-
-    Args:
-        kind: ``add``, ``change`` or ``remove``.
-        table: its name; None = the database's own properties.
-        what: ``table`` (made anew), ``column``, ``primary_key``, ``sort_key`` or ``property``.
-        name: of the column or property, else of the table.
-        before, after: as texts or lists of them; None where there is nothing.
-    """
-
-    kind: Literal["add", "change", "remove"]
-    table: str | None
-    what: Literal["table", "column", "primary_key", "sort_key", "property"]
-    name: str
-    before: Any = None
-    after: Any = None
-
-
-@dataclass(frozen=True)
 class DeclarationPlan:
     """The differences between one version of a database and a declaration.
 
     Args:
         changes: none when there is nothing to do.
         version: the version that was looked at.
+        undropped: columns of tables that the declaration lacks. They stay, as dropping was not asked for.
     """
 
     database: Database
     declaration: Declaration
     changes: tuple[DeclaredChange, ...]
     version: int
+    undropped: tuple[DeclaredChange, ...]
     _seen: tuple[Expect, ...]
+    _alterations: Mapping[str, TableAlteration]
 
     def commit(self) -> Commit:
         """Makes exactly these changes, as one version; a plan without any makes none.
@@ -87,22 +77,39 @@ class DeclarationPlan:
                 transaction.create_table(
                     table.name, table.schema, table.primary_key, table.sort_key, dict(table.properties)
                 )
+                _alter(transaction, table.name, transaction.entry(table.name), describe_new(table))
             elif changes:
-                transaction.table(table.name).set(**{change.name: change.after for change in changes})
+                alteration = self._alterations[table.name]
+                _alter(transaction, table.name, alteration.before, alteration.first)
+                properties = {change.name: change.after for change in changes if change.what == "property"}
+                transaction.table(table.name).set(**properties)
+                known = transaction.entry(table.name) if alteration.first else alteration.before
+                _alter(transaction, table.name, known, alteration.last)
 
 
-def plan(database: Database, declaration: Declaration) -> DeclarationPlan:
+def _alter(transaction: Transaction, table: str, seen: TableEntry, changes: Sequence[SchemaChange]) -> None:
+    """Changes columns or the sort key of a table as it was seen."""
+    if changes:
+        transaction.add(AlterTable(table, seen.uuid, seen.schema, seen.sort_key, tuple(changes)))
+
+
+def plan(database: Database, declaration: Declaration, *, drop: bool = False) -> DeclarationPlan:
     """Compares a declaration with the newest version.
 
-    The declaration is the whole truth about the properties of what it names: one that is set and does not stand there
-    is unset. Tables that it does not name stay as they are, and so does the database where it does not speak of that.
+    The declaration is the whole truth about the columns and properties of what it names: a property that is set and
+    does not stand there is unset. Tables that it does not name stay as they are, and so does the database where it
+    does not speak of that.
+
+    Args:
+        drop: drop columns that are not declared; otherwise they stay.
 
     Raises:
-        SchemaError: a table is there with other columns or another key.
+        SchemaError: a table is there, and its columns or keys can't become those that are declared.
     """
     transaction = database.transaction()
     changes: list[DeclaredChange] = []
     seen: list[Expect] = []
+    alterations: dict[str, TableAlteration] = {}
     if declaration.database is not None:
         properties = transaction.base.properties
         changes += _properties(None, properties, declaration.database, DATABASE_PROPERTIES)
@@ -112,30 +119,33 @@ def plan(database: Database, declaration: Declaration) -> DeclarationPlan:
             changes += _creation(table)
             continue
         entry = transaction.entry(name)
-        _check_same(declaration.file, table, entry)
-        changes += _properties(name, entry.properties, table.properties, TABLE_PROPERTIES)
+        alteration = alterations[name] = find_alteration(declaration.file, table, entry, drop=drop)
+        changes += alteration.shown
+        changes += _properties(name, alteration.properties, table.properties, TABLE_PROPERTIES)
         seen.append(Expect(name, entry.uuid, entry.properties))
-    return DeclarationPlan(database, declaration, tuple(changes), transaction.base.version, tuple(seen))
+    undropped = tuple(change for alteration in alterations.values() for change in alteration.undropped)
+    version = transaction.base.version
+    return DeclarationPlan(database, declaration, tuple(changes), version, undropped, tuple(seen), alterations)
 
 
-def apply(database: Database, declaration: Declaration | str | os.PathLike[str]) -> Commit:
-    """Makes a database what a declaration says: creates tables, sets and unsets properties, in one commit.
+def apply(database: Database, declaration: Declaration | str | os.PathLike[str], *, drop: bool = False) -> Commit:
+    """Makes a database what a declaration says: tables, their columns and their properties, in one commit.
 
     Args:
         declaration: it, or the path of its file.
+        drop: drop columns that are not declared; otherwise they stay.
 
     Returns:
         the commit; its operation is "nothing" when there was nothing to do.
 
     Raises:
-        InputError: the file is no declaration, or a table is there with other columns or another key. Nothing was
-            changed.
+        InputError: the file is no declaration, or a table can't become what is declared. Nothing was changed.
         ConflictError: others go on changing the same.
     """
     wanted = declaration if isinstance(declaration, Declaration) else Declaration.read(declaration)
     for left in reversed(range(ROUNDS)):
         try:
-            return plan(database, wanted).commit()
+            return plan(database, wanted, drop=drop).commit()
         except ConflictError:
             if not left:
                 raise
@@ -144,8 +154,13 @@ def apply(database: Database, declaration: Declaration | str | os.PathLike[str])
 
 def _creation(table: DeclaredTable) -> Iterator[DeclaredChange]:
     yield DeclaredChange("add", table.name, "table", table.name)
-    for field in Schema.from_arrow(table.schema).arrow:
-        yield DeclaredChange("add", table.name, "column", field.name, after=column_text(field))
+    for field in Schema.from_arrow(table.schema).fields:
+        yield DeclaredChange("add", table.name, "column", field.name, after=column_text(field.to_arrow()))
+        column = table.columns.get(field.name, DeclaredColumn())
+        if column.default is not None:
+            yield DeclaredChange("add", table.name, "default", field.name, after=default_text(column.default, field))
+        if column.comment:
+            yield DeclaredChange("add", table.name, "comment", field.name, after=column.comment)
     if table.primary_key:
         yield DeclaredChange("add", table.name, "primary_key", table.name, after=list(table.primary_key))
     if table.sort_key:
@@ -176,36 +191,3 @@ def _same(known: Property, before: Any, after: Any) -> bool:
         return bool(value_of(known, {known.name: before}) == value_of(known, {known.name: after}))
     except InputError:  # what is set cannot be read, so it is not what is declared
         return False
-
-
-def _check_same(file: str, table: DeclaredTable, entry: TableEntry) -> None:
-    """Raises SchemaError if the table has other columns or keys than are declared."""
-    there, declared = entry.schema, Schema.from_arrow(table.schema)
-    about = f"{file}: table {table.name!r} is there"
-    end = "columns and keys of a table that is there can't be changed: declare it as it is, or under another name"
-    names, wanted = [field.name for field in there.fields], [field.name for field in declared.fields]
-    for field in declared.fields:
-        if field.name not in names:
-            raise SchemaError(f"{about} without column {field.name!r}, which is declared; {end}")
-        if difference := _difference(there.field(field.name).to_arrow(), field.to_arrow()):
-            raise SchemaError(f"{about}, and column {field.name!r} {difference}; {end}")
-    if missing := [name for name in names if name not in wanted]:
-        raise SchemaError(f"{about} with column {missing[0]!r}, which is not declared; {end}")
-    for at, (name, other) in enumerate(zip(names, wanted, strict=True), 1):
-        if name != other:
-            raise SchemaError(f"{about}: its column {at} is {name!r}, where {other!r} is declared; {end}")
-    for what, ids, key in (
-        ("primary key", entry.primary_key, table.primary_key),
-        ("sort key", entry.sort_key, table.sort_key),
-    ):
-        if (now := tuple(there.by_id[id_].name for id_ in ids)) != key:
-            has, declares = (f"{what} {', '.join(names)}" if names else f"no {what}" for names in (now, key))
-            raise SchemaError(f"{about} with {has}, and {declares} is declared; {end}")
-
-
-def _difference(there: pa.Field, declared: pa.Field) -> str:
-    if not there.type.equals(declared.type):
-        return f"is {type_text(there.type)}, not {type_text(declared.type)}"
-    if there.nullable != declared.nullable:
-        return "may be NULL" if there.nullable else "is NOT NULL"
-    return ""

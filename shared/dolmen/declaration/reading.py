@@ -5,7 +5,10 @@
     database: {retention: 30d}
     tables:
       events:
-        columns: {id: BIGINT NOT NULL, user_id: BIGINT, event_time: TIMESTAMPTZ, name: VARCHAR}
+        columns:
+          id: BIGINT NOT NULL
+          event_time: TIMESTAMPTZ
+          name: {type: VARCHAR, default: nobody, comment: who it was, renamed_from: user}
         primary_key: id                     # or a list
         sort_key: event_time
         ttl: event_time 90d                 # any property of a table
@@ -16,21 +19,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from dolmen.arguments import short_repr
 from dolmen.declaration.columns import parse_column
 from dolmen.declaration.document import MAX_BYTES, DocumentPart, parse_document
 from dolmen.errors import InputError, LimitError, SchemaError
+from dolmen.format.evolution import check_comment
 from dolmen.format.ingest_properties import INGEST_PROPERTIES
 from dolmen.format.layout import check_table_name
 from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES, check_table_properties
 from dolmen.format.property import check_properties
 from dolmen.format.schema import Schema
-from dolmen.mutation import check_key, check_sortable
+from dolmen.format.values import Json
+from dolmen.mutation import check_key, check_sortable, default_json
 
 MAX_TABLES = 1000
 MAX_COLUMNS = 2000
@@ -38,20 +44,40 @@ MAX_COLUMNS = 2000
 _PREFIX = "ingest_"
 _INGEST = {name.removeprefix(_PREFIX): name for name in INGEST_PROPERTIES}
 _OWN = [name for name in TABLE_PROPERTIES if name not in INGEST_PROPERTIES]
+_COLUMN = ("type", "default", "comment", "renamed_from")
 _MEMBERS = ["columns", "primary_key", "sort_key", *_OWN, "ingest"]
 
 Value = str | list[str]
 
 
 @dataclass(frozen=True)
+class DeclaredColumn:
+    """A column as it is to be, beside its name and type.
+
+    Args:
+        default: JSON form of the value of rows that come without it.
+        renamed_from: its earlier name, if it had one.
+    """
+
+    default: Json = None
+    comment: str = ""
+    renamed_from: str | None = None
+
+
+@dataclass(frozen=True)
 class DeclaredTable:
-    """A table as it is to be: see ``Database.create_table``."""
+    """A table as it is to be: see ``Database.create_table``.
+
+    Args:
+        columns: what is declared of columns beside name and type, by name.
+    """
 
     name: str
     schema: pa.Schema
     primary_key: tuple[str, ...]
     sort_key: tuple[str, ...]
     properties: Mapping[str, Value]
+    columns: Mapping[str, DeclaredColumn] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,7 +136,7 @@ def _table(name: str, part: DocumentPart) -> DeclaredTable:
             "has no columns: write 'columns:' and 'name: TYPE' lines below it, as in 'id: BIGINT NOT NULL'"
         )
     columns = members["columns"]
-    schema = _columns(name, columns)
+    schema, described = _columns(name, columns)
     stored = columns.check(Schema.from_arrow, schema)
     primary_key = _key(members.get("primary_key"), stored)
     if primary_key:
@@ -127,24 +153,64 @@ def _table(name: str, part: DocumentPart) -> DeclaredTable:
         ingest = _properties({_INGEST[short]: given[short] for short in given}, TABLE_PROPERTIES)
         members["ingest"].check(check_table_properties, ingest, stored, ids)
         properties |= ingest
-    return DeclaredTable(name, schema, primary_key, sort_key, properties)
+    return DeclaredTable(name, schema, primary_key, sort_key, properties, described)
 
 
-def _columns(table: str, part: DocumentPart) -> pa.Schema:
+def _columns(table: str, part: DocumentPart) -> tuple[pa.Schema, dict[str, DeclaredColumn]]:
+    """The columns, and what is declared of them beside name and type."""
     members = part.members(of=f"table {table!r}, column")
     if not members:
         raise part.error("there are none: write 'name: TYPE' lines, as in 'id: BIGINT NOT NULL'")
     if len(members) > MAX_COLUMNS:
         raise part.error(f"{len(members):,} columns; at most {MAX_COLUMNS:,} are declared")
-    fields = []
+    fields, described = [], {}
     for name, column in members.items():
-        try:
-            fields.append(parse_column(name, column.text("its type")))
-        except SchemaError as error:
-            torn = column.node.value.count("(") > column.node.value.count(")")
-            hint = '; between { and }, put a type with commas in quotes: "DECIMAL(10, 2)"' if torn else ""
-            raise column.error(f"{error}{hint}", SchemaError) from error
-    return pa.schema(fields)
+        if not column.is_mapping:
+            fields.append(_field(name, column))
+            continue
+        facts = column.members(_COLUMN, of=f"table {table!r}, column {name!r}, {{}}")
+        if "type" not in facts:
+            raise column.error("its type is missing: write {type: BIGINT, ...}")
+        fields.append(_field(name, facts["type"]))
+        described[name] = _described(fields[-1], facts, members)
+    renamed = [column.renamed_from for column in described.values() if column.renamed_from is not None]
+    if twice := next((old for old in renamed if renamed.count(old) > 1), None):
+        raise part.error(f"two columns are renamed_from {twice!r}")
+    return pa.schema(fields), described
+
+
+def _field(name: str, part: DocumentPart) -> pa.Field:
+    text = part.text("its type")
+    try:
+        return parse_column(name, text)
+    except SchemaError as error:
+        hint = '; between { and }, put a type with commas in quotes: "DECIMAL(10, 2)"'
+        raise part.error(f"{error}{hint if text.count('(') > text.count(')') else ''}", SchemaError) from error
+
+
+def _described(
+    column: pa.Field, facts: Mapping[str, DocumentPart], columns: Mapping[str, DocumentPart]
+) -> DeclaredColumn:
+    default, comment, renamed_from = None, "", None
+    if "default" in facts:
+        default = facts["default"].check(_default, column, facts["default"].text("its default"))
+    if "comment" in facts:
+        comment = facts["comment"].text("its comment")
+        facts["comment"].check(check_comment, comment)
+    if "renamed_from" in facts:
+        renamed_from = facts["renamed_from"].text("its earlier name")
+        if renamed_from in columns:
+            raise facts["renamed_from"].error(f"{renamed_from!r} is declared, too: a column has one name")
+    return DeclaredColumn(default, comment, renamed_from)
+
+
+def _default(column: pa.Field, text: str) -> Json:
+    """The JSON form of a default that is written as text. Raises InputError."""
+    try:
+        value = pa.array([text]).cast(column.type)[0].as_py()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InputError(f"{short_repr(text)} is no {column.type}: {error}") from error
+    return default_json(column.name, column.type, value)
 
 
 def _key(part: DocumentPart | None, schema: Schema) -> tuple[str, ...]:

@@ -276,8 +276,7 @@ class SetComment:
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""
-        if len(self.comment) > MAX_COMMENT:
-            raise InputError(f"a comment of {len(self.comment):,} characters: at most {MAX_COMMENT:,} are allowed")
+        check_comment(self.comment)
         field = entry.schema.field(self.name)
         return _with_fields(entry, _replaced(entry.schema, msgspec.structs.replace(field, comment=self.comment)))
 
@@ -302,6 +301,12 @@ class SetSortKey:
             if is_nested(field.arrow_type):
                 raise SchemaError(f"rows can't be sorted by column {field.name!r} of type {field.arrow_type}")
         return msgspec.structs.replace(entry, sort_key=tuple(field.id for field in fields))
+
+
+def check_comment(comment: str) -> None:
+    """Raises InputError for a comment that is too long."""
+    if len(comment) > MAX_COMMENT:
+        raise InputError(f"a comment of {len(comment):,} characters: at most {MAX_COMMENT:,} are allowed")
 
 
 def needed_features(schema: Schema) -> tuple[str, ...]:

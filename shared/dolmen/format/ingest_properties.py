@@ -20,6 +20,7 @@ from dolmen.units import parse_duration
 
 IngestMode = Literal["append", "upsert", "cdc"]
 LandingPolicy = Literal["keep", "tag", "expire"]
+NewColumns = Literal["reject", "ignore", "add"]
 EnvelopeKind = Literal["debezium", "dms", "flat"]
 
 MAX_TEXT = 200
@@ -122,7 +123,13 @@ INGEST_PROPERTIES = {
             "rows are added, replace those of their key, or are changes (CDC)",
         ),
         Property(
-            "ingest_on_extra", "reject", one_of("reject", "ignore"), "a file with a column that the table does not have"
+            "ingest_new_columns",
+            None,
+            one_of("reject", "ignore", "add"),
+            "a column that the table does not have: its file is rejected, it is skipped, or the table gets it",
+        ),
+        Property(
+            "ingest_on_extra", "reject", one_of("reject", "ignore"), "what ingest_new_columns is while it is not set"
         ),
         Property(
             "ingest_on_bad_row",
@@ -189,6 +196,7 @@ class IngestSettings:
         format: None = by the file's name.
         delimiter: None = that of the format.
         timestamp_format: None = ISO 8601.
+        new_columns: what becomes of a column in a file that the table does not have.
         cdc: None unless ``mode`` is ``cdc``.
     """
 
@@ -198,7 +206,7 @@ class IngestSettings:
     nulls: tuple[str, ...] = ("",)
     timestamp_format: str | None = None
     mode: IngestMode = "append"
-    on_extra: Literal["reject", "ignore"] = "reject"
+    new_columns: NewColumns = "reject"
     on_bad_row: Literal["reject_file", "quarantine"] = "reject_file"
     max_bad_rows: int = 1000
     landing: LandingPolicy = "keep"
@@ -214,6 +222,8 @@ class IngestSettings:
         """The settings that properties say. Raises InputError, also when one is missing that another needs."""
         values = {known: value_of(property_, properties) for known, property_ in INGEST_PROPERTIES.items()}
         own = {known.removeprefix("ingest_"): value for known, value in values.items() if known.startswith("ingest_")}
+        older = own.pop("on_extra")
+        own["new_columns"] = own["new_columns"] or older
         if own["mode"] != "cdc":
             return cls(**own)
         for needed in ("cdc_envelope", "cdc_sequence"):

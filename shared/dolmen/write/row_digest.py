@@ -48,6 +48,7 @@ class RowDigest:
     def __init__(self, schema: pa.Schema) -> None:
         self._columns = {field.name: _DigestNode(field.type) for field in schema}
         self._rows = 0
+        self._given = frozenset(self._columns)
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Takes the rows of a batch."""
@@ -55,9 +56,14 @@ class RowDigest:
             node.update(column)
         self._rows += batch.num_rows
 
-    def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches, each taken on its way."""
+    def passing(self, batches: Iterable[pa.RecordBatch], given: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The same batches, each taken on its way.
+
+        Args:
+            given: the columns that the rows came with. Others hold defaults, which may be others when they come again.
+        """
         for batch in batches:
+            self._given = frozenset(given.names)
             self.update(batch)
             yield batch
 
@@ -66,7 +72,9 @@ class RowDigest:
 
         A column of nothing but NULLs does not count, as it need not have been given.
         """
-        columns = sorted([name, *node.facts()] for name, node in self._columns.items() if node.holds)
+        columns = sorted(
+            [name, *node.facts()] for name, node in self._columns.items() if node.holds and name in self._given
+        )
         return content_digest("rows", self._rows, columns)
 
 

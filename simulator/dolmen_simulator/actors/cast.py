@@ -7,6 +7,7 @@ from typing import Any
 
 from dolmen_simulator.actors import upkeep
 from dolmen_simulator.actors import writers as actors
+from dolmen_simulator.actors.altering import Alterer
 from dolmen_simulator.actors.asking import Asker
 from dolmen_simulator.actors.copying import Copyist
 from dolmen_simulator.actors.dawdling import Dawdler
@@ -29,6 +30,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (Declarer, 1),
     (Renamer, 2),
     (Traveller, 2),
+    (Alterer, 2),
     (Juggler, 1),
     (TableRewriter, 1),
     (actors.Appender, 2),

@@ -13,6 +13,7 @@ from dolmen.transaction import Transaction
 from dolmen.transaction_table import TransactionTable
 from dolmen_simulator.actors.writers import PLAIN, TABLES, Actor
 from dolmen_simulator.judge import model
+from dolmen_simulator.judge.altering import AlterEffect, OrderStep
 from dolmen_simulator.judge.effects import SHAPES
 from dolmen_simulator.judge.model import Effect
 from dolmen_simulator.judge.never import Never, ViolationError
@@ -114,7 +115,7 @@ class Declarer(Actor):
 
     @staticmethod
     def _check_refusal(process: Process, shapes: dict[str, int], began: int, error: SchemaError) -> None:
-        """Raises ViolationError unless a table with another shape justifies the refusal of a declaration."""
+        """Raises ViolationError unless a table with another shape, which can't change, justifies a refusal."""
         during = process.ledger.states[min(began, process.db.version) :]
         if not any(name in state and state[name].shape != shape for state in during for name, shape in shapes.items()):
             raise ViolationError(Never.MISREPORTED, f"a declaration that fits was refused: {error}") from error
@@ -135,6 +136,11 @@ def _effects(changes: Sequence[DeclaredChange], shapes: dict[str, int]) -> list[
         settings = {change.name: change.after for change in own if change.what == "property"}
         if table is not None and any(change.what == "table" for change in own):
             effects.append(model.CreateEffect(table, shape=shapes[table], settings=settings))
-        else:
+            continue
+        orders = [OrderStep(tuple(change.after)) for change in own if change.what == "order"]
+        reshaped = any(change.what in ("column", "sort_key") for change in own)
+        if table is not None and (orders or reshaped):
+            effects.append(AlterEffect(table, tuple(orders), shapes[table] if reshaped else None))
+        if settings:
             effects.append(model.SettingsEffect(table or "", settings))
     return effects

@@ -157,7 +157,9 @@ class TableRewriter(Actor):
                 raise ConflictError(f"table {name!r} was dropped and created again after version {seen.version}")
             transaction.begin_upload()
             written = mutation.append(context, name, entry, arrow(rows), None, transaction.intent)
-            transaction.add(Overwrite(name, entry.uuid, own.epoch, seen.manifest.commit_ts, written.files))
+            transaction.add(
+                Overwrite(name, entry.uuid, own.epoch, seen.manifest.commit_ts, written.files, schema=entry.schema)
+            )
             return transaction.commit()
 
     def _changed(self, rows: Sequence[Row]) -> tuple[Row, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dolmen import mutation
 from dolmen.commit.statements.rows import Write
 from dolmen.maintenance import never
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
@@ -195,11 +196,11 @@ class Loader(Actor):
             entry = transaction.entry(name)
             transaction.begin_upload()
             intent = transaction.intent()
-            data = data.cast(entry.schema.arrow.remove_metadata())
+            data = pa.Table.from_batches(mutation.rows_of(entry, data))
             stream = pa.RecordBatchReader.from_batches(data.schema, batches())
             files = write_data_files(
                 context.store, name, entry, stream, context.runtime, _ONE_FILE, name=intent.name, beat=intent.beat
             )
-            transaction.add(Write(name, entry.uuid, tuple(files)))
+            transaction.add(Write(name, entry.uuid, tuple(files), schema=entry.schema))
             process.network.counts["files loaded"] += len(files)
             return transaction.commit()

@@ -58,7 +58,8 @@ def has_reason(chronicle: Chronicle, operation: Operation, run: OperationRun | N
             overtaken = (operation.reads or operation.upkeep) and chronicle.version > min(
                 operation.began, operation.known
             )
-            return not operation.replays and (overtaken or _names_moved(chronicle, known, names))
+            moved = _names_moved(chronicle, known, names) or _columns_changed(chronicle, known, names)
+            return not operation.replays and (overtaken or moved)
         case StaleWriterError():
             newest = chronicle.retention.newest
             assert newest is not None
@@ -82,6 +83,12 @@ def _names_moved(chronicle: Chronicle, versions: Iterable[int], names: Collectio
         if name in names or rows.identity in tables
     }
     return len(called) > min(len(tables), len({name for name, _ in called}))
+
+
+def _columns_changed(chronicle: Chronicle, versions: Iterable[int], names: Collection[str]) -> bool:
+    """Whether the columns of one of the tables changed."""
+    states = [chronicle.states[version] for version in versions]
+    return any(len({state[name].columns for state in states if name in state}) > 1 for name in names)
 
 
 def _changes_created_memory(chronicle: Chronicle, versions: Iterable[int], names: Collection[str]) -> bool:

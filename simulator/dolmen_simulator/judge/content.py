@@ -19,6 +19,8 @@ from dolmen.store.memory import MemoryBucket
 from dolmen_simulator.judge.stored import StoredBlob, StoredFile, StoredTable, StoredTombstone, StoredVector
 
 COMMIT_TS = "_commit_ts"
+_OWN_COLUMNS = 4
+"""The columns that all tables have are the first ones: ids from 1 on."""
 
 Values: TypeAlias = dict[int, Any]
 """A row: values by column id. Times are microseconds."""
@@ -30,7 +32,7 @@ class StoredRow(NamedTuple):
     """A visible row of a version.
 
     Args:
-        values: values in the order of the file's columns.
+        values: values of the columns that all tables have, in the order of their ids.
         ts: commit timestamp.
     """
 
@@ -117,8 +119,9 @@ class Content:
                 for field in table.schema
                 if field.name != COMMIT_TS
             }
-            rows = list(zip(*columns.values(), strict=True))
-            values = [dict(zip(columns, row, strict=True)) for row in rows]
+            own = [columns[id_] for id_ in sorted(columns) if id_ <= _OWN_COLUMNS]
+            rows = list(zip(*own, strict=True))
+            values = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
             self._data[path] = _Data(rows, values, timestamps)
         return self._data[path]
 

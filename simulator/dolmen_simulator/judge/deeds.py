@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from dolmen.format.layout import memory_name
+from dolmen_simulator.judge.altering import AlterEffect
 from dolmen_simulator.judge.effects import IngestEffect, MergeEffect, UpdateEffect, UpsertOnEffect
 from dolmen_simulator.judge.following import tables_of
 from dolmen_simulator.judge.model import (
@@ -40,6 +41,7 @@ _ROWS = {"append", "upsert", "delete", "overwrite", "restore"}
 """Deeds that change rows."""
 
 _TOLD = (
+    AlterEffect,
     CreateEffect,
     DropEffect,
     RenameEffect,
@@ -108,6 +110,8 @@ def _deeds(effect: Effect) -> Iterator[tuple[str, str]]:
     match effect:
         case RenameEffect():
             words = ["rename"]
+        case AlterEffect():
+            words = ["alter"]
         case CreateEffect():
             words = ["create"]
         case DropEffect():
@@ -146,6 +150,9 @@ def _names(did: StoredDeed, effects: Sequence[Effect]) -> set[str]:
     """The names that a deed may hold."""
     if did.what == "rename":
         return {effect.to for effect in effects if isinstance(effect, RenameEffect) and effect.table == did.table}
+    if did.what == "alter":
+        altered = (each for each in effects if isinstance(each, AlterEffect) and each.table == did.table)
+        return {name for effect in altered for name in effect.names}
     if did.what == "set":
         names = (
             effect.changes for effect in effects if isinstance(effect, SettingsEffect) and effect.table == did.table

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
+from dolmen_simulator.judge.columns import GENERATION
 from dolmen_simulator.judge.model import (
     SCHEMA,
     AppendEffect,
@@ -75,10 +76,6 @@ class RewriteEffect(OverwriteEffect):
         super().apply(state, seen, version)
 
 
-GENERATION = 10**9
-"""A row that is updated gets a new number: that of the update times this, plus the rest of its own."""
-
-
 def numbered(u: str, number: int | str) -> str:
     """The SQL expression of the number of an updated row."""
     return f"{u} % {GENERATION} + {GENERATION}::BIGINT * {number}"
@@ -136,11 +133,15 @@ class MergeEffect:
 
 @dataclass(frozen=True)
 class IngestEffect:
-    """Adds the good rows of a dropped file, by append or upsert as the table's settings said when it was read."""
+    """Adds the good rows of a dropped file, by append or upsert as the table's settings said when it was read.
+
+    A row of JSON that lacks a column has NULL in it, so ``says_null``.
+    """
 
     table: str
     rows: tuple[Row, ...]
     request: str | None = None
+    says_null: ClassVar[bool] = True
 
     def apply(self, state: State, seen: State, version: int) -> None:
         """See Effect."""

@@ -9,11 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from dolmen.format.layout import memory_name
+from dolmen_simulator.judge.columns import (
+    BASE,
+    NOTHING_ADDED,
+    Column,
+    Possible,
+    added_columns,
+    fill,
+    possible_values,
+)
 from dolmen_simulator.judge.never import Never, ViolationError
 
 
@@ -47,6 +56,8 @@ class TableRows(NamedTuple):
         deleted: keys that changes have deleted, with their sequences.
         shape: index of its stored columns in ``effects.SHAPES``.
         created_as: the name under which it was created.
+        columns: its columns, in their order.
+        added: what its rows may have in columns that were added.
     """
 
     epoch: int
@@ -56,6 +67,8 @@ class TableRows(NamedTuple):
     deleted: Mapping[int, int] = MappingProxyType({})
     shape: int = 0
     created_as: str = ""
+    columns: tuple[Column, ...] = BASE
+    added: Possible = NOTHING_ADDED
 
     @property
     def identity(self) -> Identity:
@@ -240,6 +253,7 @@ class ChangesEffect:
     table: str
     changes: tuple[tuple[Row, bool], ...]
     request: str | None = None
+    says_null: ClassVar[bool] = True
 
     def apply(self, state: State, seen: State, version: int) -> None:
         """See Effect."""
@@ -435,4 +449,19 @@ def fold(states: Sequence[State], run: OperationRun, applied: dict[str, int], ve
     for effect in run.effects:
         if effect.request is None or effect.request not in applied:
             effect.apply(state, seen, version)
+    since = run.operation.known if run.base is None else run.base
+    or_null = any(getattr(effect, "says_null", False) for effect in run.effects)
+    for name, table in state.items():
+        if table.columns is not BASE and table is not states[-1].get(name):
+            state[name] = _fill(states[since:], table, or_null)
     return state
+
+
+def _fill(states: Sequence[State], table: TableRows, or_null: bool) -> TableRows:
+    """The table with possible values for new rows, which were written on one of these versions."""
+    by_identity = [{rows.identity: rows.columns for rows in state.values()} for state in states]
+    earlier = [columns.get(table.identity) for columns in by_identity]
+    values = {
+        column.number: possible_values(column, earlier, or_null=or_null) for column in added_columns(table.columns)
+    }
+    return table._replace(added=fill(table.added, (row.u for row in table.rows), values))

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from dolmen_simulator.judge.columns import GENERATION, added_columns
 from dolmen_simulator.judge.model import Row, State, TableRows
 from dolmen_simulator.judge.never import Never, ViolationError
 
@@ -72,7 +73,22 @@ def check_one_of(ledger: VersionRecords, found: Sequence[Row], versions: Sequenc
 def check_all(ledger: VersionRecords, data: pa.Table, version: int, name: str, what: str) -> None:
     """Checks rows and their commit timestamps."""
     check_rows(ledger, rows_from(data), version, name, what)
+    _check_added(ledger.states[version][name], data, f"{what} of {name!r}")
     ledger.check_timestamps(name, dict(zip(data["u"].to_pylist(), data["_commit_ts"].to_pylist(), strict=True)))
+
+
+def _check_added(expected: TableRows, data: pa.Table, what: str) -> None:
+    """Checks the order of columns, and what rows have in those that were added."""
+    names = [name for name in data.column_names if not name.startswith("_")]
+    if names != [column.name for column in expected.columns]:
+        raise ViolationError(Never.LOST, f"{what} has columns {names}, not {[one.name for one in expected.columns]}")
+    numbers = data["u"].to_pylist()
+    for column in added_columns(expected.columns):
+        for u, value in zip(numbers, data[column.name].to_pylist(), strict=True):
+            if value not in (possible := expected.added[u % GENERATION][column.number]):
+                raise ViolationError(
+                    Never.HALF, f"{what}: row {u} has {value} in column {column.name!r}, and not one of {possible}"
+                )
 
 
 def check_memory(data: pa.Table | None, expected: TableRows, what: str) -> None:

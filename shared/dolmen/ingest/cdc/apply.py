@@ -11,7 +11,7 @@ that was deleted since: it is a bad row. Large files are taken in portions, whic
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -45,15 +45,20 @@ class ChangeCounts:
         upserted: rows that are there now.
         deleted: deletes that were applied, whether or not there was a row.
         unchanged: changes without effect, because a newer one of their key is in the file or the table.
+        ddl: messages about the source's columns, which change nothing.
     """
 
     upserted: int = 0
     deleted: int = 0
     unchanged: int = 0
+    ddl: int = 0
 
     def __add__(self, other: ChangeCounts) -> ChangeCounts:
         return ChangeCounts(
-            self.upserted + other.upserted, self.deleted + other.deleted, self.unchanged + other.unchanged
+            self.upserted + other.upserted,
+            self.deleted + other.deleted,
+            self.unchanged + other.unchanged,
+            self.ddl + other.ddl,
         )
 
 
@@ -65,6 +70,7 @@ def ingest_changes(
     settings: IngestSettings,
     on_bad_row: OnBadRow | None,
     request: str,
+    unused: Sequence[str] = (),
     portion_rows: int = PORTION_ROWS,
     portion_bytes: int = PORTION_BYTES,
 ) -> ChangeCounts:
@@ -75,6 +81,7 @@ def ingest_changes(
         settings: the table's, with ``cdc``.
         on_bad_row: called with each row that cannot be applied, while the others are; None = such a row is an error.
         request: the file's id.
+        unused: columns of the file's rows that are read and left out.
 
     Raises:
         RowError: a row is bad, and ``on_bad_row`` is None.
@@ -89,16 +96,17 @@ def ingest_changes(
         target.keys,
         target.sequence,
         target.settings,
-        reject_extra=settings.on_extra == "reject",
+        reject_extra=settings.new_columns != "ignore",
         forms=find_forms(source, target.settings.sequence_from) if in_envelope else {},
+        unused=unused,
     )
     source, faults = replace(source, options=opened.options(source.options)), target.faults
     reader = read(source, opened.schema, on_bad_row=faults.add_unread)
-    tables = ChangeTables(target.fields, target.keys, target.sequence, opened, faults).tables(reader)
+    made = ChangeTables(target.fields, target.keys, target.sequence, opened, faults)
     counts, first_ts = ChangeCounts(), transaction.next_ts
-    for changes in _portions(tables, portion_rows, portion_bytes):
+    for changes in _portions(made.tables(reader), portion_rows, portion_bytes):
         counts += target.apply(changes, first_ts)
-    return counts
+    return counts + ChangeCounts(ddl=sum(made.ddl))
 
 
 def _portions(tables: Iterator[pa.Table], max_rows: int, max_bytes: int) -> Iterator[pa.Table]:

@@ -73,6 +73,7 @@ class ChangeTables:
         fields: the table's columns.
         keys: those of its primary key.
         sequence: the one that orders changes.
+        ddl: messages about the source's columns, of each batch so far.
     """
 
     fields: tuple[Field, ...]
@@ -80,11 +81,14 @@ class ChangeTables:
     sequence: Field
     envelope: Envelope
     faults: ChangeFaults
+    ddl: list[int] = field(default_factory=list)
 
     def tables(self, batches: Iterator[pa.RecordBatch] | pa.RecordBatchReader) -> Iterator[pa.Table]:
         """A table of changes for each batch that has any."""
         for batch in batches:
-            changes = self._changes(self.envelope.open(batch), self.faults.next_numbers(batch.num_rows))
+            opened = self.envelope.open(batch)
+            self.ddl.append(opened.ddl)
+            changes = self._changes(opened, self.faults.next_numbers(batch.num_rows))
             if changes.num_rows:
                 yield changes
 

@@ -8,7 +8,8 @@
 ``op`` is ``c`` (created), ``r`` (read by a snapshot), ``u`` (updated) or ``d`` (deleted). Anything else, so ``t``
 (truncated) too, is a bad row. Of ``before`` only the key is read; where it differs from that of ``after`` the old
 key is deleted at the same sequence. Lines that are ``null``, and objects with neither image nor operation, are
-Kafka's tombstones: they are skipped. Other fields of the envelope are not looked at.
+Kafka's tombstones: they are skipped. So are messages about the source's columns (``ddl``), which are counted. Other
+fields of the envelope are not looked at.
 
 ``dms`` and ``flat`` (CSV, Parquet, ...; as in "Using Amazon S3 as a target for AWS DMS")::
 
@@ -44,7 +45,7 @@ DIGITS = 20
 _NUMBERS = frozenset({"lsn", "pos", "row", "ts_ms", "ts_us", "ts_ns", "txId", "total_order", "data_collection_order"})
 """Fields of Debezium's ``source`` and ``transaction`` that are numbers: asked for as such, they are parsed fast."""
 
-_OWN = frozenset({"op", "before", "after", "payload", "schema"})
+_OWN = frozenset({"op", "ddl", "before", "after", "payload", "schema"})
 _Tree: TypeAlias = "dict[str, _Tree | pa.Field]"
 
 UPSERT, DELETE, SKIP, UNKNOWN = 0, 1, 2, 3
@@ -60,12 +61,14 @@ class ChangeBatch:
         images: by column id: the row as it is now; of a delete, at least its key.
         old_keys: by column id: the key that an upsert had before, NULL where it is not known.
         sequences: NULL where one is missing.
+        ddl: messages about the source's columns, which are skipped.
     """
 
     kinds: pa.Array
     images: dict[int, pa.Array]
     old_keys: dict[int, pa.Array] | None
     sequences: pa.Array
+    ddl: int = 0
 
 
 @dataclass(slots=True)
@@ -74,6 +77,7 @@ class ColumnEnvelope:
 
     Args:
         fields: the table's columns.
+        unused: columns of the file that are read and left out.
         tells: whether the file's rows have an operation. The first one decides: where only some have, a delete may have
             lost its own, and must not become an insert.
     """
@@ -81,6 +85,7 @@ class ColumnEnvelope:
     fields: tuple[Field, ...]
     sequence: Field
     settings: CdcSettings
+    unused: tuple[str, ...] = ()
     has_operation: bool | None = None
 
     @property
@@ -101,6 +106,7 @@ class ColumnEnvelope:
                 (operation, pa.string()),
                 *((field.name, field.arrow_type) for field in columns),
                 *((path, kind) for path in more),
+                *((name, pa.string()) for name in self.unused if name not in more),
             ]
         )
 
@@ -136,18 +142,20 @@ class DebeziumEnvelope:
     settings: CdcSettings
     reject_extra: bool
     forms: Mapping[str, Form]
+    unused: tuple[str, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
         """The schema to read the file with."""
-        own: _Tree = {"op": pa.field("op", pa.string())}
+        own: _Tree = {"op": pa.field("op", pa.string()), "ddl": pa.field("ddl", pa.string())}
         for path in self.settings.sequence_from:
             names = path.split(".")
             if names[0] in _OWN:
                 raise SchemaError(f"property cdc_sequence_from: {path!r} orders no deletes; take one in source")
             _insert_field(own, names, self._sequence_part_type(path))
         before = pa.struct([pa.field(field.name, field.arrow_type) for field in self.keys])
-        after = pa.struct([pa.field(field.name, field.arrow_type) for field in self._image])
+        image = [pa.field(field.name, field.arrow_type) for field in self._image]
+        after = pa.struct([*image, *(pa.field(name, pa.string()) for name in self.unused)])
         own["before"] = pa.field("before", before)
         own["after"] = pa.field("after", after, metadata=CLOSED if self.reject_extra else None)
         fields = _fields(own)
@@ -194,7 +202,8 @@ class DebeziumEnvelope:
             image = at("after", field.name)
             images[field.id] = pc.if_else(deletes, old[field.id], image) if field.id in old else image
         parts = [at(*path.split(".")) for path in self.settings.sequence_from]
-        return ChangeBatch(kinds, images, old, _sequence(parts, self.sequence))
+        ddl = pc.sum(pc.and_(nothing, pc.is_valid(at("ddl")))).as_py() or 0
+        return ChangeBatch(kinds, images, old, _sequence(parts, self.sequence), ddl)
 
 
 Envelope: TypeAlias = ColumnEnvelope | DebeziumEnvelope
@@ -208,17 +217,19 @@ def envelope(
     *,
     reject_extra: bool,
     forms: Mapping[str, Form],
+    unused: Sequence[str] = (),
 ) -> Envelope:
     """The envelope of a table's files.
 
     Args:
         fields: the table's columns.
         reject_extra: whether a row with a column that the table does not have is bad.
+        unused: columns of the file's rows that are read and left out.
         forms: how the file writes what stands at the sequence's paths in the envelope (``positions``).
     """
     if settings.envelope == "debezium":
-        return DebeziumEnvelope(tuple(fields), tuple(keys), sequence, settings, reject_extra, forms)
-    return ColumnEnvelope(tuple(fields), sequence, settings)
+        return DebeziumEnvelope(tuple(fields), tuple(keys), sequence, settings, reject_extra, forms, tuple(unused))
+    return ColumnEnvelope(tuple(fields), sequence, settings, tuple(unused))
 
 
 def _kinds(words: pa.Array, upserts: Sequence[str | None], deletes: Sequence[str]) -> pa.Array:

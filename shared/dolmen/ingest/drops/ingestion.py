@@ -31,6 +31,7 @@ from dolmen.ingest.drops.outcomes import NO_ROWS, DropOutcome, RowCounts
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.formats.options import OnBadRow, ReadOptions
 from dolmen.ingest.landing import Landing, LandingPath
+from dolmen.ingest.new_columns import NO_NEW_COLUMNS, NewColumns, ingest_with_new_columns
 from dolmen.ingest.redaction import UnforeseenError
 from dolmen.ingest.rejects.quarantine import Quarantine, header_of
 from dolmen.ingest.rejects.report import Reject, find_reject, reject_drop
@@ -55,6 +56,8 @@ class Ingestion:
         create_error: why its table could not be created.
         settings: the settings of its table, once the file was read by them.
         expected: holds a commit to these settings, and to this table.
+        columns_added: how many columns the table gets for it.
+        columns_widened: how many columns of the table get a wider type for it.
         quarantined_to: where its bad rows are, if there are any and the others are ingested.
         table_error: why there is no table for it, if it is rejected for that.
     """
@@ -71,6 +74,8 @@ class Ingestion:
     expected: Expect | None = None
     counts: RowCounts = NO_ROWS
     final_outcome: DropOutcome | None = None
+    columns_added: int = 0
+    columns_widened: int = 0
     quarantined_to: Reject | None = None
     table_error: Error | None = None
 
@@ -78,6 +83,7 @@ class Ingestion:
         """Adds the file's rows to the transaction, or settles what becomes of the file instead."""
         drop = self.drop
         self.counts, self.settings, self.quarantined_to, self.expected = NO_ROWS, None, None, None
+        self.columns_added = self.columns_widened = 0
         if self.follow_earlier_reject():
             return "settle"
         try:
@@ -90,6 +96,10 @@ class Ingestion:
             if self._has_no_table(transaction.manifest) and drop.rejection_id is not None:
                 self.table_error = error
                 return "reject"
+            if self._sees_uncommitted_columns(transaction):
+                again = ConflictError(f"{error}; another file of this batch changes the columns, so it is read again")
+                self.final_outcome = DropOutcome(drop, "failed", error=again)
+                return "settle"
             self.final_outcome = self._reject(error, self._column_of_error(transaction, error), self._confirm_fault)
         except (ObjectNotFoundError, ObjectChangedError) as gone:
             self.final_outcome = DropOutcome(drop, "superseded", error=gone)
@@ -102,6 +112,12 @@ class Ingestion:
         about, copy = self._database_facts(), self._can_copy()
         rejected = reject_drop(self.landing, self.drop, self.place, error, about, copy=copy, confirm=confirm)
         return DropOutcome(self.drop, "rejected", reject=rejected, error=error, column=column)
+
+    def _sees_uncommitted_columns(self, transaction: Transaction) -> bool:
+        """Whether the table has columns only because of other files of the batch: no reason to reject a file."""
+        name, whole = self.place.path.partition("/")[0], transaction.uploads.segments.whole
+        now, before = transaction.manifest.tables.get(name), transaction.base.tables.get(name)
+        return now is not None and before is not None and whole(now).schema != whole(before).schema
 
     def _has_no_table(self, manifest: Manifest) -> bool:
         """Whether the file names a table, and that does not exist in a version."""
@@ -194,7 +210,15 @@ class Ingestion:
         """The outcome of the drop, given the outcome of its request."""
         match outcome.status:
             case "applied":
-                return DropOutcome(self.drop, "ingested", self.counts, outcome.version, self.quarantined_to)
+                return DropOutcome(
+                    self.drop,
+                    "ingested",
+                    self.counts,
+                    outcome.version,
+                    self.quarantined_to,
+                    columns_added=self.columns_added,
+                    columns_widened=self.columns_widened,
+                )
             case "duplicate":
                 return DropOutcome(self.drop, "duplicate", version=outcome.version)
             case "rejected":
@@ -236,9 +260,28 @@ class Ingestion:
         transaction.add(self.expected)
         self.settings = settings
         source = self._source(settings)
+
+        def ingest(settings: IngestSettings, new: NewColumns) -> None:
+            self._ingest_rows(transaction, table, source, settings, new)
+
+        if settings.new_columns == "add":
+            new = ingest_with_new_columns(transaction, table.name, source, settings, self.drop.id, ingest)
+            self.columns_added, self.columns_widened = len(new.added), len(new.widened)
+        else:
+            ingest(settings, NO_NEW_COLUMNS)
+
+    def _ingest_rows(
+        self,
+        transaction: Transaction,
+        table: TransactionTable,
+        source: SourceFile,
+        settings: IngestSettings,
+        new: NewColumns,
+    ) -> None:
+        """Adds the rows to the transaction, the bad ones to the rejects if the settings ask for that."""
         with Quarantine(self.place.path, settings.max_bad_rows) as quarantine:
             on_bad_row = quarantine.add if settings.on_bad_row == "quarantine" else None
-            counts = self._write(transaction, table, source, settings, on_bad_row)
+            counts = self._write(transaction, table, source, settings, new, on_bad_row)
             if quarantine.count:
                 header, about = header_of(source), self._database_facts()
                 self.quarantined_to = quarantine.keep(self.landing, self.drop, self.place, source.format, header, about)
@@ -250,6 +293,7 @@ class Ingestion:
         table: TransactionTable,
         source: SourceFile,
         settings: IngestSettings,
+        new: NewColumns,
         on_bad_row: OnBadRow | None,
     ) -> RowCounts:
         """Adds the rows to the transaction in the table's way."""
@@ -261,15 +305,18 @@ class Ingestion:
                 table.name,
                 source,
                 settings=settings,
+                unused=new.empty,
                 on_bad_row=on_bad_row,
                 request=self.drop.id,
             )
-            return RowCounts(upserted=changed.upserted, deleted=changed.deleted, unchanged=changed.unchanged)
+            return RowCounts(
+                upserted=changed.upserted, deleted=changed.deleted, unchanged=changed.unchanged, ddl=changed.ddl
+            )
         if settings.mode == "append":
-            rows = self._read(source, table.schema, on_bad_row)
+            rows = self._read(source, table.schema, new, on_bad_row)
             table.append(rows.reader, request=self.drop.id)
             return RowCounts(appended=rows.count)
-        rows = self._read(source, require_keys(table.schema, table.primary_key), on_bad_row)
+        rows = self._read(source, require_keys(table.schema, table.primary_key), new, on_bad_row)
         upsert_in_portions(table, rows.reader, self.drop.id)
         return RowCounts(upserted=rows.count)
 
@@ -278,9 +325,12 @@ class Ingestion:
         path, options = self.place.path, self.limit_options(ReadOptions.of(settings))
         return SourceFile(self.open, detect(path, settings.format), path, options)
 
-    def _read(self, source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None) -> _CountedRows:
+    def _read(
+        self, source: SourceFile, schema: pa.Schema, new: NewColumns, on_bad_row: OnBadRow | None
+    ) -> _CountedRows:
         """The rows of the dropped file, counted as they are taken."""
-        return _CountedRows(read(source, schema, on_bad_row=on_bad_row), self.database.runtime)
+        rows = read(source, new.extend(schema), on_bad_row=on_bad_row)
+        return _CountedRows(new.leave_out(rows, schema), self.database.runtime)
 
     def _column_of_error(self, transaction: Transaction, error: Exception) -> str | None:
         """The table's column that an error is about."""

@@ -23,6 +23,7 @@ class RowCounts:
         upserted: rows that replaced the rows with their keys, if there were any.
         deleted: deletes of a file of changes that were applied.
         unchanged: changes that had no effect, because a newer one of their key was known.
+        ddl: messages about the columns of a source of changes, which were skipped.
         quarantined: rows that could not be read, and are among the rejects.
     """
 
@@ -31,6 +32,7 @@ class RowCounts:
     deleted: int = 0
     unchanged: int = 0
     quarantined: int = 0
+    ddl: int = 0
 
     @property
     def ingested(self) -> int:
@@ -54,6 +56,8 @@ class DropOutcome:
             delivered again.
         reject: where the file is or, of one that is ingested, the rows that could not be read.
         column: the table's column that the error is about, if it is one: other names in a file are data.
+        columns_added: how many columns the table got for it.
+        columns_widened: how many columns of the table got a wider type for it.
         disposal_error: why the file could not be tagged or removed, though its rows are in the table.
     """
 
@@ -65,6 +69,8 @@ class DropOutcome:
     error: Exception | None = None
     column: str | None = None
     disposal_error: Exception | None = None
+    columns_added: int = 0
+    columns_widened: int = 0
 
 
 @dataclass(frozen=True, slots=True)

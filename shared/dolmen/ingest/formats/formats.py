@@ -43,6 +43,7 @@ __all__ = [
     "detect",
     "infer",
     "read",
+    "survey",
 ]
 
 
@@ -51,6 +52,9 @@ class FormatReader(Protocol):
 
     def infer(self, source: SourceFile) -> pa.Schema:
         """The stored types that hold every row of a file."""
+
+    def survey(self, source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
+        """The file's columns, with type null for one that holds nothing."""
 
     def read(self, source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None) -> Iterator[pa.RecordBatch]:
         """The rows of a file as batches of ``schema``."""
@@ -102,6 +106,21 @@ def infer(source: SourceFile) -> pa.Schema:
         InputError: as for ``read``; also for a file without a single column.
     """
     return READERS[source.format.kind].infer(source)
+
+
+def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
+    """The columns of a file for a table that may get them, with the types that ``infer`` finds.
+
+    A column that says no type has type null: one of text without a single value. A file of CSV without a header has
+    no names, so no columns.
+
+    Args:
+        skip_bad_rows: leave out malformed rows, which are errors otherwise.
+
+    Raises:
+        InputError: as for ``read``.
+    """
+    return READERS[source.format.kind].survey(source, skip_bad_rows=skip_bad_rows)
 
 
 def read(source: SourceFile, schema: pa.Schema | None, *, on_bad_row: OnBadRow | None = None) -> pa.RecordBatchReader:

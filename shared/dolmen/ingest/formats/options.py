@@ -64,7 +64,7 @@ class ReadOptions:
             header=settings.header,
             nulls=settings.nulls,
             timestamp_format=settings.timestamp_format,
-            extra=settings.on_extra,
+            extra="ignore" if settings.new_columns == "ignore" else "reject",
         )
 
     @property

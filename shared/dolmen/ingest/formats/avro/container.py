@@ -18,7 +18,7 @@ import pyarrow as pa
 from dolmen.errors import InputError, SchemaError
 from dolmen.ingest.formats.avro.blocks import MAGIC, AvroBlock, Container
 from dolmen.ingest.formats.avro.types import AvroTypes, decoded_type, to_column_type, wide_type
-from dolmen.ingest.formats.columnar.typed import conform_file, stored_schema
+from dolmen.ingest.formats.columnar.typed import conform_file, stored_schema, surveyed_schema
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.formats.source import SourceFile
 from dolmen.units import MIB
@@ -37,6 +37,12 @@ def infer(source: SourceFile) -> pa.Schema:
     """
     with _open(source) as (_, types):
         return stored_schema(types.arrow, source.name)
+
+
+def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
+    """The file's columns as its schema says, all of which may be NULL. Raises as ``infer`` does."""
+    with _open(source) as (_, types):
+        return surveyed_schema(types.arrow, source.name)
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from dolmen.errors import InputError
-from dolmen.ingest.formats.columnar.typed import check_schema, conform_file, stored_schema
+from dolmen.ingest.formats.columnar.typed import check_schema, conform_file, stored_schema, surveyed_schema
 from dolmen.ingest.formats.compression import ByteStream
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.formats.source import SourceFile
@@ -43,6 +43,12 @@ def infer(source: SourceFile) -> pa.Schema:
     """
     with _open(source) as opened:
         return stored_schema(opened.schema, source.name)
+
+
+def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
+    """The file's columns as its schema says, all of which may be NULL. Raises as ``infer`` does."""
+    with _open(source) as opened:
+        return surveyed_schema(opened.schema, source.name)
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,13 @@ from contextlib import AbstractContextManager, contextmanager
 import pyarrow as pa
 from pyarrow import parquet
 
-from dolmen.ingest.formats.columnar.typed import check_schema, common_schema, conform_file, stored_schema
+from dolmen.ingest.formats.columnar.typed import (
+    check_schema,
+    common_schema,
+    conform_file,
+    stored_schema,
+    surveyed_schema,
+)
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.formats.source import SourceFile
 from dolmen.units import MIB
@@ -30,6 +36,12 @@ def infer(source: SourceFile) -> pa.Schema:
     """
     with _open(source) as file, _damage(source):
         return stored_schema(check_schema(file.schema_arrow, source.name), source.name)
+
+
+def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
+    """The file's columns as its schema says, all of which may be NULL. Raises as ``infer`` does."""
+    with _open(source) as file, _damage(source):
+        return surveyed_schema(check_schema(file.schema_arrow, source.name), source.name)
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:

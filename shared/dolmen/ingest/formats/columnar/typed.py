@@ -37,6 +37,13 @@ def stored_schema(schema: pa.Schema, name: str) -> pa.Schema:
     return pa.schema(fields)
 
 
+def surveyed_schema(schema: pa.Schema, name: str) -> pa.Schema:
+    """The stored types of a file's columns, all nullable; those of type null stay so. Raises SchemaError."""
+    told = pa.schema([field for field in schema if not t.is_null(field.type)])
+    kinds = {field.name: field.type for field in stored_schema(told, name)}
+    return pa.schema([pa.field(field.name, kinds.get(field.name, pa.null())) for field in schema])
+
+
 def conform_file(
     batches: Iterator[pa.RecordBatch],
     own: pa.Schema,

@@ -31,7 +31,7 @@ import pyarrow as pa
 from dolmen.errors import InputError
 from dolmen.ingest.formats.csv.convert import DelimitedConverter
 from dolmen.ingest.formats.csv.file import DelimitedFile, with_count
-from dolmen.ingest.formats.options import OnBadRow
+from dolmen.ingest.formats.options import BadRow, OnBadRow
 from dolmen.ingest.formats.source import SourceFile
 from dolmen.ingest.formats.text.infer import NOTHING, TEXT, shape_of_cells
 
@@ -71,3 +71,30 @@ def infer(source: SourceFile) -> pa.Schema:
                 for cells, shape in zip(strings.columns, shapes, strict=True)
             ]
     return pa.schema([pa.field(column, shape.arrow_type) for column, shape in zip(file.kept, shapes, strict=True)])
+
+
+def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
+    """The types that hold every cell, by the header's names; null for a column without any. None without a header.
+
+    Args:
+        skip_bad_rows: leave out malformed records, which are errors otherwise.
+    """
+    if not source.options.header:
+        return pa.schema([])
+    with source.text() as stream:
+        file = DelimitedFile.open(stream, source, None, go_on=skip_bad_rows)
+        assert file is not None
+        names, times = file.kept, source.options.times
+    shapes = [NOTHING] * len(names)
+    text = pa.schema([(name, pa.string()) for name in names])
+    for cells in read(source, text, _skip if skip_bad_rows else None):
+        shapes = [
+            shape if shape == TEXT else shape.join(shape_of_cells(column, times))
+            for column, shape in zip(cells.columns, shapes, strict=True)
+        ]
+    kinds = [pa.null() if shape == NOTHING else shape.arrow_type for shape in shapes]
+    return pa.schema([pa.field(name, kind) for name, kind in zip(names, kinds, strict=True)])
+
+
+def _skip(bad: BadRow) -> None:
+    """Leaves a bad row out."""

@@ -5,14 +5,27 @@ from __future__ import annotations
 import pyarrow as pa
 from pyarrow import types as t
 
-from dolmen.errors import InputError
-from dolmen.ingest.formats.json.lines import Lines, check_utf8, line_blocks
+from dolmen.errors import InputError, LimitError
+from dolmen.ingest.formats.json.lines import Lines, check_utf8, line_blocks, without_nulls
 from dolmen.ingest.formats.json.rows import count_objects, may_be_too_deep
-from dolmen.ingest.formats.json.shapes import Fields, Node, Unsure, join, node_of_array, node_of_values, type_of
+from dolmen.ingest.formats.json.shapes import (
+    Fields,
+    Items,
+    Node,
+    Unsure,
+    join,
+    node_of_array,
+    node_of_values,
+    surveyed_type,
+    type_of,
+)
 from dolmen.ingest.formats.json.values import parse_objects
 from dolmen.ingest.formats.source import SourceFile
 from dolmen.ingest.formats.text.blocks import Block
 from dolmen.ingest.formats.text.times import TimeFormat
+
+MAX_KEYS = 10_000
+"""The most different keys in a file that is surveyed, those of objects in it included."""
 
 
 def infer(source: SourceFile) -> pa.Schema:
@@ -31,11 +44,39 @@ def infer(source: SourceFile) -> pa.Schema:
     return pa.schema([(column, type_of(node)) for column, node in inference.seen.by_name.items()])
 
 
+def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
+    """The types that hold every value of the file; null for a key without any, at any depth of objects.
+
+    Args:
+        skip_bad_rows: leave out malformed lines, which are errors otherwise.
+
+    Raises:
+        RowError: a malformed line.
+        LimitError: more different keys than ``MAX_KEYS``.
+    """
+    inference = _Inference(source.name, source.options.times, skip_bad_rows=skip_bad_rows)
+    with source.text() as stream:
+        for block in line_blocks(stream, source.name, source.block_bytes):
+            inference.look_at(without_nulls(block) if source.options.null_lines == "skip" else block)
+            if _count_keys(inference.seen) > MAX_KEYS:
+                raise LimitError(
+                    f"file {source.name!r} has more than {MAX_KEYS:,} different keys: are some of them data?"
+                )
+    return pa.schema([(column, surveyed_type(node)) for column, node in inference.seen.by_name.items()])
+
+
+def _count_keys(node: Node) -> int:
+    if isinstance(node, Items):
+        return _count_keys(node.item)
+    return sum(1 + _count_keys(child) for child in node.by_name.values()) if isinstance(node, Fields) else 0
+
+
 class _Inference:
     """The shapes of a file's columns so far."""
 
-    def __init__(self, name: str, times: TimeFormat | None) -> None:
+    def __init__(self, name: str, times: TimeFormat | None, *, skip_bad_rows: bool = False) -> None:
         self.seen = Fields()
+        self._skip_bad_rows = skip_bad_rows
         self._name, self._times = name, times
         self._row = 1
         self._strings: pa.Schema | None = None
@@ -51,7 +92,8 @@ class _Inference:
             check_utf8(block.data)
             seen = self._at_once(block.data, objects)
         except (pa.ArrowInvalid, UnicodeDecodeError, Unsure):
-            rows, malformed = Lines(block, self._row, self._name).parse()
+            lines = Lines(block, self._row, self._name)
+            rows, malformed = (lines.parse_good(), None) if self._skip_bad_rows else lines.parse()
             if malformed:
                 raise malformed from None
             objects, seen = len(rows), node_of_values(list(rows), self._times)

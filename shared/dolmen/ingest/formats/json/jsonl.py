@@ -21,9 +21,8 @@ How types are inferred is in ``json_infer``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -31,8 +30,8 @@ from pyarrow import types as t
 
 from dolmen.errors import RowError, SchemaError
 from dolmen.ingest.formats.bad_rows import good_rows
-from dolmen.ingest.formats.json.infer import infer
-from dolmen.ingest.formats.json.lines import Lines, check_utf8, line_blocks
+from dolmen.ingest.formats.json.infer import infer, survey
+from dolmen.ingest.formats.json.lines import Lines, check_utf8, line_blocks, without_nulls
 from dolmen.ingest.formats.json.rows import JsonObject, count_objects, may_be_too_deep, text_column
 from dolmen.ingest.formats.json.values import json_cast, parse_objects, parser_type, wanted_of
 from dolmen.ingest.formats.options import OnBadRow, ReadOptions, is_closed
@@ -40,9 +39,8 @@ from dolmen.ingest.formats.source import SourceFile
 from dolmen.ingest.formats.text.blocks import Block
 from dolmen.write.conform import CastPlan, conform_batch, plan_conform
 
-__all__ = ["infer", "read"]
+__all__ = ["infer", "read", "survey"]
 
-_NULL_LINE = re.compile(rb"^[ \t]*null[ \t]*(?=\r?$)", re.MULTILINE)
 _LINES_AT_ONCE = 512
 """More lines than this are halved if they cannot be parsed at once: one by one takes twenty times as long."""
 
@@ -65,17 +63,10 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
     row = 1
     with source.text() as stream:
         for block in line_blocks(stream, source.name, source.block_bytes):
-            batch, rows = convert(_without_nulls(block) if source.options.null_lines == "skip" else block, row)
+            batch, rows = convert(without_nulls(block) if source.options.null_lines == "skip" else block, row)
             row += rows
             if batch.num_rows:
                 yield batch
-
-
-def _without_nulls(block: Block) -> Block:
-    """The block with blank lines where ``null`` stands."""
-    if not _NULL_LINE.search(block.data):
-        return block
-    return replace(block, data=_NULL_LINE.sub(b"", block.data))
 
 
 class _JsonConverter:

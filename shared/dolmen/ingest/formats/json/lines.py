@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 
 from dolmen.errors import RowError
 from dolmen.ingest.formats.compression import ByteStream
 from dolmen.ingest.formats.json.rows import JsonObject, NotAnObject, Wanted, parse_line
 from dolmen.ingest.formats.text.blocks import Block, blocks, count_feeds
+
+_NULL_LINE = re.compile(rb"^[ \t]*null[ \t]*(?=\r?$)", re.MULTILINE)
 
 
 def line_blocks(stream: ByteStream, name: str, block_bytes: int) -> Iterator[Block]:
@@ -17,6 +22,13 @@ def line_blocks(stream: ByteStream, name: str, block_bytes: int) -> Iterator[Blo
 
 def _last_line_end(data: bytes, last: bool) -> int:
     return len(data) if last else data.rfind(b"\n") + 1
+
+
+def without_nulls(block: Block) -> Block:
+    """The block with blank lines where ``null`` stands."""
+    if not _NULL_LINE.search(block.data):
+        return block
+    return replace(block, data=_NULL_LINE.sub(b"", block.data))
 
 
 def check_utf8(data: bytes) -> None:
@@ -55,6 +67,14 @@ class Lines:
         """The error that blames the row at ``place`` (0-based)."""
         line = self._numbered[place][0]
         return RowError(reason, file=self._name, line=line, row=self._row + place, column=column)
+
+    def parse_good(self) -> list[JsonObject]:
+        """The rows that are well-formed."""
+        rows: list[JsonObject] = []
+        for _, line in self._numbered:
+            with suppress(NotAnObject):
+                rows.append(parse_line(line, self._wanted))
+        return rows
 
     def parse(
         self, check: Callable[[JsonObject], tuple[str, str] | None] = lambda _: None

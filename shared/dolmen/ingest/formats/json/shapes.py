@@ -93,6 +93,15 @@ def _type_of(node: Node) -> pa.DataType | None:
     return None
 
 
+def surveyed_type(node: Node) -> pa.DataType:
+    """The type of a column in which ``node`` was seen; null where nothing was, also in the fields of objects."""
+    if node == NOTHING:
+        return pa.null()
+    if isinstance(node, Fields) and node.by_name:
+        return pa.struct([(name, surveyed_type(child)) for name, child in node.by_name.items()])
+    return type_of(node)
+
+
 def node_of_array(array: pa.Array, times: TimeFormat | None = None) -> Node:
     """The shape of an array whose types pyarrow inferred from JSON, its strings left strings.
 

@@ -1,0 +1,150 @@
+"""Finds the columns that the rows of a file of changes have, with their types, for a table that may get them.
+
+Debezium's events in JSON may bring their schema (Kafka Connect's JsonConverter with ``schemas.enable``)::
+
+    {"schema": {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": [
+        {"field": "id", "type": "int32", "optional": false}, ...]}, ...]}, "payload": {"after": {"id": 1, ...}, ...}}
+
+Then types are those that it names. Without it they are inferred from all of the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
+from dolmen.errors import SchemaError
+from dolmen.format.ingest_properties import CdcSettings
+from dolmen.ingest.formats.formats import SourceFile, survey
+from dolmen.ingest.formats.json.lines import line_blocks
+
+_PLAIN: dict[str, pa.DataType] = {
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "float32": pa.float32(),
+    "double": pa.float64(),
+    "float64": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+}
+"""Kafka Connect's types."""
+_DATES = frozenset({"io.debezium.time.Date", "org.apache.kafka.connect.data.Date"})
+_TIMES = {
+    "io.debezium.time.Timestamp": "epoch_ms",
+    "org.apache.kafka.connect.data.Timestamp": "epoch_ms",
+    "io.debezium.time.MicroTimestamp": "epoch_us",
+}
+"""Logical types of times, and the ``ingest_timestamp_format`` that reads their numbers."""
+_ZONED = "io.debezium.time.ZonedTimestamp"
+_DECIMALS = frozenset({"org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"})
+_PAYLOAD = b'"payload"'
+
+
+def image_columns(source: SourceFile, settings: CdcSettings, *, skip_bad_rows: bool) -> list[pa.Field]:
+    """The columns of a file's rows, without those about the change. They have type null where nothing tells their type.
+
+    Raises:
+        InputError: the file can't be read.
+        SchemaError: the schema in its events names a type that can't be read.
+    """
+    if settings.envelope != "debezium":
+        outside = {settings.operation, *settings.sequence_from}
+        return [field for field in survey(source, skip_bad_rows=skip_bad_rows) if field.name not in outside]
+    source = replace(source, options=replace(source.options, extra="ignore", null_lines="skip"))
+    whole = pa.struct(list(survey(source, skip_bad_rows=skip_bad_rows)))
+    columns = {**_members(whole, "after"), **_members(whole, "payload", "after")}
+    if source.format.kind == "jsonl" and whole.get_field_index("schema") >= 0:
+        declared = _declared_columns(source)
+        columns = {name: declared.get(name, kind) for name, kind in columns.items()}
+    return [pa.field(name, kind) for name, kind in columns.items()]
+
+
+def _members(kind: pa.DataType, *path: str) -> dict[str, pa.DataType]:
+    """The fields of the struct at a path; none if there is no such struct."""
+    for name in path:
+        place = kind.get_field_index(name) if t.is_struct(kind) else -1
+        if place < 0:
+            return {}
+        kind = kind.field(place).type
+    return {field.name: field.type for field in kind} if t.is_struct(kind) else {}
+
+
+def _declared_columns(source: SourceFile) -> dict[str, pa.DataType]:
+    """The types of columns that schemas in a file of events name."""
+    columns: dict[str, pa.DataType] = {}
+    for head in _distinct_heads(source):
+        try:
+            schema = json.loads(head.rstrip(b", \t") + b"}")["schema"]
+            fields = next(one["fields"] for one in schema["fields"] if one["field"] == "after")
+        except (ValueError, KeyError, TypeError, StopIteration, RecursionError):
+            continue  # no schema, or none of an event
+        for field in fields:
+            name, kind = field["field"], _declared_type(field, source)
+            columns[name] = _wider(columns.get(name, kind), kind)
+    return columns
+
+
+def _distinct_heads(source: SourceFile) -> Iterator[bytes]:
+    """Yields the different texts that stand before the payload in the lines of a file: each holds a schema."""
+    seen = set[bytes]()
+    with source.text() as stream:
+        for block in line_blocks(stream, source.name, source.block_bytes):
+            lines = pa.array(block.data.split(b"\n"), pa.large_binary())
+            heads = pc.list_element(pc.split_pattern(lines, _PAYLOAD, max_splits=1), 0)
+            for head in pc.unique(heads).to_pylist():
+                if head not in seen and head.lstrip().startswith(b"{"):
+                    seen.add(head)
+                    yield head
+
+
+def _declared_type(field: dict[str, Any], source: SourceFile) -> pa.DataType:
+    """The type of a column by its field in Kafka Connect's schema.
+
+    Times that are numbers stay numbers unless ``ingest_timestamp_format`` is the one that reads them.
+
+    Raises:
+        SchemaError: decimals in bytes, or a type that is not known.
+    """
+    logical, unit = field.get("name"), source.options.timestamp_format
+    if logical in _DECIMALS:
+        raise SchemaError(
+            f"file {source.name!r}, new column {field.get('field')!r}: decimals are written as bytes; set "
+            "decimal.handling.mode to string or double at the connector"
+        )
+    if logical in _DATES and unit is not None:
+        return pa.date32()
+    if logical == _ZONED:
+        return pa.timestamp("us", tz="UTC")
+    if logical in _TIMES and unit == _TIMES[logical]:
+        return pa.timestamp("us")
+    match field.get("type"):
+        case "array":
+            return pa.list_(_declared_type(field["items"], source))
+        case "struct":
+            return pa.struct([(inner["field"], _declared_type(inner, source)) for inner in field["fields"]])
+        case "map":
+            return pa.string()
+    found = _PLAIN.get(str(field.get("type")))
+    if found is None:
+        raise SchemaError(f"file {source.name!r}, new column {field.get('field')!r}: type {field.get('type')!r}")
+    return found
+
+
+def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The type that holds the values of both: schemas in one file may differ."""
+    if one == other:
+        return one
+    for same in (t.is_integer, t.is_floating):
+        if same(one) and same(other):
+            return one if one.bit_width >= other.bit_width else other
+    return pa.string()

@@ -1,0 +1,205 @@
+"""Gives a table the columns of a dropped file that it lacks (``ingest_new_columns: add``).
+
+A file is read once if it fits. Only a file that does not is surveyed, whole: if it has columns that the table lacks,
+they are added in the file's own commit, before its rows, and the file is read again. Two processes that add columns to
+one table at once conflict: the second builds its batch again, on the columns that the first has committed.
+
+A column that holds nothing says no type, so it is not added; it is read, and left out. A column of the table whose type
+is too narrow for a value of the file gets the file's type, if it may change to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from dolmen.commit.statements.schema import AlterTable
+from dolmen.errors import InputError, LimitError, SchemaError
+from dolmen.format.evolution import AddColumn, WidenColumn
+from dolmen.format.ingest_properties import IngestSettings
+from dolmen.format.schema import Schema
+from dolmen.format.widening import narrowing
+from dolmen.ingest.formats.formats import SourceFile, survey
+from dolmen.transaction import Transaction
+
+MAX_COLUMNS = 1_000
+"""The most columns of a table that files may add columns to: keys that are data must not become columns."""
+MAX_NAME = 200
+"""Characters of the name of a column that a file adds."""
+_IMAGES = ("after", "payload", None)
+"""Parts of an event that faults name, instead of a column of the row in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewColumns:
+    """The columns of a file that its table lacks.
+
+    Args:
+        added: those that the table gets; all may be NULL.
+        empty: names of those that hold nothing, which it does not get.
+        widened: names of columns of the table that get the file's wider type.
+    """
+
+    added: tuple[pa.Field, ...] = ()
+    empty: tuple[str, ...] = ()
+    widened: tuple[str, ...] = ()
+
+    def extend(self, schema: pa.Schema) -> pa.Schema:
+        """The columns to read the file with: those of the table, and those that hold nothing."""
+        return pa.schema([*schema, *(pa.field(name, pa.string()) for name in self.empty)]) if self.empty else schema
+
+    def leave_out(self, rows: pa.RecordBatchReader, schema: pa.Schema) -> pa.RecordBatchReader:
+        """Takes columns that hold nothing out of rows."""
+        if not self.empty:
+            return rows
+        return pa.RecordBatchReader.from_batches(schema, (batch.select(schema.names) for batch in rows))
+
+
+NO_NEW_COLUMNS = NewColumns()
+
+
+def ingest_with_new_columns(
+    transaction: Transaction,
+    table: str,
+    source: SourceFile,
+    settings: IngestSettings,
+    request: str,
+    ingest: Callable[[IngestSettings, NewColumns], None],
+) -> NewColumns:
+    """Ingests a file, adding the columns that the table lacks, and widening those that are too narrow; returns these.
+
+    Args:
+        settings: the table's, whose ``new_columns`` is ``add``.
+        request: the file's id.
+        ingest: adds the file's rows to the transaction by these settings. May be called several times.
+
+    Raises:
+        InputError: the file can't be read, or the table can't have one of its columns.
+    """
+    strict = replace(settings, on_bad_row="reject_file")
+
+    def find_fault(new: NewColumns) -> InputError | None:
+        """Adds the rows, or adds nothing and returns what is in the way."""
+        try:
+            with transaction.savepoint():
+                ingest(strict, new)
+        except InputError as error:
+            return error
+        return None
+
+    new = NO_NEW_COLUMNS
+    if (fault := find_fault(new)) is None:
+        return new
+    schema = transaction.entry(table).schema
+    found = _find_columns(source, settings)
+    new = select_new(found, {field.name for field in schema.fields}, source.name)
+    add_columns(transaction, table, source.name, new.added, request)
+    if new.added or new.empty:
+        fault = find_fault(new)
+    wider = _wider_types(found, schema)
+    while fault is not None and (names := _columns_of_fault(fault, wider, settings)):
+        widened = {name: wider.pop(name) for name in names}
+        if not _widen_columns(transaction, table, widened, request):
+            break
+        new = replace(new, widened=(*new.widened, *widened))
+        fault = find_fault(new)
+    if fault is not None:
+        if settings.on_bad_row == "reject_file":
+            raise fault
+        ingest(settings, new)
+    return new
+
+
+def _find_columns(source: SourceFile, settings: IngestSettings) -> list[pa.Field]:
+    """Finds the columns of a file's rows, with the types that hold all of it. Raises InputError."""
+    skip_bad_rows = settings.on_bad_row == "quarantine"
+    if settings.cdc is not None:
+        from dolmen.ingest.cdc.columns import image_columns  # only for those who have such tables
+
+        return image_columns(source, settings.cdc, skip_bad_rows=skip_bad_rows)
+    return list(survey(source, skip_bad_rows=skip_bad_rows))
+
+
+def select_new(found: Collection[pa.Field], known: Collection[str], file: str) -> NewColumns:
+    """Selects those of a file's columns that are not known.
+
+    Raises:
+        SchemaError: none is known: the file is of another table, or has no header.
+    """
+    new = [field for field in found if field.name not in known]
+    if new and len(new) == len(found):
+        raise SchemaError(f"file {file!r}: no column is one of the table's; there are: {', '.join(known)}")
+    return NewColumns(
+        tuple(field.with_type(_without_nulls(field.type)) for field in new if not t.is_null(field.type)),
+        tuple(field.name for field in new if t.is_null(field.type)),
+    )
+
+
+def _without_nulls(kind: pa.DataType) -> pa.DataType:
+    """The type with strings where a field of a struct holds nothing."""
+    if t.is_null(kind):
+        return pa.string()
+    if t.is_struct(kind):
+        return pa.struct([field.with_type(_without_nulls(field.type)) for field in kind])
+    return kind
+
+
+def add_columns(transaction: Transaction, table: str, file: str, added: Collection[pa.Field], request: str) -> None:
+    """Adds columns to a table, in the order of the file.
+
+    Raises:
+        SchemaError: a name is reserved, too long, or not told apart from another by SQL; or a type can't be stored.
+        LimitError: the table would have more than ``MAX_COLUMNS``.
+    """
+    if not added:
+        return
+    entry = transaction.entry(table)
+    if (count := len(entry.schema.fields) + len(added)) > MAX_COLUMNS:
+        raise LimitError(
+            f"file {file!r} has {len(added):,} new columns, and the table would have {count:,}: files add columns "
+            f"up to {MAX_COLUMNS:,}; if some of its names are data, put them into a map or rows"
+        )
+    for field in added:
+        if len(field.name) > MAX_NAME:
+            raise SchemaError(
+                f"file {file!r}: a new column has a name of {len(field.name):,} characters: at most {MAX_NAME} are "
+                "allowed"
+            )
+    changes = tuple(AddColumn(field.name, field.type) for field in added)
+    try:
+        transaction.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, changes, request))
+    except SchemaError as error:
+        raise SchemaError(f"file {file!r}, new column: {error}") from None
+
+
+def _wider_types(found: Collection[pa.Field], schema: Schema) -> dict[str, pa.DataType]:
+    """The types of a file to which columns of its table may change, by name."""
+    narrow = {field.name: field.arrow_type for field in schema.fields}
+    return {
+        field.name: field.type
+        for field in found
+        if field.name in narrow and field.type != narrow[field.name] and not narrowing(narrow[field.name], field.type)
+    }
+
+
+def _columns_of_fault(fault: InputError, wider: Collection[str], settings: IngestSettings) -> list[str]:
+    """The columns that may be too narrow for a value: the one that a fault names; of changes in an envelope, all."""
+    column: str | None = getattr(fault, "column", None)
+    if column is not None and column in wider:
+        return [column]
+    in_envelope = settings.cdc is not None and settings.cdc.envelope == "debezium"
+    return list(wider) if in_envelope and column in _IMAGES else []
+
+
+def _widen_columns(transaction: Transaction, table: str, wider: Mapping[str, pa.DataType], request: str) -> bool:
+    """Gives columns wider types. Returns whether they may have them."""
+    entry = transaction.entry(table)
+    changes = tuple(WidenColumn(name, kind) for name, kind in wider.items())
+    try:
+        transaction.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, changes, request))
+    except SchemaError:
+        return False  # the fault says what is wrong
+    return True

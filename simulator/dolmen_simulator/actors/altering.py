@@ -1,0 +1,91 @@
+"""An actor that changes the columns of tables while others read and write them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from dolmen.transaction import Transaction
+from dolmen.transaction_table import TransactionTable
+from dolmen_simulator.actors.writers import TABLES, Actor, arrow
+from dolmen_simulator.judge import model
+from dolmen_simulator.judge.altering import AddStep, AlterEffect, ChangeStep, DropStep, OrderStep, Step
+from dolmen_simulator.judge.columns import Column, added_columns
+from dolmen_simulator.judge.model import OperationRun
+from dolmen_simulator.world.process import Process
+
+_MOST = 3
+_NAMES = ("a", "b", "c", "d")
+"""The names of columns, few, so that a dropped name is soon given to another column."""
+
+Made: TypeAlias = tuple[Step, Callable[[TransactionTable], None]]
+"""A step in the model, and production code for it."""
+
+
+class Alterer(Actor):
+    """Adds, drops, renames and reorders columns, changes their defaults, and allows NULL in them."""
+
+    def turn(self, process: Process) -> None:
+        """Makes one commit with one change or more, sometimes with rows beside it."""
+        if self.random.random() < 0.6:
+            return
+        name = self.target(process) if self.random.random() < 0.6 else self.target(process, TABLES[2:])
+        if name is None:
+            return
+        changes, rows = self.random.choice((1, 1, 2, 3)), self.rows() if self.random.random() < 0.2 else ()
+
+        def alter(transaction: Transaction, run: OperationRun) -> None:
+            run.operation.about = (name,)
+            table = transaction.table(name)
+            columns = process.ledger.states[transaction.base.version][name].columns
+            for _ in range(changes):
+                step, apply = self._draw(name, columns)
+                columns = step.apply(columns)
+                run.effects.append(AlterEffect(name, (step,)))
+                apply(table)
+            if rows:
+                run.effects.append(model.AppendEffect(name, rows))
+                table.append(arrow(rows))
+
+        process.network.counts["changes of columns"] += 1
+        process.run_transaction(f"alter {name}", alter)
+
+    def _draw(self, name: str, columns: tuple[Column, ...]) -> Made:
+        added, chance = added_columns(columns), self.random.random()
+        if not added or (len(added) < _MOST and chance < 0.35):
+            return self._add(name, columns)
+        column = self.random.choice(added)
+        if chance < 0.55:
+            return DropStep(column.name), lambda table: table.drop_column(column.name)
+        if chance < 0.7:
+            to = self._free_name(columns)
+            return ChangeStep(column, column._replace(name=to)), lambda table: table.rename_column(column.name, to)
+        if chance < 0.85:
+            default = self._value() if column.nullable else self.random.randrange(100)
+            changed = column._replace(default=default)
+            return ChangeStep(column, changed), lambda table: table.set_default(column.name, default)
+        if not column.nullable and chance < 0.95:
+            changed = column._replace(nullable=True)
+            return ChangeStep(column, changed), lambda table: table.make_nullable(column.name)
+        names = [each.name for each in columns]
+        self.random.shuffle(names)
+        first = tuple(names[: self.random.randint(1, len(names))])
+        return OrderStep(first), lambda table: table.reorder(first)
+
+    def _add(self, name: str, columns: tuple[Column, ...]) -> Made:
+        """Adds a column; one that is not nullable only to tables of which no file is dropped, as JSON says NULL."""
+        required = name in TABLES[2:] and self.random.random() < 0.4
+        default = self.random.randrange(100) if required else self._value()
+        column = Column(self.world.unique(), self._free_name(columns), default, default, not required)
+        return AddStep(column), lambda table: table.add_column(
+            column.name, pa.int64(), default, nullable=column.nullable
+        )
+
+    def _free_name(self, columns: tuple[Column, ...]) -> str:
+        taken = {column.name for column in columns}
+        return self.random.choice([name for name in _NAMES if name not in taken])
+
+    def _value(self) -> int | None:
+        return None if self.random.random() < 0.3 else self.random.randrange(100)

@@ -1,0 +1,110 @@
+"""The effect of a statement that changes columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dolmen_simulator.judge.columns import Column, fill
+from dolmen_simulator.judge.model import Row, State, rows_of
+from dolmen_simulator.judge.never import Never, ViolationError
+
+
+class AddStep(NamedTuple):
+    """Adds a column at the end."""
+
+    column: Column
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in the deed."""
+        return (self.column.name,)
+
+    def apply(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        """The columns after it."""
+        return (*columns, self.column)
+
+
+class DropStep(NamedTuple):
+    """Drops a column."""
+
+    name: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in the deed."""
+        return (self.name,)
+
+    def apply(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        """The columns after it."""
+        return tuple(column for column in columns if column.name != self.name)
+
+
+class ChangeStep(NamedTuple):
+    """Puts a column in the place of one with its number: with another name, another default, or NULL allowed."""
+
+    before: Column
+    after: Column
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in the deed."""
+        return tuple(dict.fromkeys((self.before.name, self.after.name)))
+
+    def apply(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        """The columns after it."""
+        return tuple(self.after if column.number == self.after.number else column for column in columns)
+
+
+class OrderStep(NamedTuple):
+    """Puts columns first, in this order."""
+
+    names: tuple[str, ...]
+
+    def apply(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        """The columns after it."""
+        by_name = {column.name: column for column in columns}
+        first = tuple(by_name[name] for name in self.names)
+        return (*first, *(column for column in columns if column not in first))
+
+
+Step = AddStep | DropStep | ChangeStep | OrderStep
+
+
+@dataclass(frozen=True)
+class AlterEffect:
+    """Changes the columns of a table. Its author must have seen those that it changes.
+
+    Args:
+        shape: index of its stored types and sort key in ``effects.SHAPES`` from then on; None: as before.
+    """
+
+    table: str
+    steps: tuple[Step, ...] = ()
+    shape: int | None = None
+    request: str | None = None
+
+    @property
+    def names(self) -> set[str]:
+        """The names that its deed may hold."""
+        own = set[str]() if self.shape is None else set(Row._fields)
+        return own.union(*(step.names for step in self.steps))
+
+    def apply(self, state: State, seen: State, version: int) -> None:
+        """See Effect."""
+        if self.table in seen and rows_of(seen, self.table).columns != rows_of(state, self.table).columns:
+            raise ViolationError(
+                Never.LOST, f"version {version} changed the columns of {self.table!r} without having seen them"
+            )
+        for each in (state, seen):
+            if each is seen and self.table not in seen:
+                continue
+            old = rows_of(each, self.table)
+            columns, added = old.columns, old.added
+            for step in self.steps:
+                columns = step.apply(columns)
+                if isinstance(step, AddStep):
+                    value = frozenset({step.column.initial})
+                    added = fill(added, (row.u for row in old.rows), {step.column.number: value})
+            shape = old.shape if self.shape is None else self.shape
+            each[self.table] = old._replace(columns=columns, added=added, shape=shape)

@@ -1,0 +1,207 @@
+"""Columns and sort keys of tables become what a declaration says, by one commit that touches no file."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import dolmen
+from dolmen import declaration
+from dolmen.declaration import Declaration, plan
+from dolmen.errors import ConflictError, SchemaError
+
+SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(2**32)))
+PAIRS = 300 if os.environ.get("DOLMEN_LONG") else 40
+TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
+_NUMBERS = count()
+
+PLAIN = {"id": "BIGINT NOT NULL", "name": "VARCHAR", "n": "INTEGER"}
+
+
+@pytest.fixture
+def db() -> Iterator[dolmen.Database]:
+    with dolmen.open(f"memory://declared-columns-{next(_NUMBERS)}") as opened:
+        yield opened
+
+
+def declared(columns: dict[str, Any], **more: Any) -> Declaration:
+    return Declaration.parse(json.dumps({"tables": {"t": {"columns": columns, "primary_key": "id", **more}}}))
+
+
+def apply(db: dolmen.Database, columns: dict[str, Any], *, drop: bool = False, **more: Any) -> list[tuple[Any, ...]]:
+    """Applies a declaration; returns the differences that were shown. Twice gives no commit."""
+    wanted = plan(db, declared(columns, **more), drop=drop)
+    before = db.refresh()
+    wanted.commit()
+    assert db.refresh() - before == bool(wanted.changes)
+    again = plan(db, declared(columns, **more), drop=drop)
+    assert again.changes == ()
+    return [(each.kind, each.what, each.name, each.before, each.after) for each in wanted.changes]
+
+
+def rows(db: dolmen.Database) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = db.table("t").to_arrow().to_pylist()
+    return found
+
+
+def test_columns_are_added_renamed_widened_reordered_and_described_in_one_commit(db: dolmen.Database) -> None:
+    apply(db, PLAIN)
+    db.table("t").append([{"id": 1, "name": "a", "n": 5}])
+    columns = {
+        "id": "BIGINT NOT NULL",
+        "n": {"type": "BIGINT", "comment": "how many"},
+        "label": {"type": "VARCHAR", "renamed_from": "name", "default": "none"},
+        "on": {"type": "DATE NOT NULL", "default": "2026-01-05"},
+    }
+    assert apply(db, columns, sort_key="n", ttl="on 90d") == [
+        ("change", "rename", "label", "name", "label"),
+        ("change", "column", "n", "INTEGER", "BIGINT"),
+        ("add", "comment", "n", None, "how many"),
+        ("add", "default", "label", None, "none"),
+        ("add", "column", "on", None, "DATE NOT NULL"),
+        ("change", "order", "t", ["id", "label", "n"], ["id", "n", "label", "on"]),
+        ("add", "sort_key", "t", None, ["n"]),
+        ("add", "property", "ttl", None, "on 90d"),
+    ]
+    db.table("t").append([{"id": 2, "n": 2**40}])
+    assert [[str(value) for value in row.values()] for row in rows(db)] == [
+        ["1", "5", "a", "2026-01-05"],
+        ["2", str(2**40), "none", "2026-01-05"],
+    ]
+    assert [commit.operation for commit in db.history()] == ["append", "apply", "append", "apply"]
+
+
+def test_a_column_that_is_not_declared_stays_unless_it_is_to_be_dropped(db: dolmen.Database) -> None:
+    apply(db, PLAIN)
+    fewer = {"id": "BIGINT NOT NULL", "name": "VARCHAR"}
+    wanted = plan(db, declared(fewer))
+    assert wanted.changes == ()
+    assert [(each.kind, each.name, each.before) for each in wanted.undropped] == [("remove", "n", "INTEGER")]
+    assert wanted.commit().operation == "nothing"
+    assert apply(db, fewer, drop=True) == [("remove", "column", "n", "INTEGER", None)]
+    assert db.table("t").schema.names == ["id", "name"]
+    assert apply(db, PLAIN) == [("add", "column", "n", None, "INTEGER")]
+
+
+def test_a_column_is_dropped_in_the_commit_that_takes_it_out_of_key_and_settings(db: dolmen.Database) -> None:
+    dated = PLAIN | {"on": "DATE"}
+    apply(db, dated, sort_key=["n"], ttl="on 90d")
+    apply(db, {"id": "BIGINT NOT NULL"}, drop=True)
+    assert (db.table("t").schema.names, db.table("t").sort_key) == (["id"], ())
+
+
+def test_a_rename_is_made_once_and_settings_follow(db: dolmen.Database) -> None:
+    apply(db, PLAIN | {"on": "DATE"}, ttl="on 90d", sort_key="on")
+    renamed = PLAIN | {"day": {"type": "DATE", "renamed_from": "on"}}
+    assert apply(db, renamed, ttl="day 90d", sort_key="day") == [("change", "rename", "day", "on", "day")]
+    db.table("t").add_column("on", pa.date32())
+    with pytest.raises(SchemaError, match="'day' and column 'on'"):
+        plan(db, declared(renamed, ttl="day 90d"))
+
+
+def test_a_new_table_has_the_defaults_and_comments_that_are_declared(db: dolmen.Database) -> None:
+    column = {"type": "INTEGER", "default": 7, "comment": "lucky", "renamed_from": "never"}
+    apply(db, {"id": "BIGINT NOT NULL", "n": column})
+    db.table("t").append([{"id": 1}])
+    assert rows(db) == [{"id": 1, "n": 7}]
+    assert apply(db, {"id": "BIGINT NOT NULL", "n": "INTEGER"}) == [
+        ("remove", "default", "n", "7", None),
+        ("remove", "comment", "n", "lucky", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "meddle",
+    [
+        lambda table: table.add_column("n", pa.string()),
+        lambda table: table.drop_column("name"),
+        lambda table: table.rename_column("name", "other"),
+        lambda table: table.set_sort_key("name"),
+    ],
+)
+def test_columns_that_are_changed_after_the_look_are_a_conflict(
+    db: dolmen.Database, meddle: Callable[[Any], Any]
+) -> None:
+    apply(db, {"id": "BIGINT NOT NULL", "name": "VARCHAR"})
+    planned = plan(db, declared(PLAIN))
+    meddle(db.table("t"))
+    version = db.refresh()
+    with pytest.raises(ConflictError):
+        planned.commit()
+    assert db.refresh() == version
+
+
+def test_applying_looks_again_after_a_conflict(db: dolmen.Database) -> None:
+    apply(db, {"id": "BIGINT NOT NULL", "name": "VARCHAR"})
+    planned = plan(db, declared(PLAIN))
+    db.table("t").add_column("more", pa.int64())
+    with pytest.raises(ConflictError):
+        planned.commit()
+    declaration.apply(db, declared(PLAIN))
+    assert db.table("t").schema.names == ["id", "name", "more", "n"]
+
+
+def random_columns(rng: random.Random, before: dict[str, Any]) -> dict[str, Any]:
+    """Columns that a table may get that has those of ``before``: types grow, and what is nullable stays so."""
+    columns: dict[str, Any] = {"id": "BIGINT NOT NULL"}
+    gone = [name for name in before if name != "id" and rng.random() < 0.3]
+    for name in rng.sample("abcdef", rng.randint(0, 5)):
+        old = before.get(name)
+        fact: dict[str, Any] = {}
+        if old is None and gone and rng.random() < 0.5:
+            fact["renamed_from"] = source = gone.pop()
+            old = before[source]
+        least, nullable = 0, False
+        if isinstance(old, dict):
+            least, nullable = TYPES.index(old["type"].split()[0]), "NOT NULL" not in old["type"]
+        required = not nullable and rng.random() < 0.4
+        fact["type"] = rng.choice(TYPES[least:]) + (" NOT NULL" if required else "")
+        if required or rng.random() < 0.5:
+            fact["default"] = rng.randrange(100)
+        if rng.random() < 0.3:
+            fact["comment"] = rng.choice(("one", "two"))
+        columns[name] = fact
+    renamed = {fact.get("renamed_from") for fact in columns.values() if isinstance(fact, dict)}
+    return {name: fact for name, fact in columns.items() if name not in renamed}
+
+
+def test_random_declarations_one_after_the_other_give_what_the_last_one_says() -> None:
+    print(f"DOLMEN_TEST_SEED={SEED}")
+    rng = random.Random(SEED)
+    for number in range(PAIRS):
+        db = dolmen.open(f"memory://declared-pairs-{SEED}-{number}")
+        columns: dict[str, Any] = {}
+        model: list[dict[str, Any]] = []
+        for step in range(4):
+            wanted = random_columns(rng, columns)
+            sort_key = [name for name in wanted if rng.random() < 0.2]
+            apply(db, wanted, drop=True, **({"sort_key": sort_key} if sort_key else {}))
+            model = [_altered(row, columns, wanted) for row in model]
+            db.table("t").append([{"id": step}])
+            model.append({name: _default(fact) for name, fact in wanted.items()} | {"id": step})
+            table, fresh = db.table("t"), dolmen.open(f"memory://declared-fresh-{SEED}-{number}-{step}")
+            apply(fresh, wanted, **({"sort_key": sort_key} if sort_key else {}))
+            assert table.schema.equals(fresh.table("t").schema, check_metadata=False), wanted
+            assert table.sort_key == tuple(sort_key)
+            assert sorted(rows(db), key=lambda row: row["id"]) == model, wanted
+            columns = wanted
+
+
+def _default(fact: Any) -> Any:
+    return fact.get("default") if isinstance(fact, dict) else None
+
+
+def _altered(row: dict[str, Any], before: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """A row of before as the new columns show it."""
+    new: dict[str, Any] = {}
+    for name, fact in wanted.items():
+        source = fact.get("renamed_from", name) if isinstance(fact, dict) and name not in before else name
+        new[name] = row[source] if source in before else _default(fact)
+    return new
