@@ -26,7 +26,7 @@ from dolmen.segments.live import LiveFiles
 from dolmen.snapshot import microseconds
 from dolmen.spark.failures import marking_dolmen_errors
 from dolmen.spark.source.options import STREAM_READ, Options
-from dolmen.spark.source.read import SharedScan, bound, partitions_of
+from dolmen.spark.source.read import SharedScan, bound, groups_of
 from dolmen.spark.source.source import SourceTable, pin_table
 from dolmen.spark.stream.offsets import Offset
 from dolmen.spark.types import handed_schema
@@ -127,11 +127,11 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         first.check(table.table, entry, last, ignore_deletes=self._ignore_deletes)
         names = table.columns
         columns = names if COMMIT_TS in names else (*names, COMMIT_TS)
-        scan = SharedScan(replace(table, columns=columns), bound(self._given, table))
+        scan = SharedScan(replace(table, columns=columns), bound(self._given, table.schema))
         files = [plan.file for plan in scan.scan().plan.files if _may_hold(plan.file, first.commit_ts, last.commit_ts)]
         return [
             RangePartition(scan, names, tuple(file.path for file in some), first.commit_ts, last.commit_ts)
-            for some in partitions_of(files)
+            for some in groups_of(files)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
