@@ -62,7 +62,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Reads appended rows, or all changes, commit by commit."""
         from dolmen.spark.failures import marking_dolmen_errors
-        from dolmen.spark.stream.read import stream_reader
+        from dolmen.spark.stream.feed import stream_reader
 
         with marking_dolmen_errors():
             return stream_reader(self.options, schema)

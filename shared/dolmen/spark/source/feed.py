@@ -121,6 +121,10 @@ class SourceFeed:
         check_types(self.table, added, s.StructType([_ADDED_TYPES[field.name] for field in added.fields]))
         return replace(self, columns=tuple(field.name for field in schema.fields))
 
+    def as_net(self) -> SourceFeed:
+        """The same feed of the difference of two versions."""
+        return replace(self, net=True)
+
     def parts(self, context: Context, since: Manifest, until: Manifest) -> list[FeedPart]:
         """The smallest parts of the feed between two versions. Reads manifests and segments, and no data.
 

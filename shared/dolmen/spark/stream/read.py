@@ -70,9 +70,12 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         schema: columns of the result.
     """
 
+    known = STREAM_READ
+    """Names of its options."""
+
     def __init__(self, options: Mapping[str, str], schema: s.StructType) -> None:
         self._options, self._schema = dict(options), schema
-        given = self._given = Options.of(options, STREAM_READ)
+        given = self._given = Options.of(options, self.known)
         self._most = given.number("max_versions_per_trigger")
         self._ignore_deletes = given.flag("ignore_deletes")
         if given.text("starting_version") and given.text("starting_timestamp"):
@@ -239,8 +242,3 @@ def _may_hold(file: DataFile, after: int, until: int) -> bool:
     """Whether a file may hold rows that were committed within (after, until]."""
     least, greatest = (file.row_ts, file.row_ts) if file.row_ts is not None else file.row_ts_bounds or (0, until)
     return greatest > after and least <= until
-
-
-def stream_reader(options: Mapping[str, str], schema: s.StructType) -> DataSourceStreamReader:
-    """Makes the reader of a stream. Raises InputError, SchemaError."""
-    return TableStreamReader(options, schema)
