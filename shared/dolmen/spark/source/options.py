@@ -9,7 +9,7 @@ from dolmen.errors import InputError
 
 READ = ("table", "version", "timestamp", "tag", "columns", "where", "with_commit_ts", "push_filters")
 CHANGES_READ = ("table", "changes", "since", "until", "net", "columns", "where")
-WRITE = ("table", "request", "since", "force", "operation")
+WRITE = ("table", "request", "since", "force", "merge_schema", "operation")
 STREAM_READ = (
     "table", "columns", "where", "with_commit_ts", "starting_version", "starting_timestamp", "max_versions_per_trigger",
     "ignore_deletes",
@@ -18,7 +18,7 @@ CHANGES_STREAM_READ = (
     "table", "changes", "net", "columns", "where", "starting_version", "starting_timestamp",
     "max_versions_per_trigger", "cursor",
 )  # fmt: skip
-STREAM_WRITE = ("table", "operation")
+STREAM_WRITE = ("table", "merge_schema", "operation")
 
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _OF_SPARK = frozenset({

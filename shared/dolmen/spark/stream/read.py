@@ -6,7 +6,7 @@ and deleted within one batch is not in it, and one that compaction has moved mea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,7 +70,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         schema: columns of the result.
     """
 
-    known = STREAM_READ
+    known: Collection[str] = STREAM_READ
     """Names of its options."""
 
     def __init__(self, options: Mapping[str, str], schema: s.StructType) -> None:
