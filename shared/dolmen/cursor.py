@@ -42,6 +42,11 @@ class ChangeCursor:
         return self._place.version
 
     @property
+    def moved_at(self) -> datetime:
+        """The time at which the cursor came to its place."""
+        return utc(self._place.moved_at)
+
+    @property
     def ends_at(self) -> datetime:
         """The time at which the cursor ends if it has not moved by then."""
         return utc(self._place.moved_at + self._place.age_us)

@@ -113,12 +113,14 @@ class Table(ReadableTable):
         first = manifest_at(self._context, base, since)
         if first.version > last.version:
             raise InputError(f"since={first.version} is after until={last.version}: exchange them")
-        schema = self._context.segments.whole(last.table(self.name)).schema
+        with self._context.reading(last.version):
+            entry = self._context.segments.whole(last.table(self.name))
         where = with_parameters(where, parameters)
-        predicate = None if where is None else parse(where, schema, now_us=self._context.store.clock.now_us)
+        predicate = None if where is None else parse(where, entry.schema, now_us=self._context.store.clock.now_us)
         names = None if columns is None else arguments.names("columns", columns)
         net = arguments.flag("net", net)
-        return ChangeFeed(self._context, base.manifest, first, last, self.name, names, predicate, net=net).to_reader()
+        feed = ChangeFeed(self._context, base.manifest, first, last, self.name, entry, names, predicate, net=net)
+        return feed.to_reader()
 
     def to_spark(
         self,

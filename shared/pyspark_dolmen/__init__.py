@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
+    from dolmen.spark.source.feed import PinnedFeed
     from dolmen.spark.source.source import SourceTable
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]
     """``format("dolmen")`` for reads, writes and streams; options and limits are in docs/spark-sql.md."""
 
-    pinned: SourceTable | None = None
-    """The version that ``schema`` has pinned; it is sent to where rows are read."""
+    pinned: SourceTable | PinnedFeed | None = None
+    """What ``schema`` has pinned, in its version; it is sent to where rows are read."""
 
     @classmethod
     def name(cls) -> str:
@@ -36,21 +37,19 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def schema(self) -> StructType:
         """The table's columns, or those that the options name. Pins the version that will be read."""
         from dolmen.spark.failures import marking_dolmen_errors
-        from dolmen.spark.source.options import READ, STREAM_READ
-        from dolmen.spark.source.source import pin
+        from dolmen.spark.source.pinned import pin_for_any
 
         with marking_dolmen_errors():
-            self.pinned = pin(self.options, {*READ, *STREAM_READ})  # for either: Spark does not say which
+            self.pinned = pin_for_any(self.options)
             return self.pinned.spark_schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads the pinned version, or the newest one if the columns were given by the user."""
         from dolmen.spark.failures import marking_dolmen_errors
-        from dolmen.spark.source.read import reader
-        from dolmen.spark.source.source import pin
+        from dolmen.spark.source.pinned import batch_reader
 
         with marking_dolmen_errors():
-            return reader(self.pinned or pin(self.options), schema, self.options)
+            return batch_reader(self.pinned, schema, self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Writes rows in one commit."""
@@ -61,9 +60,9 @@ class DefaultSource(DataSource):  # type: ignore[misc]
             return writer(self.options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Reads appended rows, commit by commit."""
+        """Reads appended rows, or all changes, commit by commit."""
         from dolmen.spark.failures import marking_dolmen_errors
-        from dolmen.spark.stream.read import stream_reader
+        from dolmen.spark.stream.feed import stream_reader
 
         with marking_dolmen_errors():
             return stream_reader(self.options, schema)

@@ -22,7 +22,7 @@ FEEDS: tuple[Mutation, ...] = (
     mutation(
         "an overwrite is fed by its new files alone",
         "a commit that makes a new epoch is fed as the difference of what was and is visible",
-        "changes/feed.py",
+        "changes/changed_files.py",
         "before.entry.epoch != after.entry.epoch:\n            return self._difference(before, after)\n",
         "False:\n            return self._difference(before, after)\n",
     ),

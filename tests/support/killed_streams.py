@@ -48,12 +48,19 @@ def stages(way: Way) -> dict[str, Kill]:
 
 def run(url: str, files: Path, scratch: Path, first: Way, kill: Kill | None) -> int:
     """Runs the process to its end; returns its exit code."""
+    return run_module("support.killed_streams", [url, str(files), str(scratch), first], scratch, kill)
+
+
+def run_module(module: str, arguments: list[str], scratch: Path, kill: Kill | None) -> int:
+    """Runs a module as a process, which is killed at a moment; returns its exit code."""
     (scratch / "count").unlink(missing_ok=True)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS / "support" / "killing"), str(TESTS)])}
+    own = os.environ.get("PYTHONPATH")
+    paths = [str(TESTS / "support" / "killing"), str(TESTS), *([own] if own else [])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     environment.pop("DOLMEN_TEST_KILL", None)
     if kill:
         environment["DOLMEN_TEST_KILL"] = json.dumps({**asdict(kill), "count": str(scratch / "count")})
-    command = [sys.executable, "-m", "support.killed_streams", url, str(files), str(scratch), first]
+    command = [sys.executable, "-m", module, *arguments]
     with (scratch / "log").open("a") as log:
         # In a group of its own: that is what is killed. The shell's pid becomes Python's.
         shell = ["sh", "-c", 'DOLMEN_TEST_DRIVER=$$ exec "$@"', "sh", *command]

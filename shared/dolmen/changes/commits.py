@@ -26,7 +26,7 @@ _SAME_ROWS = frozenset(("resolve", "compact", "merge", "set", "alter", "rename")
 
 @dataclass(frozen=True)
 class CommitStep:
-    """A version that may have changed a table's rows, and the version before it."""
+    """A version that may have changed a table's rows, and the version before it, or for net changes an earlier one."""
 
     before: Manifest
     after: Manifest

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dolmen.database import Database, Table
 from dolmen.format.entries import DataFile
-from dolmen.spark.source.read import partitions_of
+from dolmen.spark.source.read import groups_of
 from support.spark_history import History, rows_of, sorted_rows
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
@@ -121,6 +121,6 @@ def test_small_files_are_read_together_and_large_ones_by_themselves() -> None:
     def file(size: int) -> DataFile:
         return DataFile(f"data/t/{size}.parquet", size, 1, (0, 0, 0))
 
-    assert [len(some) for some in partitions_of([file(1000)] * 640)] == [10] * 64
-    assert [len(some) for some in partitions_of([file(1 << 30)] * 3)] == [1, 1, 1]
-    assert partitions_of([]) == []
+    assert [len(some) for some in groups_of([file(1000)] * 640)] == [10] * 64
+    assert [len(some) for some in groups_of([file(1 << 30)] * 3)] == [1, 1, 1]
+    assert groups_of([]) == []

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 
 from dolmen.errors import InputError
 
-READ = ("table", "version", "timestamp", "columns", "where", "with_commit_ts", "push_filters")
-WRITE = ("table", "request", "since", "force", "operation")
+READ = ("table", "version", "timestamp", "tag", "columns", "where", "with_commit_ts", "push_filters")
+CHANGES_READ = ("table", "changes", "since", "until", "net", "columns", "where")
+WRITE = ("table", "request", "since", "force", "merge_schema", "operation")
 STREAM_READ = (
     "table", "columns", "where", "with_commit_ts", "starting_version", "starting_timestamp", "max_versions_per_trigger",
     "ignore_deletes",
 )  # fmt: skip
-STREAM_WRITE = ("table", "operation")
+CHANGES_STREAM_READ = (
+    "table", "changes", "net", "columns", "where", "starting_version", "starting_timestamp",
+    "max_versions_per_trigger", "cursor",
+)  # fmt: skip
+STREAM_WRITE = ("table", "merge_schema", "operation")
 
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _OF_SPARK = frozenset({
@@ -21,6 +26,15 @@ _OF_SPARK = frozenset({
     "outputmode", "owner", "paths", "provider", "queryname",
 })  # fmt: skip
 """Options that Spark itself adds, or its catalog."""
+
+
+def reads_changes(options: Mapping[str, str]) -> bool:
+    """Whether the option ``changes`` asks for the change feed. Raises InputError."""
+    return Options(_given(options), ()).flag("changes")
+
+
+def _given(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower().replace("_", ""): value for name, value in options.items()}
 
 
 @dataclass(frozen=True)
@@ -42,7 +56,7 @@ class Options:
         Raises:
             InputError: an option that does not exist here, or no database.
         """
-        given = {name.lower().replace("_", ""): value for name, value in options.items()}
+        given = _given(options)
         names = {name.replace("_", "") for name in known} | {"path", "url"}
         unknown = sorted(name for name in given if name not in names | _OF_SPARK and "." not in name)
         if unknown:
@@ -102,6 +116,11 @@ class Options:
         if value < least:
             raise InputError(f"option {name!r} is {text!r}: a whole number of at least {least}")
         return value
+
+    def version_or_time(self, name: str) -> str | int | None:
+        """A version by its number, or a time as ISO 8601 text, as ``Table.changes`` takes them."""
+        text = self.text(name)
+        return int(text) if text and text.isdecimal() else text
 
     def moment(self, name: str) -> str | int | None:
         """A time as ``Database.at`` takes it: ISO 8601 text, or microseconds since the epoch."""

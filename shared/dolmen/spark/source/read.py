@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import types as s
@@ -13,8 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from dolmen.commit.head import Head
 from dolmen.context import Context
 from dolmen.errors import CorruptionError, ObjectNotFoundError
-from dolmen.format.entries import DataFile
-from dolmen.format.schema import COMMIT_TS
+from dolmen.format.schema import COMMIT_TS, Schema
 from dolmen.predicate import Predicate, parse
 from dolmen.predicate.bind import conjunction
 from dolmen.runtime import shared_runtime
@@ -79,17 +79,28 @@ class FilesPartition(InputPartition):  # type: ignore[misc]
     paths: tuple[str, ...]
 
 
-def partitions_of(files: Sequence[DataFile]) -> list[tuple[DataFile, ...]]:
-    """Groups files that are read together, in their order."""
-    most = min(PARTITION_BYTES, max(FILE_BYTES, sum(file.size + FILE_BYTES for file in files) // PARTITIONS))
-    groups: list[tuple[DataFile, ...]] = []
-    some, size = list[DataFile](), 0
-    for file in files:
-        if some and size + file.size + FILE_BYTES > most:
+class Portion(Protocol):
+    """Anything that is read by one task, with its size."""
+
+    @property
+    def size(self) -> int:
+        """Bytes to read."""
+
+
+P = TypeVar("P", bound=Portion)
+
+
+def groups_of(portions: Sequence[P]) -> list[tuple[P, ...]]:
+    """Groups files, or other portions, that are read together, in their order."""
+    most = min(PARTITION_BYTES, max(FILE_BYTES, sum(each.size + FILE_BYTES for each in portions) // PARTITIONS))
+    groups: list[tuple[P, ...]] = []
+    some, size = list[P](), 0
+    for each in portions:
+        if some and size + each.size + FILE_BYTES > most:
             groups.append(tuple(some))
             some, size = [], 0
-        some.append(file)
-        size += file.size + FILE_BYTES
+        some.append(each)
+        size += each.size + FILE_BYTES
     return [*groups, tuple(some)] if some else groups
 
 
@@ -113,7 +124,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         """A partition for each group of files that statistics do not rule out; there may be none."""
         with marking_dolmen_errors():
             files = [file.file for file in self.shared.scan().plan.files]
-        return [FilesPartition(tuple(file.path for file in some)) for some in partitions_of(files)]
+        return [FilesPartition(tuple(file.path for file in some)) for some in groups_of(files)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yields the rows of one partition. If there is none, Spark makes an empty one of its own."""
@@ -145,11 +156,11 @@ def reader(table: SourceTable, schema: s.StructType, options: Mapping[str, str])
     """Makes the reader of a table. Raises SchemaError, PredicateError."""
     given = Options.of(options, READ)
     kind = PushingReader if given.flag("push_filters") else BatchReader
-    return kind(table.with_schema(schema), bound(given, table), handed_schema(schema))
+    return kind(table.with_schema(schema), bound(given, table.schema), handed_schema(schema))
 
 
-def bound(given: Options, table: SourceTable) -> Predicate | None:
-    """The option ``where``, bound to the table's columns. Raises PredicateError."""
+def bound(given: Options, schema: Schema) -> Predicate | None:
+    """The option ``where``, bound to a table's columns. Raises PredicateError."""
     text = given.text("where")
     # Which moment "now" is, is settled here, for all workers.
-    return None if text is None else parse(text, table.schema, now_us=shared_runtime().clock_us())
+    return None if text is None else parse(text, schema, now_us=shared_runtime().clock_us())

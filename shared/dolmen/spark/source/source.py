@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from pyspark.sql import types as s
 
-from dolmen.commit.versions import manifest_at_time, manifest_at_version
+from dolmen.commit.versions import manifest_at_tag, manifest_at_time, manifest_at_version
 from dolmen.database import Database
 from dolmen.database import open as open_database
 from dolmen.errors import DatabaseNotFoundError, InputError, SchemaError
@@ -65,14 +65,18 @@ class SourceTable:
         Raises:
             SchemaError: a column that the table does not have, or has in another type.
         """
-        for wanted in schema.fields:
-            (own,) = spark_schema([self.column(wanted.name)]).fields
-            if own.dataType.simpleString() != wanted.dataType.simpleString():
-                raise SchemaError(
-                    f"column {wanted.name!r} of table {self.table!r} is {own.dataType.simpleString()}, "
-                    f"and not {wanted.dataType.simpleString()}: read it so, and cast it"
-                )
+        check_types(self.table, schema, spark_schema(self.column(wanted.name) for wanted in schema.fields))
         return replace(self, columns=tuple(field.name for field in schema.fields))
+
+
+def check_types(table: str, wanted: s.StructType, own: s.StructType) -> None:
+    """Raises SchemaError if columns are wanted in other types than they have."""
+    for asked, there in zip(wanted.fields, own.fields, strict=True):
+        if there.dataType.simpleString() != asked.dataType.simpleString():
+            raise SchemaError(
+                f"column {asked.name!r} of table {table!r} is {there.dataType.simpleString()}, "
+                f"and not {asked.dataType.simpleString()}: read it so, and cast it"
+            )
 
 
 def pin(options: Mapping[str, str], known: Collection[str] = READ) -> SourceTable:
@@ -103,10 +107,10 @@ def pin_table(database: Database, manifest: Manifest, given: Options) -> SourceT
 
 
 def snapshot(database: Database, given: Options) -> Manifest:
-    """The manifest of the version that the options ``version`` and ``timestamp`` name."""
-    version, moment = given.number("version"), given.moment("timestamp")
-    if version is not None and moment is not None:
-        raise InputError("the options version and timestamp say two things: give one")
+    """The manifest of the version that the options ``version``, ``timestamp`` and ``tag`` name."""
+    version, moment, tag = given.number("version"), given.moment("timestamp"), given.text("tag")
+    if [version, moment, tag].count(None) < 2:
+        raise InputError("the options version, timestamp and tag say two things: give one")
     head = database.context.head
     base = head.refresh()
     with database.context.reading(base.manifest.version):
@@ -114,6 +118,8 @@ def snapshot(database: Database, given: Options) -> Manifest:
             return manifest_at_version(head, base.manifest, version)
         if moment is not None:
             return manifest_at_time(head, base, microseconds(moment), settled=False)
+        if tag is not None:
+            return manifest_at_tag(head, base.manifest, tag)
     if base.manifest.version == 0:
         raise DatabaseNotFoundError(f"there is no database at {database.url} yet")
     return base.manifest

@@ -38,11 +38,10 @@ from dolmen.spark.paths import worker_url
 from dolmen.spark.source.options import WRITE, Options
 from dolmen.spark.source.pulse import Pulse
 from dolmen.spark.tasks import WriteTask, chain_batches
-from dolmen.spark.types import handed_schema
 from dolmen.spark.write.frame import Asked, without_files
+from dolmen.spark.write.new_columns import add_new_columns, check_columns
 from dolmen.spark.write.row_sums import RowSums
 from dolmen.store.url import open_store
-from dolmen.write.conform import plan_conform
 from dolmen.write.row_digest import content_digest
 
 
@@ -209,12 +208,14 @@ def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: boo
         )
     context = open_database(given.url).context
     url = worker_url(context.store)
+    if given.flag("merge_schema"):
+        add_new_columns(context, given.table, schema, given.text("request"))
     manifest = context.head.refresh().manifest
     entry = context.segments.whole(manifest.table(given.table))
     since = _since(given, schema, entry) if overwrite and not force else None
     seen = manifest if since is None else pin(context, since, None).manifest
     own = entry_then(seen, given.table, entry.uuid)
-    plan_conform(handed_schema(schema), entry.schema)
+    check_columns(schema, entry)
     return WriteJob(
         url,
         given.table,

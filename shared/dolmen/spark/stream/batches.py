@@ -15,7 +15,7 @@ from dolmen.table import Table
 
 
 def batches_into(
-    table: Table, mode: Mode = "append", on: Sequence[str] | None = None
+    table: Table, mode: Mode = "append", on: Sequence[str] | None = None, *, merge_schema: bool = False
 ) -> Callable[[DataFrame, int], None]:
     """Makes a function for ``foreachBatch`` that writes each micro-batch in one commit, exactly once.
 
@@ -29,15 +29,17 @@ def batches_into(
     Args:
         mode: "upsert" replaces rows of the same key.
         on: the key's columns; the primary key by default.
+        merge_schema: add columns that the table does not have, before, in a commit of their own.
     """
     given.table(table)
     arguments.one_of("mode", mode, ("append", "upsert"))
     on = None if on is None else arguments.names("on", on)
+    arguments.flag("merge_schema", merge_schema)
 
     def write(frame: DataFrame, batch: int) -> None:
         query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
         if not query:
             raise InputError("batches_into is for foreachBatch: outside of a streaming query there is no query id")
-        apply_batch(table, mode, frame, on, request_id(query, batch))
+        apply_batch(table, mode, frame, on, request_id(query, batch), merge_schema=merge_schema)
 
     return write

@@ -6,7 +6,7 @@ and deleted within one batch is not in it, and one that compaction has moved mea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from dolmen.segments.live import LiveFiles
 from dolmen.snapshot import microseconds
 from dolmen.spark.failures import marking_dolmen_errors
 from dolmen.spark.source.options import STREAM_READ, Options
-from dolmen.spark.source.read import SharedScan, bound, partitions_of
+from dolmen.spark.source.read import SharedScan, bound, groups_of
 from dolmen.spark.source.source import SourceTable, pin_table
 from dolmen.spark.stream.offsets import Offset
 from dolmen.spark.types import handed_schema
@@ -70,9 +70,12 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         schema: columns of the result.
     """
 
+    known: Collection[str] = STREAM_READ
+    """Names of its options."""
+
     def __init__(self, options: Mapping[str, str], schema: s.StructType) -> None:
         self._options, self._schema = dict(options), schema
-        given = self._given = Options.of(options, STREAM_READ)
+        given = self._given = Options.of(options, self.known)
         self._most = given.number("max_versions_per_trigger")
         self._ignore_deletes = given.flag("ignore_deletes")
         if given.text("starting_version") and given.text("starting_timestamp"):
@@ -127,11 +130,11 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         first.check(table.table, entry, last, ignore_deletes=self._ignore_deletes)
         names = table.columns
         columns = names if COMMIT_TS in names else (*names, COMMIT_TS)
-        scan = SharedScan(replace(table, columns=columns), bound(self._given, table))
+        scan = SharedScan(replace(table, columns=columns), bound(self._given, table.schema))
         files = [plan.file for plan in scan.scan().plan.files if _may_hold(plan.file, first.commit_ts, last.commit_ts)]
         return [
             RangePartition(scan, names, tuple(file.path for file in some), first.commit_ts, last.commit_ts)
-            for some in partitions_of(files)
+            for some in groups_of(files)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -239,8 +242,3 @@ def _may_hold(file: DataFile, after: int, until: int) -> bool:
     """Whether a file may hold rows that were committed within (after, until]."""
     least, greatest = (file.row_ts, file.row_ts) if file.row_ts is not None else file.row_ts_bounds or (0, until)
     return greatest > after and least <= until
-
-
-def stream_reader(options: Mapping[str, str], schema: s.StructType) -> DataSourceStreamReader:
-    """Makes the reader of a stream. Raises InputError, SchemaError."""
-    return TableStreamReader(options, schema)

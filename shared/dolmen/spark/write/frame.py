@@ -16,6 +16,7 @@ import msgspec
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, Row
 
+from dolmen import arguments
 from dolmen.commit.intent import BEAT_SECONDS
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.rows import Overwrite, Write
@@ -34,6 +35,7 @@ from dolmen.spark.paths import worker_url
 from dolmen.spark.tasks import WRITTEN, WriteTask, map_in_tasks, write_files
 from dolmen.spark.types import handed_schema
 from dolmen.spark.write.keys import KeyedTask, as_given, check_not_null, key_columns, only, tombstones, write_keyed
+from dolmen.spark.write.new_columns import add_new_columns, check_columns
 from dolmen.spark.write.reports import REPORT, Reported
 from dolmen.spark.write.row_sums import RowSums
 from dolmen.table import Table
@@ -46,11 +48,12 @@ Made: TypeAlias = tuple[Statement | None, list[Any]]
 """A statement, if there is anything to do, and its content, for the digest of its request."""
 
 
-def append(table: Table, frame: DataFrame, *, request: str | None = None) -> Commit:
+def append(table: Table, frame: DataFrame, *, merge_schema: bool = False, request: str | None = None) -> Commit:
     """Adds the rows of a DataFrame, in one commit.
 
     Args:
         frame: columns by name, in any order; values are cast only where nothing is lost.
+        merge_schema: add columns that the table does not have, before, in a commit of their own.
         request: an id under which this is applied once, however often it is tried.
 
     Raises:
@@ -62,6 +65,7 @@ def append(table: Table, frame: DataFrame, *, request: str | None = None) -> Com
 
     given.table(table)
     check_frame(frame)
+    _merge_schema(table, frame, request, merge_schema)
     return _append(table, frame, request, Asked.of(request))
 
 
@@ -75,7 +79,13 @@ def _append(table: Table, frame: DataFrame, request: str | None, asked: Asked) -
 
 
 def overwrite(
-    table: Table, frame: DataFrame, *, since: int | None = None, force: bool = False, request: str | None = None
+    table: Table,
+    frame: DataFrame,
+    *,
+    since: int | None = None,
+    force: bool = False,
+    merge_schema: bool = False,
+    request: str | None = None,
 ) -> Commit:
     """Replaces all rows of a table by those of a DataFrame. See ``append``.
 
@@ -86,6 +96,7 @@ def overwrite(
     Args:
         since: the version that rows of the frame were made from in a way that Spark's plan does not show, as by pandas.
         force: replace what others have added or deleted, too.
+        merge_schema: as for ``append``.
 
     Raises:
         ConflictError: others have added or deleted rows; make the frame anew and repeat.
@@ -94,12 +105,14 @@ def overwrite(
     given.table(table)
     check_frame(frame)
     reliance = Reliance.of(since, force)
+    seen = Transaction(table.context, "overwrite").base  # before a commit of columns, which looks at newer versions
+    _merge_schema(table, frame, request, merge_schema)
 
     def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
         if asked is Asked.ONLY:
             return None, [None, write_frame(transaction, table.name, frame, asked)[1].content()]
         oldest = reliance.oldest(frame, entry.uuid)
-        base = transaction.base if oldest is None else pin(table.context, oldest, None).manifest
+        base = seen if oldest is None else pin(table.context, oldest, None).manifest
         own = entry_then(base, table.name, entry.uuid)
         files, sums = write_frame(transaction, table.name, frame, asked)
         made = Overwrite(table.name, entry.uuid, own.epoch, base.commit_ts, files, force, request, entry.schema)
@@ -115,6 +128,7 @@ def upsert(
     *,
     since: int | None = None,
     force: bool = False,
+    merge_schema: bool = False,
     request: str | None = None,
 ) -> Commit:
     """Adds the rows of a DataFrame in place of all older rows with their keys, in one commit. Reads nothing of the
@@ -126,6 +140,7 @@ def upsert(
         on: the key's columns; the primary key by default.
         since: the version that rows of the frame were made from in a way that Spark's plan does not show, as by pandas.
         force: replace rows that others have changed after the frame was read, too.
+        merge_schema: as for ``append``.
         request: an id under which this is applied once, however often it is tried.
 
     Raises:
@@ -140,7 +155,9 @@ def upsert(
 
     given.table(table)
     check_frame(frame)
-    return _upsert(table, frame, on, request, Asked.of(request), Reliance.of(since, force))
+    reliance = Reliance.of(since, force)
+    _merge_schema(table, frame, request, merge_schema)
+    return _upsert(table, frame, on, request, Asked.of(request), reliance)
 
 
 def _upsert(
@@ -153,7 +170,7 @@ def _upsert(
 ) -> Commit:
     def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
         fields = key_fields(entry, on)
-        check_columns(frame, entry)
+        check_columns(frame.schema, entry)
         if asked is not Asked.ONLY:
             reliance.state(transaction, table.name, frame)
         keys = key_columns(frame, fields)
@@ -169,9 +186,12 @@ def _upsert(
     return _commit(table, "upsert", request, statement, asked)
 
 
-def apply_batch(table: Table, mode: Mode, frame: DataFrame, on: str | Sequence[str] | None, request: str) -> Commit:
+def apply_batch(
+    table: Table, mode: Mode, frame: DataFrame, on: str | Sequence[str] | None, request: str, *, merge_schema: bool
+) -> Commit:
     """Writes a batch of a stream once. Its id stands for its content: when a query does its last batch again, the rows
     may be others (a time, a random number), and that is no error."""
+    _merge_schema(table, frame, request, merge_schema)
     if mode == "upsert":
         # A batch is what it is, whatever has happened to the table meanwhile: a query could not go on otherwise.
         return _upsert(table, frame, on, request, Asked.NOT, Reliance.of(None, force=True))
@@ -266,7 +286,7 @@ def write_frame(
         PySparkException: a task failed.
     """
     entry = transaction.entry(name)
-    check_columns(frame, entry)
+    check_columns(frame.schema, entry)
     only_sum = asked is Asked.ONLY
     url, txid = (worker_url(transaction.context.store), "") if only_sum else begin_uploads(transaction)
     task = WriteTask(url, name, msgspec.json.encode(without_files(entry)), txid)
@@ -362,9 +382,10 @@ def check_frame(frame: object) -> None:
         raise SchemaError(f"the DataFrame has the column {repeated[0]!r} more than once: rename or drop one of them")
 
 
-def check_columns(frame: DataFrame, entry: TableEntry) -> None:
-    """Raises SchemaError if no row of the frame could fit."""
-    plan_conform(handed_schema(frame.schema), entry.schema)
+def _merge_schema(table: Table, frame: DataFrame, request: str | None, merge_schema: bool) -> None:
+    """Adds columns that the table does not have, if that is wanted."""
+    if arguments.flag("merge_schema", merge_schema):
+        add_new_columns(table.context, table.name, frame.schema, request)
 
 
 def _commit(

@@ -1,0 +1,204 @@
+"""Plans from metadata alone which files the changes between two versions are read from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from dolmen.changes.hits import FileHit, FilePlanner, hits_between, hits_of_commit, unlike_files, younger_files
+from dolmen.changes.matching import Changed, RowMatcher
+from dolmen.changes.rows import read_schema, taken_rows, visible_rows
+from dolmen.changes.state import FeedColumns, TableState
+from dolmen.context import Context
+from dolmen.format.entries import DataFile, KeysTombstone, Tombstone
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.schema import Field
+from dolmen.predicate import Predicate
+from dolmen.scan.plan import FilePlan
+
+LosingFile: TypeAlias = FileHit | FilePlan
+ReadLost: TypeAlias = Callable[[FeedColumns, Sequence[LosingFile]], Iterator[pa.RecordBatch]]
+ReadNew: TypeAlias = Callable[[FeedColumns, Sequence[FilePlan]], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class ChangedFiles:
+    """The files of a change: those that may have lost rows, and those that may have new ones.
+
+    Args:
+        columns: to be read.
+        lost, new: these files.
+        read_lost, read_new: stream the rows that some of these files have lost, or that are new in them.
+        is_difference: whether a row on both sides is no change.
+    """
+
+    columns: FeedColumns
+    lost: tuple[LosingFile, ...]
+    new: tuple[FilePlan, ...]
+    read_lost: ReadLost
+    read_new: ReadNew
+    is_difference: bool = False
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether rows of one file may have to be paired with rows of another, so that all files are read together."""
+        return bool(self.lost and self.new and (self.columns.key or self.is_difference))
+
+    @property
+    def sizes(self) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+        """Paths and sizes, in bytes, of the files that may have lost rows, and of those that may have new ones."""
+        before = [_file_before(plan) for plan in self.lost]
+        return [(file.path, file.size) for file in before], [(plan.file.path, plan.file.size) for plan in self.new]
+
+    def only(self, lost: AbstractSet[str], new: AbstractSet[str]) -> ChangedFiles:
+        """The same change with some of its files alone, by their paths; no rows of it may have to be paired."""
+        return replace(
+            self,
+            columns=replace(self.columns, key=()),
+            lost=tuple(plan for plan in self.lost if _file_before(plan).path in lost),
+            new=tuple(plan for plan in self.new if plan.file.path in new),
+            is_difference=False,
+        )
+
+    def deleted(self) -> Iterator[pa.RecordBatch]:
+        """Streams the rows that were taken away."""
+        return self.read_lost(self.columns, self.lost)
+
+    def inserted(self) -> Iterator[pa.RecordBatch]:
+        """Streams the rows that were added."""
+        return self.read_new(self.columns, self.new)
+
+    def match(self) -> Iterator[Changed]:
+        """Streams the changes: tells rows that replace others from rows that are new."""
+        if not self.is_paired:
+            yield from (("delete", batch) for batch in self.deleted())
+            yield from (("insert", batch) for batch in self.inserted())
+            return
+        yield from matcher(self.columns, is_difference=self.is_difference).match(self.deleted(), self.inserted())
+
+
+def matcher(columns: FeedColumns, *, is_difference: bool) -> RowMatcher:
+    """A matcher of rows with these columns."""
+    key = [field.name for field in columns.key]
+    return RowMatcher(read_schema(columns), key, drop_equal=is_difference)
+
+
+class ChangePlanner:
+    """Plans changes of one table.
+
+    Args:
+        entry: says the table's uuid, primary key, and the columns of the feed.
+        output: columns of the result.
+        where: bound to the columns of ``entry``: the feed of the rows for which it is TRUE.
+    """
+
+    def __init__(self, context: Context, entry: TableEntry, output: tuple[Field, ...], where: Predicate | None) -> None:
+        self._context, self._entry = context, entry
+        self._columns = FeedColumns(entry.schema, output, (), where)
+
+    @property
+    def key_columns(self) -> FeedColumns:
+        """The columns with those of the primary key."""
+        return self._keyed_by(self._entry.primary_key)
+
+    def of_commit(self, first: Manifest, last: Manifest, columns: FeedColumns | None = None) -> ChangedFiles:
+        """The rows that one commit took away and added.
+
+        Args:
+            first, last: the version before the commit, and its own.
+            columns: to be read; by default those of the result, and of the key by which rows are to be paired.
+        """
+        before, after = self._state(first), self._state(last)
+        if before is None or after is None or before.entry.epoch != after.entry.epoch:
+            return self._difference(before, after)
+        deletes = after.tombstones_since(before.commit_ts)
+        new = list(younger_files(after, self._columns, before.commit_ts))
+        hits = tuple(hits_of_commit(before, after, self._columns))
+        if columns is None:
+            ids = self._entry.primary_key or _upserted_by(deletes, new) if new and hits else ()
+            columns = self._keyed_by(ids)
+        planner = FilePlanner(after, columns, deletes)
+        return _in_epoch(columns, before, after, hits, tuple(_plans(planner, new)), deletes)
+
+    def net(self, first: Manifest, last: Manifest) -> ChangedFiles | None:
+        """The difference of two versions.
+
+        Returns:
+            None if compaction has replaced files of which rows may be gone: only the commits tell the difference then.
+        """
+        before, after = self._state(first), self._state(last)
+        if before is None or after is None or before.entry.epoch != after.entry.epoch:
+            return self._difference(before, after)
+        columns = self.key_columns
+        planner = FilePlanner(after, columns)
+        has_deletes = after.entry.last_delete_ts > before.commit_ts
+        hits = hits_between(before, after, columns, planner) if has_deletes else iter(())
+        if hits is None:
+            return None
+        new = tuple(_plans(planner, younger_files(after, columns, before.commit_ts)))
+        return _in_epoch(columns, before, after, tuple(hits), new, planner.tombstones, is_net=True)
+
+    def _difference(self, before: TableState | None, after: TableState | None) -> ChangedFiles:
+        """The rows that only one of two versions shows, whatever happened in between."""
+        both = before is not None and after is not None
+        columns = self.key_columns if both else self._columns
+
+        def read(state: TableState | None) -> ReadLost:
+            def rows(columns: FeedColumns, files: Sequence[LosingFile]) -> Iterator[pa.RecordBatch]:
+                plans = [plan for plan in files if isinstance(plan, FilePlan)]
+                return iter(()) if state is None else visible_rows(state, columns, plans, state.tombstones)
+
+            return rows
+
+        lost = () if before is None else tuple(unlike_files(before, after, columns))
+        new = () if after is None else tuple(unlike_files(after, before, columns))
+        return ChangedFiles(columns, lost, new, read(before), read(after), is_difference=both)
+
+    def _state(self, manifest: Manifest) -> TableState | None:
+        return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema)
+
+    def _keyed_by(self, ids: Sequence[int]) -> FeedColumns:
+        """The columns with those of a key; without, if the table no longer has one of them."""
+        there = {field.id: field for field in self._entry.schema.fields}
+        key = tuple(there[id_] for id_ in ids) if there.keys() >= set(ids) else ()
+        return replace(self._columns, key=key)
+
+
+def _in_epoch(
+    columns: FeedColumns,
+    before: TableState,
+    after: TableState,
+    hits: tuple[FileHit, ...],
+    new: tuple[FilePlan, ...],
+    deletes: tuple[Tombstone, ...],
+    *,
+    is_net: bool = False,
+) -> ChangedFiles:
+    """The changed files of two versions between which the table was not overwritten."""
+
+    def read_lost(columns: FeedColumns, files: Sequence[LosingFile]) -> Iterator[pa.RecordBatch]:
+        return taken_rows(before, after, columns, [hit for hit in files if isinstance(hit, FileHit)], deletes)
+
+    def read_new(columns: FeedColumns, files: Sequence[FilePlan]) -> Iterator[pa.RecordBatch]:
+        return visible_rows(after, columns, files, deletes, since=before.commit_ts if is_net else 0)
+
+    return ChangedFiles(columns, hits, new, read_lost, read_new, is_difference=is_net)
+
+
+def _file_before(plan: LosingFile) -> DataFile:
+    return plan.before.file if isinstance(plan, FileHit) else plan.file
+
+
+def _plans(planner: FilePlanner, files: Iterable[DataFile]) -> Iterator[FilePlan]:
+    return (plan for file in files if (plan := planner.plan(file)) is not None)
+
+
+def _upserted_by(deletes: Iterable[Tombstone], files: Iterable[DataFile]) -> tuple[int, ...]:
+    """The columns by which a commit replaced rows; none if it replaced none, or by different columns."""
+    added = {file.row_ts for file in files}
+    found = {each.columns for each in deletes if isinstance(each, KeysTombstone) and each.ts in added}
+    return found.pop() if len(found) == 1 else ()

@@ -1,0 +1,84 @@
+"""Columns that a DataFrame has and its table does not: refused, or added (``merge_schema``) before rows are written.
+
+They are added in a commit of their own: tasks write under the columns that the table has by then. Whoever repeats a
+write, or makes the same one at the same time, finds them there and adds nothing.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import types as s
+
+from dolmen.commit.statements.schema import AlterTable
+from dolmen.context import Context
+from dolmen.errors import ConflictError, SchemaError
+from dolmen.format.evolution import AddColumn, SchemaChange
+from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Schema
+from dolmen.spark.types import handed_schema
+from dolmen.store.backoff import attempts
+from dolmen.transaction import Transaction
+from dolmen.write.conform import plan_conform
+
+_TRIES = 20
+
+
+def check_columns(schema: s.StructType, entry: TableEntry) -> None:
+    """Checks that rows of a DataFrame may fit a table.
+
+    Raises:
+        SchemaError: no row could; or the table does not have a column of the DataFrame.
+    """
+    if unknown := _unknown(schema, entry.schema):
+        names = {field.name.lower(): field.name for field in entry.schema.fields}
+        if own := names.get(unknown[0].lower()):
+            raise SchemaError(f"column {unknown[0]!r} is called {own!r} in the table, and case counts: rename it")
+        there = ", ".join(names.values())
+        raise SchemaError(
+            f"no column {unknown[0]!r} in the table; there are: {there}. "
+            'To add new columns of the DataFrame, give merge_schema=True, or option("mergeSchema", True) with '
+            'format("dolmen")'
+        )
+    plan_conform(handed_schema(schema), entry.schema)
+
+
+def add_new_columns(context: Context, table: str, schema: s.StructType, request: str | None) -> None:
+    """Adds the columns of a DataFrame that a table does not have, at its end, in one commit. NULL is allowed in them.
+
+    Args:
+        request: of the write: if it was applied before, nothing is added.
+
+    Raises:
+        SchemaError: a column can't be added, or the DataFrame's other columns do not fit; nothing is added then.
+        ConflictError: others change the columns again and again.
+    """
+    conflict: ConflictError | None = None
+    for _ in attempts(context.runtime, _TRIES):
+        transaction = Transaction(context, "alter")
+        transaction.refresh()
+        if transaction.has_applied(request):
+            return
+        entry = transaction.entry(table)
+        changes = _changes(schema, entry)
+        if not changes:
+            return
+        transaction.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, changes))
+        check_columns(schema, transaction.entry(table))
+        try:
+            transaction.commit()
+        except ConflictError as error:  # another writer was first, perhaps with the same columns
+            conflict = error
+            continue
+        return
+    assert conflict is not None
+    raise conflict
+
+
+def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...]:
+    """The changes of a table's columns by which a DataFrame's rows fit."""
+    types = handed_schema(schema)
+    return tuple(AddColumn(name, types.field(name).type) for name in _unknown(schema, entry.schema))
+
+
+def _unknown(schema: s.StructType, own: Schema) -> list[str]:
+    there = {field.name for field in own.fields}
+    return [name for name in schema.names if name not in there]
