@@ -17,8 +17,8 @@ from support.proxy import Proxy
 from support.writers import SCHEMA, context, mixed_commits, persistent, start, two_tables
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
-PROCESSES = 16
 LONG = bool(os.environ.get("DOLMEN_LONG"))
+PROCESSES = 16 if LONG else 8
 COMMITS = {"local": 25, "s3": 25, "minio": 10} if LONG else dict.fromkeys(("local", "s3", "minio"), 5)
 """Commits of each process, in multiples of five. MinIO syncs every object, and its directories, before it answers."""
 
@@ -31,7 +31,7 @@ def prepared(url: str) -> dolmen.Database:
 
 
 @pytest.mark.parametrize("place", COMMITS)
-def test_16_processes_lose_nothing_double_nothing_and_see_no_error(
+def test_processes_lose_nothing_double_nothing_and_see_no_error(
     place: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     any_url = str(tmp_path / "db") if place == "local" else request.getfixturevalue(f"{place}_url")
