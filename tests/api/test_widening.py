@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 import pyarrow as pa
 import pytest
 
 import dolmen
 from dolmen.database import Database
 from dolmen.errors import AppliedIdError, ConflictError, InputError, SchemaError
+from dolmen.format.evolution import WidenColumn
+from dolmen.format.manifest import Sequences
 from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
@@ -427,3 +430,46 @@ def test_widening_is_two_puts_whatever_the_files_and_prunes_files_of_either_type
         assert sorted(scan.to_arrow()["id"].to_pylist()) == found
     table.delete("x < TIMESTAMP '2026-01-28'")
     assert len(table.scan().plan.files) == 2
+
+
+def test_days_in_segments_are_looked_at_where_the_root_does_not_tell(tmp_path: Path) -> None:
+    db = dolmen.open(str(tmp_path / "db"))
+    db.set(root_bytes="4KB")
+    table = db.create_table("t", pa.schema([("id", pa.int64())]))
+    for number in range(6):
+        table.append(pa.table({"id": [number]}))
+    table.add_column("x", pa.date32())
+    for number in range(6, 30):
+        append(table, [date(2026, 1, number)], first=number)
+    db.merge()
+    segments = db.context.head.refresh().manifest.table("t").segments_of("files")
+    assert any(2 not in segment.stats for segment in segments)
+    version = db.version
+    table.widen_column("x", pa.timestamp("us"))
+    assert ids(table, "x = TIMESTAMP '2026-01-07'") == [7]
+    assert ids(table, "x IS NULL") == list(range(6))
+    table.restore(version)
+    table.append(pa.table({"id": [99], "x": pa.array([2**31 - 1], pa.int32()).cast(pa.date32())}))
+    for number in range(6, 30):
+        append(table, [date(2026, 1, number)], first=100 + number)
+    db.merge()
+    with pytest.raises(SchemaError, match="after 294247"):
+        table.widen_column("x", pa.timestamp("us"))
+    assert db.verify(deep=True).ok
+
+
+def test_keys_and_sequences_of_tables_that_took_changes_stay(tmp_path: Path) -> None:
+    db = dolmen.open(str(tmp_path / "db"))
+    columns = pa.schema([("id", pa.int32()), ("seq", pa.int32()), ("v", pa.int32())])
+    table = db.create_table("t", columns, primary_key="id")
+    manifest = db.context.head.refresh().manifest
+    entry = msgspec.structs.replace(
+        manifest.table("t"), properties={"cdc_sequence": "seq"}, sequences=Sequences(greatest=1, memory="0" * 32)
+    )
+    for name in ("id", "seq"):
+        with pytest.raises(SchemaError, match=r"identifies or orders changes \(CDC\)"):
+            WidenColumn(name, pa.int64()).apply(entry, 5)
+    assert WidenColumn("v", pa.int64()).apply(entry, 5).schema.field("v").type == "int64"
+    table.set(cdc_sequence="seq")
+    table.widen_column("seq", pa.int64())  # no changes yet
+    assert table.settings()["cdc_sequence"] == "seq"

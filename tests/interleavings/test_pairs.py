@@ -85,6 +85,8 @@ AT_LEAST = {
     "widen columns/compact": 150,
     "widen columns/resolve": 110,
     "widen columns/restore": 130,
+    "change fields/append": 80,
+    "change fields/compact": 150,
     "wide append/restore": 90,
     "widen columns/widen columns": 28,
     "tag/GC": 180,

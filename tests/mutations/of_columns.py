@@ -36,6 +36,20 @@ COLUMNS: tuple[Mutation, ...] = (
         "    return changed, widened_files(files, None, now)\n",
     ),
     mutation(
+        "rows with a field that was dropped meanwhile are committed",
+        "files have no fields but those of their column",
+        "format/nesting.py",
+        "    return all(field.id in there and _same(field, there[field.id], base_ts) for field in map(_child, before))\n",
+        "    return all(_same(field, there[field.id], base_ts) for field in map(_child, before) if field.id in there)\n",
+    ),
+    mutation(
+        "fields of a struct go by their places",
+        "fields inside a column are known by ids",
+        "format/nested_values.py",
+        "        place = places.get(field_id(field))\n",
+        "        place = wanted.get_field_index(field.name) if wanted.num_fields == own.num_fields else None\n",
+    ),
+    mutation(
         "rows of a wider type land in a table that was restored to the narrower one",
         "files have no wider type than their column",
         "format/evolution.py",

@@ -132,7 +132,7 @@ def to_frame(
 
 
 _OWN = re.compile(
-    r"_metadata|_tmp_metadata_row_index|__(file|size|row|row_index|nothing|source|action|(key|value)_\w+)",
+    r"_metadata|_tmp_metadata_row_index|__(file|size|row|row_index|nothing|source|action|(key|value|column|dropped)_\w+)",
     re.IGNORECASE,
 )
 

@@ -54,7 +54,15 @@ def rows_of(data: pa.Table) -> list[Row]:
         column.cast(SCHEMA.field("t").type).cast(pa.int64()) if pa.types.is_temporal(column.type) else column
         for column in own
     ]
-    return sorted(zip(*(column.to_pylist() for column in columns), strict=True), key=repr)
+    return sorted(zip(*map(_values, columns), strict=True), key=repr)
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """Values that can be counted: structs as pairs of name and value."""
+    if pa.types.is_struct(column.type):
+        return [tuple(value.items()) for value in column.to_pylist()]
+    values: list[Any] = column.to_pylist()
+    return values
 
 
 @dataclass

@@ -21,6 +21,7 @@ _DEFAULT = 7
 _DAY_US = 86_400_000_000
 _NARROW = pa.schema([("k", pa.int32()), ("v", pa.int32()), ("t", pa.date32())])
 _WIDE = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("t", pa.timestamp("us"))])
+_STRUCTS = pa.schema([("k", pa.int64()), ("s", pa.struct([("a", pa.int32()), ("b", pa.int32())]))])
 _OF_DAYS: tuple[Row, ...] = tuple((k, 10 * k, k * _DAY_US) for k in range(1, 5))
 
 
@@ -176,6 +177,44 @@ def restored_to_narrow() -> PairedCall:
     return altered(call, effect=effect)
 
 
+def table_of_structs(db: Database) -> None:
+    """Makes a table with a struct in two files, and a tombstone."""
+    table = db.create_table("t", _STRUCTS, primary_key="k")
+    table.append(_structs(*((k, (("a", 10 * k), ("b", k))) for k in (1, 2))))
+    table.append(_structs(*((k, (("a", 10 * k), ("b", k))) for k in (3, 4))))
+    table.delete("k = 2")
+
+
+def change_fields() -> PairedCall:
+    """Drops a field of a struct, and adds another one of its name, in one commit."""
+
+    def effect(model: ExpectedTables) -> None:
+        model.tables["t"] = [(k, (s[0], ("b", None))) for k, s in model.tables["t"]]
+
+    def task(peer: Peer) -> Any:
+        with peer.db.transaction() as tx:
+            tx.table("t").drop_column("s.b")
+            tx.table("t").add_column("s.b", pa.int32())
+
+    return PairedCall("drop a field and add it again", task, effect, _no_result, MOVED)
+
+
+def append_struct() -> PairedCall:
+    """Appends a row with a struct."""
+    row = (5, (("a", 50), ("b", 5)))
+
+    def effect(model: ExpectedTables) -> None:
+        model.tables["t"].append(row)
+
+    return PairedCall(
+        "append a struct", lambda peer: peer.db.table("t").append(_structs(row)), effect, _no_result, MOVED
+    )
+
+
+def _structs(*rows: Row) -> pa.Table:
+    return pa.Table.from_pylist([{"k": k, "s": dict(s)} for k, s in rows], _STRUCTS)
+
+
 def _narrow(rows: Sequence[Row]) -> pa.Table:
     days = [(k, v, t // _DAY_US) for k, v, t in rows]
     return pa.table([pa.array(column, pa.int32()) for column in zip(*days, strict=True)], names=_NARROW.names).cast(
@@ -219,6 +258,8 @@ COLUMNS: tuple[Pair, ...] = (
     Pair("widen columns/compact", narrow_table, (widen_columns(), compaction())),
     Pair("widen columns/resolve", narrow_table, (widen_columns(), resolution())),
     Pair("widen columns/restore", narrow_table, (widen_columns(), restore(_OF_DAYS, 3))),
+    Pair("change fields/append", table_of_structs, (change_fields(), append_struct())),
+    Pair("change fields/compact", table_of_structs, (change_fields(), compaction())),
     Pair("wide append/restore", widened_table, (append_wide(), restored_to_narrow())),
     Pair("widen columns/widen columns", narrow_table, (widen_columns(), widen_columns()), quick=(0,)),
 )

@@ -5,24 +5,28 @@ Of files with deletes, those in which the same tombstones count are read togethe
 positions are ONE array of bits for all of them, looked up by a row's place in its file; which tombstone counts is known
 before, as that is a matter of whole files (``applied_through``). So most scans ask nothing of a row but its own values
 and its place.
+
+Files that may lack columns, or have them under other names, are read by field ids, where what they lack is NULL.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import reduce
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql import types as s
 
 from dolmen.errors import SchemaError
 from dolmen.format.entries import WhereTombstone
-from dolmen.format.schema import COMMIT_TS, Field
+from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
 from dolmen.predicate import columns
 from dolmen.scan.deletes import Deletes
 from dolmen.scan.plan import FilePlan
@@ -31,7 +35,7 @@ from dolmen.segments.tombstones import Suspects
 from dolmen.spark.origin import Origin
 from dolmen.spark.read.by_file import SOURCES, ByFile
 from dolmen.spark.read.deleted_bits import is_deleted
-from dolmen.spark.read.parquet import check_sizes, read_parquet
+from dolmen.spark.read.parquet import FIELD_ID, check_sizes, read_parquet
 from dolmen.spark.read.predicates import Unsupported, to_column
 from dolmen.spark.read.row_index import RowIndex
 from dolmen.spark.tasks import FILE, ROW
@@ -87,17 +91,17 @@ class _Native:
         check_sizes(self._root, (file.file for file in plan.files))
         plain, others = list[FilePlan](), list[FilePlan]()
         for file in plan.files:
-            if file.file.least_row_ts <= plan.entry.schema.altered_ts:
-                rest.append(file)  # its columns may have other names, or be missing
-                continue
             (others if file.tombstones or file.file.vector or self._with_ts else plain).append(file)
         try:
             where = None if plan.where is None else to_column(plan.where, self._column)
-            if plain:
-                frames.append(self._shown(plain, [] if where is None else [where]))
+            for some in _by_age(plain, self._is_older):
+                if self._is_older(some[0]) and not self._has_values(some, self._ids):
+                    rest += some
+                else:
+                    frames.append(self._shown(some, [] if where is None else [where]))
         except Unsupported:
             return [], list(plan.files)
-        for some in _together(others):
+        for some in (alike for age in _by_age(others, self._is_older) for alike in _together(age)):
             try:
                 frame = self._without_deleted(some, where)
             except Unsupported:
@@ -105,6 +109,19 @@ class _Native:
             else:
                 frames.append(frame)
         return frames, rest
+
+    def _is_older(self, file: FilePlan) -> bool:
+        """Whether a file may lack columns, or have them under other names, or of other types."""
+        return file.file.least_row_ts <= self._plan.entry.schema.altered_ts
+
+    def _has_values(self, files: Sequence[FilePlan], ids: Iterable[int]) -> bool:
+        """Whether older files have these columns as Spark would read them by ids, or NULL in their place."""
+        fields = [self._field(id_) for id_ in ids if id_ != COMMIT_TS_ID]
+        return all(
+            not field.widened_ts
+            and (field.initial_default is None or all(field.id in file.file.stats for file in files))
+            for field in fields
+        )
 
     def _without_deleted(self, files: Sequence[FilePlan], where: Column | None) -> DataFrame:
         if self._deletes is None:
@@ -131,6 +148,8 @@ class _Native:
                 raise Unsupported("too many unresolved keys")
             joins.append(self._keys(lookup.columns, arrays, ts, by_file, through))
         ids = self._ids.union(*(t.columns for t in tombstones.values()), *(lookup.columns for lookup in lookups))
+        if self._is_older(files[0]) and not self._has_values(files, ids):
+            raise Unsupported("columns with other values than the files have")
         return self._shown(files, shown, joins, ids, by_file, with_row=bool(positions))
 
     def _keys(
@@ -191,25 +210,64 @@ class _Native:
     def _read(self, files: Sequence[FilePlan], ids: Collection[int], told: list[str], *, with_row: bool) -> DataFrame:
         """The columns ``ids`` and, of ``_metadata``, ``told`` and the row's position."""
         fields = [field for id_, field in self._by_id.items() if id_ in ids and field.name != COMMIT_TS]
+        if own := [field.name for field in fields if is_own(field.name)]:
+            raise Unsupported(f"a column has the name {own[0]}")
+        gone = [self._field(id_) for id_ in ids if id_ not in self._by_id]
+        by_id = bool(gone) or self._is_older(files[0])
+        fields += [msgspec.structs.replace(field, name=self._name(field.id)) for field in gone]
         if self._with_ts and any(file.file.row_ts is None for file in files):
-            fields.append(Field(id=0, name=COMMIT_TS, type="int64"))
+            fields.append(Field(id=COMMIT_TS_ID, name=COMMIT_TS, type="int64"))
         try:
-            schema = self._origin.mark(spark_schema(fields))
+            known = self._origin.mark(spark_schema(fields))
         except SchemaError as error:  # a column that only predicates name
             raise Unsupported(str(error)) from None
-        if own := [name for name in schema.names if is_own(name)]:
-            raise Unsupported(f"a column has the name {own[0]}")
+        schema = _with_ids(known, fields) if by_id else s.StructType(list(known.fields))
         if with_row and self._row.is_stored:
             schema.add(self._row.name, "long")
         elif with_row:
             told = [*told, f"_metadata.row_index AS {self._row.name}"]
         if told:
             schema.add(_NOTHING, "long")
-        frame = read_parquet(self._spark, schema, self._root, [file.file for file in files])
-        return frame.selectExpr("*", *told) if told else frame
+        frame = read_parquet(self._spark, schema, self._root, [file.file for file in files], by_id=by_id)
+        shown = [F.expr(each) for each in told]
+        if not by_id:
+            return frame.select("*", *shown) if shown else frame
+        named = [
+            F.col(stored.name).alias(field.name, metadata=field.metadata)
+            for stored, field in zip(schema.fields, known.fields, strict=False)
+        ]
+        others = [F.col(name) for name in schema.names[len(named) :]]
+        return frame.select(*named, *others, *shown)
+
+    def _field(self, id_: int) -> Field:
+        """A column by its id, also one that is gone and that only deletes name."""
+        return self._by_id.get(id_) or self._plan.entry.schema.by_id[id_]
+
+    def _name(self, id_: int) -> str:
+        return self._by_id[id_].name if id_ in self._by_id else f"__dropped_{id_}"
 
     def _column(self, id_: int) -> Column:
-        return F.col(quoted(self._by_id[id_].name))
+        return F.col(quoted(self._name(id_)))
+
+
+def _with_ids(schema: s.StructType, fields: Sequence[Field]) -> s.StructType:
+    """The columns under names that no file has, to be found by id.
+
+    Spark leaves out row groups by the statistics of the column that has a name in the file: that may be another one.
+    """
+    return s.StructType(
+        [
+            s.StructField(f"__column_{field.id}", own.dataType, own.nullable, {**own.metadata, FIELD_ID: field.id})
+            for own, field in zip(schema.fields, fields, strict=True)
+        ]
+    )
+
+
+def _by_age(files: Sequence[FilePlan], is_older: Callable[[FilePlan], bool]) -> Iterator[list[FilePlan]]:
+    """The files that are older than a change of columns, and the others."""
+    for older in (False, True):
+        if some := [file for file in files if is_older(file) is older]:
+            yield some
 
 
 def _where(file: FilePlan) -> list[WhereTombstone]:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from py4j.java_gateway import JavaObject
@@ -33,6 +33,13 @@ OPTIONS = {
     "parquet.page.verify-checksum.enabled": "true",  # off by default: damaged pages that still decode would be rows
 }
 """Options that a session's settings would otherwise decide."""
+
+BY_FIELD_ID = {"spark.sql.parquet.fieldId.read.enabled": "true"}
+"""The option by which columns with an id are found by it. Spark looks for it among a session's settings, which are
+Hadoop's then; so are the options of one read, and before those."""
+
+FIELD_ID = "parquet.field.id"
+"""Where the metadata of a column has its id."""
 
 _FORMAT = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
 """The reader's class, as the name "parquet" may mean a reader without ``_metadata``."""
@@ -63,18 +70,22 @@ def check_sizes(root: str, files: Iterable[DataFile]) -> None:
             raise CorruptionError(file.path, f"it has {size} bytes, not the {file.size} of its entry in the manifest")
 
 
-def read_parquet(spark: SparkSession, schema: s.StructType, root: str, files: Sequence[DataFile]) -> DataFrame:
+def read_parquet(
+    spark: SparkSession, schema: s.StructType, root: str, files: Sequence[DataFile], *, by_id: bool = False
+) -> DataFrame:
     """The columns of files as they are stored.
 
     Args:
         root: the database's URL, as Spark knows it.
+        by_id: find columns with a ``FIELD_ID`` by it; those that a file lacks are NULL.
     """
+    wanted = {**OPTIONS, **BY_FIELD_ID} if by_id else OPTIONS
     try:
-        relation = _relation(spark, schema, root, files)
+        relation = _relation(spark, schema, root, files, wanted)
     except (Py4JError, TypeError) as error:  # Spark's inner parts are others in this version
         _warn(f"Spark lists the files of frames by itself: {type(error).__name__}")
         paths = [f"{root}/{file.path}" for file in files]
-        return spark.read.format(_FORMAT).schema(schema).options(**OPTIONS).load(paths)
+        return spark.read.format(_FORMAT).schema(schema).options(**wanted).load(paths)
     return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
 
 
@@ -84,10 +95,12 @@ def _warn(message: str) -> None:
     _log.warning(message)
 
 
-def _relation(spark: SparkSession, schema: s.StructType, root: str, files: Sequence[DataFile]) -> JavaObject:
+def _relation(
+    spark: SparkSession, schema: s.StructType, root: str, files: Sequence[DataFile], wanted: Mapping[str, str]
+) -> JavaObject:
     jvm, session = spark._jvm, spark._jsparkSession
     sources, option = jvm.org.apache.spark.sql.execution.datasources, jvm.scala.Option
-    options = jvm.PythonUtils.toScalaMap(OPTIONS)
+    options = jvm.PythonUtils.toScalaMap(dict(wanted))
     statuses = _statuses(jvm, root, files)
     # Spark takes relations for equal when their roots are: this one is not there, and names these very files.
     names = hashlib.sha256("\n".join(f"{file.path} {file.size}" for file in files).encode()).hexdigest()
