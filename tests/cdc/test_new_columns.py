@@ -185,7 +185,13 @@ def test_messages_about_the_schema_and_tombstones_are_skipped_and_the_former_cou
         "tableChanges": [{"type": "ALTER", "id": '"inventory"."t"', "table": {"columns": []}}],
     }
     table = Adding()
-    body = event(1, {"id": 1, "name": "a"}) + json.dumps(ddl) + "\nnull\n" + json.dumps({"payload": ddl}) + "\n"
+    body = (
+        event(1, {"id": 1, "name": "a"})
+        + json.dumps(ddl)
+        + "\nnull\n"
+        + json.dumps({"payload": ddl | {"ddl": None}})
+        + "\n"
+    )
     body += event(3, None, op="d", before={"id": 1}) + event(4, {"id": 2, "name": "b", "n": 1})
     counts = table.drop(body)
     assert (counts.upserted, counts.deleted, counts.ddl) == (1, 1, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, date, datetime
 from io import BytesIO
 from typing import Any
@@ -13,6 +14,10 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 
+from dolmen.functions.settings import FunctionSettings
+from dolmen.ingest.announcements import read_drops, read_messages
+from dolmen.ingest.drops.ingest import ingest_drops
+from support.event_builders import notification, sqs_event
 from support.functions import World
 
 HEAD = "id,user_id,kind"
@@ -253,6 +258,23 @@ def test_a_new_field_in_a_struct_rejects_its_file(world: World) -> None:
     assert world.ingest(world.drop("events/a.jsonl", body)) == []
     assert len(reasons(world)) == 1
     assert world.database.table("events").schema.names == ["id", "s"]
+
+
+def test_a_file_is_not_rejected_by_columns_that_have_changed_meanwhile(world: World) -> None:
+    world.create()
+    event = sqs_event([notification(world.drop("events/a.csv", f"{HEAD},n\n1,1,x,1\n"))])
+    [drops] = [read_drops(message)[0] for message in read_messages(event)]
+    database, landing = FunctionSettings.of(os.environ).open()
+
+    def seconds() -> float:
+        """It is asked for after the file was read, and before it is rejected."""
+        if "n" not in world.database.table("events").schema.names:
+            world.database.table("events").add_column("n", pa.int64())
+        return 1_000.0
+
+    assert [one.status for one in ingest_drops(database, landing, drops, time_left=seconds).outcomes] == ["failed"]
+    assert [info.key for info in world.landing.list("rejected/") if info.key.endswith(".error.json")] == []
+    assert [one.status for one in ingest_drops(database, landing, drops, time_left=seconds).outcomes] == ["ingested"]
 
 
 def test_logs_and_metrics_count_columns_and_do_not_name_them(world: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.database import Database
@@ -20,14 +21,17 @@ from dolmen.ingest.rejects.report import ERROR_SUFFIX, reject_key
 from dolmen.results import Commit
 from dolmen_simulator.actors.batches import Answer, serve
 from dolmen_simulator.actors.writers import PLAIN, Actor, arrow
-from dolmen_simulator.judge.effects import IngestEffect
-from dolmen_simulator.judge.model import Effect, Row
+from dolmen_simulator.judge.ingesting import FileColumn, IngestEffect
+from dolmen_simulator.judge.model import Effect, Row, TableRows
 from dolmen_simulator.judge.never import Never, ViolationError
 from dolmen_simulator.world.landing import BUCKET, DroppedFile, DropQueue
 from dolmen_simulator.world.process import Process
 
 _UNFOUNDED = "unfounded"
 """A table that nobody else creates: the first file that is dropped for it says which columns it has."""
+
+_EXTRA = ("a", "b", "c", "d")
+"""The names of columns that files have beside those of all tables; others give tables columns of these names, too."""
 
 _BAD_ROW = {"k": 1, "v": "not a number", "u": 0, "t": None}
 
@@ -73,6 +77,7 @@ class Ingester(Actor):
             answers = []
             for outcome in done.outcomes:
                 process.network.counts[f"files {outcome.status}"] += 1
+                process.network.counts["columns added for files"] += outcome.columns_added
                 self._check(process, drops, by_id[outcome.drop.id], outcome)
                 answer = Answer(outcome.drop.id, outcome.drop.etag)
                 if outcome.status in ("ingested", "duplicate", "waiting", "failed"):
@@ -93,12 +98,14 @@ class Ingester(Actor):
             case "ingested":
                 [effect] = dropped.effects
                 assert isinstance(effect, IngestEffect)
-                if outcome.counts.ingested != len(effect.rows) or outcome.counts.quarantined != dropped.bad:
+                rows, found = len(effect.rows), (outcome.counts.ingested, outcome.counts.quarantined)
+                if found != (rows, dropped.bad) and not (effect.extra and effect.extra.in_rows and found == (0, rows)):
                     raise ViolationError(Never.MISREPORTED, f"{drop.source} is told to be {outcome.counts}")
             case "rejected":
                 assert outcome.reject is not None
                 since = ledger.states[dropped.since :]  # whoever rejected it first may not have lived to say so
-                if not dropped.bad and all(dropped.table in state for state in since):
+                may_be = dropped.bad or any(_lacks_column(state.get(dropped.table), dropped) for state in since)
+                if not may_be and all(dropped.table in state for state in since):
                     raise ViolationError(Never.LOST, f"{drop.source} was rejected: {outcome.error!r}")
                 kept = drops.body(process.network, f"{REJECTED}/{outcome.reject.key}")
                 report = drops.body(process.network, f"{REJECTED}/{outcome.reject.key}{ERROR_SUFFIX}")
@@ -134,19 +141,31 @@ class Ingester(Actor):
             table = _UNFOUNDED
             rows = tuple(Row(row.k, row.v or 0, row.u, row.t or process.network.scheduler.now_us) for row in rows)
             body = {"jsonl": _lines, "csv": _csv, "parquet": _parquet}[kind](rows)
+        extra: FileColumn | None = None
+        if not bad and table != _UNFOUNDED and self.random.random() < 0.3:
+            values = tuple(self.random.randrange(100) for _ in rows)
+            extra = FileColumn(self.world.unique(), self.random.choice(_EXTRA), values, kind == "jsonl")
+            body = {"jsonl": _lines, "csv": _csv, "parquet": _parquet}[kind](rows, extra)
         key = f"{PREFIX}{table}/{number}.{kind}"
-        self._send(process, drops, key, body, rows, bad)
-        if self.random.random() < 0.05 and kind == "jsonl" and table != _UNFOUNDED:
+        self._send(process, drops, key, body, rows, bad, extra)
+        if self.random.random() < 0.05 and kind == "jsonl" and extra is None and table != _UNFOUNDED:
             rows = self.rows()
             self._send(process, drops, key, _lines(rows), rows, bad=False)
 
     def _send(
-        self, process: Process, drops: DropQueue, key: str, body: bytes, rows: tuple[Row, ...], bad: bool
+        self,
+        process: Process,
+        drops: DropQueue,
+        key: str,
+        body: bytes,
+        rows: tuple[Row, ...],
+        bad: bool,
+        extra: FileColumn | None = None,
     ) -> None:
         etag = drops.put(process.network, key, body)
         sequencer = f"{self.world.unique():016X}" if self.random.random() < 0.8 else None
         drop = Drop(BUCKET, key, len(body), etag, None, sequencer)
-        effects = (IngestEffect(key.split("/")[1], rows, drop.id),) if rows else ()
+        effects = (IngestEffect(key.split("/")[1], rows, drop.id, extra),) if rows else ()
         now_us = None if self.random.random() < 0.1 else process.network.server_clock_us()
         drops.send(DroppedFile(drop, body, effects, bad, process.ledger.version, now_us))
 
@@ -155,22 +174,34 @@ def _time(us: int | None) -> str | None:
     return None if us is None else datetime.fromtimestamp(us / 1e6, UTC).replace(tzinfo=None).isoformat()
 
 
-def _lines(rows: tuple[Row, ...], *, bad: bool = False) -> bytes:
-    said = [json.dumps({**row._asdict(), "t": _time(row.t)}) for row in rows]
+def _lacks_column(table: TableRows | None, dropped: DroppedFile) -> bool:
+    """Whether a version of the table lacks the file's column, and does not ask for it."""
+    [extra] = [effect.extra for effect in dropped.effects if isinstance(effect, IngestEffect)] or [None]
+    if extra is None or table is None or table.settings.get("ingest_new_columns") in ("add", "ignore"):
+        return False
+    return all(column.name != extra.name for column in table.columns)
+
+
+def _lines(rows: tuple[Row, ...], extra: FileColumn | None = None, *, bad: bool = False) -> bytes:
+    more = [{}] * len(rows) if extra is None else [{extra.name: value} for value in extra.values]
+    said = [json.dumps({**row._asdict(), "t": _time(row.t), **own}) for row, own in zip(rows, more, strict=True)]
     if bad:
         said.insert(len(said) // 2, json.dumps(_BAD_ROW))
     return "".join(line + "\n" for line in said).encode()
 
 
-def _csv(rows: tuple[Row, ...]) -> bytes:
+def _csv(rows: tuple[Row, ...], extra: FileColumn | None = None) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(Row._fields)
-    writer.writerows((row.k, row.v, row.u, _time(row.t)) for row in rows)
+    writer.writerow([*Row._fields, *([extra.name] if extra else [])])
+    more = [(value,) for value in extra.values] if extra else [()] * len(rows)
+    writer.writerows((row.k, row.v, row.u, _time(row.t), *own) for row, own in zip(rows, more, strict=True))
     return text.getvalue().encode()
 
 
-def _parquet(rows: tuple[Row, ...]) -> bytes:
-    target = io.BytesIO()
-    pq.write_table(arrow(rows), target)
+def _parquet(rows: tuple[Row, ...], extra: FileColumn | None = None) -> bytes:
+    target, table = io.BytesIO(), arrow(rows)
+    if extra is not None:
+        table = table.append_column(extra.name, pa.array(extra.values, pa.int64()))
+    pq.write_table(table, target)
     return target.getvalue()

@@ -70,7 +70,8 @@ class Traveller(Reader):
     def _clone(self, process: Process) -> None:
         """Clones a table of some version under a name that is free, seldom one that is not."""
         version, states = self._version(process), process.ledger.states
-        sources = [name for name in states[version] if name in NAMES]
+        tables = states[version]
+        sources = [name for name in tables if name in NAMES and all(column.nullable for column in tables[name].columns)]
         free = [name for name in (*PLAIN, SPARE) if name not in states[-1]]
         if not sources or not (free or self.random.random() < 0.1):
             return

@@ -137,6 +137,7 @@ class Settler(Actor):
                     {"target_file_bytes": 4_096},
                     {"ingest_mode": self.random.choice(("upsert", None))},
                     {"ingest_on_bad_row": self.random.choice(("quarantine", None))},
+                    {"ingest_new_columns": self.random.choice(("add", "add", "ignore", None))},
                 )
             )
             if table is not None:

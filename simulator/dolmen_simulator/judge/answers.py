@@ -17,6 +17,7 @@ from dolmen.errors import (
 )
 from dolmen_simulator.judge.chronicle import Chronicle
 from dolmen_simulator.judge.following import names_asked
+from dolmen_simulator.judge.ingesting import IngestEffect
 from dolmen_simulator.judge.model import ChangesEffect, Operation, OperationRun
 from dolmen_simulator.judge.past import CursorEffect, RestoreEffect, TagEffect
 from dolmen_simulator.judge.retention import JITTER_US
@@ -59,7 +60,10 @@ def has_reason(chronicle: Chronicle, operation: Operation, run: OperationRun | N
                 operation.began, operation.known
             )
             moved = _names_moved(chronicle, known, names) or _columns_changed(chronicle, known, names)
-            return not operation.replays and (overtaken or moved)
+            changing = (
+                any(isinstance(effect, IngestEffect) and effect.extra for effect in run.effects) if run else False
+            )
+            return not operation.replays and (overtaken or moved or changing)
         case StaleWriterError():
             newest = chronicle.retention.newest
             assert newest is not None

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 
 from dolmen.format.layout import memory_name
 from dolmen_simulator.judge.altering import AlterEffect
-from dolmen_simulator.judge.effects import IngestEffect, MergeEffect, UpdateEffect, UpsertOnEffect
+from dolmen_simulator.judge.effects import MergeEffect, UpdateEffect, UpsertOnEffect
 from dolmen_simulator.judge.following import tables_of
+from dolmen_simulator.judge.ingesting import IngestEffect
 from dolmen_simulator.judge.model import (
     AddEffect,
     AppendEffect,
@@ -137,7 +138,7 @@ def _deeds(effect: Effect) -> Iterator[tuple[str, str]]:
         case TagEffect(then=then):
             words = ["drop tag" if then is None else "tag"]
         case IngestEffect():
-            words = ["append", "upsert"]
+            words = ["append", "upsert", *(["alter"] if effect.extra else [])]
         case ChangesEffect():
             words = ["append", "upsert", "delete"]
             yield from ((memory, word) for word in ("create", *words))
@@ -151,8 +152,9 @@ def _names(did: StoredDeed, effects: Sequence[Effect]) -> set[str]:
     if did.what == "rename":
         return {effect.to for effect in effects if isinstance(effect, RenameEffect) and effect.table == did.table}
     if did.what == "alter":
-        altered = (each for each in effects if isinstance(each, AlterEffect) and each.table == did.table)
-        return {name for effect in altered for name in effect.names}
+        own = [effect for effect in effects if effect.table == did.table]
+        altered = {name for effect in own if isinstance(effect, AlterEffect) for name in effect.names}
+        return altered | {each.extra.name for each in own if isinstance(each, IngestEffect) and each.extra}
     if did.what == "set":
         names = (
             effect.changes for effect in effects if isinstance(effect, SettingsEffect) and effect.table == did.table

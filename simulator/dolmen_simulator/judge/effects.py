@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from dolmen_simulator.judge.columns import GENERATION
 from dolmen_simulator.judge.model import (
     SCHEMA,
-    AppendEffect,
     Matches,
     OverwriteEffect,
     Row,
     State,
-    UpsertEffect,
     rows_of,
 )
 from dolmen_simulator.judge.never import Never, ViolationError
@@ -129,22 +127,3 @@ class MergeEffect:
                 new = [_renumbered(r, amounts[r.k], self.number) if r.k in amounts else r for r in old.rows]
                 new += [row for row in self.rows if row.k not in there]
                 each[self.table] = old._replace(rows=tuple(new), writes=old.writes + 1)
-
-
-@dataclass(frozen=True)
-class IngestEffect:
-    """Adds the good rows of a dropped file, by append or upsert as the table's settings said when it was read.
-
-    A row of JSON that lacks a column has NULL in it, so ``says_null``.
-    """
-
-    table: str
-    rows: tuple[Row, ...]
-    request: str | None = None
-    says_null: ClassVar[bool] = True
-
-    def apply(self, state: State, seen: State, version: int) -> None:
-        """See Effect."""
-        upserts = rows_of(seen, self.table).settings.get("ingest_mode") == "upsert"
-        kind = UpsertEffect if upserts else AppendEffect
-        kind(self.table, self.rows).apply(state, seen, version)

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dolmen_simulator.judge.effects import IngestEffect, RewriteEffect, UpsertOnEffect
+from dolmen_simulator.judge.effects import RewriteEffect, UpsertOnEffect
+from dolmen_simulator.judge.ingesting import IngestEffect
 from dolmen_simulator.judge.isolation import History, Read, RecordedTransaction, RowLifetime
 from dolmen_simulator.judge.model import (
     AddEffect,

@@ -8,8 +8,8 @@
 ``op`` is ``c`` (created), ``r`` (read by a snapshot), ``u`` (updated) or ``d`` (deleted). Anything else, so ``t``
 (truncated) too, is a bad row. Of ``before`` only the key is read; where it differs from that of ``after`` the old
 key is deleted at the same sequence. Lines that are ``null``, and objects with neither image nor operation, are
-Kafka's tombstones: they are skipped. So are messages about the source's columns (``ddl``), which are counted. Other
-fields of the envelope are not looked at.
+Kafka's tombstones: they are skipped. So are messages about the source's columns, which have a ``databaseName``; they
+are counted. Other fields of the envelope are not looked at.
 
 ``dms`` and ``flat`` (CSV, Parquet, ...; as in "Using Amazon S3 as a target for AWS DMS")::
 
@@ -45,7 +45,7 @@ DIGITS = 20
 _NUMBERS = frozenset({"lsn", "pos", "row", "ts_ms", "ts_us", "ts_ns", "txId", "total_order", "data_collection_order"})
 """Fields of Debezium's ``source`` and ``transaction`` that are numbers: asked for as such, they are parsed fast."""
 
-_OWN = frozenset({"op", "ddl", "before", "after", "payload", "schema"})
+_OWN = frozenset({"op", "databaseName", "before", "after", "payload", "schema"})
 _Tree: TypeAlias = "dict[str, _Tree | pa.Field]"
 
 UPSERT, DELETE, SKIP, UNKNOWN = 0, 1, 2, 3
@@ -147,7 +147,7 @@ class DebeziumEnvelope:
     @property
     def schema(self) -> pa.Schema:
         """The schema to read the file with."""
-        own: _Tree = {"op": pa.field("op", pa.string()), "ddl": pa.field("ddl", pa.string())}
+        own: _Tree = {"op": pa.field("op", pa.string()), "databaseName": pa.field("databaseName", pa.string())}
         for path in self.settings.sequence_from:
             names = path.split(".")
             if names[0] in _OWN:
@@ -202,7 +202,7 @@ class DebeziumEnvelope:
             image = at("after", field.name)
             images[field.id] = pc.if_else(deletes, old[field.id], image) if field.id in old else image
         parts = [at(*path.split(".")) for path in self.settings.sequence_from]
-        ddl = pc.sum(pc.and_(nothing, pc.is_valid(at("ddl")))).as_py() or 0
+        ddl = pc.sum(pc.and_(nothing, pc.is_valid(at("databaseName")))).as_py() or 0
         return ChangeBatch(kinds, images, old, _sequence(parts, self.sequence), ddl)
 
 

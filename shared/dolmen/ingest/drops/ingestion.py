@@ -24,6 +24,7 @@ from dolmen.errors import (
 )
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
 from dolmen.format.manifest import Manifest
+from dolmen.format.schema import Schema
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.batch import Decision, RequestOutcome
 from dolmen.ingest.drops.modes import require_keys, upsert_in_portions
@@ -56,6 +57,7 @@ class Ingestion:
         create_error: why its table could not be created.
         settings: the settings of its table, once the file was read by them.
         expected: holds a commit to these settings, and to this table.
+        columns: the columns of its table when it was read.
         columns_added: how many columns the table gets for it.
         columns_widened: how many columns of the table get a wider type for it.
         quarantined_to: where its bad rows are, if there are any and the others are ingested.
@@ -74,6 +76,7 @@ class Ingestion:
     expected: Expect | None = None
     counts: RowCounts = NO_ROWS
     final_outcome: DropOutcome | None = None
+    columns: Schema | None = None
     columns_added: int = 0
     columns_widened: int = 0
     quarantined_to: Reject | None = None
@@ -83,7 +86,7 @@ class Ingestion:
         """Adds the file's rows to the transaction, or settles what becomes of the file instead."""
         drop = self.drop
         self.counts, self.settings, self.quarantined_to, self.expected = NO_ROWS, None, None, None
-        self.columns_added = self.columns_widened = 0
+        self.columns, self.columns_added, self.columns_widened = None, 0, 0
         if self.follow_earlier_reject():
             return "settle"
         try:
@@ -137,6 +140,10 @@ class Ingestion:
             raise ConflictError(f"{self.place.path!r} was ingested by another delivery meanwhile")
         if self.expected is not None:
             self.expected.apply(Draft(newest, segments), newest.commit_ts + 1)
+            if segments.whole(newest.tables[self.place.table]).schema != self.columns:
+                raise ConflictError(
+                    f"table {self.place.table!r}: its columns changed while {self.place.path!r} was read"
+                )
 
     def _ingest_or_find_fault(self, transaction: Transaction) -> Error | None:
         """Adds the file's rows to the transaction, or adds nothing and returns what is wrong with the file.
@@ -257,6 +264,7 @@ class Ingestion:
         self.expected = Expect(self.place.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id)
         settings = IngestSettings.of(entry)
         settings.check(entry.schema, entry.primary_key)
+        self.columns = entry.schema
         transaction.add(self.expected)
         self.settings = settings
         source = self._source(settings)

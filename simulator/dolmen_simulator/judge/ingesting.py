@@ -1,0 +1,81 @@
+"""The effect of a dropped file, which may give its table a new column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from dolmen_simulator.judge.altering import AddStep, AlterEffect
+from dolmen_simulator.judge.columns import Column, fill
+from dolmen_simulator.judge.model import AppendEffect, Row, State, UpsertEffect, rows_of
+from dolmen_simulator.judge.never import Never, ViolationError
+
+
+class FileColumn(NamedTuple):
+    """A column that a file has beside those that all tables have.
+
+    Args:
+        number: of the column that the table gets, if it gets one.
+        values: in the order of the rows.
+        in_rows: whether each row names it (JSON), so that with ``quarantine`` each row is bad, and not the file.
+    """
+
+    number: int
+    name: str
+    values: tuple[int, ...]
+    in_rows: bool
+
+
+@dataclass(frozen=True)
+class IngestEffect:
+    """Adds the good rows of a dropped file, by append or upsert as the table's settings said when it was read.
+
+    A row of JSON that lacks a column has NULL in it, so ``says_null``.
+    """
+
+    table: str
+    rows: tuple[Row, ...]
+    request: str | None = None
+    extra: FileColumn | None = None
+    says_null: ClassVar[bool] = True
+
+    def apply(self, state: State, seen: State, version: int) -> None:
+        """See Effect."""
+        settings = rows_of(seen, self.table).settings
+        upserts = settings.get("ingest_mode") == "upsert"
+        if self.extra and self.extra.in_rows and self._is_quarantined(settings) and self._find(seen) is None:
+            return
+        self._apply_extra(state, seen, version, settings.get("ingest_new_columns"))
+        kind = UpsertEffect if upserts else AppendEffect
+        kind(self.table, self.rows).apply(state, seen, version)
+
+    def _apply_extra(self, state: State, seen: State, version: int, setting: str | None) -> None:
+        """Adds the file's column if the table lacks it and asks for that, and sets its values."""
+        if self.extra is None:
+            return
+        there = self._find(seen)
+        if there is None and setting == "ignore":
+            return
+        if there is None:
+            if setting != "add":
+                raise ViolationError(
+                    Never.MISREPORTED, f"version {version} ingested a file for {self.table!r} whose column it lacks"
+                )
+            there = Column(self.extra.number, self.extra.name)
+            AlterEffect(self.table, (AddStep(there),)).apply(state, seen, version)
+        table = rows_of(state, self.table)
+        if all(column.number != there.number for column in table.columns):
+            raise ViolationError(Never.LOST, f"version {version} wrote a column of {self.table!r} that was dropped")
+        added = table.added
+        for row, value in zip(self.rows, self.extra.values, strict=True):
+            added = fill(added, [row.u], {there.number: frozenset({value})})
+        state[self.table] = table._replace(added=added)
+
+    @staticmethod
+    def _is_quarantined(settings: dict[str, Any]) -> bool:
+        refused = settings.get("ingest_new_columns") not in ("add", "ignore")
+        return refused and settings.get("ingest_on_bad_row") == "quarantine"
+
+    def _find(self, seen: State) -> Column | None:
+        columns = rows_of(seen, self.table).columns
+        return next((column for column in columns if self.extra and column.name == self.extra.name), None)
