@@ -1,9 +1,10 @@
-"""Columns are added, dropped, renamed and described; no file is touched, and each version shows its own columns."""
+"""Columns are added, dropped, renamed and described; no file is touched, and each version shows its own columns.
+
+``test_altered_histories`` has random histories of such changes.
+"""
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -16,8 +17,6 @@ import pytest
 import dolmen
 from dolmen.errors import AppliedIdError, ConflictError, InputError, SchemaError
 
-SEED = os.environ["DOLMEN_TEST_SEED"]
-HISTORIES = 400 if os.environ.get("DOLMEN_LONG") else 6
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
 
 
@@ -280,86 +279,3 @@ def test_a_table_without_defaults_needs_no_feature(db: dolmen.Database, table: d
     table.add_column("n", pa.int64())
     table.rename_column("name", "title")
     assert db.context.head.refresh().manifest.features == ()
-
-
-class Model:
-    """What a table should hold: rows by key, with values by the ids of columns."""
-
-    def __init__(self) -> None:
-        self.ids = iter(range(10**6))
-        self.columns: dict[str, int] = {}
-        self.defaults: dict[int, Any] = {}
-        self.rows: dict[int, dict[int, Any]] = {}
-
-    def shown(self) -> list[dict[str, Any]]:
-        return [{name: row[id_] for name, id_ in self.columns.items()} for _, row in sorted(self.rows.items())]
-
-
-@pytest.mark.parametrize("number", range(HISTORIES))
-def test_random_histories_show_in_every_version_what_a_model_does(number: int, tmp_path: Path) -> None:
-    rng = random.Random(f"{SEED} {number}")
-    print(f"DOLMEN_TEST_SEED={SEED} history {number}")
-    db = dolmen.open(str(tmp_path / "db"))
-    db.set(root_bytes="4KB")  # entries leave the manifest early
-    table = db.create_table("t", pa.schema([pa.field("id", pa.int64(), nullable=False)]), primary_key="id")
-    model = Model()
-    model.columns["id"] = next(model.ids)
-    kept: dict[int, list[dict[str, Any]]] = {}
-    for _ in range(40):
-        step(rng, db, table, model)
-        kept[db.version] = model.shown()
-    for version, shown in kept.items():
-        assert rows(db.at(version=version).table("t")) == shown, version
-    present = model.shown()
-    for name in model.columns:
-        for value in (0, 1, 2):
-            assert table.count(f'"{name}" = {value}') == sum(row[name] == value for row in present)
-        assert table.count(f'"{name}" IS NULL') == sum(row[name] is None for row in present)
-    assert db.verify(deep=True).ok
-
-
-def step(rng: random.Random, db: dolmen.Database, table: dolmen.Table, model: Model) -> None:
-    others = [name for name in model.columns if name != "id"]
-    what = rng.choice(["add", "drop", "rename", "default", "reorder", "append", "append", "upsert", "delete", "upkeep"])
-    if what == "add" and len(others) < 5:
-        name, default = rng.choice("abcdefgh"), rng.choice([None, 0, 1, 2])
-        if name in model.columns:
-            return
-        table.add_column(name, pa.int64(), default)
-        id_ = model.columns[name] = next(model.ids)
-        model.defaults[id_] = default
-        for row in model.rows.values():
-            row[id_] = default
-    elif what == "drop" and others:
-        name = rng.choice(others)
-        table.drop_column(name)
-        del model.columns[name]
-    elif what == "rename" and others:
-        name, to = rng.choice(others), rng.choice("abcdefgh")
-        if to in model.columns:
-            return
-        table.rename_column(name, to)
-        model.columns = {to if known == name else known: id_ for known, id_ in model.columns.items()}
-    elif what == "default" and others:
-        name, default = rng.choice(others), rng.choice([None, 0, 1, 2])
-        table.set_default(name, default)
-        model.defaults[model.columns[name]] = default
-    elif what == "reorder":
-        names = rng.sample(list(model.columns), len(model.columns))
-        table.reorder(names)
-        model.columns = {name: model.columns[name] for name in names}
-    elif what in ("append", "upsert"):
-        given = rng.sample(others, rng.randrange(len(others) + 1))
-        new = [{"id": rng.randrange(12), **{name: rng.choice([None, 0, 1, 2]) for name in given}} for _ in range(3)]
-        table.upsert(new)
-        for row in new:
-            model.rows[row["id"]] = {
-                id_: row.get(name) if name in row else model.defaults.get(id_) for name, id_ in model.columns.items()
-            }
-    elif what == "delete" and others:
-        name, value = rng.choice(others), rng.choice([0, 1, 2])
-        table.delete(f'"{name}" = {value}', mode=rng.choice(["tombstone", "positions"]))
-        id_ = model.columns[name]
-        model.rows = {key: row for key, row in model.rows.items() if row[id_] != value}
-    elif what == "upkeep":
-        db.maintain()

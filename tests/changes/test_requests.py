@@ -7,7 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dolmen.changes.feed import ChangeFeed
+from dolmen.changes.parts import FeedPart, PartReader, parts_of
 from dolmen.commit.statements.rows import Write
+from dolmen.commit.versions import manifest_at_version
 from dolmen.database import Database
 from dolmen.table import Table
 from support.tables import World, write_file
@@ -122,3 +125,39 @@ def test_history_that_says_nothing_is_read_in_full(world: World, monkeypatch: py
         world.db.table("t").append(user_rows(number))
     monkeypatch.setattr("dolmen.changes.commits._says_changes", lambda entry, names: False)
     assert world.db.table("t").changes(since).read_all().num_rows == 3 * ROWS
+
+
+def parts(world: World, since: int, *, net: bool) -> list[FeedPart]:
+    """The parts of a feed, planned with empty caches."""
+    table = cold(world)
+    context = table.context
+    newest = context.head.refresh().manifest
+    first = manifest_at_version(context.head, newest, since)
+    entry = context.segments.whole(newest.table("t"))
+    return list(parts_of(ChangeFeed(context, newest, first, newest, "t", entry, net=net)))
+
+
+@pytest.mark.parametrize("net", [False, True])
+def test_parts_of_a_feed_are_planned_from_metadata_and_each_reads_its_own_file(world: World, net: bool) -> None:
+    since = world.db.version
+    with world.db.transaction() as tx:
+        for file in range(5):
+            tx.table("t").append(user_rows(file))
+    commits = 1
+    if not net:
+        world.db.table("t").delete(f"user = {500 * USERS_PER_FILE + 5}")
+        commits = 2
+    segments = len(world.entry().segments_of("files"))
+    found = parts(world, since, net=net)
+    # the pointer, the manifest of `since`, those of commits before the newest; segments where rows were deleted
+    assert gets(world) == 2 + (commits - 1) + (segments if commits == 2 else 0)
+    assert [len(part.new or ()) for part in found] == [1] * 5 + [0] * (commits - 1)
+    table = cold(world)
+    entry = table.context.segments.whole(table.context.head.refresh().manifest.table("t"))
+    reader = PartReader(table.context, "t", entry, tuple(entry.schema.arrow.names), None, net=net)
+    world.store.reset()
+    assert sum(batch.num_rows for batch in reader.read(found[2])) == ROWS
+    assert gets(world) == 3  # two manifests and the file
+    world.store.reset()
+    assert sum(batch.num_rows for batch in reader.read(found[3])) == ROWS
+    assert gets(world) == 1  # of the same commit: the file

@@ -86,8 +86,8 @@ def test_spark_reads_the_feed(spark: SparkSession, db: Database, table: Table) -
     assert frame.columns == ["id", "s", "_change", "_version", "_commit_ts"]
     assert [field.nullable for field in frame.schema] == [False, True, False, False, False]
     assert rows(frame.toArrow().to_batches()) == rows(expected.to_batches())
-    counts = {row["_change"]: row["count"] for row in frame.groupBy("_change").count().collect()}
-    assert counts == {"insert": 50, "update_before": 5, "update_after": 5, "delete": 3}
+    kinds = {row["_change"]: row["count"] for row in frame.groupBy("_change").count().collect()}
+    assert kinds == {"insert": 50, "update_before": 5, "update_after": 5, "delete": 3}
     table.append(some(50, 1))
     assert frame.count() == 63  # a frame shows the versions up to the one that was the newest when it was made
     net = feed(spark, db, since=2, net=True, columns="s,id", where="id < 12")
@@ -95,6 +95,10 @@ def test_spark_reads_the_feed(spark: SparkSession, db: Database, table: Table) -
         [("delete", id_) for id_ in range(3)]
         + [(what, id_) for what in ("update_before", "update_after") for id_ in (10, 11)]
     )
+    told = f"path '{db.url}', table 't', changes 'true', since '2', until '4'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW fed USING dolmen OPTIONS ({told})")
+    counts = spark.sql("SELECT _version, count(*) FROM fed GROUP BY 1").collect()
+    assert {tuple(row) for row in counts} == {(3, 10), (4, 3)}
     picked = (
         spark.read.format("dolmen").options(**options(db, since=2, until=3)).schema("_version long, s string").load()
     )

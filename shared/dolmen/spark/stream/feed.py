@@ -82,12 +82,12 @@ class FeedStreamReader(TableStreamReader):
         first.check(self._given.table, entry, last, ignore_deletes=True)
         feed = self._source_feed()
         self._check_columns(feed, entry, last.version)
-        if (cursor := self._place(first)) is not None:
-            self._check_cursor(cursor, first)
         is_whole = not first.table
         if is_whole:
             feed = feed.as_net()
         since = EMPTY if is_whole else self._since(first)
+        if (cursor := self._place(first)) is not None:
+            self._check_cursor(cursor, first)
         return feed_partitions(feed, feed.parts(self._database.context, since, until))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -188,7 +188,8 @@ class FeedStreamReader(TableStreamReader):
         """The cursor that the options name. It is made where there is none, at an offset, or now for all rows."""
         name = self._given.text("cursor")
         if name is not None and self._cursor is None:
-            self._cursor = self._database.cursor(name, start=offset.version if offset.table else None)
+            start = max(offset.version, self._newest().horizon) if offset.table else None
+            self._cursor = self._database.cursor(name, start=start)
         return self._cursor
 
     def _check_cursor(self, cursor: ChangeCursor, first: Offset) -> None:

@@ -187,7 +187,13 @@ def _upsert(
 
 
 def apply_batch(
-    table: Table, mode: Mode, frame: DataFrame, on: str | Sequence[str] | None, request: str, *, merge_schema: bool
+    table: Table,
+    mode: Mode,
+    frame: DataFrame,
+    on: str | Sequence[str] | None,
+    request: str,
+    *,
+    merge_schema: bool = False,
 ) -> Commit:
     """Writes a batch of a stream once. Its id stands for its content: when a query does its last batch again, the rows
     may be others (a time, a random number), and that is no error."""
