@@ -12,9 +12,11 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.commit.statements.rows import Write
 from dolmen.database import Database
+from dolmen.format.entries import ColumnStats, DataFile
+from dolmen.format.tags import RESERVED_TAGS
 from dolmen.iceberg.metadata import TableMetadata
-from dolmen.iceberg.pins import TAGS_PREFIX
 from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.local.store import LocalStore
@@ -48,7 +50,7 @@ def ids(readers: IcebergReaders, location: str, reader: str = "pyiceberg", snaps
 
 
 def pins(db: Database) -> list[int]:
-    return [tag.version for name, tag in db.tags().items() if name.startswith(TAGS_PREFIX)]
+    return [tag.version for name, tag in db.tags().items() if name.startswith(RESERVED_TAGS)]
 
 
 @pytest.mark.parametrize("version", ["v2", "v3"])
@@ -260,3 +262,35 @@ def test_a_publication_after_a_small_commit_makes_few_requests() -> None:
     store.reset()
     assert not table.publish_iceberg().is_new
     assert (store.puts, store.gets, store.lists) == (0, 4, 0)
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+def test_a_small_commit_to_ten_thousand_files_is_published_in_proportion_to_it(version: str) -> None:
+    store = CountingStore(MemoryStore())
+    db = Database(store, Runtime(threads=1))
+    table = db.create_table("t", SCHEMA, primary_key="id")
+    table.set(iceberg=version)
+    with db.transaction() as tx:
+        entry = tx.entry("t")
+        tx.begin_upload()
+        tx.add(Write("t", entry.uuid, files=tuple(map(never_read, range(10_000)))))
+    db.merge()
+    table.append(rows(*range(-100, 0)))
+    assert table.publish_iceberg().files == 10_001
+    table.append(rows(-200))
+    table.delete(keys=[-5])
+    db.refresh()
+    store.reset()
+    found = table.publish_iceberg()
+    assert (found.files, found.deleted_rows, found.files_read) == (10_002, 1, 1)
+    assert (store.puts, store.lists, found.objects) == (10, 0, 6)
+    assert store.gets <= 8
+    assert store.bytes_up < 64 << 10
+    assert store.bytes_down < 64 << 10
+
+
+def never_read(number: int) -> DataFile:
+    """An entry with ids that no delete of the test matches; there is no such object."""
+    stats = {1: ColumnStats(number * 1_000, number * 1_000 + 999, 0), 2: ColumnStats("a", "b", 0)}
+    path = f"data/t/2026/01/02/03/{number:032x}.parquet"
+    return DataFile(path, 10**6, 1_000, (10**6 - 2_000, 2_000, 7), stats=stats)

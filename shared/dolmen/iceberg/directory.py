@@ -55,6 +55,7 @@ class PublicationDirectory:
         self._store, self._runtime = store, runtime
         self._root = _root(store)
         self.prefix = f"{PREFIX}{table}/metadata/"
+        self.hint_key = f"{self.prefix}{_HINT}"
         self.location = f"{self._root}/{PREFIX}{table}"
         self.objects = self.bytes = 0
         self._lock = threading.Lock()
@@ -137,11 +138,11 @@ class PublicationDirectory:
             if hint >= number:
                 return
             body = str(number).encode()
-            if isinstance(self._store.put(self.prefix + _HINT, body, if_match=etag), Stored):
+            if isinstance(self._store.put(self.hint_key, body, if_match=etag), Stored):
                 self._count(len(body))
                 return
             hint, etag = self._hint()
-        raise StoreUnavailableError(f"{self.prefix + _HINT!r} could not be replaced: publish again, which is safe")
+        raise StoreUnavailableError(f"{self.hint_key!r} could not be replaced: publish again, which is safe")
 
     def _count(self, size: int) -> None:
         with self._lock:
@@ -150,7 +151,7 @@ class PublicationDirectory:
 
     def _hint(self) -> tuple[int, str | None]:
         try:
-            found = self._store.get(self.prefix + _HINT)
+            found = self._store.get(self.hint_key)
         except ObjectNotFoundError:
             return 0, None
         text = found.body.decode("ascii", "replace").strip()

@@ -13,21 +13,26 @@ from dolmen.commit.loop import submit
 from dolmen.commit.statements.tags import PutTag
 from dolmen.context import Context
 from dolmen.format.manifest import Manifest
-from dolmen.format.tags import Tag
+from dolmen.format.tags import RESERVED_TAGS, Tag
 
 OPERATION = "publish"
-TAGS_PREFIX = "iceberg."
-"""The names of pins begin with this. No user's tag does."""
 
 
 def pin_name(table: str, version: int) -> str:
     """``iceberg.<uuid of the table>.<version>``."""
-    return f"{TAGS_PREFIX}{table}.{version}"
+    return f"{RESERVED_TAGS}{table}.{version}"
 
 
 def pins_of(manifest: Manifest, table: str) -> dict[int, str]:
     """The names of a table's pins by their version."""
-    return {tag.version: name for name, tag in manifest.tags.items() if name.startswith(f"{TAGS_PREFIX}{table}.")}
+    return {tag.version: name for name, tag in manifest.tags.items() if name.startswith(f"{RESERVED_TAGS}{table}.")}
+
+
+def published_tables(manifest: Manifest) -> set[str]:
+    """The uuids of the tables that have pins, dropped ones included."""
+    return {
+        name.removeprefix(RESERVED_TAGS).partition(".")[0] for name in manifest.tags if name.startswith(RESERVED_TAGS)
+    }
 
 
 def pin_version(context: Context, manifest: Manifest, table: str) -> None:
@@ -63,7 +68,7 @@ class UnpinVersions:
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Removes the tags, as far as they are there."""
-        prefix = f"{TAGS_PREFIX}{self.table}."
+        prefix = f"{RESERVED_TAGS}{self.table}."
         for name, tag in list(draft.tags.items()):
             if name.startswith(prefix) and (self.before is None or tag.version < self.before):
                 draft.put_tag(name, None)

@@ -15,7 +15,7 @@ import msgspec
 from dolmen.context import Context
 from dolmen.errors import ConflictError, VersionExpiredError
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.properties import TableSettings
+from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.iceberg.base import BaseManifests
 from dolmen.iceberg.bounds import metrics
 from dolmen.iceberg.deletes import DeletesWriter, write_deletes
@@ -148,6 +148,7 @@ class _Publisher:
         self._schema = PublishedSchema.of(self._entry.schema, self._format_version)
         self._state = state_of(self._entry)
         self._added: set[str] = set()
+        self._began_us = context.store.clock.now_us
         self._next_row_id = 0
 
     def run(self, dry_run: bool) -> IcebergPublication | None:
@@ -177,11 +178,16 @@ class _Publisher:
         number = newest.number + 1
         if metadata is not None:
             following = following.after(metadata, self._directory.metadata_path(newest.number))
-        if not self._directory.commit(number, following):
+        if self._is_late() or not self._directory.commit(number, following):
             return None
         self._end(newest, number, following, pins)
         found = self._result(number, following, is_new=True)
         return replace(found, is_repaired=is_repaired, files_read=groups.files_read)
+
+    def _is_late(self) -> bool:
+        """Whether it took so long that collection may take its objects for orphans."""
+        elapsed_us = self._context.store.clock.now_us - self._began_us
+        return elapsed_us > DatabaseSettings.of(self._manifest).orphan_age_us // 2
 
     def _own(self, metadata: TableMetadata | None) -> TableMetadata | None:
         """The metadata, if its paths are of this database; None if the database was copied."""
