@@ -13,6 +13,7 @@ from dolmen.context import Context
 from dolmen.errors import InputError, TableNotFoundError
 
 if TYPE_CHECKING:
+    from dolmen.iceberg.publication import IcebergPublication
     from dolmen.maintenance.compact.compaction import Compacted
     from dolmen.maintenance.deadline import Deadline
     from dolmen.maintenance.debt import Debts
@@ -68,6 +69,24 @@ class MaintainableDatabase:
 
         return expire_rows(self._context)
 
+    def publish_iceberg(self, table: str | None = None, *, dry_run: bool = False) -> dict[str, IcebergPublication]:
+        """Publishes one table, or all whose setting ``iceberg`` is set, as Iceberg snapshots. See
+        ``Table.publish_iceberg``.
+
+        Returns:
+            results by table. Safe at any time, and beside anything.
+        """
+        from dolmen.format.properties import TableSettings
+        from dolmen.iceberg.publication import publish
+
+        arguments.flag("dry_run", dry_run)
+        if table is not None:
+            return self._each(table, lambda name: publish(self._context, name, dry_run=dry_run))
+        manifest = self._context.head.refresh().manifest
+        whole = {name: self._context.segments.whole(entry) for name, entry in sorted(manifest.tables.items())}
+        names = [name for name, entry in whole.items() if TableSettings.of(entry).iceberg is not None]
+        return {name: publish(self._context, name, dry_run=dry_run) for name in names}
+
     def maintain(
         self,
         tables: Collection[str] | None = None,
@@ -77,7 +96,7 @@ class MaintainableDatabase:
         deadline: Deadline | None = None,
         progress: Callable[[Done | StepFailure], None] = lambda ended: None,
     ) -> Round:
-        """Runs one round of expire, resolve, compact and merge, as the compact function does at each call.
+        """Runs one round of expire, resolve, compact, merge and publish, as the compact function does at each call.
 
         Args:
             tables: names of tables; all by default.

@@ -12,10 +12,10 @@ from dolmen import arguments
 from dolmen.commit.statements.restore import CloneTable, Restore, table_and_memory
 from dolmen.commit.statements.tags import DropTag, PutTag
 from dolmen.context import Context
-from dolmen.errors import InputError, TableExistsError, TableNotFoundError
+from dolmen.errors import InputError, InvalidNameError, TableExistsError, TableNotFoundError
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.tags import Tag, check_tag_name
+from dolmen.format.tags import RESERVED_TAGS, Tag, check_tag_name
 from dolmen.snapshot import Snapshot, microseconds, pin
 from dolmen.unit_of_work import UnitOfWork
 from dolmen.units import parse_duration, utc
@@ -74,6 +74,10 @@ def put_tag(
 ) -> None:
     """Adds the statement of ``Database.tag`` to a transaction."""
     check_tag_name(name)
+    if name.startswith(RESERVED_TAGS):
+        raise InvalidNameError(
+            f"tag {name!r}: names that begin with {RESERVED_TAGS!r} are dolmen's own: choose another"
+        )
     arguments.flag("move", move)
     asked = transaction.needs_content(request)
     if not transaction.has_applied(request):

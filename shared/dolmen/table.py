@@ -29,6 +29,8 @@ from dolmen.transaction_table import TransactionTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from dolmen.iceberg.publication import IcebergPublication
+
 
 class Table(ReadableTable):
     """A table of a database. Every read follows the newest version; every write is one commit."""
@@ -293,6 +295,26 @@ class Table(ReadableTable):
             table.merge(rows, on, clauses.matched, clauses.not_matched, clauses.by_source, request=request)
 
         return replay(self._context, statement, operation, message=message).commit
+
+    def publish_iceberg(self, *, dry_run: bool = False) -> IcebergPublication:
+        """Publishes the newest version as an Apache Iceberg snapshot, without copying data (docs/iceberg.md).
+
+        Writes nothing if what is published shows the same rows and columns. Settings of the table: ``iceberg`` (v2 if
+        it is not set) and ``iceberg_snapshots``.
+
+        Args:
+            dry_run: find out whether there is something to publish, and write nothing.
+
+        Returns:
+            the result, with ``metadata_location`` for readers.
+
+        Raises:
+            ConflictError: others published again and again.
+            CorruptionError: an object that it needs is damaged or missing.
+        """
+        from dolmen.iceberg.publication import publish  # imports fastavro
+
+        return publish(self._context, self.name, dry_run=arguments.flag("dry_run", dry_run))
 
     def overwrite(
         self,

@@ -27,6 +27,7 @@ COMMANDS = {
     "programs": ("local", "simulate"),
     "rejected": ("rejected",),
     "requests": ("request-delete", "request-status"),
+    "publishing": ("publish-iceberg",),
     "updates": ("update", "merge"),
     "upkeep": ("set", "settings", "resolve", "compact", "maintain", "gc", "verify", "stats"),
     "app": ("create", "append", "delete", "drop", "rename", "scan", "sql"),

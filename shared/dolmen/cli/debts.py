@@ -50,6 +50,11 @@ def _lines(debts: Debts) -> Iterator[tuple[str, float | None, str]]:
     if debts.released_trees:
         waiting += f", {debts.released_trees:,} dropped trees of {debts.released_bytes:,} bytes"
     yield "waiting for gc", None, waiting
+    published = [table for table in debts.tables.values() if table.published_version is not None]
+    if published:
+        lag = debts.publication_lag_us
+        told = f"{len(published):,} tables, " + (f"{duration_text(lag)} behind" if lag else "none behind")
+        yield "published as Iceberg", None, told
     if debts.orphan_cutoff_age_us is not None:
         yield "orphans", None, f"collected up to {duration_text(debts.orphan_cutoff_age_us)} ago"
 

@@ -36,6 +36,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dolmen changes events --since 3 | head -3",
         "dolmen changes events --since 2 --until 7 --net --where 'user_id = 42' --json",
     ),
+    "publish-iceberg": ("dolmen publish-iceberg --table events", "dolmen publish-iceberg --dry-run"),
     "sql": (
         "dolmen sql 'SELECT kind, count(*) AS n FROM events GROUP BY kind ORDER BY n DESC'",
         "dolmen sql 'SELECT events.*, name FROM events LEFT JOIN users ON user_id = users.id' -o joined.csv.gz",

@@ -15,7 +15,7 @@ import pyarrow as pa
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.property import Property, check_properties, count, sized, value_of
+from dolmen.format.property import Property, check_properties, count, one_of, sized, value_of
 from dolmen.format.schema import Schema
 from dolmen.units import GIB, KIB, MIB, parse_duration
 
@@ -46,6 +46,18 @@ _OWN = {
             "256MB",
             sized(4 * KIB, 4 * GIB),
             "size of a full data file; smaller ones are compacted",
+        ),
+        Property(
+            "iceberg",
+            None,
+            one_of("v2", "v3"),
+            "the table is published in this version of Apache Iceberg after each round of maintenance",
+        ),
+        Property(
+            "iceberg_snapshots",
+            "newest",
+            one_of("newest", "kept"),
+            "which published versions Iceberg's readers can travel to: the newest, or all that are kept",
         ),
     )
 }
@@ -84,10 +96,14 @@ class TableSettings:
     Args:
         ttl: which rows expire; None = none do.
         target_file_bytes: size of a full data file.
+        iceberg: the version of Iceberg in which it is published: v2 or v3; None = it is not published.
+        iceberg_snapshots: which published versions readers can travel to: newest or kept.
     """
 
     ttl: TimeToLive | None
     target_file_bytes: int
+    iceberg: str | None
+    iceberg_snapshots: str
 
     @classmethod
     def of(cls, entry: TableEntry) -> TableSettings:

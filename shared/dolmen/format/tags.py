@@ -9,6 +9,9 @@ import msgspec
 from dolmen import arguments
 from dolmen.errors import InvalidNameError
 
+RESERVED_TAGS = "iceberg."
+"""Names of tags that begin with this are of versions that are published (``dolmen.iceberg.pins``)."""
+
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 

@@ -17,6 +17,7 @@ from dolmen.context import Context
 from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
+from dolmen.iceberg.lag import publication_lag
 from dolmen.segments.live import LiveFiles, tombstones_of
 
 TABLE_TAILS: tuple[SegmentKind, ...] = ("files", "tombstones", "overlays", "removed")
@@ -57,6 +58,9 @@ class TableDebt:
         segments: the table's segments, by kind.
         inline_bytes: size of each tail in the manifest, by kind.
         idle: whether the whole entry is in a segment.
+        published_version: the version that Iceberg's readers see; 0 if there is none yet, None if the table is not
+            published.
+        publication_lag_us: age of the oldest change that they do not see, at the newest commit, in microseconds.
     """
 
     name: str
@@ -80,6 +84,8 @@ class TableDebt:
     segments: dict[str, SegmentsDebt]
     inline_bytes: dict[str, int]
     idle: bool
+    published_version: int | None = None
+    publication_lag_us: int | None = None
 
     @property
     def live_rows(self) -> int:
@@ -142,6 +148,11 @@ class Debts:
     def oldest_unresolved_age_us(self) -> int:
         """Age of the oldest unresolved delete of any table; 0 if there is none."""
         return max((table.oldest_unresolved_age_us or 0 for table in self.tables.values()), default=0)
+
+    @property
+    def publication_lag_us(self) -> int:
+        """The greatest lag of a publication; 0 if none is behind."""
+        return max((table.publication_lag_us or 0 for table in self.tables.values()), default=0)
 
     def __repr__(self) -> str:
         what = {
@@ -210,6 +221,7 @@ def _table(context: Context, manifest: Manifest, name: str, root: TableEntry, ex
         sums.files -= len(entry.removed) + sum(segment.count for segment in entry.segments_of("removed"))
     vectors = {file.vector.object for file in entry.files if file.vector}
     vectors.update(overlay.vector.object for overlay in entry.overlays if overlay.vector)
+    lag = publication_lag(manifest, name, entry)
     return TableDebt(
         name=name,
         exact=exact or not any(segment.kind in ("files", "tombstones") for segment in entry.segments),
@@ -232,6 +244,8 @@ def _table(context: Context, manifest: Manifest, name: str, root: TableEntry, ex
         segments=_by_kind((*((root.section,) if root.section else ()), *entry.segments)),
         inline_bytes=_inline_bytes(root, TABLE_TAILS),
         idle=root.section is not None,
+        published_version=None if lag is None else lag.version,
+        publication_lag_us=None if lag is None else lag.lag_us,
     )
 
 

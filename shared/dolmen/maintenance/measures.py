@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Literal, TypeAlias
 
+from dolmen.iceberg.publication import IcebergPublication
 from dolmen.maintenance.compact.compaction import Compacted
 from dolmen.maintenance.debt import Debts
 from dolmen.maintenance.expire import Expired
@@ -17,7 +18,7 @@ Unit: TypeAlias = Literal["Count", "Bytes", "Seconds"]
 Measures: TypeAlias = dict[str, tuple[Unit, float]]
 """Unit and value of each metric in CloudWatch, by name."""
 
-WorkDone: TypeAlias = Compacted | Resolved | Merged | Expired | Collected
+WorkDone: TypeAlias = Compacted | Resolved | Merged | Expired | Collected | IcebergPublication
 
 
 def facts_of(result: WorkDone) -> dict[str, Any]:
@@ -56,6 +57,7 @@ def measures_of_round(done: Round) -> Measures:
     compacted: list[Compacted] = done.results("compact")
     merged: list[Merged] = done.results("merge")
     expired: list[Expired] = done.results("expire")
+    published: list[IcebergPublication] = done.results("publish")
     return {
         "TablesExpired": ("Count", sum(len(one.cutoffs) for one in expired)),
         "TombstonesResolved": ("Count", sum(one.dropped for one in resolved)),
@@ -65,6 +67,7 @@ def measures_of_round(done: Round) -> Measures:
         "RowsRemoved": ("Count", sum(one.rows_deleted for one in compacted)),
         "GroupsDropped": ("Count", sum(one.dropped for one in compacted)),
         "SegmentsMerged": ("Count", sum(one.inputs for one in merged)),
+        "TablesPublished": ("Count", sum(one.commits for one in published)),
         "StepsFailed": ("Count", len(done.failures)),
         "RoundsUnfinished": ("Count", int(not done.finished)),
     }
@@ -77,6 +80,7 @@ def measures_of_debt(debts: Debts) -> Measures:
         "OldestUnresolvedDeleteSeconds": ("Seconds", debts.oldest_unresolved_age_us / 1e6),
         "SmallFileDebt": ("Count", debts.total("files_saved")),
         "DeadRows": ("Count", debts.total("dead_rows")),
+        "PublicationLagSeconds": ("Seconds", debts.publication_lag_us / 1e6),
         "ManifestBytes": ("Bytes", debts.manifest_bytes),
         "ManifestBudget": ("Bytes", debts.manifest_budget),
     }

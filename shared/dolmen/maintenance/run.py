@@ -1,7 +1,7 @@
 """One round of maintenance, as the compact function runs it at each call and ``make up`` every minute.
 
-The order is expire, resolve, compact, merge, as each step leaves less work for the next. Tables take turns: the one
-with most work goes first, each gets a share of the time, and time that a table does not need goes to the others.
+The order is expire, resolve, compact, merge, publish, as each step leaves less work for the next. Tables take turns:
+the one with most work goes first, each gets a share of the time, and time that a table does not need goes to others.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from typing import Any, Literal, TypeAlias
 from dolmen.context import Context
 from dolmen.errors import TableNotFoundError
 from dolmen.format.manifest import TableEntry
+from dolmen.format.properties import TableSettings
+from dolmen.iceberg.pins import pins_of
+from dolmen.iceberg.publication import publish
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.expire import expire_rows
 from dolmen.maintenance.merge import merge_segments
 from dolmen.maintenance.resolve.resolution import resolve
 
-Step: TypeAlias = Literal["expire", "resolve", "compact", "merge"]
-STEPS: tuple[Step, ...] = ("expire", "resolve", "compact", "merge")
+Step: TypeAlias = Literal["expire", "resolve", "compact", "merge", "publish"]
+STEPS: tuple[Step, ...] = ("expire", "resolve", "compact", "merge", "publish")
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,8 @@ class _Rounder:
                 merging = merged is not None and not merged.finished and bool(merged.commits)
             if self._deadline():
                 break
+        if "publish" in steps:
+            self._publish(names)
         finished = not (self._deadline.reached or resolving or compacting or merging)
         return Round(tuple(self._done), tuple(self._failures), finished)
 
@@ -156,6 +161,20 @@ class _Rounder:
         )
         for name, error in expired.failures.items() if expired else ():
             self._record(StepFailure("expire", name, error))
+
+    def _publish(self, names: Collection[str]) -> None:
+        """Publishes the tables whose settings ask for it. Others cost no request."""
+        cached = self._context.head.cached
+        assert cached is not None
+        manifest = cached.manifest
+        for name in names:
+            entry = manifest.tables.get(name)
+            if entry is None or self._deadline():
+                continue
+            # The entry of an idle table has no settings, but its pin tells that it was published.
+            may_be = entry.properties.get("iceberg") or pins_of(manifest, entry.uuid)
+            if may_be and TableSettings.of(self._context.segments.whole(entry)).iceberg is not None:
+                self._run_step("publish", name, partial(publish, self._context, name))
 
     def _turns(self, step: Step, run: Callable[..., Any], names: Sequence[str], part: float) -> list[str]:
         """Gives each table a turn within a part of the time that is left; returns the tables that need another one."""

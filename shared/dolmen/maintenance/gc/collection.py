@@ -17,12 +17,14 @@ from dolmen.context import Context
 from dolmen.errors import ConflictError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
+from dolmen.iceberg.pins import published_tables
 from dolmen.maintenance import never
 from dolmen.maintenance.gc.eraser import Amount, ObjectEraser
 from dolmen.maintenance.gc.intents import clear_intent, finished_intents
 from dolmen.maintenance.gc.keyset import KeySet
 from dolmen.maintenance.gc.mark import Marker, mark
 from dolmen.maintenance.gc.plan import OPERATION, CollectionPlan, freeable, next_horizon, plan
+from dolmen.maintenance.gc.publications import PublicationSweep
 from dolmen.maintenance.gc.release import Release
 from dolmen.maintenance.gc.report import Collected
 from dolmen.maintenance.gc.sweep import Sweep, sweepable
@@ -142,7 +144,7 @@ class _Collection:
 
     def run(self) -> Collected:
         """Deletes, records the progress, and lets the next versions expire."""
-        finished = self._clear_intents() and self._release() and self._sweep()
+        finished = self._clear_intents() and self._release() and self._sweep() and self._sweep_publications()
         newest = self._record()
         horizon = max(newest.horizon, self._planned.horizon if self._dry_run else 0)
         return Collected(
@@ -198,6 +200,19 @@ class _Collection:
         swept = sweep.run()
         self._swept, self._waiting = swept.swept, swept.waiting
         return swept.complete
+
+    def _sweep_publications(self) -> bool:
+        sweep = PublicationSweep(
+            self._context,
+            self._eraser,
+            self._context.head.refresh().manifest if published_tables(self._manifest) else self._manifest,
+            self._settings,
+            self._now_us,
+            self._deadline,
+            full=self._full,
+            dry_run=self._dry_run,
+        )
+        return sweep.run()
 
     def _record(self) -> Manifest:
         """Removes finished work from the list. Once the list is empty, moves the horizon forward."""

@@ -14,6 +14,7 @@ REASONS: dict[str, str] = {
     "orphans": "orphans",
     "revoked": "left by dead jobs",
     "intents": "intents",
+    "publications": "replaced publications",
 }
 """Reasons for deleting objects, in words."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 
 from pyroaring import BitMap
 
@@ -19,15 +18,13 @@ from dolmen.commit.statements.background import Resolve
 from dolmen.context import Context
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.vectors import from_mask
 from dolmen.maintenance import never
 from dolmen.maintenance.resolve.gather import gather_vectors
 from dolmen.maintenance.resolve.unresolved import Unresolved, table_reader
 from dolmen.scan.display import html, text
+from dolmen.scan.hidden_rows import hidden_rows, whole_groups
 from dolmen.scan.plan import FilePlan
-from dolmen.scan.read import RowGroupColumns
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
-from dolmen.scan.row_masks import live_mask
 from dolmen.segments.live import LiveFiles, tombstones_of
 from dolmen.units import GIB
 
@@ -227,11 +224,11 @@ class _Resolution:
                 some = list(row_groups(file, None, self.unresolved.deletes, self.entry.schema))
                 path = file.file.path
                 left[path] = len(some)
-                found[path], vectors[path] = _whole_groups(file, some), file.vector or BitMap()
+                found[path], vectors[path] = whole_groups(file, some), file.vector or BitMap()
                 self.bytes_read += self._bytes(file, some)
                 yield from some
 
-        for path, hidden in reader.read(_hidden_rows, groups(), frozenset()):
+        for path, hidden in reader.read(hidden_rows, groups(), frozenset()):
             found[path] |= hidden
             left[path] -= 1
         assert not any(left.values()), "a row group was not read to its end"
@@ -262,20 +259,3 @@ class _Resolution:
         now = head.cached.manifest.tables.get(self.name) if head.cached else None
         if now is None or (now.uuid, now.epoch) != (entry.uuid, entry.epoch):
             self.stopped = True  # dropped or overwritten: its files need no resolution
-
-
-def _hidden_rows(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
-    """Positions of a row group's rows that its vector or a tombstone hides."""
-    path = group.file.file.path
-    if not group.tests:
-        return path, BitMap()
-    keep = live_mask(group, columns.read(group.tests))
-    return path, BitMap() if keep is None else from_mask(~keep, group.first)
-
-
-def _whole_groups(file: OpenFile, some: list[RowGroup]) -> BitMap:
-    """Positions of row groups that need not be read, as all their rows are hidden."""
-    there = {group.index for group in some}
-    footer = file.footer
-    gone = [(first, footer.rows(index)) for index, first in enumerate(footer.firsts) if index not in there]
-    return BitMap(chain.from_iterable(range(first, first + rows) for first, rows in gone))

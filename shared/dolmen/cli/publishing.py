@@ -1,0 +1,69 @@
+"""Command that publishes tables for readers of Apache Iceberg."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+import dolmen
+from dolmen.cli.options import DatabaseUrl, Json, app
+from dolmen.cli.output import print_json, print_rows
+from dolmen.iceberg.publication import IcebergPublication
+
+
+@app.command("publish-iceberg")
+def publish_iceberg(
+    database: DatabaseUrl,
+    table: Annotated[
+        str | None, typer.Option("--table", "-t", help="One table; all whose setting iceberg is set by default.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Report what would be published, and write nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Publish tables as Apache Iceberg snapshots, without copying data; see docs/iceberg.md."""
+    found = dolmen.open(database).publish_iceberg(table, dry_run=dry_run)
+    if as_json:
+        print_json({name: _to_dict(one) for name, one in found.items()})
+        return
+    print_rows(
+        ["table", "version", "what", "files", "deleted rows", "left out", "metadata"],
+        (
+            (
+                name,
+                one.version,
+                _outcome(one, dry_run),
+                f"{one.files:,}",
+                f"{one.deleted_rows:,}",
+                ", ".join(one.left_out or ()),
+                one.metadata_location,
+            )
+            for name, one in found.items()
+        ),
+    )
+
+
+def _outcome(one: IcebergPublication, dry_run: bool) -> str:
+    if not one.is_new:
+        return "shows the newest rows"
+    return "would be published" if dry_run else "published"
+
+
+def _to_dict(one: IcebergPublication) -> dict[str, Any]:
+    return {
+        "version": one.version,
+        "metadata_location": one.metadata_location,
+        "format_version": one.format_version,
+        "is_new": one.is_new,
+        "is_repaired": one.is_repaired,
+        "files": one.files,
+        "rows": one.rows,
+        "delete_files": one.delete_files,
+        "deleted_rows": one.deleted_rows,
+        "snapshots": one.snapshots,
+        "left_out": one.left_out or {},
+        "objects": one.objects,
+        "bytes": one.bytes,
+    }

@@ -1,0 +1,168 @@
+"""Groups of data files: those of one segment, or those in the manifest. Each becomes one Iceberg manifest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from dolmen.context import Context
+from dolmen.format.entries import DataFile
+from dolmen.format.layout import uuid_of
+from dolmen.format.manifest import Manifest, Segment, TableEntry
+from dolmen.iceberg.hidden import HiddenPositions
+from dolmen.segments.live import LiveFiles
+from dolmen.segments.live_segment import LiveSegment
+
+
+@dataclass(frozen=True)
+class FileGroup:
+    """The data files of a segment, or of the manifest, that have visible rows.
+
+    Args:
+        segment: None for files in the manifest.
+        places: places of these files in it, ascending.
+        deleted: the number of hidden rows by the uuid of their file, in the order of places; without those of 0.
+    """
+
+    segment: Segment | None
+    places: npt.NDArray[np.int64]
+    deleted: dict[str, int]
+
+    def data_identity(self, epoch: int, uuids: Iterable[str] = ()) -> str:
+        """16 digits that are the same for the same files, and for no others.
+
+        Args:
+            epoch: of the table.
+            uuids: of files in the manifest.
+        """
+        parts = [str(epoch), self.segment.object if self.segment else "", *uuids]
+        return _digest(parts, b"" if self.segment is None else self.places.tobytes())
+
+    def deletes_identity(self, epoch: int) -> str:
+        """16 digits that are the same for the same hidden rows. Within an epoch rows are hidden, and never shown again,
+        so their number by file tells which they are."""
+        return _digest([str(epoch), *(f"{uuid}:{count}" for uuid, count in self.deleted.items())], b"")
+
+
+def _digest(parts: Iterable[str], more: bytes) -> str:
+    return hashlib.sha256("\n".join(parts).encode() + b"\0" + more).hexdigest()[:16]
+
+
+class FileGroups:
+    """The groups of a table in one version.
+
+    Args:
+        hidden: finds hidden rows.
+    """
+
+    def __init__(self, context: Context, entry: TableEntry, hidden: HiddenPositions) -> None:
+        self._live, self._entry, self._hidden = LiveFiles.of(entry, context.segments), entry, hidden
+        self._positions: dict[str, BitMap] = {}
+        self.groups = [group for group in self._all() if len(group.places)]
+
+    @classmethod
+    def of(cls, context: Context, name: str, manifest: Manifest, entry: TableEntry) -> FileGroups:
+        """The groups of a table, by its whole entry in a version."""
+        return cls(context, entry, HiddenPositions(context, name, manifest, entry))
+
+    @property
+    def files_read(self) -> int:
+        """Number of data files that had to be read."""
+        return self._hidden.files_read
+
+    def identity(self, group: FileGroup) -> str:
+        """The identity of the manifest of its data files."""
+        uuids = [] if group.segment else [self._entry.files[place].uuid for place in group.places.tolist()]
+        return group.data_identity(self._entry.epoch, uuids)
+
+    def files(self, group: FileGroup, ids: Collection[int] | None = None) -> Iterator[DataFile]:
+        """Entries of a group's files.
+
+        Args:
+            ids: columns whose bounds are needed; all by default.
+        """
+        if group.segment is None:
+            yield from (self._entry.files[place] for place in group.places.tolist())
+            return
+        (live,) = self._live.live_segments([group.segment])
+        yield from live.entries(group.places, ids)
+
+    def positions(self, group: FileGroup, uuids: Collection[str]) -> Iterator[tuple[DataFile, BitMap]]:
+        """Some of a group's files with the positions of their hidden rows, some at a time."""
+        some: list[DataFile] = []
+        for file in self.files(group, ()):
+            if file.uuid not in uuids:
+                continue
+            if file.path in self._positions:
+                yield file, self._positions[file.path]
+            else:
+                some.append(file)
+            if len(some) >= _AT_ONCE:
+                yield from self._vectors(some)
+                some = []
+        yield from self._vectors(some)
+
+    def _vectors(self, some: list[DataFile]) -> Iterator[tuple[DataFile, BitMap]]:
+        found = self._hidden.vectors(some) if some else {}
+        for file in some:
+            yield file, found[file.path]
+
+    def _all(self) -> Iterator[FileGroup]:
+        for live in self._live.live_segments():
+            yield self._of_segment(live)
+        files = self._entry.files
+        counts = {place: file.rows - file.live_rows for place, file in enumerate(files)}
+        self._judge(enumerate(files), counts)
+        yield _group(None, counts, [file.rows for file in files], [file.uuid for file in files])
+
+    def _of_segment(self, live: LiveSegment) -> FileGroup:
+        places = live.places()
+        deleted = live.cardinalities()
+        judge = self._hidden.judge.of_segment(live.segment)
+        counts = dict(zip(places.tolist(), deleted[places].tolist(), strict=True))
+        if judge:
+            suspects = places[judge.mask(live)[places]]
+            self._judge(zip(suspects.tolist(), live.entries(suspects, judge.ids), strict=True), counts)
+        column = live.table.column("path")
+        assert column is not None
+        uuids = {place: uuid_of(column[place].as_py()) for place, count in counts.items() if count}
+        return _group(live.segment, counts, live.table.numbers("rows").tolist(), uuids)
+
+    def _judge(self, files: Iterable[tuple[int, DataFile]], counts: dict[int, int]) -> None:
+        """Corrects the numbers of hidden rows by place, where tombstones hide more of them than vectors."""
+        plans = {}
+        for place, file in files:
+            plan = self._hidden.plan(file)
+            if plan is None:
+                counts[place] = file.rows
+            elif plan.tombstones:
+                plans[place] = plan
+        found = self._hidden.find(plans.values())
+        for place, plan in plans.items():
+            positions = found[plan.file.path]
+            if len(positions) > counts[place]:
+                counts[place] = len(positions)
+                self._positions[plan.file.path] = positions
+
+
+_AT_ONCE = 1_000
+"""The most vectors that are fetched at once."""
+
+
+def _group(
+    segment: Segment | None, counts: dict[int, int], rows: list[int], uuids: dict[int, str] | list[str]
+) -> FileGroup:
+    """A group of the files that have visible rows.
+
+    Args:
+        counts: number of hidden rows by place.
+        rows: physical rows by place.
+    """
+    visible = {place: count for place, count in counts.items() if count < rows[place]}
+    deleted = {uuids[place]: count for place, count in visible.items() if count}
+    return FileGroup(segment, np.array(sorted(visible), np.int64), deleted)

@@ -1,0 +1,74 @@
+"""Positions of the hidden rows of a version: those in vectors, and those that only tombstones hide so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+from pyroaring import BitMap
+
+from dolmen.context import Context
+from dolmen.format.entries import DataFile
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.scan.blobs import BlobReader
+from dolmen.scan.deletes import Deletes, load_deletes
+from dolmen.scan.hidden_rows import hidden_rows, whole_groups
+from dolmen.scan.plan import FilePlan, ScanPlan
+from dolmen.scan.read import PlanReader
+from dolmen.scan.row_groups import RowGroup, row_groups
+from dolmen.segments.live import tombstones_of
+from dolmen.segments.tombstones import TombstoneJudge
+
+
+class HiddenPositions:
+    """Finds hidden rows. Reads only files that a tombstone may match, and of these only the columns that it names.
+
+    Args:
+        name: the table's name.
+        entry: its whole entry in the version.
+    """
+
+    def __init__(self, context: Context, name: str, manifest: Manifest, entry: TableEntry) -> None:
+        self._context, self._name, self._manifest, self._entry = context, name, manifest, entry
+        self._tombstones = tombstones_of(entry, context.segments)
+        self.judge = TombstoneJudge(self._tombstones, entry.schema)
+        self.files_read = 0
+
+    def plan(self, file: DataFile) -> FilePlan | None:
+        """The file with the tombstones that may hide rows of it; None when all its rows are certainly hidden."""
+        if not file.live_rows:
+            return None
+        suspects = self.judge.of_file(file)
+        return None if suspects is None else FilePlan(file, False, suspects)
+
+    def find(self, plans: Iterable[FilePlan]) -> dict[str, BitMap]:
+        """All hidden positions of files that tombstones may match, by path."""
+        wanted = list(plans)
+        if not wanted:
+            return {}
+        reader = self._reader()
+        found: dict[str, BitMap] = {}
+
+        def groups() -> Iterator[RowGroup]:
+            for file in reader.open_files(wanted):
+                some = list(row_groups(file, None, self._deletes, self._entry.schema))
+                found[file.file.path] = (file.vector or BitMap()) | whole_groups(file, some)
+                yield from some
+
+        for path, hidden in reader.read(hidden_rows, groups(), frozenset()):
+            found[path] |= hidden
+        self.files_read += len(wanted)
+        return found
+
+    def vectors(self, files: Iterable[DataFile]) -> dict[str, BitMap]:
+        """The vectors of files, by path."""
+        return self._reader().vectors([FilePlan(file, False, ()) for file in files])
+
+    @cached_property
+    def _deletes(self) -> Deletes:
+        blobs = BlobReader(self._context.store, self._context.runtime, None, self._context.cache)
+        return load_deletes(self._tombstones, self._entry.schema, blobs, self._context.cache)
+
+    def _reader(self) -> PlanReader:
+        plan = ScanPlan(self._name, self._manifest.version, self._entry, (), None, None, (), {})
+        return PlanReader(self._context, plan)

@@ -1,0 +1,292 @@
+"""Manifests and manifest lists: which data files and delete files a snapshot has (https://iceberg.apache.org/spec/)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import fastavro
+import msgspec
+
+from dolmen.errors import CorruptionError
+from dolmen.iceberg.avro_schemas import manifest_entry_schema, manifest_list_schema
+from dolmen.iceberg.bounds import Metrics
+from dolmen.iceberg.schemas import FormatVersion
+
+Content: TypeAlias = Literal["data", "deletes"]
+_CONTENTS: tuple[Content, Content] = ("data", "deletes")
+
+DATA, POSITION_DELETES = 0, 1
+"""Values of ``content`` of a file."""
+_EXISTING, _ADDED = 0, 1
+"""Values of ``status`` of an entry. Files that are gone are not listed: nothing in the format asks for them to read."""
+
+_ENTRY = fastavro.parse_schema(manifest_entry_schema())
+_LIST = fastavro.parse_schema(manifest_list_schema())
+_COVERAGE = "dolmen.coverage"
+"""Key in the header of a manifest of deletes, beside those of Iceberg."""
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A data file or a delete file of a snapshot.
+
+    Args:
+        path: its absolute path.
+        format: ``PARQUET`` or ``PUFFIN``.
+        rows: physical rows, or the number of deleted positions.
+        size: bytes of the object.
+        snapshot: id of the snapshot that added it.
+        sequence: data sequence number: deletes apply to data files with the same or a lower one.
+        content: ``DATA`` or ``POSITION_DELETES``.
+        first_row_id: v3: row lineage.
+        data_file: path of the only data file that a delete file is about.
+        blob: v3: offset and length of the deletion vector in its Puffin file.
+    """
+
+    path: str
+    format: str
+    rows: int
+    size: int
+    snapshot: int
+    sequence: int
+    content: int = DATA
+    metrics: Metrics = field(default_factory=Metrics)
+    first_row_id: int | None = None
+    data_file: str | None = None
+    blob: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class ManifestFile:
+    """A manifest, as manifest lists name it.
+
+    Args:
+        path: its absolute path.
+        size: bytes of the object.
+        content: whether it lists data files or delete files.
+        sequence, least_sequence: its own sequence number, and the least one of its entries.
+        snapshot: id of the snapshot that wrote it.
+        added_files, added_rows: entries of that snapshot, and their rows.
+        existing_files, existing_rows: entries of earlier snapshots.
+        first_row_id: v3: the least one of its entries.
+    """
+
+    path: str
+    size: int
+    content: Content
+    sequence: int
+    least_sequence: int
+    snapshot: int
+    added_files: int
+    added_rows: int
+    existing_files: int
+    existing_rows: int
+    first_row_id: int | None = None
+
+    @property
+    def files(self) -> int:
+        """Number of its entries."""
+        return self.added_files + self.existing_files
+
+    @property
+    def rows(self) -> int:
+        """Rows, or deleted positions, of all its entries."""
+        return self.added_rows + self.existing_rows
+
+    @classmethod
+    def of(
+        cls, path: str, size: int, content: Content, entries: Iterable[FileEntry], snapshot: int, sequence: int
+    ) -> ManifestFile:
+        """Sums up the entries of a new manifest."""
+        every = list(entries)
+        added = [entry for entry in every if entry.snapshot == snapshot]
+        existing = [entry for entry in every if entry.snapshot != snapshot]
+        row_ids = [entry.first_row_id for entry in every if entry.first_row_id is not None]
+        return cls(
+            path,
+            size,
+            content,
+            sequence,
+            min(entry.sequence for entry in every),
+            snapshot,
+            len(added),
+            sum(entry.rows for entry in added),
+            len(existing),
+            sum(entry.rows for entry in existing),
+            min(row_ids, default=None),
+        )
+
+
+@dataclass(frozen=True)
+class ManifestBody:
+    """The content of a manifest.
+
+    Args:
+        entries: its files.
+        coverage: of a manifest of deletes: the number of deleted positions by the uuid of their data file.
+    """
+
+    entries: tuple[FileEntry, ...]
+    coverage: Mapping[str, int] = field(default_factory=dict)
+
+    def encode(self, version: FormatVersion, content: Content, schema: dict[str, Any], snapshot: int) -> bytes:
+        """The bytes of a manifest.
+
+        Args:
+            schema: the table's current schema, in Iceberg's JSON.
+            snapshot: id of the snapshot that writes it.
+        """
+        metadata = {
+            "schema": msgspec.json.encode(schema).decode(),
+            "schema-id": str(schema["schema-id"]),
+            "partition-spec": "[]",
+            "partition-spec-id": "0",
+            "format-version": str(version),
+            "content": content,
+        }
+        if self.coverage:
+            metadata[_COVERAGE] = msgspec.json.encode(self.coverage).decode()
+        out = io.BytesIO()
+        records = [_to_avro(entry, snapshot) for entry in self.entries]
+        fastavro.writer(out, _ENTRY, records, codec="deflate", metadata=metadata)
+        return out.getvalue()
+
+    @classmethod
+    def decode(cls, body: bytes, key: str) -> ManifestBody:
+        """Reads a manifest that dolmen wrote. Metrics of data files are not read.
+
+        Raises:
+            CorruptionError: it is not such a manifest.
+        """
+        records, metadata = _read(body, key)
+        try:
+            coverage = msgspec.json.decode(metadata.get(_COVERAGE, "{}"), type=dict[str, int])
+            return cls(tuple(map(_from_avro, records)), coverage)
+        except (KeyError, TypeError, msgspec.DecodeError) as error:
+            raise CorruptionError(key, f"not a manifest of a publication: {error}") from error
+
+
+def encode_manifest_list(
+    manifests: Iterable[ManifestFile], version: FormatVersion, snapshot: int, sequence: int
+) -> bytes:
+    """The bytes of a manifest list."""
+    metadata = {
+        "format-version": str(version),
+        "snapshot-id": str(snapshot),
+        "parent-snapshot-id": "null",
+        "sequence-number": str(sequence),
+    }
+    records: list[dict[str, Any]] = [
+        {
+            "manifest_path": each.path,
+            "manifest_length": each.size,
+            "partition_spec_id": 0,
+            "content": _CONTENTS.index(each.content),
+            "sequence_number": each.sequence,
+            "min_sequence_number": each.least_sequence,
+            "added_snapshot_id": each.snapshot,
+            "added_files_count": each.added_files,
+            "existing_files_count": each.existing_files,
+            "deleted_files_count": 0,
+            "added_rows_count": each.added_rows,
+            "existing_rows_count": each.existing_rows,
+            "deleted_rows_count": 0,
+            "partitions": [],
+            "first_row_id": each.first_row_id,
+        }
+        for each in manifests
+    ]
+    out = io.BytesIO()
+    fastavro.writer(out, _LIST, records, codec="deflate", metadata=metadata)
+    return out.getvalue()
+
+
+def decode_manifest_list(body: bytes, key: str) -> tuple[ManifestFile, ...]:
+    """Reads a manifest list that dolmen wrote. Raises CorruptionError if it is none."""
+    records, _ = _read(body, key)
+    try:
+        return tuple(
+            ManifestFile(
+                record["manifest_path"],
+                record["manifest_length"],
+                _CONTENTS[record["content"]],
+                record["sequence_number"],
+                record["min_sequence_number"],
+                record["added_snapshot_id"],
+                record["added_files_count"],
+                record["added_rows_count"],
+                record["existing_files_count"],
+                record["existing_rows_count"],
+                record["first_row_id"],
+            )
+            for record in records
+        )
+    except (KeyError, TypeError, IndexError) as error:
+        raise CorruptionError(key, f"not a manifest list of a publication: {error}") from error
+
+
+def _read(body: bytes, key: str) -> tuple[list[Any], dict[str, str]]:
+    try:
+        reader = fastavro.reader(io.BytesIO(body))
+        return list(reader), dict(reader.metadata)
+    except (ValueError, EOFError, LookupError, TypeError, OSError, AssertionError) as error:
+        raise CorruptionError(key, f"not an Avro file: {error}") from error
+
+
+def _to_avro(entry: FileEntry, snapshot: int) -> dict[str, Any]:
+    found = entry.metrics
+    return {
+        "status": _ADDED if entry.snapshot == snapshot else _EXISTING,
+        "snapshot_id": entry.snapshot,
+        "sequence_number": entry.sequence,
+        "file_sequence_number": entry.sequence,
+        "data_file": {
+            "content": entry.content,
+            "file_path": entry.path,
+            "file_format": entry.format,
+            "partition": {},
+            "record_count": entry.rows,
+            "file_size_in_bytes": entry.size,
+            "value_counts": _pairs(found.values),
+            "null_value_counts": _pairs(found.nulls),
+            "nan_value_counts": _pairs(found.nans),
+            "lower_bounds": _pairs(found.lower),
+            "upper_bounds": _pairs(found.upper),
+            "first_row_id": entry.first_row_id,
+            "referenced_data_file": entry.data_file,
+            "content_offset": entry.blob[0] if entry.blob else None,
+            "content_size_in_bytes": entry.blob[1] if entry.blob else None,
+        },
+    }
+
+
+def _pairs(values: Mapping[int, Any]) -> list[dict[str, Any]] | None:
+    return [{"key": id_, "value": value} for id_, value in values.items()] or None
+
+
+def _from_avro(record: dict[str, Any]) -> FileEntry:
+    file = record["data_file"]
+    offset = file["content_offset"]
+    return FileEntry(
+        file["file_path"],
+        file["file_format"],
+        file["record_count"],
+        file["file_size_in_bytes"],
+        record["snapshot_id"],
+        record["sequence_number"],
+        file["content"],
+        _bounds(file) if file["content"] == POSITION_DELETES else Metrics(),
+        file["first_row_id"],
+        file["referenced_data_file"],
+        None if offset is None else (offset, file["content_size_in_bytes"]),
+    )
+
+
+def _bounds(file: dict[str, Any]) -> Metrics:
+    def pairs(name: str) -> dict[int, bytes]:
+        return {pair["key"]: pair["value"] for pair in file[name] or ()}
+
+    return Metrics(lower=pairs("lower_bounds"), upper=pairs("upper_bounds"))

@@ -1,0 +1,340 @@
+"""Publishes a table's newest version as an Iceberg snapshot, without copying a data file.
+
+The order of the requests makes it safe to stop after each of them: the version is pinned, its objects are created,
+``v<N>.metadata.json`` is created (this publishes), the hint is replaced, and earlier versions lose their pins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from dolmen.context import Context
+from dolmen.errors import ConflictError, VersionExpiredError
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.properties import DatabaseSettings, TableSettings
+from dolmen.iceberg.base import BaseManifests
+from dolmen.iceberg.bounds import metrics
+from dolmen.iceberg.deletes import DeletesWriter, write_deletes
+from dolmen.iceberg.directory import Newest, PublicationDirectory
+from dolmen.iceberg.groups import FileGroup, FileGroups
+from dolmen.iceberg.manifests import FileEntry, ManifestBody, ManifestFile, decode_manifest_list, encode_manifest_list
+from dolmen.iceberg.metadata import PublishedSnapshot, TableMetadata
+from dolmen.iceberg.pins import pin_version, pins_of, unpin_versions
+from dolmen.iceberg.schemas import FormatVersion, PublishedSchema, keeps_types
+from dolmen.iceberg.writer import ManifestWriter
+from dolmen.scan.display import html, text
+from dolmen.store.backoff import attempts
+
+MOST_SNAPSHOTS = 100
+"""The most snapshots of a publication; the oldest are dropped."""
+_RACES = 20
+
+
+@dataclass(frozen=True, repr=False)
+class IcebergPublication:
+    """The result of a publication.
+
+    Args:
+        table: the table's name.
+        version: the version that Iceberg readers see; it is the snapshot's id.
+        metadata_location: absolute path of the metadata that shows it; "" in a dry run without an earlier publication.
+        format_version: of Iceberg, 2 or 3.
+        is_new: whether there was something to publish. A dry run says whether there is.
+        is_repaired: whether the metadata before it was not dolmen's, and was replaced.
+        files, rows: data files, and physical rows in them.
+        delete_files, deleted_rows: delete files, and positions in them.
+        snapshots: number of versions that readers can travel to.
+        left_out: for each column that Iceberg's readers do not see, by name, the reason.
+        files_read: data files that were read, to find out which rows unresolved deletes hide.
+        objects, bytes: objects that were written, the hint included, and their size. Pins take two commits more.
+    """
+
+    table: str
+    version: int
+    metadata_location: str
+    format_version: int
+    is_new: bool
+    is_repaired: bool = False
+    files: int = 0
+    rows: int = 0
+    delete_files: int = 0
+    deleted_rows: int = 0
+    snapshots: int = 0
+    left_out: dict[str, str] | None = None
+    files_read: int = 0
+    objects: int = 0
+    bytes: int = 0
+
+    @property
+    def commits(self) -> int:
+        """1 if it published something, as other background work counts its commits."""
+        return int(self.is_new and self.objects > 0)
+
+    @property
+    def finished(self) -> bool:
+        """Always True: a publication is whole, or nothing."""
+        return True
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The lines that ``repr`` shows, as pairs of name and value."""
+        facts = [
+            ("published", f"{self.table}, version {self.version}, as Iceberg v{self.format_version}"),
+            ("metadata", self.metadata_location or "none yet"),
+            ("files", f"{self.files:,} with {self.rows:,} rows"),
+            ("delete files", f"{self.delete_files:,} with {self.deleted_rows:,} positions"),
+            ("snapshots", f"{self.snapshots:,}"),
+            ("written", f"{self.objects:,} objects, {self.bytes:,} bytes"),
+        ]
+        return facts + [("left out", f"{name}: {reason}") for name, reason in (self.left_out or {}).items()]
+
+    def __repr__(self) -> str:
+        return text(self.facts())
+
+    def _repr_html_(self) -> str:
+        return html(self.facts())
+
+
+def publish(context: Context, name: str, *, dry_run: bool = False) -> IcebergPublication:
+    """Publishes the newest version of a table as its settings say, unless what is published shows the same rows.
+
+    Safe beside anything, other publishers included: the newest version wins, and none is lost.
+
+    Args:
+        dry_run: find out whether there is something to publish, and write nothing.
+
+    Raises:
+        TableNotFoundError: no such table.
+        ConflictError: others published again and again.
+        CorruptionError: an object that it needs is damaged or missing.
+    """
+    for _ in attempts(context.runtime, _RACES):
+        manifest = context.head.refresh().manifest
+        try:
+            with context.reading(manifest.version):
+                found = _Publisher(context, name, manifest).run(dry_run)
+        except VersionExpiredError:
+            continue
+        if found is not None:
+            return found
+    raise ConflictError(f"table {name!r}: others published it, or let its versions expire, again and again")
+
+
+def state_of(entry: TableEntry) -> str:
+    """A digest of what decides which rows and columns a version of a table shows.
+
+    Args:
+        entry: the whole entry.
+    """
+    bare = msgspec.structs.replace(
+        entry, properties={}, last_delete_ts=0, unseen_delete_ts=0, sequences=None, source="", primary_key=()
+    )
+    return hashlib.sha256(msgspec.json.encode(bare)).hexdigest()[:32]
+
+
+class _Publisher:
+    """One attempt to publish one version."""
+
+    def __init__(self, context: Context, name: str, manifest: Manifest) -> None:
+        self._context, self._name, self._manifest = context, name, manifest
+        self._entry = context.segments.whole(manifest.table(name))
+        settings = TableSettings.of(self._entry)
+        self._format_version: FormatVersion = 3 if settings.iceberg == "v3" else 2
+        self._keep_snapshots = settings.iceberg_snapshots == "kept"
+        self._directory = PublicationDirectory(context.store, context.runtime, self._entry.uuid)
+        self._schema = PublishedSchema.of(self._entry.schema, self._format_version)
+        self._state = state_of(self._entry)
+        self._added: set[str] = set()
+        self._began_us = context.store.clock.now_us
+        self._next_row_id = 0
+
+    def run(self, dry_run: bool) -> IcebergPublication | None:
+        """Publishes. Returns None if others published meanwhile."""
+        newest = self._directory.newest()
+        metadata = self._own(newest.metadata)
+        pins = pins_of(self._manifest, self._entry.uuid)
+        if metadata is not None and self._shows(metadata, pins):
+            if not dry_run:
+                self._end(newest, newest.number, metadata, pins)
+            return self._result(newest.number, metadata, is_new=False)
+        is_repaired = newest.number > 0 and metadata is None
+        if dry_run:
+            location = self._directory.metadata_path(newest.number) if newest.number else ""
+            return IcebergPublication(
+                self._name,
+                self._manifest.version,
+                location,
+                self._format_version,
+                is_new=True,
+                is_repaired=is_repaired,
+                left_out=self._schema.left_out,
+            )
+        pin_version(self._context, self._manifest, self._entry.uuid)
+        groups = FileGroups.of(self._context, self._name, self._manifest, self._entry)
+        following = self._write(metadata, groups)
+        number = newest.number + 1
+        if metadata is not None:
+            following = following.after(metadata, self._directory.metadata_path(newest.number))
+        if self._is_late() or not self._directory.commit(number, following):
+            return None
+        self._end(newest, number, following, pins)
+        found = self._result(number, following, is_new=True)
+        return replace(found, is_repaired=is_repaired, files_read=groups.files_read)
+
+    def _is_late(self) -> bool:
+        """Whether it took so long that collection may take its objects for orphans."""
+        elapsed_us = self._context.store.clock.now_us - self._began_us
+        return elapsed_us > DatabaseSettings.of(self._manifest).orphan_age_us // 2
+
+    def _own(self, metadata: TableMetadata | None) -> TableMetadata | None:
+        """The metadata, if its paths are of this database; None if the database was copied."""
+        here = metadata is not None and metadata.location == self._directory.location
+        return metadata if here and metadata is not None and metadata.table_uuid == self._entry.uuid else None
+
+    def _shows(self, metadata: TableMetadata, pins: dict[int, str]) -> bool:
+        """Whether the published version needs no other one in its place."""
+        current = metadata.current
+        if current.version > self._manifest.version:
+            return True
+        snapshots = 1 if not self._keep_snapshots else len(metadata.snapshots)
+        return (
+            current.state == self._state
+            and current.version in pins
+            and metadata.format_version == self._format_version
+            and len(metadata.snapshots) == snapshots
+        )
+
+    def _end(self, newest: Newest, number: int, metadata: TableMetadata, pins: dict[int, str]) -> None:
+        """Does what follows a publication, as far as it is not done: the hint, and the pins of earlier versions."""
+        self._directory.point(newest, number)
+        if any(version < metadata.current.version for version in pins):
+            unpin_versions(self._context, self._entry.uuid, metadata.current.version)
+
+    def _write(self, metadata: TableMetadata | None, groups: FileGroups) -> TableMetadata:
+        """Creates all objects of the snapshot, and returns the metadata that names them."""
+        schemas, schema_id = self._schemas(metadata)
+        first_row_id = self._next_row_id = metadata.next_row_id if metadata else 0
+        base = self._base(metadata)
+        version, commit_ts = self._manifest.version, self._manifest.commit_ts
+        writer = ManifestWriter(
+            self._directory, self._format_version, self._schema.to_json(schema_id), version, commit_ts
+        )
+        data = list(self._data_manifests(base, groups, writer))
+        deletes = write_deletes(
+            DeletesWriter(self._directory, self._context.runtime, base, writer, groups, self._entry.epoch, self._added),
+            self._format_version,
+        )
+        body = encode_manifest_list([*data, *deletes], self._format_version, version, commit_ts)
+        snapshot = PublishedSnapshot(
+            version=version,
+            commit_id=self._manifest.commit_id,
+            commit_ts=commit_ts,
+            created_at=self._manifest.created_at,
+            state=self._state,
+            epoch=self._entry.epoch,
+            manifest_list=self._directory.write(f"snap-{version}", "avro", body),
+            schema_id=schema_id,
+            files=sum(each.files for each in data),
+            rows=sum(each.rows for each in data),
+            delete_files=sum(each.files for each in deletes),
+            positions=sum(each.rows for each in deletes),
+            first_row_id=first_row_id,
+            added_rows=self._next_row_id - first_row_id,
+        )
+        now_ms = max(self._context.store.clock.now_us, self._manifest.created_at) // 1_000
+        return TableMetadata(
+            self._format_version,
+            self._entry.uuid,
+            self._directory.location,
+            max(now_ms, metadata.updated_ms if metadata else 0),
+            self._schema.last_id,
+            schemas,
+            schema_id,
+            (*self._kept_snapshots(metadata), snapshot),
+            next_row_id=self._next_row_id,
+        )
+
+    def _schemas(self, metadata: TableMetadata | None) -> tuple[tuple[dict[str, object], ...], int]:
+        """All schemas so far, and the id of the current one."""
+        known = metadata.schemas if metadata else ()
+        found = metadata.schema_id(self._schema) if metadata else None
+        if found is not None:
+            return known, found
+        return (*known, self._schema.to_json(len(known))), len(known)
+
+    def _base(self, metadata: TableMetadata | None) -> BaseManifests:
+        """Manifests that may be carried over.
+
+        There are none after a restore, which may show rows again that were hidden, and none if a column has another
+        type, as the bounds in old manifests are of the old one.
+        """
+        if (
+            metadata is None
+            or metadata.format_version != self._format_version
+            or metadata.current.epoch != self._entry.epoch
+            or not keeps_types(metadata.schemas[metadata.current_schema]["fields"], self._schema.fields)
+        ):
+            return BaseManifests(self._directory, ())
+        path = metadata.current.manifest_list
+        found = decode_manifest_list(self._directory.read(path), self._directory.key(path))
+        return BaseManifests(self._directory, found)
+
+    def _kept_snapshots(self, metadata: TableMetadata | None) -> tuple[PublishedSnapshot, ...]:
+        if metadata is None or not self._keep_snapshots or metadata.format_version != self._format_version:
+            return ()
+        there = (each for each in metadata.snapshots if each.version < self._manifest.version)
+        return tuple(each for each in there if self._manifest.is_kept(each.version))[1 - MOST_SNAPSHOTS :]
+
+    def _data_manifests(
+        self, base: BaseManifests, groups: FileGroups, writer: ManifestWriter
+    ) -> Iterator[ManifestFile]:
+        identities = [groups.identity(group) for group in groups.groups]
+        base.keep("data", identities)
+        for group, identity in zip(groups.groups, identities, strict=True):
+            known = base.carry_over("data", identity)
+            if known is None:
+                entries = tuple(self._data_entries(base, groups, group))
+                known = writer.write("data", identity, ManifestBody(entries))
+            yield known
+
+    def _data_entries(self, base: BaseManifests, groups: FileGroups, group: FileGroup) -> Iterator[FileEntry]:
+        for file in groups.files(group, self._schema.columns):
+            path = self._directory.path(file.path)
+            old = base.data_file(path)
+            first_row_id = old.first_row_id if old else None
+            if old is None:
+                self._added.add(file.uuid)
+                if self._format_version == 3:
+                    first_row_id = self._next_row_id
+                    self._next_row_id += file.rows
+            yield FileEntry(
+                path,
+                "PARQUET",
+                file.rows,
+                file.size,
+                old.snapshot if old else self._manifest.version,
+                old.sequence if old else self._manifest.commit_ts,
+                metrics=metrics(file, self._schema.columns),
+                first_row_id=first_row_id,
+            )
+
+    def _result(self, number: int, metadata: TableMetadata, *, is_new: bool) -> IcebergPublication:
+        current = metadata.current
+        return IcebergPublication(
+            table=self._name,
+            version=current.version,
+            metadata_location=self._directory.metadata_path(number),
+            format_version=metadata.format_version,
+            is_new=is_new,
+            files=current.files,
+            rows=current.rows,
+            delete_files=current.delete_files,
+            deleted_rows=current.positions,
+            snapshots=len(metadata.snapshots),
+            left_out=self._schema.left_out,
+            objects=self._directory.objects,
+            bytes=self._directory.bytes,
+        )

@@ -1,0 +1,56 @@
+"""Puffin files with one deletion vector each (https://iceberg.apache.org/puffin-spec/, "deletion-vector-v1" blob).
+
+There is one vector to a file, because DuckDB 1.5 returns wrong rows, without an error, for a file with several. The
+footer names the data file by its absolute path, because pyiceberg and Polars find it there, not in the manifest.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+from pyroaring import BitMap
+
+from dolmen.format.checksum import crc32
+from dolmen.format.vectors import encode
+
+BLOB_OFFSET = 4
+"""Where the blob begins: after the magic."""
+
+_MAGIC = b"PFA1"
+_VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
+_ROW_POSITION_ID = 2147483645
+"""Reserved field id of a row's position ("Reserved Field IDs")."""
+
+
+def vector_blob(positions: BitMap) -> bytes:
+    """A deletion vector: length, magic, one 64-bit Roaring bitmap of one 32-bit bitmap, and CRC-32."""
+    body = _VECTOR_MAGIC + struct.pack("<QI", 1, 0) + encode(positions)
+    return struct.pack(">I", len(body)) + body + struct.pack(">I", crc32(body))
+
+
+def puffin_file(blob: bytes, data_file: str, cardinality: int) -> bytes:
+    """A Puffin file with one deletion vector.
+
+    Args:
+        blob: as ``vector_blob`` makes it.
+        data_file: absolute path of the file whose rows it deletes, as the manifest names it.
+        cardinality: number of positions.
+    """
+    payload = msgspec.json.encode(
+        {
+            "blobs": [
+                {
+                    "type": "deletion-vector-v1",
+                    "fields": [_ROW_POSITION_ID],
+                    "snapshot-id": -1,
+                    "sequence-number": -1,
+                    "offset": BLOB_OFFSET,
+                    "length": len(blob),
+                    "properties": {"referenced-data-file": data_file, "cardinality": str(cardinality)},
+                }
+            ],
+            "properties": {"created-by": "dolmen"},
+        }
+    )
+    return b"".join([_MAGIC, blob, _MAGIC, payload, struct.pack("<II", len(payload), 0), _MAGIC])

@@ -1,0 +1,119 @@
+"""Deletes objects of publications (``iceberg/``) that neither the newest metadata needs, nor one replaced lately."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from dolmen.context import Context
+from dolmen.format.manifest import Manifest
+from dolmen.format.properties import DatabaseSettings
+from dolmen.iceberg.directory import PREFIX, Newest, PublicationDirectory
+from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list
+from dolmen.iceberg.metadata import TableMetadata
+from dolmen.iceberg.pins import published_tables, unpin_versions
+from dolmen.maintenance.gc.eraser import ObjectEraser
+
+REASON = "publications"
+
+
+class PublicationSweep:
+    """Sweeps the directories of publications.
+
+    Metadata that was replaced less than ``reader_grace`` ago is kept with all that it names, as readers may have opened
+    it. Other objects go at ``orphan_age``: until then a publication under way may name them. Those of a dropped table
+    go at once.
+
+    Args:
+        manifest: the newest version.
+        now_us: the server's clock.
+        full: also look for publications that no pin names any more.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        eraser: ObjectEraser,
+        manifest: Manifest,
+        settings: DatabaseSettings,
+        now_us: int,
+        deadline: Callable[[], bool],
+        *,
+        full: bool,
+        dry_run: bool,
+    ) -> None:
+        self._context, self._eraser, self._manifest, self._settings = context, eraser, manifest, settings
+        self._now_us, self._deadline, self._full, self._dry_run = now_us, deadline, full, dry_run
+
+    def run(self) -> bool:
+        """Sweeps all directories. Returns False at the deadline. Makes no request where nothing is published."""
+        there = {entry.uuid for entry in self._manifest.tables.values()}
+        pinned = published_tables(self._manifest)
+        for table in sorted({*pinned, *(self._listed() if self._full else ())}):
+            if self._deadline():
+                return False
+            if table in there:
+                self._sweep(table)
+                continue
+            failed = self._erase_before(table, set(), self._now_us + 1 if table in pinned else self._before_us)
+            if table in pinned and not failed and not self._dry_run:
+                unpin_versions(self._context, table, None)
+        return True
+
+    @property
+    def _before_us(self) -> int:
+        return self._now_us - self._settings.orphan_age_us
+
+    def _listed(self) -> Iterator[str]:
+        """The uuids of all tables that have objects of publications, one request each."""
+        last = ""
+        while (first := next(iter(self._context.store.list(PREFIX, last)), None)) is not None:
+            table = first.key.split("/")[1]
+            yield table
+            last = f"{PREFIX}{table}/~"
+
+    def _sweep(self, table: str) -> None:
+        directory = PublicationDirectory(self._context.store, self._context.runtime, table)
+        newest = directory.newest()
+        if newest.metadata is None or newest.metadata.location != directory.location:
+            return  # another writer's: the next publication replaces it
+        self._erase_before(table, self._needed(directory, newest, newest.metadata), self._before_us)
+
+    def _needed(self, directory: PublicationDirectory, newest: Newest, metadata: TableMetadata) -> set[str]:
+        """Keys of the objects to keep."""
+        needed = {directory.hint_key, directory.key(directory.metadata_path(newest.number))}
+        read = set[str]()
+        replaced_ms = metadata.updated_ms
+        self._add(directory, metadata, needed, read)
+        for published_ms, path in reversed(metadata.log):
+            if replaced_ms * 1_000 < self._now_us - self._settings.reader_grace_us:
+                break
+            earlier = TableMetadata.decode(directory.read(path))
+            needed.add(directory.key(path))
+            if earlier is not None:
+                self._add(directory, earlier, needed, read)
+            replaced_ms = published_ms
+        return needed
+
+    def _add(self, directory: PublicationDirectory, metadata: TableMetadata, needed: set[str], read: set[str]) -> None:
+        """Adds the manifest lists of all snapshots, their manifests, and the delete files in these."""
+        for snapshot in metadata.snapshots:
+            if snapshot.manifest_list in read:
+                continue
+            read.add(snapshot.manifest_list)
+            key = directory.key(snapshot.manifest_list)
+            needed.add(key)
+            for manifest in decode_manifest_list(directory.read(snapshot.manifest_list), key):
+                own = directory.key(manifest.path)
+                if own not in needed and manifest.content == "deletes":
+                    body = ManifestBody.decode(directory.read(manifest.path), own)
+                    needed.update(directory.key(entry.path) for entry in body.entries)
+                needed.add(own)
+
+    def _erase_before(self, table: str, needed: set[str], before_us: int) -> bool:
+        """Deletes objects that were last modified before a time. Returns whether some could not be deleted."""
+        found = [
+            info
+            for info in self._context.store.list(f"{PREFIX}{table}/")
+            if info.key not in needed and info.last_modified_us < before_us
+        ]
+        return bool(self._eraser.erase(REASON, [info.key for info in found], [info.size for info in found]))

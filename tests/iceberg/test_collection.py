@@ -1,0 +1,129 @@
+"""Collection of publications: what readers may have open stays, the rest goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dolmen.errors import InvalidNameError
+from dolmen.format.tags import RESERVED_TAGS
+from dolmen.iceberg.directory import PublicationDirectory
+from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list
+from dolmen.iceberg.metadata import TableMetadata
+from dolmen.table import Table
+from support.aging import EAGER, SCHEMA, Place, rows
+
+QUICK = replace(EAGER, orphan_age_us=24 * 3_600_000_000)
+
+
+@pytest.fixture
+def place() -> Place:
+    place = Place()
+    place.db.create_table("t", SCHEMA, primary_key="k").append(rows(*range(100)))
+    return place
+
+
+def published_keys(place: Place) -> set[str]:
+    return {info.key for info in place.db._context.store.list("iceberg/")}
+
+
+def needed_keys(table: Table, numbers: list[int]) -> set[str]:
+    """What some metadata files need, found by following them."""
+    context = table.context
+    directory = PublicationDirectory(context.store, context.runtime, table._entry.uuid)
+    needed = {directory.hint_key}
+    for number in numbers:
+        path = directory.metadata_path(number)
+        metadata = TableMetadata.decode(directory.read(path))
+        assert metadata is not None
+        needed.add(directory.key(path))
+        for snapshot in metadata.snapshots:
+            needed.add(directory.key(snapshot.manifest_list))
+            for manifest in decode_manifest_list(directory.read(snapshot.manifest_list), "list"):
+                needed.add(directory.key(manifest.path))
+                body = ManifestBody.decode(directory.read(manifest.path), "manifest")
+                needed.update(directory.key(entry.path) for entry in body.entries if entry.content)
+                data = [directory.key(entry.path) for entry in body.entries if not entry.content]
+                assert all(context.store.head(key) for key in data)
+    return needed
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+@pytest.mark.parametrize("snapshots", ["newest", "kept"])
+def test_replaced_publications_go_and_the_newest_stays(place: Place, version: str, snapshots: str) -> None:
+    table = place.db.table("t")
+    table.set(iceberg=version, iceberg_snapshots=snapshots)
+    for step in range(12):
+        table.append(rows(100 + step))
+        table.delete(f"k = {step}")
+        place.db.maintain()
+        place.pass_hours(12)
+        place.collect(QUICK)
+        needed_keys(place.open().table("t"), [step + 1])
+    place.pass_hours(49)
+    place.collect(QUICK)
+    assert published_keys(place) == needed_keys(place.open().table("t"), [12])
+
+
+def test_a_reader_may_go_on_for_reader_grace_in_what_was_replaced(place: Place) -> None:
+    table = place.db.table("t")
+    table.publish_iceberg()
+    place.pass_hours(100)
+    table.append(rows(100))
+    table.publish_iceberg()
+    place.pass_hours(0.5)
+    assert place.collect(QUICK).deleted.get("publications") is None
+    needed_keys(place.open().table("t"), [1, 2])
+    place.pass_hours(1)
+    assert place.collect(QUICK).deleted["publications"].objects > 0
+    assert published_keys(place) >= needed_keys(place.open().table("t"), [2])
+
+
+def test_objects_of_a_publication_under_way_stay(place: Place) -> None:
+    table = place.db.table("t")
+    table.publish_iceberg()
+    directory = PublicationDirectory(table.context.store, table.context.runtime, table._entry.uuid)
+    key = directory.key(directory.write("data-0123456789abcdef", "avro", b"x"))
+    place.pass_hours(23)
+    place.collect(QUICK)
+    assert key in published_keys(place)
+    place.pass_hours(2)
+    place.collect(QUICK)
+    assert key not in published_keys(place)
+
+
+def test_the_publication_of_a_dropped_table_goes_with_its_pin(place: Place) -> None:
+    place.db.table("t").publish_iceberg()
+    place.db.drop_table("t")
+    place.pass_hours(1)
+    place.collect(QUICK)
+    assert published_keys(place) == set()
+    assert not [name for name in place.open().tags() if name.startswith(RESERVED_TAGS)]
+
+
+def test_without_its_pin_a_dropped_publication_is_found_by_a_full_collection(place: Place) -> None:
+    found = place.db.table("t").publish_iceberg()
+    (pin,) = place.db.tags()
+    assert pin.endswith(f".{found.version}")
+    place.db.drop_table("t")
+    place.db.drop_tag(pin)
+    place.pass_hours(48)
+    place.collect(QUICK)
+    assert published_keys(place)
+    place.collect(QUICK, full=True)
+    assert published_keys(place) == set()
+
+
+def test_a_dry_run_deletes_nothing(place: Place) -> None:
+    place.db.table("t").publish_iceberg()
+    place.db.drop_table("t")
+    before = published_keys(place)
+    assert place.collect(QUICK, dry_run=True).deleted["publications"].objects == len(before)
+    assert published_keys(place) == before
+    assert place.db.tags()
+
+
+def test_no_user_gives_a_tag_the_name_of_a_pin(place: Place) -> None:
+    with pytest.raises(InvalidNameError, match=r"iceberg\."):
+        place.db.tag("iceberg.mine")

@@ -1,0 +1,156 @@
+"""Real readers of Iceberg, in an environment of their own (locks/iceberg.in), as a process that answers questions.
+
+This file is both: what tests import, and the program of that process, which imports nothing of dolmen or of tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ROOT / ".venv-iceberg" / "bin" / "python"
+READERS = ("pyiceberg", "duckdb", "polars")
+
+Condition = list[Any]
+"""``["and" | "or", condition, condition]``, ``[column, op, literal]``, or ``[column, "null" | "present"]``."""
+
+
+class IcebergReaders:
+    """The process. Ask it from one thread.
+
+    Args:
+        folder: for answers.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process = subprocess.Popen(
+            [str(PYTHON), "-W", "ignore", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={"PATH": os.environ["PATH"], "HOME": str(folder), "POLARS_ICEBERG_PLANNER": "pyiceberg"},
+        )
+
+    def read(self, reader: str, location: str, where: Condition | None = None, snapshot: int | None = None) -> pa.Table:
+        """The rows that a reader sees. Raises AssertionError with its error if it fails."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with tempfile.NamedTemporaryFile(dir=self._folder, suffix=".arrow") as answer:
+            question = {"reader": reader, "location": location, "where": where, "snapshot": snapshot, "to": answer.name}
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+            error = json.loads(self._process.stdout.readline())
+            assert error is None, f"{reader}: {error}"
+            with pa.ipc.open_file(answer.name) as file:
+                return file.read_all()
+
+    def close(self) -> None:
+        """Ends the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def sql(condition: Condition) -> str:
+    """A condition as SQL, which DuckDB, pyiceberg and dolmen understand."""
+    if condition[0] in ("and", "or"):
+        return f"({sql(condition[1])}) {condition[0].upper()} ({sql(condition[2])})"
+    column, op, *literal = condition
+    if op in ("null", "present"):
+        return f"{column} IS {'NOT ' if op == 'present' else ''}NULL"
+    return f"{column} {op} {literal[0]!r}"
+
+
+def _pyiceberg(question: dict[str, Any]) -> pa.Table:
+    from pyiceberg.table import StaticTable
+
+    table = StaticTable.from_metadata(question["location"])
+    where = question["where"]
+    scan = table.scan(snapshot_id=question["snapshot"]) if where is None else table.scan(
+        row_filter=sql(where), snapshot_id=question["snapshot"]
+    )  # fmt: skip
+    return scan.to_arrow()
+
+
+def _polars(question: dict[str, Any]) -> pa.Table:
+    import polars as pl
+
+    frame = pl.scan_iceberg(question["location"], snapshot_id=question["snapshot"])
+    if question["where"] is not None:
+        frame = frame.filter(_expression(question["where"]))
+    return frame.collect().to_arrow()
+
+
+def _expression(condition: Condition) -> Any:
+    import operator
+
+    import polars as pl
+
+    if condition[0] in ("and", "or"):
+        left, right = _expression(condition[1]), _expression(condition[2])
+        return left & right if condition[0] == "and" else left | right
+    column, op, *literal = condition
+    if op in ("null", "present"):
+        return pl.col(column).is_null() if op == "null" else pl.col(column).is_not_null()
+    operators = {"=": "eq", "<>": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+    return getattr(operator, operators[op])(pl.col(column), literal[0])
+
+
+def _duckdb(question: dict[str, Any]) -> pa.Table:
+    connection = _connection()
+    version = "" if question["snapshot"] is None else f", snapshot_from_id = {question['snapshot']}"
+    where = "TRUE" if question["where"] is None else sql(question["where"])
+    location = question["location"].replace("'", "''")
+    query = f"SELECT * FROM iceberg_scan('{location}'{version}) WHERE {where}"
+    return connection.execute(query).to_arrow_table()
+
+
+def _connection() -> Any:
+    import duckdb
+    import duckdb_extension_avro
+    import duckdb_extension_iceberg
+
+    global _opened
+    if _opened is None:
+        _opened = duckdb.connect(config={"threads": 1, "allow_unsigned_extensions": True})
+        _opened.execute("SET TimeZone = 'UTC'")
+        for package in (duckdb_extension_avro, duckdb_extension_iceberg):
+            (extension,) = Path(package.__file__).parent.rglob("*.duckdb_extension")
+            _opened.execute(f"LOAD '{extension}'")
+    return _opened
+
+
+_opened: Any = None
+
+
+def _answer(question: dict[str, Any]) -> None:
+    read = {"pyiceberg": _pyiceberg, "polars": _polars, "duckdb": _duckdb}[question["reader"]]
+    found = read(question)
+    with pa.ipc.new_file(question["to"], found.schema) as out:
+        out.write_table(found)
+
+
+def _serve() -> None:
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what readers print is no answer
+    for line in sys.stdin:
+        error = None
+        try:
+            _answer(json.loads(line))
+        except Exception as found:  # noqa: BLE001 - whatever it is, the test is told
+            error = f"{type(found).__name__}: {found}"
+        out.write(json.dumps(error) + "\n")
+        out.flush()
+
+
+if __name__ == "__main__":
+    _serve()
