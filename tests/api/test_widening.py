@@ -277,6 +277,17 @@ def test_rows_written_under_the_narrower_type_are_committed(db: dolmen.Database)
     assert db.verify(deep=True).ok
 
 
+@pytest.mark.parametrize(("narrow", "wide", "before", "after"), WIDENINGS, ids=lambda one: str(one)[:24])
+def test_rows_of_the_narrower_type_are_still_taken(
+    db: dolmen.Database, narrow: pa.DataType, wide: pa.DataType, before: list[Any], after: list[Any]
+) -> None:
+    table = table_of(db, narrow, before)
+    table.widen_column("x", wide)
+    rows = pa.array(before, narrow)
+    table.append(pa.table({"id": pa.array(range(10, 10 + len(rows))), "x": rows}))
+    assert values(table) == rows.cast(wide).to_pylist() * 2
+
+
 def test_who_has_read_rows_in_the_narrower_type_begins_again(db: dolmen.Database) -> None:
     table_of(db, pa.int8(), [1])
     other = dolmen.open(db.url).table("t")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -320,3 +320,52 @@ def test_expired_versions_are_refused_and_the_oldest_is_named(db: dolmen.Databas
     db.context.store.delete([file.path])  # as if it had been replaced, and collected
     with pytest.raises(VersionExpiredError, match=f"the oldest kept is {kept}"):
         slow.read_all()
+
+
+@pytest.mark.parametrize("root_bytes", ["256KB", "4KB"])
+def test_a_column_that_became_wider_is_fed_in_its_type_of_the_last_version(
+    db: dolmen.Database, root_bytes: str
+) -> None:
+    db.set(root_bytes=root_bytes)  # entries leave the manifest early, or not
+    table = db.create_table("w", pa.schema([("id", pa.int32()), ("day", pa.date32())]), primary_key="id")
+    since = db.version
+    for day in range(1, 25):
+        table.append([{"id": day, "day": date(2026, 1, day)}])
+    table.delete("day = DATE '2026-01-03'")
+    middle = db.version
+    table.widen_column("day", pa.timestamp("us"))
+    table.widen_column("id", pa.int64())
+    table.upsert([{"id": 4, "day": datetime(2026, 1, 4, 12)}])
+    where = "day >= TIMESTAMP '2026-01-03' AND day < TIMESTAMP '2026-01-05'"
+    found = table.changes(since, where=where).read_all().select(["id", "day", "_change"]).to_pylist()
+    assert [tuple(row.values()) for row in found] == [
+        (3, datetime(2026, 1, 3), "insert"),
+        (4, datetime(2026, 1, 4), "insert"),
+        (3, datetime(2026, 1, 3), "delete"),
+        (4, datetime(2026, 1, 4), "update_before"),
+        (4, datetime(2026, 1, 4, 12), "update_after"),
+    ]
+    net = table.changes(middle, where=where, net=True).read_all()["_change"].to_pylist()
+    assert net == ["update_before", "update_after"]
+    table.restore(middle)
+    with pytest.raises(SchemaError, match=r"is int64 in version .* but int32 in the last one"):
+        table.changes(db.version - 1).read_all()
+    table.widen_column("id", pa.int64())
+    table.widen_column("day", pa.timestamp("us"))
+    assert set(table.changes(db.version - 3).read_all()["_change"].to_pylist()) == {"update_before", "update_after"}
+
+
+def test_fields_inside_a_column_are_fed_by_their_ids(db: dolmen.Database) -> None:
+    table = db.create_table(
+        "n", pa.schema([("id", pa.int64()), ("s", pa.struct([("a", pa.int8()), ("b", pa.int8())]))])
+    )
+    table.append([{"id": 1, "s": {"a": 1, "b": 2}}])
+    before = db.version
+    table.drop_column("s.b")
+    table.add_column("s.b", pa.int8())
+    table.append([{"id": 2, "s": {"a": 3, "b": 4}}])
+    found = table.changes(before - 1).read_all()["s"].to_pylist()
+    assert found == [{"a": 1, "b": None}, {"a": 3, "b": 4}]
+    table.restore(before)
+    changes = table.changes(db.version - 1).read_all().select(["s", "_change"]).to_pylist()
+    assert {(str(row["s"]), row["_change"]) for row in changes} >= {("{'a': 3, 'b': None}", "delete")}

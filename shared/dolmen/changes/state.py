@@ -9,9 +9,12 @@ import msgspec
 
 from dolmen.changes.commits import entry_of
 from dolmen.context import Context
+from dolmen.errors import SchemaError
 from dolmen.format.entries import Tombstone
 from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.nesting import wider_ids
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema
+from dolmen.format.widening import changed_forms, widened_entry
 from dolmen.predicate import Predicate, columns
 from dolmen.scan.plan import FilePlan, ScanPlan
 from dolmen.scan.read import PlanReader
@@ -65,11 +68,17 @@ class TableState:
 
     @classmethod
     def of(cls, context: Context, manifest: Manifest, uuid: str, schema: Schema) -> TableState | None:
-        """The table with this uuid; None if the version has no such table. An idle one's entry is fetched."""
+        """The table with this uuid; None if the version has no such table. An idle one's entry is fetched.
+
+        Raises:
+            SchemaError: a column has a wider type than in the feed's last version, so its values may not fit.
+        """
         found = entry_of(manifest, uuid)
         if found is None:
             return None
         entry = context.segments.whole(found)
+        _check_types(entry.schema, schema, manifest.version)
+        entry = widened_entry(entry, changed_forms(entry.schema, schema))
         entry = msgspec.structs.replace(entry, schema=_with_dropped(schema, entry.schema))
         return cls(context, manifest, manifest.name_of(uuid) or "", entry)
 
@@ -109,6 +118,18 @@ class TableState:
             unresolved=unresolved,
         )
         return PlanReader(self.context, plan)
+
+
+def _check_types(own: Schema, last: Schema, version: int) -> None:
+    there = {field.id: field for field in last.fields}
+    for field in own.fields:
+        now = there.get(field.id)
+        if now is not None and now.type != field.type and wider_ids(field.type, now.type, field.id):
+            raise SchemaError(
+                f"column {field.name!r} is {field.arrow_type} in version {version}, but {now.arrow_type} in the last "
+                "one, to which the table was restored: take the changes up to the restore apart, or widen the column "
+                "again"
+            )
 
 
 def _with_dropped(schema: Schema, own: Schema) -> Schema:

@@ -19,7 +19,7 @@ from dolmen.format.nesting import NestedPlace, check_nested_widening, is_success
 from dolmen.format.properties import columns_named, with_renamed_column
 from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field, storable
 from dolmen.format.values import Json
-from dolmen.format.widening import is_date_to_timestamp, narrowing, widened, widened_stats
+from dolmen.format.widening import is_date_to_timestamp, narrowing, widened, widened_entry
 
 MAX_COMMENT = 1_000
 """Characters of a comment."""
@@ -185,17 +185,7 @@ class WidenColumn:
             write_default=widened(field.write_default, narrow, wide),
         )
         entry = _with_fields(entry, _replaced(entry.schema, changed), altered_ts=ts)
-        if not is_date_to_timestamp(narrow, wide):
-            return entry
-        forms = {field.id: (narrow, wide)}
-        return msgspec.structs.replace(
-            entry,
-            files=tuple(msgspec.structs.replace(file, stats=widened_stats(file.stats, forms)) for file in entry.files),
-            segments=tuple(
-                msgspec.structs.replace(segment, stats=widened_stats(segment.stats, forms))
-                for segment in entry.segments
-            ),
-        )
+        return widened_entry(entry, {field.id: (narrow, wide)} if is_date_to_timestamp(narrow, wide) else {})
 
     def _widened_inside(self, field: Field, wide: pa.DataType) -> Field:
         narrow = field.arrow_type

@@ -30,6 +30,20 @@ def nested_values(array: pa.Array, own: pa.DataType, wanted: pa.DataType) -> pa.
     return pa.Array.from_buffers(wanted, len(array), buffers, array.null_count, array.offset, [children])
 
 
+def has_same_fields(own: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether two nested types have fields of the same ids, names and types in the same order.
+
+    Fields of a file that have no ids go by their names.
+    """
+    if not pa.types.is_nested(own) or own.num_fields != wanted.num_fields:
+        return bool(own == wanted)
+    return own == wanted and all(
+        field_id(own.field(place)) in (None, field_id(wanted.field(place)))
+        and has_same_fields(own.field(place).type, wanted.field(place).type)
+        for place in range(own.num_fields)
+    )
+
+
 def _struct_values(array: pa.Array, own: pa.DataType, wanted: pa.DataType) -> pa.Array:
     places = {field_id(own.field(place)): place for place in range(own.num_fields)}
     children = []

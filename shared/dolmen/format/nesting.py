@@ -127,6 +127,23 @@ def is_successor(json: TypeJson, now: TypeJson, base_ts: int) -> bool:
     return all(field.id in there and _same(field, there[field.id], base_ts) for field in map(_child, before))
 
 
+def wider_ids(json: TypeJson, now: TypeJson, id_: int) -> set[int]:
+    """Ids of the columns and fields of one type that have a narrower type, or one of another kind, in the other."""
+    before, after = _leaves(json, id_), _leaves(now, id_)
+    return {each for each in before.keys() & after.keys() if not _widens(before[each], after[each])}
+
+
+def _leaves(json: TypeJson, id_: int) -> dict[int, str]:
+    """The types of a column and of all its fields that have none inside, by id."""
+    if isinstance(json, str):
+        return {id_: json}
+    found: dict[int, str] = {}
+    for inner in json.values():
+        for child in map(_child, inner if isinstance(inner, (list, tuple)) else [inner]):
+            found |= _leaves(child.type, child.id)
+    return found
+
+
 def check_nested_widening(narrow: pa.DataType, wide: pa.DataType) -> str:
     """Why a field inside a column can't get another type; "" where it can."""
     if is_date_to_timestamp(narrow, wide):

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dolmen.format.entries import ColumnStats, DataFile
+from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.types import DATE, DECIMAL, TIMESTAMP, type_of
 from dolmen.units import DAY_US
@@ -101,6 +102,19 @@ def changed_forms(before: Schema, now: Schema) -> dict[int, tuple[pa.DataType, p
         if is_date_to_timestamp(field.arrow_type, there.arrow_type):
             found[field.id] = (field.arrow_type, there.arrow_type)
     return found
+
+
+def widened_entry(entry: TableEntry, changes: Mapping[int, tuple[pa.DataType, pa.DataType]]) -> TableEntry:
+    """A table's entry with all statistics in the JSON forms of columns' newer types. See ``widened_stats``."""
+    if not changes:
+        return entry
+    return msgspec.structs.replace(
+        entry,
+        files=tuple(msgspec.structs.replace(file, stats=widened_stats(file.stats, changes)) for file in entry.files),
+        segments=tuple(
+            msgspec.structs.replace(segment, stats=widened_stats(segment.stats, changes)) for segment in entry.segments
+        ),
+    )
 
 
 def widened_files(files: tuple[DataFile, ...], before: Schema | None, now: Schema) -> tuple[DataFile, ...]:

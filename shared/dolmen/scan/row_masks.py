@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dolmen.format.nested_values import nested_values
+from dolmen.format.nested_values import has_same_fields, nested_values
 from dolmen.format.schema import COMMIT_TS_ID, Field, is_nested
 from dolmen.format.vectors import keep_mask
 from dolmen.predicate import Predicate, matches
@@ -58,8 +58,8 @@ def column_of(group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> 
         return pa.repeat(pa.scalar(row_ts, pa.int64()), group.rows)
     array, wanted = arrays[field.id], field.arrow_type
     own = group.file.footer.columns.get(field.id)
-    if field.widened_ts and own is not None and is_nested(wanted):  # fields inside go by ids, whatever their names
-        return nested_values(array, own.type, wanted)
+    if own is not None and is_nested(wanted) and not has_same_fields(own.type, wanted):
+        return nested_values(array, own.type, wanted)  # fields inside go by ids, whatever their names
     if array.type == wanted:
         return array
     return pa.nulls(group.rows, wanted) if pa.types.is_null(array.type) else array.cast(wanted)
