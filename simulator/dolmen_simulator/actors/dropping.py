@@ -22,7 +22,7 @@ from dolmen.results import Commit
 from dolmen_simulator.actors.batches import Answer, serve
 from dolmen_simulator.actors.writers import PLAIN, Actor, arrow
 from dolmen_simulator.judge.ingesting import DroppedColumn, IngestEffect
-from dolmen_simulator.judge.model import Effect, Row, TableRows
+from dolmen_simulator.judge.model import Effect, Row, SettingsEffect, TableRows
 from dolmen_simulator.judge.never import Never, ViolationError
 from dolmen_simulator.world.landing import BUCKET, DroppedFile, DropQueue
 from dolmen_simulator.world.process import Process
@@ -146,11 +146,21 @@ class Ingester(Actor):
             values = tuple(self.random.randrange(100) for _ in rows)
             extra = DroppedColumn(self.world.unique(), self.random.choice(_EXTRA), values, kind == "jsonl")
             body = {"jsonl": _lines, "csv": _csv, "parquet": _parquet}[kind](rows, extra)
+            self._take_columns(process, table)
         key = f"{PREFIX}{table}/{number}.{kind}"
         self._send(process, drops, key, body, rows, bad, extra)
         if self.random.random() < 0.05 and kind == "jsonl" and extra is None and table != _UNFOUNDED:
             rows = self.rows()
             self._send(process, drops, key, _lines(rows), rows, bad=False)
+
+    def _take_columns(self, process: Process, table: str) -> None:
+        """Makes a table take new columns, mostly, if it does not yet."""
+        there = process.ledger.states[-1].get(table)
+        if there is None or there.settings.get("ingest_new_columns") == "add" or self.random.random() < 0.3:
+            return
+        changes = {"ingest_new_columns": "add"}
+        effect = SettingsEffect(table, changes)
+        process.write(f"set {table} {changes}", [effect], lambda: process.db.table(table).set(**changes))
 
     def _send(
         self,
