@@ -12,7 +12,7 @@ from dolmen.transaction_table import TransactionTable
 from dolmen_simulator.actors.writers import TABLES, Actor, arrow
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.altering import AddStep, AlterEffect, ChangeStep, DropStep, OrderStep, Step
-from dolmen_simulator.judge.columns import Column, added_columns
+from dolmen_simulator.judge.columns import ModelColumn, added_columns
 from dolmen_simulator.judge.model import OperationRun
 from dolmen_simulator.world.process import Process
 
@@ -52,7 +52,7 @@ class Alterer(Actor):
         process.network.counts["changes of columns"] += 1
         process.run_transaction(f"alter {name}", alter)
 
-    def _draw(self, name: str, columns: tuple[Column, ...]) -> Made:
+    def _draw(self, name: str, columns: tuple[ModelColumn, ...]) -> Made:
         added, chance = added_columns(columns), self.random.random()
         if not added or (len(added) < _MOST and chance < 0.35):
             return self._add(name, columns)
@@ -74,16 +74,16 @@ class Alterer(Actor):
         first = tuple(names[: self.random.randint(1, len(names))])
         return OrderStep(first), lambda table: table.reorder(first)
 
-    def _add(self, name: str, columns: tuple[Column, ...]) -> Made:
+    def _add(self, name: str, columns: tuple[ModelColumn, ...]) -> Made:
         """Adds a column; one that is not nullable only to tables of which no file is dropped, as JSON says NULL."""
         required = name in TABLES[2:] and self.random.random() < 0.4
         default = self.random.randrange(100) if required else self._value()
-        column = Column(self.world.unique(), self._free_name(columns), default, default, not required)
+        column = ModelColumn(self.world.unique(), self._free_name(columns), default, default, not required)
         return AddStep(column), lambda table: table.add_column(
             column.name, pa.int64(), default, nullable=column.nullable
         )
 
-    def _free_name(self, columns: tuple[Column, ...]) -> str:
+    def _free_name(self, columns: tuple[ModelColumn, ...]) -> str:
         taken = {column.name for column in columns}
         return self.random.choice([name for name in _NAMES if name not in taken])
 

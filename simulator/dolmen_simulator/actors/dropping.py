@@ -21,8 +21,8 @@ from dolmen.ingest.rejects.report import ERROR_SUFFIX, reject_key
 from dolmen.results import Commit
 from dolmen_simulator.actors.batches import Answer, serve
 from dolmen_simulator.actors.writers import PLAIN, Actor, arrow
-from dolmen_simulator.judge.ingesting import FileColumn, IngestEffect
-from dolmen_simulator.judge.model import Effect, Row, TableRows
+from dolmen_simulator.judge.ingesting import DroppedColumn, IngestEffect
+from dolmen_simulator.judge.model import Effect, Row, SettingsEffect, TableRows
 from dolmen_simulator.judge.never import Never, ViolationError
 from dolmen_simulator.world.landing import BUCKET, DroppedFile, DropQueue
 from dolmen_simulator.world.process import Process
@@ -141,16 +141,26 @@ class Ingester(Actor):
             table = _UNFOUNDED
             rows = tuple(Row(row.k, row.v or 0, row.u, row.t or process.network.scheduler.now_us) for row in rows)
             body = {"jsonl": _lines, "csv": _csv, "parquet": _parquet}[kind](rows)
-        extra: FileColumn | None = None
+        extra: DroppedColumn | None = None
         if not bad and table != _UNFOUNDED and self.random.random() < 0.3:
             values = tuple(self.random.randrange(100) for _ in rows)
-            extra = FileColumn(self.world.unique(), self.random.choice(_EXTRA), values, kind == "jsonl")
+            extra = DroppedColumn(self.world.unique(), self.random.choice(_EXTRA), values, kind == "jsonl")
             body = {"jsonl": _lines, "csv": _csv, "parquet": _parquet}[kind](rows, extra)
+            self._take_columns(process, table)
         key = f"{PREFIX}{table}/{number}.{kind}"
         self._send(process, drops, key, body, rows, bad, extra)
         if self.random.random() < 0.05 and kind == "jsonl" and extra is None and table != _UNFOUNDED:
             rows = self.rows()
             self._send(process, drops, key, _lines(rows), rows, bad=False)
+
+    def _take_columns(self, process: Process, table: str) -> None:
+        """Makes a table take new columns, mostly, if it does not yet."""
+        there = process.ledger.states[-1].get(table)
+        if there is None or there.settings.get("ingest_new_columns") == "add" or self.random.random() < 0.3:
+            return
+        changes = {"ingest_new_columns": "add"}
+        effect = SettingsEffect(table, changes)
+        process.write(f"set {table} {changes}", [effect], lambda: process.db.table(table).set(**changes))
 
     def _send(
         self,
@@ -160,7 +170,7 @@ class Ingester(Actor):
         body: bytes,
         rows: tuple[Row, ...],
         bad: bool,
-        extra: FileColumn | None = None,
+        extra: DroppedColumn | None = None,
     ) -> None:
         etag = drops.put(process.network, key, body)
         sequencer = f"{self.world.unique():016X}" if self.random.random() < 0.8 else None
@@ -182,7 +192,7 @@ def _lacks_column(table: TableRows | None, dropped: DroppedFile) -> bool:
     return all(column.name != extra.name for column in table.columns)
 
 
-def _lines(rows: tuple[Row, ...], extra: FileColumn | None = None, *, bad: bool = False) -> bytes:
+def _lines(rows: tuple[Row, ...], extra: DroppedColumn | None = None, *, bad: bool = False) -> bytes:
     more = [{}] * len(rows) if extra is None else [{extra.name: value} for value in extra.values]
     said = [json.dumps({**row._asdict(), "t": _time(row.t), **own}) for row, own in zip(rows, more, strict=True)]
     if bad:
@@ -190,7 +200,7 @@ def _lines(rows: tuple[Row, ...], extra: FileColumn | None = None, *, bad: bool 
     return "".join(line + "\n" for line in said).encode()
 
 
-def _csv(rows: tuple[Row, ...], extra: FileColumn | None = None) -> bytes:
+def _csv(rows: tuple[Row, ...], extra: DroppedColumn | None = None) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow([*Row._fields, *([extra.name] if extra else [])])
@@ -199,7 +209,7 @@ def _csv(rows: tuple[Row, ...], extra: FileColumn | None = None) -> bytes:
     return text.getvalue().encode()
 
 
-def _parquet(rows: tuple[Row, ...], extra: FileColumn | None = None) -> bytes:
+def _parquet(rows: tuple[Row, ...], extra: DroppedColumn | None = None) -> bytes:
     target, table = io.BytesIO(), arrow(rows)
     if extra is not None:
         table = table.append_column(extra.name, pa.array(extra.values, pa.int64()))

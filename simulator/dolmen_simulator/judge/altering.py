@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dolmen_simulator.judge.columns import Column, fill
+from dolmen_simulator.judge.columns import ModelColumn, fill
 from dolmen_simulator.judge.model import Row, State, rows_of
 from dolmen_simulator.judge.never import Never, ViolationError
 
@@ -13,14 +13,14 @@ from dolmen_simulator.judge.never import Never, ViolationError
 class AddStep(NamedTuple):
     """Adds a column at the end."""
 
-    column: Column
+    column: ModelColumn
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names in the deed."""
         return (self.column.name,)
 
-    def apply(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    def apply(self, columns: tuple[ModelColumn, ...]) -> tuple[ModelColumn, ...]:
         """The columns after it."""
         return (*columns, self.column)
 
@@ -35,7 +35,7 @@ class DropStep(NamedTuple):
         """The names in the deed."""
         return (self.name,)
 
-    def apply(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    def apply(self, columns: tuple[ModelColumn, ...]) -> tuple[ModelColumn, ...]:
         """The columns after it."""
         return tuple(column for column in columns if column.name != self.name)
 
@@ -43,15 +43,15 @@ class DropStep(NamedTuple):
 class ChangeStep(NamedTuple):
     """Puts a column in the place of one with its number: with another name, another default, or NULL allowed."""
 
-    before: Column
-    after: Column
+    before: ModelColumn
+    after: ModelColumn
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names in the deed."""
         return tuple(dict.fromkeys((self.before.name, self.after.name)))
 
-    def apply(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    def apply(self, columns: tuple[ModelColumn, ...]) -> tuple[ModelColumn, ...]:
         """The columns after it."""
         return tuple(self.after if column.number == self.after.number else column for column in columns)
 
@@ -61,7 +61,7 @@ class OrderStep(NamedTuple):
 
     names: tuple[str, ...]
 
-    def apply(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    def apply(self, columns: tuple[ModelColumn, ...]) -> tuple[ModelColumn, ...]:
         """The columns after it."""
         by_name = {column.name: column for column in columns}
         first = tuple(by_name[name] for name in self.names)

@@ -14,7 +14,7 @@ GENERATION = 10**9
 """A row that is updated gets a new number: that of the update times this, plus the rest of its own."""
 
 
-class Column(NamedTuple):
+class ModelColumn(NamedTuple):
     """A column of a table.
 
     Args:
@@ -31,7 +31,7 @@ class Column(NamedTuple):
     nullable: bool = True
 
 
-BASE = tuple(Column(-place, name) for place, name in enumerate(("k", "v", "u", "t"), 1))
+BASE = tuple(ModelColumn(-place, name) for place, name in enumerate(("k", "v", "u", "t"), 1))
 """The columns that all tables have."""
 
 Possible: TypeAlias = Mapping[int, Mapping[int, frozenset[int | None]]]
@@ -40,7 +40,7 @@ Possible: TypeAlias = Mapping[int, Mapping[int, frozenset[int | None]]]
 NOTHING_ADDED: Possible = MappingProxyType({})
 
 
-def added_columns(columns: Iterable[Column]) -> list[Column]:
+def added_columns(columns: Iterable[ModelColumn]) -> list[ModelColumn]:
     """The columns beside those that all tables have."""
     return [column for column in columns if column.number > 0]
 
@@ -61,7 +61,7 @@ def fill(known: Possible, numbers: Iterable[int], values: Mapping[int, frozenset
 
 
 def possible_values(
-    column: Column, earlier: Sequence[Sequence[Column] | None], *, or_null: bool
+    column: ModelColumn, earlier: Sequence[Sequence[ModelColumn] | None], *, or_null: bool
 ) -> frozenset[int | None]:
     """The values that a new row may have in a column that it was written without.
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from dolmen_simulator.judge.altering import AddStep, AlterEffect
-from dolmen_simulator.judge.columns import Column, fill
+from dolmen_simulator.judge.columns import ModelColumn, fill
 from dolmen_simulator.judge.model import AppendEffect, Row, State, UpsertEffect, rows_of
 from dolmen_simulator.judge.never import Never, ViolationError
 
 
-class FileColumn(NamedTuple):
+class DroppedColumn(NamedTuple):
     """A column that a file has beside those that all tables have.
 
     Args:
@@ -36,7 +36,7 @@ class IngestEffect:
     table: str
     rows: tuple[Row, ...]
     request: str | None = None
-    extra: FileColumn | None = None
+    extra: DroppedColumn | None = None
     says_null: ClassVar[bool] = True
 
     def apply(self, state: State, seen: State, version: int) -> None:
@@ -61,7 +61,7 @@ class IngestEffect:
                 raise ViolationError(
                     Never.MISREPORTED, f"version {version} ingested a file for {self.table!r} whose column it lacks"
                 )
-            there = Column(self.extra.number, self.extra.name)
+            there = ModelColumn(self.extra.number, self.extra.name)
             AlterEffect(self.table, (AddStep(there),)).apply(state, seen, version)
         table = rows_of(state, self.table)
         if all(column.number != there.number for column in table.columns):
@@ -76,6 +76,6 @@ class IngestEffect:
         refused = settings.get("ingest_new_columns") not in ("add", "ignore")
         return refused and settings.get("ingest_on_bad_row") == "quarantine"
 
-    def _find(self, seen: State) -> Column | None:
+    def _find(self, seen: State) -> ModelColumn | None:
         columns = rows_of(seen, self.table).columns
         return next((column for column in columns if self.extra and column.name == self.extra.name), None)

@@ -17,7 +17,7 @@ from dolmen.format.layout import memory_name
 from dolmen_simulator.judge.columns import (
     BASE,
     NOTHING_ADDED,
-    Column,
+    ModelColumn,
     Possible,
     added_columns,
     fill,
@@ -67,7 +67,7 @@ class TableRows(NamedTuple):
     deleted: Mapping[int, int] = MappingProxyType({})
     shape: int = 0
     created_as: str = ""
-    columns: tuple[Column, ...] = BASE
+    columns: tuple[ModelColumn, ...] = BASE
     added: Possible = NOTHING_ADDED
 
     @property
