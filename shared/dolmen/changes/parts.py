@@ -126,8 +126,8 @@ class PartReader:
         Raises:
             VersionExpiredError: a version of it has expired.
         """
-        self._manifests = {key: self._manifest(key) for key in (part.before, part.after)}
-        before, after = self._manifests.values()
+        before, after = self._manifest(part.before), self._manifest(part.after)
+        self._manifests = {part.before: before, part.after: after}
         with self._context.reading(max(part.before.version, 1)):
             files = self._planner.net(before, after) if self._net else self._planner.of_commit(before, after)
             if files is None:

@@ -21,7 +21,7 @@ from support.feed_history import KINDS, History, said
 from support.fences import move_fence
 
 SEED = os.environ["DOLMEN_TEST_SEED"]
-HISTORIES = 300 if os.environ.get("DOLMEN_LONG") else 6
+HISTORIES = 300 if os.environ.get("DOLMEN_LONG") else 4
 FAILED = (PySparkException, Py4JJavaError)
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("s", pa.string())])
 

@@ -27,7 +27,7 @@ from support.fences import move_fence
 
 SEED = os.environ["DOLMEN_TEST_SEED"]
 PAGE = (Path(__file__).parents[3] / "docs" / "spark-sql.md").read_text()
-HISTORIES = 300 if os.environ.get("DOLMEN_LONG") else 6
+HISTORIES = 300 if os.environ.get("DOLMEN_LONG") else 4
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("s", pa.string())])
 
 
