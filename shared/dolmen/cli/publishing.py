@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 import dolmen
 from dolmen.cli.options import DatabaseUrl, Json, app
-from dolmen.cli.output import print_json, print_rows
+from dolmen.cli.output import console, print_json
 from dolmen.iceberg.publication import IcebergPublication
 
 
@@ -28,21 +29,12 @@ def publish_iceberg(
     if as_json:
         print_json({name: _to_dict(one) for name, one in found.items()})
         return
-    print_rows(
-        ["table", "version", "what", "files", "deleted rows", "left out", "metadata"],
-        (
-            (
-                name,
-                one.version,
-                _outcome(one, dry_run),
-                f"{one.files:,}",
-                f"{one.deleted_rows:,}",
-                ", ".join(one.left_out or ()),
-                one.metadata_location,
-            )
-            for name, one in found.items()
-        ),
-    )
+    for name, one in found.items():
+        console.print(f"[bold]{name}[/]: {_outcome(one, dry_run)}", highlight=False)
+        for about, told in one.facts():
+            console.print(f"  {about}: {escape(told)}", highlight=False, soft_wrap=True)
+    if not found:
+        console.print("no table has the setting iceberg: dolmen set TABLE iceberg=v2, or name one with --table")
 
 
 def _outcome(one: IcebergPublication, dry_run: bool) -> str:
