@@ -19,13 +19,16 @@ def publish_iceberg(
     table: Annotated[
         str | None, typer.Option("--table", "-t", help="One table; all whose setting iceberg is set by default.")
     ] = None,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Publish also what is published, and carry nothing over.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Report what would be published, and write nothing.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Publish tables as Apache Iceberg snapshots, without copying data; see docs/iceberg.md."""
-    found = dolmen.open(database).publish_iceberg(table, dry_run=dry_run)
+    found = dolmen.open(database).publish_iceberg(table, anew=anew, dry_run=dry_run)
     if as_json:
         print_json({name: _to_dict(one) for name, one in found.items()})
         return
@@ -34,7 +37,7 @@ def publish_iceberg(
         for about, told in one.facts():
             console.print(f"  {about}: {escape(told)}", highlight=False, soft_wrap=True)
     if not found:
-        console.print("no table has the setting iceberg: dolmen set TABLE iceberg=v2, or name one with --table")
+        console.print("no table has the setting iceberg; name one with --table")
 
 
 def _outcome(one: IcebergPublication, dry_run: bool) -> str:

@@ -98,12 +98,13 @@ class IcebergPublication:
         return html(self.facts())
 
 
-def publish(context: Context, name: str, *, dry_run: bool = False) -> IcebergPublication:
+def publish(context: Context, name: str, *, anew: bool = False, dry_run: bool = False) -> IcebergPublication:
     """Publishes the newest version of a table as its settings say, unless what is published shows the same rows.
 
     Safe beside anything, other publishers included: the newest version wins, and none is lost.
 
     Args:
+        anew: publish also what is published, and carry nothing over.
         dry_run: find out whether there is something to publish, and write nothing.
 
     Raises:
@@ -115,7 +116,7 @@ def publish(context: Context, name: str, *, dry_run: bool = False) -> IcebergPub
         manifest = context.head.refresh().manifest
         try:
             with context.reading(manifest.version):
-                found = _Publisher(context, name, manifest).run(dry_run)
+                found = _Publisher(context, name, manifest).run(anew, dry_run)
         except VersionExpiredError:
             continue
         if found is not None:
@@ -151,16 +152,16 @@ class _Publisher:
         self._began_us = context.store.clock.now_us
         self._next_row_id = 0
 
-    def run(self, dry_run: bool) -> IcebergPublication | None:
+    def run(self, anew: bool, dry_run: bool) -> IcebergPublication | None:
         """Publishes. Returns None if others published meanwhile."""
         newest = self._directory.newest()
-        metadata = self._own(newest.metadata)
+        metadata = None if anew else self._own(newest.metadata)
         pins = pins_of(self._manifest, self._entry.uuid)
         if metadata is not None and self._shows(metadata, pins):
             if not dry_run:
                 self._end(newest, newest.number, metadata, pins)
             return self._result(newest.number, metadata, is_new=False)
-        is_repaired = newest.number > 0 and metadata is None
+        is_repaired = newest.number > 0 and self._own(newest.metadata) is None
         if dry_run:
             location = self._directory.metadata_path(newest.number) if newest.number else ""
             return IcebergPublication(
