@@ -21,7 +21,7 @@ from dolmen.iceberg.bounds import metrics
 from dolmen.iceberg.deletes import DeletesWriter, write_deletes
 from dolmen.iceberg.directory import Newest, PublicationDirectory
 from dolmen.iceberg.groups import FileGroup, FileGroups
-from dolmen.iceberg.manifests import FileEntry, ManifestBody, ManifestFile, decode_manifest_list, encode_manifest_list
+from dolmen.iceberg.manifests import FileEntry, ManifestFile, decode_manifest_list, encode_manifest_list
 from dolmen.iceberg.metadata import PublishedSnapshot, TableMetadata
 from dolmen.iceberg.pins import pin_version, pins_of, unpin_versions
 from dolmen.iceberg.schemas import FormatVersion, PublishedSchema, keeps_types
@@ -297,8 +297,7 @@ class _Publisher:
         for group, identity in zip(groups.groups, identities, strict=True):
             known = base.carry_over("data", identity)
             if known is None:
-                entries = tuple(self._data_entries(base, groups, group))
-                known = writer.write("data", identity, ManifestBody(entries))
+                known = writer.write("data", identity, self._data_entries(base, groups, group))
             yield known
 
     def _data_entries(self, base: BaseManifests, groups: FileGroups, group: FileGroup) -> Iterator[FileEntry]:
