@@ -69,7 +69,9 @@ class MaintainableDatabase:
 
         return expire_rows(self._context)
 
-    def publish_iceberg(self, table: str | None = None, *, dry_run: bool = False) -> dict[str, IcebergPublication]:
+    def publish_iceberg(
+        self, table: str | None = None, *, anew: bool = False, dry_run: bool = False
+    ) -> dict[str, IcebergPublication]:
         """Publishes one table, or all whose setting ``iceberg`` is set, as Iceberg snapshots. See
         ``Table.publish_iceberg``.
 
@@ -79,13 +81,13 @@ class MaintainableDatabase:
         from dolmen.format.properties import TableSettings
         from dolmen.iceberg.publication import publish
 
-        arguments.flag("dry_run", dry_run)
+        options = {"anew": arguments.flag("anew", anew), "dry_run": arguments.flag("dry_run", dry_run)}
         if table is not None:
-            return self._each(table, lambda name: publish(self._context, name, dry_run=dry_run))
+            return self._each(table, lambda name: publish(self._context, name, **options))
         manifest = self._context.head.refresh().manifest
         whole = {name: self._context.segments.whole(entry) for name, entry in sorted(manifest.tables.items())}
         names = [name for name, entry in whole.items() if TableSettings.of(entry).iceberg is not None]
-        return {name: publish(self._context, name, dry_run=dry_run) for name in names}
+        return {name: publish(self._context, name, **options) for name in names}
 
     def maintain(
         self,

@@ -296,13 +296,14 @@ class Table(ReadableTable):
 
         return replay(self._context, statement, operation, message=message).commit
 
-    def publish_iceberg(self, *, dry_run: bool = False) -> IcebergPublication:
+    def publish_iceberg(self, *, anew: bool = False, dry_run: bool = False) -> IcebergPublication:
         """Publishes the newest version as an Apache Iceberg snapshot, without copying data (docs/iceberg.md).
 
         Writes nothing if what is published shows the same rows and columns. Settings of the table: ``iceberg`` (v2 if
         it is not set) and ``iceberg_snapshots``.
 
         Args:
+            anew: publish also what is published, and carry nothing over, if objects of a publication are damaged.
             dry_run: find out whether there is something to publish, and write nothing.
 
         Returns:
@@ -314,7 +315,9 @@ class Table(ReadableTable):
         """
         from dolmen.iceberg.publication import publish  # imports fastavro
 
-        return publish(self._context, self.name, dry_run=arguments.flag("dry_run", dry_run))
+        return publish(
+            self._context, self.name, anew=arguments.flag("anew", anew), dry_run=arguments.flag("dry_run", dry_run)
+        )
 
     def overwrite(
         self,

@@ -20,8 +20,10 @@ def events(db: Database) -> dolmen.Table:
 
 
 def own(table: dolmen.Table) -> dict[str, Any]:
-    """The settings that are not about files dropped for it."""
-    return {name: value for name, value in table.settings().items() if not name.startswith(("ingest_", "cdc_"))}
+    """The settings that are not about files dropped for it, or about its publication."""
+    return {
+        name: value for name, value in table.settings().items() if not name.startswith(("ingest_", "cdc_", "iceberg"))
+    }
 
 
 def test_a_table_is_set_in_one_commit_and_tells_what_holds(db: Database, events: dolmen.Table) -> None:

@@ -23,7 +23,14 @@ from dolmen.format.types import TYPES
 from dolmen.format.values import Plain
 from dolmen.iceberg.avro_schemas import manifest_entry_schema, manifest_list_schema
 from dolmen.iceberg.bounds import Metrics, metrics, single_value
-from dolmen.iceberg.manifests import FileEntry, ManifestBody, ManifestFile, decode_manifest_list, encode_manifest_list
+from dolmen.iceberg.manifests import (
+    FileEntry,
+    ManifestBody,
+    ManifestTally,
+    decode_manifest_list,
+    encode_manifest,
+    encode_manifest_list,
+)
 from dolmen.iceberg.metadata import PublishedSnapshot, TableMetadata
 from dolmen.iceberg.position_deletes import position_delete_file
 from dolmen.iceberg.puffin import puffin_file, vector_blob
@@ -228,14 +235,14 @@ OLD = FileEntry("file:///d/b.parquet", "PARQUET", 20, 200, 3, 30)
 
 
 def test_manifests_read_back_and_say_which_files_are_new() -> None:
-    body = ManifestBody((ENTRY, OLD), {"a": 1})
-    data = body.encode(3, "data", {"schema-id": 0, "fields": []}, 7)
-    assert ManifestBody.decode(data, "m") == body
+    tally = ManifestTally(7)
+    data = encode_manifest(tally.watch([ENTRY, OLD]), 3, "data", {"schema-id": 0, "fields": []}, 7, {"a": 1})
+    assert ManifestBody.decode(data, "m") == ManifestBody((ENTRY, OLD), {"a": 1})
     reader = fastavro.reader(io.BytesIO(data))
     assert reader.metadata["content"] == "data"
     assert reader.metadata["format-version"] == "3"
     assert [record["status"] for record in reader] == [1, 0]
-    found = ManifestFile.of("file:///d/m.avro", len(data), "data", body.entries, 7, 70)
+    found = tally.sum_up("file:///d/m.avro", len(data), "data", 70)
     assert (found.added_files, found.added_rows, found.existing_files, found.existing_rows) == (1, 10, 1, 20)
     assert (found.least_sequence, found.first_row_id, found.files, found.rows) == (30, 5, 2, 30)
     listed = encode_manifest_list([found], 3, 7, 70)

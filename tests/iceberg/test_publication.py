@@ -181,6 +181,22 @@ def test_columns_that_readers_cannot_take_are_left_out_and_named(tmp_path: Path,
 
 
 @pytest.mark.parametrize("version", ["v2", "v3"])
+def test_an_empty_table_and_one_whose_rows_are_all_deleted_have_no_rows(
+    tmp_path: Path, readers: IcebergReaders, version: str
+) -> None:
+    db = dolmen.open(tmp_path / "db")
+    table = db.create_table("t", SCHEMA, primary_key="id", properties={"iceberg": version})
+    empty = table.publish_iceberg()
+    table.append(rows(1, 2))
+    table.delete("id > 0")
+    deleted = table.publish_iceberg()
+    assert (empty.files, deleted.files, deleted.files_read) == (0, 0, 0)
+    for found in (empty, deleted):
+        for reader in READERS:
+            assert ids(readers, found.metadata_location, reader) == []
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_crash_at_any_request_shows_the_old_or_the_new_snapshot(
     tmp_path: Path, readers: IcebergReaders, version: str, after: bool

@@ -23,7 +23,7 @@ DROPS = sub(f"{LANDING}/${{LandingPrefix}}*")
 REJECTS = sub(f"{LANDING}/rejected/*")
 COLLECTED = [
     sub(f"{DATABASE}/${{DatabasePrefix}}/{folder}/*")
-    for folder in ("data", "tombstone", "segment", "manifest", "intent")
+    for folder in ("data", "tombstone", "segment", "manifest", "intent", "iceberg")
 ]
 HANDED = sub(f"{LANDING}/handed/*")
 

@@ -126,6 +126,14 @@ def test_a_delete_that_stays_unresolved_rings() -> None:
     assert alarm["TreatMissingData"] == "ignore"  # between two rounds nothing is known anew
 
 
+def test_a_publication_that_lags_behind_rings() -> None:
+    ((dimension, alarm),) = on(OWN, "PublicationLagSeconds").items()
+    assert dimension == json.dumps(["service", "compact"])
+    assert (alarm["Statistic"], alarm["ComparisonOperator"]) == ("Maximum", "GreaterThanThreshold")
+    assert alarm["Threshold"] == 6 * 3600
+    assert alarm["TreatMissingData"] == "ignore"
+
+
 def test_a_queue_that_a_function_cannot_reach_rings() -> None:
     alarms = on(OWN, "QueueErrors")
     assert set(alarms) == {json.dumps(["service", name]) for name in ("ingest", "delete")}

@@ -106,7 +106,7 @@ def _expression(condition: Condition) -> Any:
 
 
 def _duckdb(question: dict[str, Any]) -> pa.Table:
-    connection = _connection()
+    connection = connect_duckdb()
     version = "" if question["snapshot"] is None else f", snapshot_from_id = {question['snapshot']}"
     where = "TRUE" if question["where"] is None else sql(question["where"])
     location = question["location"].replace("'", "''")
@@ -114,7 +114,7 @@ def _duckdb(question: dict[str, Any]) -> pa.Table:
     return connection.execute(query).to_arrow_table()
 
 
-def _connection() -> Any:
+def connect_duckdb() -> Any:
     import duckdb
     import duckdb_extension_avro
     import duckdb_extension_iceberg

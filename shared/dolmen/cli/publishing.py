@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 import dolmen
 from dolmen.cli.options import DatabaseUrl, Json, app
-from dolmen.cli.output import print_json, print_rows
+from dolmen.cli.output import console, print_json
 from dolmen.iceberg.publication import IcebergPublication
 
 
@@ -18,31 +19,25 @@ def publish_iceberg(
     table: Annotated[
         str | None, typer.Option("--table", "-t", help="One table; all whose setting iceberg is set by default.")
     ] = None,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Publish also what is published, and carry nothing over.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Report what would be published, and write nothing.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Publish tables as Apache Iceberg snapshots, without copying data; see docs/iceberg.md."""
-    found = dolmen.open(database).publish_iceberg(table, dry_run=dry_run)
+    found = dolmen.open(database).publish_iceberg(table, anew=anew, dry_run=dry_run)
     if as_json:
         print_json({name: _to_dict(one) for name, one in found.items()})
         return
-    print_rows(
-        ["table", "version", "what", "files", "deleted rows", "left out", "metadata"],
-        (
-            (
-                name,
-                one.version,
-                _outcome(one, dry_run),
-                f"{one.files:,}",
-                f"{one.deleted_rows:,}",
-                ", ".join(one.left_out or ()),
-                one.metadata_location,
-            )
-            for name, one in found.items()
-        ),
-    )
+    for name, one in found.items():
+        console.print(f"[bold]{name}[/]: {_outcome(one, dry_run)}", highlight=False)
+        for about, told in one.facts():
+            console.print(f"  {about}: {escape(told)}", highlight=False, soft_wrap=True)
+    if not found:
+        console.print("no table has the setting iceberg; name one with --table")
 
 
 def _outcome(one: IcebergPublication, dry_run: bool) -> str:

@@ -7,7 +7,7 @@ publication wrote for the same number is carried over.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pyroaring import BitMap
 
@@ -16,7 +16,7 @@ from dolmen.iceberg.base import BaseManifests
 from dolmen.iceberg.bounds import Metrics
 from dolmen.iceberg.directory import PublicationDirectory
 from dolmen.iceberg.groups import FileGroup, FileGroups
-from dolmen.iceberg.manifests import POSITION_DELETES, FileEntry, ManifestBody, ManifestFile
+from dolmen.iceberg.manifests import POSITION_DELETES, FileEntry, ManifestFile
 from dolmen.iceberg.position_deletes import FILE_PATH_ID, position_delete_file
 from dolmen.iceberg.puffin import BLOB_OFFSET, puffin_file, vector_blob
 from dolmen.iceberg.writer import ManifestWriter
@@ -43,7 +43,6 @@ class DeletesWriter:
     groups: FileGroups
     epoch: int
     added: Collection[str]
-    files_written: int = field(default=0, init=False)
 
     def position_deletes(self) -> Iterator[ManifestFile]:
         """Writes the one manifest of a v2 snapshot's position deletes; none if no rows are hidden."""
@@ -60,7 +59,7 @@ class DeletesWriter:
         if len(entries) >= MOST_DELETE_FILES:
             changed, entries = set(deleted), []
         entries += self._position_delete_files(changed)
-        yield self.writer.write("deletes", identity, ManifestBody(tuple(entries), deleted))
+        yield self.writer.write("deletes", identity, entries, deleted)
 
     def vectors(self) -> Iterator[ManifestFile]:
         """Writes one manifest of deletion vectors for each group of a v3 snapshot that has hidden rows."""
@@ -73,7 +72,7 @@ class DeletesWriter:
                 yield known
                 continue
             entries = self._vector_entries(group)
-            yield self.writer.write("deletes", identity, ManifestBody(tuple(entries)))
+            yield self.writer.write("deletes", identity, entries)
 
     def _known_position_deletes(self, deleted: dict[str, int]) -> tuple[dict[str, int], list[FileEntry]]:
         """Position-delete files of the base, and the number of rows that they hide, by data file.
@@ -105,7 +104,6 @@ class DeletesWriter:
     def _position_delete_file(self, positions: dict[str, BitMap]) -> FileEntry:
         body = position_delete_file(positions)
         path = self.directory.write("positions", "parquet", body)
-        self.files_written += 1
         bounds = Metrics(lower={FILE_PATH_ID: min(positions).encode()}, upper={FILE_PATH_ID: max(positions).encode()})
         return FileEntry(
             path,
@@ -126,14 +124,14 @@ class DeletesWriter:
             if entry.data_file is not None
         }
         entries: list[FileEntry] = []
-        changed: set[str] = set()
+        carried: set[str] = set()
         for file in self.groups.files(group, ()) if known else ():
             entry = known.get(self.directory.path(file.path))
             if entry is not None and file.uuid not in self.added and group.deleted.get(file.uuid) == entry.rows:
                 entries.append(entry)
-                changed.add(file.uuid)
-        changed = group.deleted.keys() - changed
-        entries += self.runtime.map(self._vector_entry, self.groups.positions(group, changed))
+                carried.add(file.uuid)
+        changed = self.groups.positions(group, group.deleted.keys() - carried)
+        entries += self.runtime.map(self._vector_entry, changed)
         return entries
 
     def _vector_entry(self, item: tuple[DataFile, BitMap]) -> FileEntry:
@@ -141,7 +139,6 @@ class DeletesWriter:
         data_file, blob = self.directory.path(file.path), vector_blob(positions)
         body = puffin_file(blob, data_file, len(positions))
         path = self.directory.write("vector", "puffin", body)
-        self.files_written += 1
         return FileEntry(
             path,
             "PUFFIN",

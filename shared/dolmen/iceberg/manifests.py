@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -96,27 +96,52 @@ class ManifestFile:
         """Rows, or deleted positions, of all its entries."""
         return self.added_rows + self.existing_rows
 
-    @classmethod
-    def of(
-        cls, path: str, size: int, content: Content, entries: Iterable[FileEntry], snapshot: int, sequence: int
-    ) -> ManifestFile:
-        """Sums up the entries of a new manifest."""
-        every = list(entries)
-        added = [entry for entry in every if entry.snapshot == snapshot]
-        existing = [entry for entry in every if entry.snapshot != snapshot]
-        row_ids = [entry.first_row_id for entry in every if entry.first_row_id is not None]
-        return cls(
+
+@dataclass
+class ManifestTally:
+    """Sums up the entries of a new manifest while they are written.
+
+    Args:
+        snapshot: id of the snapshot that writes it.
+    """
+
+    snapshot: int
+    added_files: int = 0
+    added_rows: int = 0
+    existing_files: int = 0
+    existing_rows: int = 0
+    least_sequence: int | None = None
+    first_row_id: int | None = None
+
+    def watch(self, entries: Iterable[FileEntry]) -> Iterator[FileEntry]:
+        """Yields the entries, and counts them."""
+        for entry in entries:
+            if entry.snapshot == self.snapshot:
+                self.added_files += 1
+                self.added_rows += entry.rows
+            else:
+                self.existing_files += 1
+                self.existing_rows += entry.rows
+            self.least_sequence = min(entry.sequence, self.least_sequence or entry.sequence)
+            if entry.first_row_id is not None:
+                known = self.first_row_id
+                self.first_row_id = entry.first_row_id if known is None else min(known, entry.first_row_id)
+            yield entry
+
+    def sum_up(self, path: str, size: int, content: Content, sequence: int) -> ManifestFile:
+        """The manifest of all entries that passed."""
+        return ManifestFile(
             path,
             size,
             content,
             sequence,
-            min(entry.sequence for entry in every),
-            snapshot,
-            len(added),
-            sum(entry.rows for entry in added),
-            len(existing),
-            sum(entry.rows for entry in existing),
-            min(row_ids, default=None),
+            sequence if self.least_sequence is None else self.least_sequence,
+            self.snapshot,
+            self.added_files,
+            self.added_rows,
+            self.existing_files,
+            self.existing_rows,
+            self.first_row_id,
         )
 
 
@@ -132,28 +157,6 @@ class ManifestBody:
     entries: tuple[FileEntry, ...]
     coverage: Mapping[str, int] = field(default_factory=dict)
 
-    def encode(self, version: FormatVersion, content: Content, schema: dict[str, Any], snapshot: int) -> bytes:
-        """The bytes of a manifest.
-
-        Args:
-            schema: the table's current schema, in Iceberg's JSON.
-            snapshot: id of the snapshot that writes it.
-        """
-        metadata = {
-            "schema": msgspec.json.encode(schema).decode(),
-            "schema-id": str(schema["schema-id"]),
-            "partition-spec": "[]",
-            "partition-spec-id": "0",
-            "format-version": str(version),
-            "content": content,
-        }
-        if self.coverage:
-            metadata[_COVERAGE] = msgspec.json.encode(self.coverage).decode()
-        out = io.BytesIO()
-        records = [_to_avro(entry, snapshot) for entry in self.entries]
-        fastavro.writer(out, _ENTRY, records, codec="deflate", metadata=metadata)
-        return out.getvalue()
-
     @classmethod
     def decode(cls, body: bytes, key: str) -> ManifestBody:
         """Reads a manifest that dolmen wrote. Metrics of data files are not read.
@@ -167,6 +170,36 @@ class ManifestBody:
             return cls(tuple(map(_from_avro, records)), coverage)
         except (KeyError, TypeError, msgspec.DecodeError) as error:
             raise CorruptionError(key, f"not a manifest of a publication: {error}") from error
+
+
+def encode_manifest(
+    entries: Iterable[FileEntry],
+    version: FormatVersion,
+    content: Content,
+    schema: dict[str, Any],
+    snapshot: int,
+    coverage: Mapping[str, int] | None = None,
+) -> bytes:
+    """The bytes of a manifest, made while entries come, so that only its compressed form is held.
+
+    Args:
+        schema: the table's current schema, in Iceberg's JSON.
+        snapshot: id of the snapshot that writes it.
+        coverage: of a manifest of deletes; see ``ManifestBody``.
+    """
+    metadata = {
+        "schema": msgspec.json.encode(schema).decode(),
+        "schema-id": str(schema["schema-id"]),
+        "partition-spec": "[]",
+        "partition-spec-id": "0",
+        "format-version": str(version),
+        "content": content,
+    }
+    if coverage:
+        metadata[_COVERAGE] = msgspec.json.encode(coverage).decode()
+    out = io.BytesIO()
+    fastavro.writer(out, _ENTRY, (_to_avro(entry, snapshot) for entry in entries), codec="deflate", metadata=metadata)
+    return out.getvalue()
 
 
 def encode_manifest_list(

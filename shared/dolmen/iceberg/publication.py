@@ -21,7 +21,7 @@ from dolmen.iceberg.bounds import metrics
 from dolmen.iceberg.deletes import DeletesWriter, write_deletes
 from dolmen.iceberg.directory import Newest, PublicationDirectory
 from dolmen.iceberg.groups import FileGroup, FileGroups
-from dolmen.iceberg.manifests import FileEntry, ManifestBody, ManifestFile, decode_manifest_list, encode_manifest_list
+from dolmen.iceberg.manifests import FileEntry, ManifestFile, decode_manifest_list, encode_manifest_list
 from dolmen.iceberg.metadata import PublishedSnapshot, TableMetadata
 from dolmen.iceberg.pins import pin_version, pins_of, unpin_versions
 from dolmen.iceberg.schemas import FormatVersion, PublishedSchema, keeps_types
@@ -98,12 +98,13 @@ class IcebergPublication:
         return html(self.facts())
 
 
-def publish(context: Context, name: str, *, dry_run: bool = False) -> IcebergPublication:
+def publish(context: Context, name: str, *, anew: bool = False, dry_run: bool = False) -> IcebergPublication:
     """Publishes the newest version of a table as its settings say, unless what is published shows the same rows.
 
     Safe beside anything, other publishers included: the newest version wins, and none is lost.
 
     Args:
+        anew: publish also what is published, and carry nothing over.
         dry_run: find out whether there is something to publish, and write nothing.
 
     Raises:
@@ -115,7 +116,7 @@ def publish(context: Context, name: str, *, dry_run: bool = False) -> IcebergPub
         manifest = context.head.refresh().manifest
         try:
             with context.reading(manifest.version):
-                found = _Publisher(context, name, manifest).run(dry_run)
+                found = _Publisher(context, name, manifest).run(anew, dry_run)
         except VersionExpiredError:
             continue
         if found is not None:
@@ -151,16 +152,16 @@ class _Publisher:
         self._began_us = context.store.clock.now_us
         self._next_row_id = 0
 
-    def run(self, dry_run: bool) -> IcebergPublication | None:
+    def run(self, anew: bool, dry_run: bool) -> IcebergPublication | None:
         """Publishes. Returns None if others published meanwhile."""
         newest = self._directory.newest()
-        metadata = self._own(newest.metadata)
+        metadata = None if anew else self._own(newest.metadata)
         pins = pins_of(self._manifest, self._entry.uuid)
         if metadata is not None and self._shows(metadata, pins):
             if not dry_run:
                 self._end(newest, newest.number, metadata, pins)
             return self._result(newest.number, metadata, is_new=False)
-        is_repaired = newest.number > 0 and metadata is None
+        is_repaired = newest.number > 0 and self._own(newest.metadata) is None
         if dry_run:
             location = self._directory.metadata_path(newest.number) if newest.number else ""
             return IcebergPublication(
@@ -296,8 +297,7 @@ class _Publisher:
         for group, identity in zip(groups.groups, identities, strict=True):
             known = base.carry_over("data", identity)
             if known is None:
-                entries = tuple(self._data_entries(base, groups, group))
-                known = writer.write("data", identity, ManifestBody(entries))
+                known = writer.write("data", identity, self._data_entries(base, groups, group))
             yield known
 
     def _data_entries(self, base: BaseManifests, groups: FileGroups, group: FileGroup) -> Iterator[FileEntry]:

@@ -29,6 +29,15 @@ def vector_blob(positions: BitMap) -> bytes:
     return struct.pack(">I", len(body)) + body + struct.pack(">I", crc32(body))
 
 
+def vector_in(body: bytes, offset: int, length: int) -> BitMap:
+    """The positions in a deletion vector of a Puffin file. Raises ValueError if it is damaged."""
+    blob = body[offset : offset + length]
+    inner = blob[4:-4]
+    if len(blob) != length or inner[:4] != _VECTOR_MAGIC or blob[-4:] != struct.pack(">I", crc32(inner)):
+        raise ValueError("the deletion vector's checksum differs")
+    return BitMap.deserialize(inner[16:])
+
+
 def puffin_file(blob: bytes, data_file: str, cardinality: int) -> bytes:
     """A Puffin file with one deletion vector.
 

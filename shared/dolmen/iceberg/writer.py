@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dolmen.iceberg.directory import PublicationDirectory
-from dolmen.iceberg.manifests import Content, ManifestBody, ManifestFile
+from dolmen.iceberg.manifests import Content, FileEntry, ManifestFile, ManifestTally, encode_manifest
 from dolmen.iceberg.schemas import FormatVersion
 
 
@@ -24,15 +25,22 @@ class ManifestWriter:
     schema: dict[str, Any]
     snapshot: int
     sequence: int
-    written: int = field(default=0, init=False)
 
-    def write(self, content: Content, identity: str, body: ManifestBody) -> ManifestFile:
+    def write(
+        self,
+        content: Content,
+        identity: str,
+        entries: Iterable[FileEntry],
+        coverage: Mapping[str, int] | None = None,
+    ) -> ManifestFile:
         """Creates a manifest.
 
         Args:
             identity: 16 digits that name its content.
+            coverage: of a manifest of deletes; see ``ManifestBody``.
         """
-        data = body.encode(self.format_version, content, self.schema, self.snapshot)
+        tally = ManifestTally(self.snapshot)
+        watched = tally.watch(entries)
+        data = encode_manifest(watched, self.format_version, content, self.schema, self.snapshot, coverage)
         path = self.directory.write(f"{content}-{identity}", "avro", data)
-        self.written += 1
-        return ManifestFile.of(path, len(data), content, body.entries, self.snapshot, self.sequence)
+        return tally.sum_up(path, len(data), content, self.sequence)

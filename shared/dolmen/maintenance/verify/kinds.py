@@ -207,6 +207,26 @@ _ALL: tuple[Kind, ...] = (
         "rows are sorted by the sort key within a row group",
         _KEEP.format("scans are right, but may read more than they need, until a compaction sorts the file anew."),
     ),
+    # ---- publications as Iceberg
+    Kind(
+        "publication-foreign",
+        "warning",
+        "the newest metadata of a publication is dolmen's own",
+        _KEEP.format("publish the table again, and find out who writes to iceberg/ without dolmen."),
+    ),
+    Kind(
+        "publication-damaged",
+        "error",
+        "every object that a publication names can be read",
+        "No row of the table is lost: publish it anew (dolmen publish-iceberg --anew --table ...).",
+    ),
+    Kind(
+        "publication-differs",
+        "error",
+        "a publication shows the rows of the version that it names",
+        "No row of the table is lost, but readers of Iceberg see other rows: publish it anew (dolmen publish-iceberg "
+        "--anew --table ...).",
+    ),
     Kind(
         "row-timestamps",
         "error",

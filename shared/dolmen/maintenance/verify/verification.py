@@ -40,6 +40,7 @@ from dolmen.maintenance.verify.deletes import DeleteObjects, check_deletes
 from dolmen.maintenance.verify.entries import TableCheck, check_applied, check_manifest
 from dolmen.maintenance.verify.kept import KeptContents, check_intents
 from dolmen.maintenance.verify.objects import Missing, Need, References, check_objects, check_repeated
+from dolmen.maintenance.verify.publications import check_publications
 from dolmen.maintenance.verify.report import FindingLog, Progress, Unreferenced, VerifyReport
 from dolmen.maintenance.verify.segments import TableContents, check_dated, read_segment
 from dolmen.segments.file_table import FileTable
@@ -132,6 +133,7 @@ class _Verification:
         if self._deep:
             self._kept.check(context, log, skip)
             check_intents(context, log)
+        check_publications(context, newest, log)
         now = self._check_kept(manifest.version, newest)
         return self._report(manifest.version, [one for one in missing if now.is_kept(one.versions[1])], orphans)
 

@@ -1,0 +1,83 @@
+"""``verify`` checks publications: objects that are missing or damaged, other rows, and metadata of others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import dolmen
+from dolmen.database import Database
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+
+
+@pytest.fixture(params=["v2", "v3"])
+def db(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    db = dolmen.open(tmp_path / "db")
+    table = db.create_table("t", SCHEMA, primary_key="id")
+    table.set(iceberg=request.param)
+    table.append([{"id": id_} for id_ in range(100)])
+    table.delete("id < 3")
+    table.append([{"id": 200}])
+    table.publish_iceberg()
+    return db
+
+
+def kinds(db: Database) -> list[str]:
+    return sorted({finding.kind for finding in db.verify().findings})
+
+
+def objects(tmp_path: Path, pattern: str) -> list[Path]:
+    return sorted((tmp_path / "db" / "iceberg").rglob(pattern))
+
+
+def test_a_good_publication_has_no_findings_whatever_came_later(db: Database) -> None:
+    assert db.verify().ok
+    db.table("t").delete("id = 50")
+    db.resolve()
+    db.compact()
+    report = db.verify()
+    assert (report.findings, report.checked["publications"]) == ((), 1)
+    db.table("t").publish_iceberg()
+    assert kinds(db) == []
+
+
+@pytest.mark.parametrize("pattern", ["snap-*.avro", "data-*.avro", "deletes-*.avro", "[pv]*-*.p*"])
+def test_a_missing_or_damaged_object_is_found_and_a_new_publication_mends_it(
+    db: Database, tmp_path: Path, pattern: str
+) -> None:
+    (path,) = objects(tmp_path, pattern)
+    body = path.read_bytes()
+    for damaged in (None, body[: len(body) // 2]):
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        assert kinds(db) == ["publication-damaged"]
+    assert not db.table("t").publish_iceberg().is_new
+    assert db.table("t").publish_iceberg(anew=True).is_new
+    assert kinds(db) == []
+
+
+def test_a_publication_of_other_rows_is_found(db: Database, tmp_path: Path) -> None:
+    (old_list,) = objects(tmp_path, "snap-*.avro")
+    body = old_list.read_bytes()
+    db.table("t").delete("id = 99")
+    db.table("t").publish_iceberg()
+    (new_list,) = set(objects(tmp_path, "snap-*.avro")) - {old_list}
+    new_list.write_bytes(body)
+    assert kinds(db) == ["publication-differs"]
+
+
+def test_metadata_of_another_writer_is_a_warning(db: Database, tmp_path: Path) -> None:
+    (path,) = objects(tmp_path, "v1.metadata.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"current-snapshot-id": -1}))
+    assert kinds(db) == ["publication-foreign"]
+    assert db.verify().ok
+    assert db.table("t").publish_iceberg().is_repaired
+    assert kinds(db) == []
+
+
+def test_the_publication_of_a_dropped_table_is_no_finding(db: Database) -> None:
+    db.drop_table("t")
+    assert kinds(db) == []
