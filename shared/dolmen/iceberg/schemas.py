@@ -83,6 +83,8 @@ class _UnpublishedTypeError(Exception):
 
 def _field(field: Field, version: FormatVersion) -> dict[str, Any]:
     found = _nested_field(field.id, field.name, field.arrow_type, field.nullable)
+    if field.widened_ts and pa.types.is_timestamp(field.arrow_type):
+        raise _UnpublishedTypeError("it was a column of days, and no reader turns these into times")
     if field.comment:
         found["doc"] = field.comment
     if field.initial_default is not None:
