@@ -13,6 +13,7 @@ import pytest
 
 from dolmen.format import bloom
 from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Overlay, WhereTombstone
+from dolmen.format.erasures import ErasedTable, Erasure
 from dolmen.format.manifest import AppliedId, Counts, HistoryEntry, Released, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.segments import check, check_bloom, decode, encode
@@ -179,6 +180,23 @@ _OTHERS: list[tuple[SegmentKind, list[Any], tuple[int, int]]] = [
     ),
     ("history", [HistoryEntry(n, "0123abcd", "c", 1, 2, "append", Counts(rows_added=n)) for n in (7, 8)], (7, 8)),
     ("table", [TableEntry("u", 3, SCHEMA, files=(entry({1: ColumnStats(1, 2)}),))], (0, 0)),
+    (
+        "erasures",
+        [
+            Erasure(id="0" * 32, ts=4, version=2, requested_at=1, due_at=9, subject=(42, "bob")),
+            Erasure(
+                id="1" * 32,
+                ts=8,
+                version=3,
+                requested_at=2,
+                due_at=9,
+                tables=(ErasedTable("u", WhereTombstone((1,), _BLOB, None, 8), SCHEMA.fields[:1]),),
+                request="r",
+                digest="d",
+            ),
+        ],
+        (4, 8),
+    ),
 ]
 
 

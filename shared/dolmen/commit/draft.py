@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from dolmen.errors import ConflictError, VersionExpiredError
+from dolmen.format.erasures import Erasure, LeavingErasures
 from dolmen.format.manifest import (
     HISTORY_LENGTH,
     AppliedId,
@@ -45,6 +46,8 @@ class Draft:
         self.features = base.features
         self.tags: dict[str, Tag] = base.tags
         self.cursors: dict[str, Cursor] = base.cursors
+        self.erasures: tuple[Erasure, ...] = base.erasures
+        self.leaving: tuple[LeavingErasures, ...] = base.leaving
         self._objects: set[str] = set()
         self._trees: dict[str, Segment] = {}
         self._manifests: set[str] = set()
@@ -70,7 +73,8 @@ class Draft:
         was = (base.horizon, base.orphan_cutoff, base.freed, base.swept, base.properties, base.segments)
         return (
             own != was
-            or (self.tags, self.cursors) != (base.tags, base.cursors)
+            or (self.tags, self.cursors, self.erasures, self.leaving)
+            != (base.tags, base.cursors, base.erasures, base.leaving)
             or bool(self.revoked or self._objects or self._trees)
             or self.released is not base.released
             or self.tables.keys() != base.tables.keys()
@@ -194,6 +198,8 @@ class Draft:
             features=self.features,
             tags=self.tags,
             cursors=self.cursors,
+            erasures=self.erasures,
+            leaving=self.leaving,
         )
 
     def _history(self) -> tuple[HistoryEntry, ...]:

@@ -20,7 +20,7 @@ from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.segments.live import LiveFiles, tombstones_of
 
 TABLE_TAILS: tuple[SegmentKind, ...] = ("files", "tombstones", "overlays", "removed")
-DATABASE_TAILS: tuple[SegmentKind, ...] = ("history", "applied", "released")
+DATABASE_TAILS: tuple[SegmentKind, ...] = ("history", "applied", "released", "erasures")
 
 
 @dataclass(frozen=True)

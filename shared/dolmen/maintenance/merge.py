@@ -38,7 +38,7 @@ MOST_ENTRIES = 50_000
 DIRTY_PART = 8
 """A segment of files is rewritten when more than 1/DIRTY_PART of its entries have an overlay or are removed."""
 
-_CONCATENATED: tuple[SegmentKind, ...] = ("history", "applied", "released")
+_CONCATENATED: tuple[SegmentKind, ...] = ("history", "applied", "released", "erasures")
 
 
 @dataclass(frozen=True)

@@ -104,13 +104,13 @@ class CloneTable:
             TableExistsError: the name is taken.
         """
         draft.check_kept(self.version)
-        clones = {self.name: msgspec.structs.replace(self.entry, uuid=self.uuid, source=self.entry.uuid)}
+        clones = {self.name: _cloned(self.entry, self.uuid)}
         if self.memory is not None and self.entry.sequences is not None:
             memory, uuid = self.memory
             sequences = msgspec.structs.replace(self.entry.sequences, memory=uuid)
             clones[self.name] = msgspec.structs.replace(clones[self.name], sequences=sequences)
             name = check_table_name(memory_name(self.name))
-            clones[name] = msgspec.structs.replace(memory, uuid=uuid, source=memory.uuid)
+            clones[name] = _cloned(memory, uuid)
         for name in clones:
             if name in draft.tables:
                 raise TableExistsError(f"table {name!r} exists already")
@@ -132,6 +132,10 @@ def table_and_memory(name: str, entry: TableEntry, tables: Mapping[str, TableEnt
         if memory is not None:
             found[check_table_name(memory_name(name))] = memory
     return found
+
+
+def _cloned(entry: TableEntry, uuid: str) -> TableEntry:
+    return msgspec.structs.replace(entry, uuid=uuid, source=entry.uuid, origins=entry.lineage[1:])
 
 
 def _under_new_epoch(entry: TableEntry, draft: Draft, ts: int) -> TableEntry:

@@ -19,6 +19,8 @@ Marker: TypeAlias = Callable[[Manifest, SegmentReader, int], KeySet]
 def needed_keys(manifest: Manifest, reader: SegmentReader) -> Iterator[str]:
     """Keys of all objects that a version needs, including those named in segments; with repetitions."""
     yield from references(manifest)
+    for segment in manifest.segments_of("erasures"):
+        yield from references(reader.erasures(segment))
     for entry in manifest.tables.values():
         yield from _keys_of_table(entry, reader)
 
@@ -48,6 +50,8 @@ def reached_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
             yield from references(reader.overlays(tree))
         case "tombstones":
             yield from references(reader.tombstones(tree))
+        case "erasures":
+            yield from references(reader.erasures(tree))
         case "table":
             for entry in reader.tables(tree):
                 yield from references(entry)

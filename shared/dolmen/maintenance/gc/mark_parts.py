@@ -20,15 +20,16 @@ from dolmen.segments.reader import SegmentReader
 ENTRIES_TOGETHER = 200_000
 """The approximate number of entries of one part. A segment is never divided."""
 
-PartKind: TypeAlias = Literal["files", "tombstones", "released", "trees", "manifests"]
+PartKind: TypeAlias = Literal["files", "tombstones", "erasures", "released", "trees", "manifests"]
 
 
 class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Some segments that are read to find objects to keep.
 
     Args:
-        kind: what is read from the segments: a table's live ``files``, its ``tombstones``, entries that commits have
-            ``released``, everything that released ``trees`` reach, or that ``manifests`` of tags need.
+        kind: what is read from the segments: a table's live ``files``, its ``tombstones``, the database's
+            ``erasures``, entries that commits have ``released``, everything that released ``trees`` reach, or that
+            ``manifests`` of tags need.
         table: the table's name; "" for the database.
         manifests: keys of manifests.
     """
@@ -54,6 +55,7 @@ def split_mark(manifest: Manifest, reader: SegmentReader, after: int) -> tuple[l
             keys += references(entry)
         parts += _together("files", entry.segments_of("files"), name)
         parts += _together("tombstones", entry.segments_of("tombstones"), name)
+    parts += _together("erasures", manifest.segments_of("erasures"))
     trees: list[Segment] = []
     tagged = tagged_manifests(manifest)
     for one in manifest.released:
@@ -83,6 +85,9 @@ def keys_of_part(part: MarkPart, manifest: Manifest, reader: SegmentReader, afte
         case "tombstones":
             for segment in part.segments:
                 yield from references(reader.tombstones(segment))
+        case "erasures":
+            for segment in part.segments:
+                yield from references(reader.erasures(segment))
         case "released":
             for segment in part.segments:
                 for entry in reader.released(segment):

@@ -40,6 +40,7 @@ def read_segment(context: Context, segment: Segment, log: FindingLog, table: str
         "released": reader.released,
         "history": reader.history,
         "table": reader.tables,
+        "erasures": reader.erasures,
     }
     return readable(context, segment, lambda: read[segment.kind](segment), log, table)
 
