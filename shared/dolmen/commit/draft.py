@@ -22,6 +22,7 @@ from dolmen.format.manifest import (
 )
 from dolmen.format.pointer import FORMAT_VERSION
 from dolmen.format.tags import Cursor, Tag
+from dolmen.segments.erasures import listed_erasures
 from dolmen.segments.reader import SegmentReader
 
 
@@ -139,6 +140,11 @@ class Draft:
         self._manifests -= kept
         if old is not None and old.manifest not in kept and old.version < self.base.horizon:
             self._manifests.add(old.manifest)
+
+    def erasures_after(self, ts: int) -> tuple[Erasure, ...]:
+        """The erasures of later timestamps, oldest first, those of this commit included. Spilled ones are fetched."""
+        spilled = [segment for segment in self.own_segments if segment.kind == "erasures"]
+        return listed_erasures(spilled, self.erasures, self.segments, ts)
 
     def check_kept(self, version: int) -> None:
         """Raises VersionExpiredError if what a version needs may be gone when this draft lands."""

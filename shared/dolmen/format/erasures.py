@@ -51,6 +51,10 @@ class Erasure(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     request: str = ""
     digest: str = ""
 
+    def is_later_than(self, created_us: int | None) -> bool:
+        """Whether it holds for rows that were dropped at a time by the server's clock; None = nobody knows when."""
+        return created_us is None or created_us <= self.requested_at
+
 
 class LeavingErasures(msgspec.Struct, frozen=True):
     """Erasures that left the manifest's list in a version, and whose rows are not known to be gone from the disk.

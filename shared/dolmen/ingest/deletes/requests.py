@@ -36,10 +36,11 @@ from decimal import Decimal
 from typing import Any, get_args
 
 from dolmen.commit.applied import digest_of
+from dolmen.commit.delete_records import MAX_KEYS
 from dolmen.errors import InvalidNameError, LimitError
 from dolmen.format.layout import check_table_name
 from dolmen.ingest.redaction import MessageError
-from dolmen.mutation import MAX_KEYS, Mode
+from dolmen.mutation import Mode
 from dolmen.units import MIB
 
 MAX_BODY_BYTES = 64 * MIB

@@ -31,6 +31,7 @@ from dolmen.ingest.drops.outcomes import NO_ROWS, DropOutcome, RowCounts
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.formats.options import OnBadRow, ReadOptions
 from dolmen.ingest.landing import Landing, LandingPath
+from dolmen.ingest.late import ErasedRows, expect_erasures
 from dolmen.ingest.redaction import UnforeseenError
 from dolmen.ingest.rejects.quarantine import Quarantine, header_of
 from dolmen.ingest.rejects.report import Reject, find_reject, reject_drop
@@ -234,15 +235,17 @@ class Ingestion:
         settings = IngestSettings.of(entry)
         settings.check(entry.schema, entry.primary_key)
         transaction.add(self.expected)
+        expect_erasures(transaction, self.place.table, self.drop.created_us, self.drop.id)
+        erased = ErasedRows.of(transaction, self.place.table, self.drop.created_us)
         self.settings = settings
         source = self._source(settings)
         with Quarantine(self.place.path, settings.max_bad_rows) as quarantine:
             on_bad_row = quarantine.add if settings.on_bad_row == "quarantine" else None
-            counts = self._write(transaction, table, source, settings, on_bad_row)
+            counts = self._write(transaction, table, source, settings, on_bad_row, erased)
             if quarantine.count:
                 header, about = header_of(source), self._database_facts()
                 self.quarantined_to = quarantine.keep(self.landing, self.drop, self.place, source.format, header, about)
-            self.counts = replace(counts, quarantined=quarantine.count)
+            self.counts = replace(counts, quarantined=quarantine.count, erased=erased.count if erased else 0)
 
     def _write(
         self,
@@ -251,6 +254,7 @@ class Ingestion:
         source: SourceFile,
         settings: IngestSettings,
         on_bad_row: OnBadRow | None,
+        erased: ErasedRows | None,
     ) -> RowCounts:
         """Adds the rows to the transaction in the table's way."""
         if settings.mode == "cdc":
@@ -263,13 +267,14 @@ class Ingestion:
                 settings=settings,
                 on_bad_row=on_bad_row,
                 request=self.drop.id,
+                erased=erased,
             )
             return RowCounts(upserted=changed.upserted, deleted=changed.deleted, unchanged=changed.unchanged)
         if settings.mode == "append":
-            rows = self._read(source, table.schema, on_bad_row)
+            rows = self._read(source, table.schema, on_bad_row, erased)
             table.append(rows.reader, request=self.drop.id)
             return RowCounts(appended=rows.count)
-        rows = self._read(source, require_keys(table.schema, table.primary_key), on_bad_row)
+        rows = self._read(source, require_keys(table.schema, table.primary_key), on_bad_row, erased)
         upsert_in_portions(table, rows.reader, self.drop.id)
         return RowCounts(upserted=rows.count)
 
@@ -278,9 +283,12 @@ class Ingestion:
         path, options = self.place.path, self.limit_options(ReadOptions.of(settings))
         return SourceFile(self.open, detect(path, settings.format), path, options)
 
-    def _read(self, source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None) -> _CountedRows:
-        """The rows of the dropped file, counted as they are taken."""
-        return _CountedRows(read(source, schema, on_bad_row=on_bad_row), self.database.runtime)
+    def _read(
+        self, source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None, erased: ErasedRows | None
+    ) -> _CountedRows:
+        """The rows of the dropped file that were not erased since, counted as they are taken."""
+        rows = read(source, schema, on_bad_row=on_bad_row)
+        return _CountedRows(rows if erased is None else erased.leave_out(rows), self.database.runtime)
 
     def _column_of_error(self, transaction: Transaction, error: Exception) -> str | None:
         """The table's column that an error is about."""

@@ -24,6 +24,7 @@ class RowCounts:
         deleted: deletes of a file of changes that were applied.
         unchanged: changes that had no effect, because a newer one of their key was known.
         quarantined: rows that could not be read, and are among the rejects.
+        erased: rows that were left out, as they were erased after the file was dropped.
     """
 
     appended: int = 0
@@ -31,6 +32,7 @@ class RowCounts:
     deleted: int = 0
     unchanged: int = 0
     quarantined: int = 0
+    erased: int = 0
 
     @property
     def ingested(self) -> int:
