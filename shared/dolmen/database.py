@@ -325,7 +325,6 @@ class Database(MaintainableDatabase):
             InputError: a table's subject has another type than all values, or a value fits no table's subject.
         """
         with Transaction(self._context, "forget", message=message) as transaction:
-            transaction.refresh()  # tables may have a subject by now
             id_ = transaction.forget(subject, request=request)
             return ErasureResult.of(id_, transaction.commit(), self._context)
 

@@ -115,6 +115,7 @@ def erase_rows(transaction: UnitOfWork, name: str, where: Where, keys: Keys | No
     Args:
         keys: in place of ``where``, as ``mutation.take_keys`` gives them.
     """
+    transaction.context.head.refresh()  # for the server's clock: what was dropped before this time is late
     entry, asked = transaction.entry(name), transaction.needs_content(request)
     content, id_ = "", _id(transaction, request)
     if request is not None:
@@ -147,6 +148,7 @@ def erase_rows(transaction: UnitOfWork, name: str, where: Where, keys: Keys | No
 def forget_subjects(transaction: UnitOfWork, subject: Subject | Iterable[Subject], request: str | None) -> str:
     """Adds the statement of ``Database.forget`` to a transaction; returns the id of the erasure."""
     values = _subjects(subject)
+    transaction.context.head.refresh()
     asked, id_ = transaction.needs_content(request), _id(transaction, request)
     content = content_digest("forget", *([type(value).__name__, value] for value in sorted(values, key=repr)))
     if not transaction.has_applied(request):

@@ -221,7 +221,8 @@ class Table(ReadableTable):
         """Deletes rows from all versions at once: nobody sees them any more, whichever version, tag or clone is read.
 
         They leave the disk within ``erase_within``. Files that were dropped before, and are ingested later, do not
-        bring them back. Rows that are written afterwards are new rows. It costs three small PUTs, as ``delete`` does.
+        bring them back. Rows that are written afterwards are new rows. It costs three small PUTs, as ``delete``
+        does, and a GET for the server's clock.
 
         Args:
             where, parameters, keys, on: as for ``delete``.

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import pyarrow as pa
 
 from dolmen.changes.commits import CommitStep, changing_commits
-from dolmen.changes.hits import FilePlanner, hits_between, hits_of_commit, unlike_files, younger_files
+from dolmen.changes.hits import (
+    FilePlanner,
+    hits_between,
+    hits_of_commit,
+    hits_of_deletes,
+    unlike_files,
+    younger_files,
+)
 from dolmen.changes.matching import Changed, RowMatcher
 from dolmen.changes.rows import read_schema, taken_rows, visible_rows
 from dolmen.changes.state import FeedColumns, TableState
@@ -19,6 +27,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.predicate import Predicate
 from dolmen.scan.plan import FilePlan, output_fields
+from dolmen.segments.erasures import erasures_of, reaches, with_erasures
 
 CHANGE, VERSION = "_change", "_version"
 FEED_FIELDS = (
@@ -85,10 +94,11 @@ class ChangeFeed:
         self._context, self._newest, self._since, self._until, self._net = context, newest, since, until, net
         with context.reading(until.version):
             self._entry: TableEntry = context.segments.whole(until.table(table))
-        output = output_fields(self._entry, columns, with_commit_ts=False)
-        _check_names(table, output)
+            younger = erasures_of(newest, context.segments, after=since.commit_ts)
+        self._erasures = tuple(erasure for erasure in younger if reaches(erasure, self._entry))
+        _check_names(table, output := output_fields(self._entry, columns, with_commit_ts=False))
         self._columns = FeedColumns(self._entry.schema, output, (), where)
-        own = [pa.field(field.name, field.arrow_type, field.nullable) for field in output]
+        own = [pa.field(field.name, field.arrow_type, field.nullable or bool(self._erasures)) for field in output]
         self.schema: pa.Schema = pa.schema([*own, *FEED_FIELDS])
 
     def to_reader(self) -> pa.RecordBatchReader:
@@ -103,11 +113,11 @@ class ChangeFeed:
         """
         with self._context.reading(max(self._since.version, 1)):
             if self._net:
-                for change in self._net_changes():
+                for change in chain(self._erased_rows(self._since, self._until), self._net_changes()):
                     yield self._tag(change, self._until)
                 return
             for step in self._steps():
-                for change in self._rows_of(step).match():
+                for change in chain(self._erased_rows(step.before, step.after), self._rows_of(step).match()):
                     yield self._tag(change, step.after)
 
     def _steps(self) -> Iterator[CommitStep]:
@@ -115,7 +125,43 @@ class ChangeFeed:
         return (step for step in steps if step.after.data_change)
 
     def _state(self, manifest: Manifest) -> TableState | None:
+        """The table in a version, as whoever reads it now sees it."""
+        return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema, self._erasures)
+
+    def _stored(self, manifest: Manifest) -> TableState | None:
+        """The table in a version, as it was read before anything was erased."""
         return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema)
+
+    def _erased_rows(self, before: Manifest, after: Manifest) -> Iterator[Changed]:
+        """The rows that a commit took away and that nobody sees any more, as deletes for whoever has them from before.
+
+        They have values in the columns of the primary key alone; without one, in those that the erasures name.
+        They come before the other changes: a row of the same key that is added later is another one. Some may be of
+        rows that are erased by a later commit, in a file of which this one took others.
+        """
+        erasures = [erasure for erasure in self._erasures if erasure.ts > before.commit_ts]
+        state = self._stored(before) if erasures else None
+        if state is None:
+            return
+        marked = with_erasures(state.entry, erasures, self._context.segments)
+        deletes = marked.tombstones[len(state.entry.tombstones) :]
+        named = self._entry.primary_key or {id_ for delete in deletes for id_ in delete.columns}
+        kept = tuple(field for field in self._entry.schema.fields if field.id in named)
+        if not deletes or not kept:
+            return
+        told = tuple(field for field in self._columns.output if field.id in named)
+        columns = FeedColumns(self._entry.schema, told, kept, self._columns.where)
+        hits = hits_of_deletes(state, deletes, marked.schema, columns)
+        now = None if self._net else self._stored(after)
+        if now is not None and now.entry.epoch == state.entry.epoch:
+            touched = {hit.after.path for hit in hits_of_commit(state, now, columns)}
+            hits = (hit for hit in hits if hit.after.path in touched)
+        for batch in taken_rows(state, state.with_entry(marked), columns, hits, deletes):
+            arrays = [
+                batch.column(field.name) if field in told else pa.nulls(batch.num_rows, field.arrow_type)
+                for field in self._columns.output
+            ]
+            yield "delete", pa.RecordBatch.from_arrays(arrays, [field.name for field in self._columns.output])
 
     def _tag(self, change: Changed, manifest: Manifest) -> pa.RecordBatch:
         what, rows = change

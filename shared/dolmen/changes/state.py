@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,11 +11,13 @@ import msgspec
 from dolmen.changes.commits import entry_of
 from dolmen.context import Context
 from dolmen.format.entries import Tombstone
+from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema
 from dolmen.predicate import Predicate, columns
 from dolmen.scan.plan import FilePlan, ScanPlan
 from dolmen.scan.read import PlanReader
+from dolmen.segments.erasures import with_erasures
 from dolmen.segments.live import LiveFiles, tombstones_of
 
 
@@ -64,14 +67,25 @@ class TableState:
         self._tombstones: tuple[Tombstone, ...] | None = None
 
     @classmethod
-    def of(cls, context: Context, manifest: Manifest, uuid: str, schema: Schema) -> TableState | None:
-        """The table with this uuid; None if the version has no such table. An idle one's entry is fetched."""
+    def of(
+        cls, context: Context, manifest: Manifest, uuid: str, schema: Schema, erasures: Iterable[Erasure] = ()
+    ) -> TableState | None:
+        """The table with this uuid; None if the version has no such table. An idle one's entry is fetched.
+
+        Args:
+            erasures: oldest first: the table is seen without the rows that younger ones than the version erased.
+        """
         found = entry_of(manifest, uuid)
         if found is None:
             return None
-        entry = context.segments.whole(found)
+        younger = [erasure for erasure in erasures if erasure.ts > manifest.commit_ts]
+        entry = context.segments.whole(with_erasures(found, younger, context.segments))
         entry = msgspec.structs.replace(entry, schema=_with_dropped(schema, entry.schema))
         return cls(context, manifest, manifest.name_of(uuid) or "", entry)
+
+    def with_entry(self, entry: TableEntry) -> TableState:
+        """The same version of the table with another entry."""
+        return TableState(self.context, self.manifest, self.name, entry)
 
     @property
     def commit_ts(self) -> int:
@@ -86,7 +100,7 @@ class TableState:
         return self._tombstones
 
     def tombstones_since(self, commit_ts: int) -> tuple[Tombstone, ...]:
-        """The deletes of later commits that are inline, as all deletes of the version's own commit are."""
+        """The deletes of later commits that are inline, as those of the version's own commit and of erasures are."""
         return tuple(tombstone for tombstone in self.entry.tombstones if tombstone.ts > commit_ts)
 
     def reader(

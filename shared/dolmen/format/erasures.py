@@ -10,6 +10,9 @@ from dolmen.format.entries import Tombstone
 from dolmen.format.schema import Field
 from dolmen.format.values import Json
 
+CLOCK_STEP_US = 1_000_000
+"""Servers tell the time in whole seconds: what was dropped within this time after a request may have been before it."""
+
 
 class ErasedTable(msgspec.Struct, frozen=True, omit_defaults=True):
     """The delete of an erasure in one table, and in all tables that were cloned from it.
@@ -53,7 +56,7 @@ class Erasure(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def is_later_than(self, created_us: int | None) -> bool:
         """Whether it holds for rows that were dropped at a time by the server's clock; None = nobody knows when."""
-        return created_us is None or created_us <= self.requested_at
+        return created_us is None or created_us <= self.requested_at + CLOCK_STEP_US
 
 
 class LeavingErasures(msgspec.Struct, frozen=True):
