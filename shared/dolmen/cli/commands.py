@@ -22,6 +22,7 @@ COMMANDS = {
     "backfill": ("backfill",),
     "changes": ("changes",),
     "check_store": ("check-store",),
+    "erase": ("erase", "forget"),
     "listing": ("history", "tables", "show"),
     "past": ("tag", "tags", "restore", "clone"),
     "programs": ("local", "simulate"),

@@ -19,6 +19,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dolmen delete events --where \"user_id = 13 AND event_time < '2026-01-01'\"",
         "dolmen delete events --keys 1,2 --request-id erasure-17",
     ),
+    "erase": ("dolmen erase events --where 'user_id = 13' --yes --request-id erasure-19",),
+    "forget": ("dolmen forget 42 --yes --request-id erasure-20",),
     "update": (
         "dolmen update events --set 'amount = round(amount * 1.19, 2)' --where \"kind = 'buy'\" --request-id vat-17",
     ),

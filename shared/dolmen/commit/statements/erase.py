@@ -70,6 +70,8 @@ class Erase:
     def apply(self, draft: Draft, ts: int) -> None:
         """Adds the tombstones to all tables that they reach, and the erasure to the list."""
         assert self.prepared_on == draft.base.key, "deletes were made for another version"
+        if any(known.id == self.erasure for known in draft.erasures):
+            raise InputError(f"request {self.request!r} has an erasure already: give each a request id of its own")
         erasure = Erasure(
             id=self.erasure,
             ts=ts,
