@@ -39,8 +39,8 @@ PAST: tuple[Mutation, ...] = (
         "a table of a version that has expired is cloned",
         "a clone lands on a version in which that of then is kept",
         "commit/statements/restore.py",
-        "        draft.check_kept(self.version)\n        clones = {",
-        "        clones = {",
+        "        draft.check_kept(self.version)\n        for name in clones:\n",
+        "        for name in clones:\n",
     ),
     mutation(
         "versions expire though a cursor has not seen them",
