@@ -209,6 +209,8 @@ class _Native:
         return frame.selectExpr("*", *told) if told else frame
 
     def _column(self, id_: int) -> Column:
+        if id_ not in self._by_id:  # of a delete by a column that this version does not have
+            raise Unsupported(f"no column of id {id_}")
         return F.col(quoted(self._by_id[id_].name))
 
 
