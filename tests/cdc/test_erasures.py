@@ -1,4 +1,4 @@
-"""An erasure by the key of a table that takes changes leaves no key in the memory of deletes, nor in that of a clone."""
+"""An erasure by the key of a table that takes changes leaves no key in the memory of deletes, also of a clone."""
 
 from __future__ import annotations
 
