@@ -215,9 +215,9 @@ class _History:
             }
             for version in sorted(versions):
                 self._audit(version)
+            erase_in_copy(self.network, self._rng("parting"))
             tidy(self.network, self._rng("aftermath"))
             self._audit(ledger.version)
-            erase_in_copy(self.network, self._rng("parting"))
         self.network.counts["spills orphaned"] += len(ledger.spilled_segments - ledger.named_segments)
 
     def failure(self, error: Exception) -> HistoryFailure:

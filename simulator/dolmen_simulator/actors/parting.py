@@ -7,7 +7,6 @@ import random
 from dolmen.database import Database
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen_simulator.actors.aftermath import runtime_without_faults
-from dolmen_simulator.actors.writers import KEYS
 from dolmen_simulator.judge.model import Row, user_tables
 from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable
 from dolmen_simulator.judge.seen import rows_from
@@ -23,11 +22,15 @@ def erase_in_copy(network: Network, rng: random.Random) -> None:
     bucket = MemoryBucket(lambda: scheduler.now_us, "simulation")
     bucket.objects.update(network.bucket.objects)
     runtime = runtime_without_faults(network, rng)
-    key = rng.randrange(KEYS)
     with raising_unreadable("an erasure without any faults"):
         db = Database(MemoryStore(bucket, runtime), runtime)
         kept = range(max(ledger.retention.horizon, 1), ledger.version + 1)
         versions = {*rng.sample(kept, min(_VERSIONS, len(kept))), *ledger.retention.tagged}
+        states = [ledger.states[version] for version in sorted(versions)]
+        keys = sorted({row.k for state in states for rows in state.values() for row in rows.rows})
+        if not keys:
+            return
+        key = rng.choice(keys)
         erased: set[str] = set()
         for name in user_tables(db.tables()):
             if rng.random() < 0.7:
