@@ -11,7 +11,7 @@ PAST: tuple[Mutation, ...] = (
         "a tag keeps nothing but its name",
         "collection marks what the version of a tag needs, though it has expired",
         "maintenance/gc/mark.py",
-        "        for key in tagged_manifests(manifest):\n            yield from manifest_keys(key, reader)\n",
+        "        for key in tagged_manifests(manifest):\n            yield from tagged_keys(key, reader)\n",
         "        yield from ()\n",
     ),
     mutation(

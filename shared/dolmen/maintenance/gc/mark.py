@@ -75,8 +75,19 @@ def tree_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
             raise
 
 
+def tagged_keys(key: str, reader: SegmentReader) -> Iterator[str]:
+    """Keys of the manifest of an expired version that a tag keeps, and of all that the version needs.
+
+    Raises:
+        CorruptionError: the manifest is missing or damaged, so nobody knows what the tag keeps; or another commit has
+            dropped the tag, and another collection has deleted the manifest.
+    """
+    yield key
+    yield from needed_keys(reader.manifest(key), reader)
+
+
 def manifest_keys(key: str, reader: SegmentReader) -> Iterator[str]:
-    """Keys of a manifest that a tag kept, and of all that its version needs.
+    """Keys of a manifest that was released with a tag, and of all that its version needs.
 
     A missing manifest reaches nothing: an earlier run deleted all that it needs, and then the manifest itself.
     """
@@ -115,7 +126,7 @@ def mark(manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
     def keys() -> Iterator[str]:
         yield from needed_keys(manifest, reader)
         for key in tagged_manifests(manifest):
-            yield from manifest_keys(key, reader)
+            yield from tagged_keys(key, reader)
         for entry in released_since(manifest, reader, after):
             yield from entry.objects
             for tree in entry.trees:
