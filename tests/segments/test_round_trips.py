@@ -224,3 +224,12 @@ def test_the_bloom_filter_knows_every_id_and_hardly_any_other() -> None:
 
 def test_bloom_filters_are_the_same_for_ever() -> None:
     assert bloom.build(["a", "b"]).hex() == "00008010080000100000080410400000000002010000000c2000000200001200"
+
+
+def test_a_segment_without_erased_rows_has_no_column_for_them_and_one_with_them_names_the_earliest() -> None:
+    plain, early, late = entry({}), entry({}, "g", erasing=7), entry({}, "h", erasing=9)
+    for files, least in (((plain,), 0), ((plain, late), 9), ((late, plain, early), 7)):
+        segment, body = encode("files", files, "segment/files/x", SCHEMA)
+        assert segment.erasing == least
+        assert ("erasing" in pq.ParquetFile(pa.BufferReader(body)).schema_arrow.names) == bool(least)
+        assert entries(FileTable(segment, body)) == list(files)

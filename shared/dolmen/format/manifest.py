@@ -128,6 +128,8 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
         stats: of files: bounds by column id over all of them; a column that is absent here is unknown.
         created_at: of history its newest entry's; of applied ids a time when none of them was newer.
         bloom: of applied ids: (offset, length, CRC-32) of the bloom filter in the object.
+        erasing: of files: the least ``erasing`` that an entry in the object has, or has had since by an overlay; 0 =
+            none. A file that is gone counts too: its bounds still stand in the object.
     """
 
     kind: SegmentKind
@@ -145,6 +147,7 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
     stats: dict[int, ColumnStats] = {}
     created_at: int = 0
     bloom: tuple[int, int, int] | None = None
+    erasing: int = 0
 
     @property
     def applied_through(self) -> int:

@@ -26,7 +26,7 @@ from dolmen.errors import CorruptionError
 from dolmen.format import bloom
 from dolmen.format.checksum import crc32, seal, unseal
 from dolmen.format.decoding import prepare
-from dolmen.format.entries import DataFile, Overlay, Tombstone
+from dolmen.format.entries import DataFile, Overlay, Tombstone, least_erasing
 from dolmen.format.erasures import Erasure
 from dolmen.format.layout import check_reference, parse_manifest_key
 from dolmen.format.manifest import AppliedId, HistoryEntry, Released, Segment, SegmentKind, TableEntry
@@ -180,6 +180,7 @@ def _of_files(entries: Sequence[DataFile], key: str, body: bytes, schema: Schema
         bytes=sum(entry.size for entry in entries),
         deleted=sum(entry.vector.cardinality for entry in entries if entry.vector),
         stats=bounds_of_all(entries, schema) if schema else {},
+        erasing=least_erasing(entry.erasing for entry in entries),
     )
 
 

@@ -7,8 +7,8 @@ merge of segments of files folds overlays and removals into the entries, which t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
 from typing import Any
 
@@ -99,6 +99,7 @@ class Merge:
     outputs: tuple[tuple[Segment, bytes], ...]
     removed: frozenset[str] = frozenset()
     overlays: frozenset[Overlay] = frozenset()
+    erasing: Mapping[str, int] = field(default_factory=dict)
 
 
 def upload_merge(context: Context, merge: Merge) -> MergeSegments:
@@ -106,7 +107,16 @@ def upload_merge(context: Context, merge: Merge) -> MergeSegments:
     for segment, body in merge.outputs:
         create(context.store, segment.object, body, context.runtime)
     segments = tuple(segment for segment, _ in merge.outputs)
-    return MergeSegments(merge.name, merge.uuid, merge.epoch, merge.inputs, segments, merge.removed, merge.overlays)
+    return MergeSegments(
+        merge.name,
+        merge.uuid,
+        merge.epoch,
+        merge.inputs,
+        segments,
+        merge.removed,
+        merge.overlays,
+        merge.erasing,
+    )
 
 
 def plan_merges(context: Context, manifest: Manifest, name: str | None) -> Iterator[Merge]:
@@ -208,6 +218,7 @@ def _files(context: Context, name: str, entry: TableEntry) -> Merge | None:
         tuple(outputs),
         frozenset(folded & removed),
         frozenset(overlay for overlay in overlays if overlay.file in folded),
+        {segment.object: segment.erasing for segment in run},
     )
 
 

@@ -15,7 +15,7 @@ from dolmen.errors import CorruptionError
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import check_reference, uuid_of
 from dolmen.format.manifest import Segment
-from dolmen.format.segment_files import BASE_COLUMNS, stats_columns, stats_ids, to_entries
+from dolmen.format.segment_files import BASE_COLUMNS, ERASING, stats_columns, stats_ids, to_entries
 from dolmen.segments.uuids import Uuids, codes_of_paths
 
 Positions = npt.NDArray[np.int64]
@@ -119,7 +119,8 @@ class FileTable:
             ids: columns whose bounds the entries have; all by default. The others are unknown then.
         """
         wanted = self.ids if ids is None else self.ids & frozenset(ids)
-        names = [*BASE_COLUMNS, *(name for id_ in sorted(wanted) for name in stats_columns(id_))]
+        optional = [ERASING] if ERASING in self._names else []
+        names = [*BASE_COLUMNS, *optional, *(name for id_ in sorted(wanted) for name in stats_columns(id_))]
         for group, first, last in self._groups():
             own = None
             if places is not None:

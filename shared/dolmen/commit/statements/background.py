@@ -17,7 +17,7 @@ from dolmen.commit.statements.file_entries import with_pairs, without_files
 from dolmen.commit.statements.tombstones import put_entry
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import ConflictError
-from dolmen.format.entries import DataFile, Overlay, Vector
+from dolmen.format.entries import DataFile, Overlay, Vector, least_erasing
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Counts, Segment
 from dolmen.format.properties import DatabaseSettings
@@ -36,7 +36,9 @@ class Resolve:
         segments: keys of segments whose live files are all resolved up to ``through``, by ``positions`` or because no
             tombstone matches.
         gather: paths of files whose vectors move into this commit's ``.del`` object even if they do not change.
+        erasing: by path, the timestamp of the earliest erasure that matches any row of the file, hidden ones included.
         vectors: by path, the file's effective entry before and after; made by ``prepare``.
+        marked: by key, the least ``erasing`` that files of a segment get; made by ``prepare``.
     """
 
     name: str
@@ -46,7 +48,9 @@ class Resolve:
     positions: Mapping[str, BitMap]
     segments: tuple[str, ...] = ()
     gather: frozenset[str] = frozenset()
+    erasing: Mapping[str, int] = field(default_factory=dict)
     vectors: Mapping[str, tuple[DataFile, DataFile]] = field(default_factory=dict)
+    marked: Mapping[str, int] = field(default_factory=dict)
     request: str | None = None
     prepared_on: str = ""
 
@@ -60,26 +64,34 @@ class Resolve:
         positions: Mapping[str, BitMap],
         segments: tuple[str, ...] = (),
         gather: frozenset[str] = frozenset(),
+        erasing: Mapping[str, int] | None = None,
     ) -> Resolve:
         """Makes the statement before it is prepared."""
-        return cls(name, uuid, epoch, through, positions, segments, gather)
+        return cls(name, uuid, epoch, through, positions, segments, gather, erasing or {})
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> Resolve:
         """Merges the positions with the files' present vectors."""
         entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
         if entry is None:
-            return replace(self, vectors={}, prepared_on=draft.base.key)
+            return replace(self, vectors={}, marked={}, prepared_on=draft.base.key)
         live = LiveFiles.of(entry, draft.segments)
         covered = set(self.segments)
         vectors: dict[str, tuple[DataFile, DataFile]] = {}
+        marked: dict[str, int] = {}
         for file in live.find([uuid_of(path) for path in self.positions]).values():
             vector = self._vector(file, uploads)
             through = max(file.applied_through, self.through)
-            if vector == file.vector and live.segment_of(file.uuid) in covered:
+            erasing = least_erasing((file.erasing, self.erasing.get(file.path, 0)))
+            segment = live.segment_of(file.uuid)
+            if (vector, erasing) == (file.vector, file.erasing) and segment in covered:
                 continue  # the segment's resolved_through covers it
-            if file.newer_pair(through, vector):
-                vectors[file.path] = file, msgspec.structs.replace(file, applied_through=through, vector=vector)
-        return replace(self, vectors=vectors, prepared_on=draft.base.key)
+            if not file.newer_pair(through, vector):
+                continue
+            new = msgspec.structs.replace(file, applied_through=through, vector=vector, erasing=erasing)
+            vectors[file.path] = file, new
+            if segment is not None and erasing:
+                marked[segment] = least_erasing((marked.get(segment, 0), erasing))
+        return replace(self, vectors=vectors, marked=marked, prepared_on=draft.base.key)
 
     def _vector(self, file: DataFile, uploads: PendingUploads) -> Vector | None:
         positions, moves = self.positions[file.path], file.path in self.gather and file.applied_through < self.through
@@ -103,16 +115,21 @@ class Resolve:
             old.vector.object for old, new in self.vectors.values() if old.vector and old.vector != new.vector
         )
         changed = with_pairs(entry, (new for _, new in self.vectors.values()))
-        resolved = tuple(
-            msgspec.structs.replace(segment, resolved_through=max(segment.resolved_through, self.through))
-            if segment.object in self.segments
-            else segment
-            for segment in changed.segments
-        )
+        resolved = tuple(map(self._segment_after, changed.segments))
         if resolved != changed.segments:
             changed = msgspec.structs.replace(changed, segments=resolved)
         draft.counts += Counts(files_resolved=len(self.vectors))
         put_entry(draft, self.name, entry, changed)
+
+    def _segment_after(self, segment: Segment) -> Segment:
+        """A segment of the table as this commit leaves it."""
+        if segment.object in self.segments:
+            through = max(segment.resolved_through, self.through)
+            segment = msgspec.structs.replace(segment, resolved_through=through)
+        if segment.object in self.marked:
+            erasing = least_erasing((segment.erasing, self.marked[segment.object]))
+            segment = msgspec.structs.replace(segment, erasing=erasing)
+        return segment
 
 
 @dataclass(frozen=True)
@@ -155,7 +172,11 @@ class Compact:
 
         def as_it_was(file: DataFile) -> bool:
             now = live.get(file.uuid)
-            return now is not None and (now.applied_through, now.vector) == (file.applied_through, file.vector)
+            return now is not None and (now.applied_through, now.vector, now.erasing) == (
+                file.applied_through,
+                file.vector,
+                file.erasing,
+            )
 
         fitting = tuple(group for group in self.groups if all(map(as_it_was, group.inputs)))
         return replace(self, fitting=fitting, prepared_on=draft.base.key)
@@ -187,6 +208,7 @@ class MergeSegments:
         outputs: the segments that take the place of the first input.
         removed: uuids of removed files that the outputs no longer contain.
         overlays: overlays whose pairs are in the outputs.
+        erasing: ``erasing`` of each input of kind ``files`` when the merge was planned, by its key.
     """
 
     name: str | None
@@ -196,6 +218,7 @@ class MergeSegments:
     outputs: tuple[Segment, ...]
     removed: frozenset[str] = frozenset()
     overlays: frozenset[Overlay] = frozenset()
+    erasing: Mapping[str, int] = field(default_factory=dict)
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
@@ -223,8 +246,13 @@ class MergeSegments:
         if len(inputs) < len(self.inputs):
             return None
         resolved = min((s.resolved_through for s in inputs if s.kind == "files"), default=0)
+        # Marks that files got since the merge was planned: their overlays stay, and the outputs hold their bounds.
+        since = least_erasing(s.erasing for s in inputs if s.erasing != self.erasing.get(s.object, 0))
         outputs = [
-            msgspec.structs.replace(s, resolved_through=resolved) if s.kind == "files" else s for s in self.outputs
+            msgspec.structs.replace(s, resolved_through=resolved, erasing=least_erasing((s.erasing, since)))
+            if s.kind == "files"
+            else s
+            for s in self.outputs
         ]
         first = segments.index(inputs[0])
         rest = [segment for segment in segments[first:] if segment not in inputs]
