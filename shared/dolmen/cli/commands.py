@@ -23,6 +23,7 @@ COMMANDS = {
     "changes": ("changes",),
     "check_store": ("check-store",),
     "erase": ("erase", "forget"),
+    "erasures": ("erasures",),
     "listing": ("history", "tables", "show"),
     "past": ("tag", "tags", "restore", "clone"),
     "programs": ("local", "simulate"),

@@ -65,6 +65,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "compact": ("dolmen compact --dry-run",),
     "maintain": ("dolmen maintain",),
     "gc": ("dolmen gc --dry-run",),
+    "erasures": ("dolmen erasures", "dolmen erasures --all --json"),
     "verify": ("dolmen verify --deep",),
     "apply": ("dolmen apply examples/tables.yaml -d declared --dry-run --exit-code || test $? -eq 9",),
     "local": ("dolmen local --once",),

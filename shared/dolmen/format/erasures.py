@@ -59,16 +59,34 @@ class Erasure(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return created_us is None or created_us <= self.requested_at + CLOCK_STEP_US
 
 
-class LeavingErasures(msgspec.Struct, frozen=True):
+class RewrittenErasures(msgspec.Struct, frozen=True):
+    """A version from which on no file of any version holds rows of some erasures.
+
+    Args:
+        version: the first such version.
+        through: of erasures with timestamps up to this.
+    """
+
+    version: int
+    through: int
+
+
+class LeavingErasures(msgspec.Struct, frozen=True, omit_defaults=True):
     """Erasures that left the manifest's list in a version, and whose rows are not known to be gone from the disk.
 
     Args:
         version: the first version without them.
         ids: of the erasures.
+        left_at: a time by the server's clock, in microseconds, after which no object is uploaded that holds their rows.
+        expire_at: when all versions before ``version`` expire at the latest.
+        due_at: when the first of them is due.
     """
 
     version: int
     ids: tuple[str, ...]
+    left_at: int = 0
+    expire_at: int = 0
+    due_at: int = 0
 
 
 def erasure_id(request: str) -> str:

@@ -11,7 +11,7 @@ from dolmen.errors import CorruptionError, Error, InputError, TableNotFoundError
 from dolmen.format.checksum import seal, unseal
 from dolmen.format.decoding import prepare
 from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone
-from dolmen.format.erasures import Erasure, LeavingErasures
+from dolmen.format.erasures import Erasure, LeavingErasures, RewrittenErasures
 from dolmen.format.layout import (
     check_manifest_key,
     check_reference,
@@ -296,6 +296,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         tags: versions kept under a name.
         cursors: places of readers of changes, by name.
         erasures: deletes that older versions, late drops and the disk must still heed, oldest first.
+        rewritten: versions from which on no file holds rows of listed erasures, oldest first.
         leaving: erasures that are not listed any more, and whose rows are not known to be gone from the disk.
         features: what a reader must understand beyond ``format_version``.
     """
@@ -327,6 +328,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     tags: dict[str, Tag] = {}
     cursors: dict[str, Cursor] = {}
     erasures: tuple[Erasure, ...] = ()
+    rewritten: tuple[RewrittenErasures, ...] = ()
     leaving: tuple[LeavingErasures, ...] = ()
     segments: tuple[Segment, ...] = ()
     features: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ import msgspec
 
 from dolmen.errors import UnsupportedFormatError
 from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Overlay, Vector, WhereTombstone
-from dolmen.format.erasures import ErasedTable, Erasure, LeavingErasures
+from dolmen.format.erasures import ErasedTable, Erasure, LeavingErasures, RewrittenErasures
 from dolmen.format.manifest import (
     AppliedId,
     Counts,
@@ -77,11 +77,12 @@ WITHOUT: dict[type, tuple[str, ...]] = {
         "format_version", "version", "attempt", "previous", "commit_id", "commit_ts", "created_at", "operation",
         "counts", "data_change", "history", "applied", "orphan_cutoff", "revoked_intents", "horizon", "horizon_at",
         "freed", "swept", "properties", "cursors", "features", "did", "did_more", "message",
-        "leaving",
+        "leaving", "rewritten",
     ),
     Mark: Mark.__struct_fields__,
     Overlay: ("file", "applied_through", "erasing"),
     Released: ("version",),
+    RewrittenErasures: RewrittenErasures.__struct_fields__,
     Schema: ("fields", "next_id", "dropped", "altered_ts"),
     Sequences: Sequences.__struct_fields__,
     Segment: (

@@ -41,7 +41,7 @@ def listed_erasures(
     """The same, of a list in parts."""
     spilled = [segment for segment in segments if segment.greatest > after]
     listed = (*(erasure for some in reader.runtime.map(reader.erasures, spilled) for erasure in some), *inline)
-    return tuple(erasure for erasure in listed if erasure.ts > after)
+    return tuple(sorted((erasure for erasure in listed if erasure.ts > after), key=lambda erasure: erasure.ts))
 
 
 def erasure_timestamps(manifest: Manifest, reader: SegmentReader) -> frozenset[int]:

@@ -293,6 +293,7 @@ class MoveFence:
             retention finds what it covers. None: they do not matter.
         now_us: the time of the plan: tags that have come to their end are removed, and cursors that last hold the
             horizon where they are.
+        forced: versions before this one expire in any case, with their tags, as erased rows must leave the disk.
     """
 
     seen: tuple[int, int]
@@ -302,6 +303,7 @@ class MoveFence:
     applied_before: int = 0
     settings: DatabaseSettings | None = None
     now_us: int = 0
+    forced: int = 0
     name: str | None = None
     uuid: str = ""
     request: str | None = None
@@ -314,9 +316,9 @@ class MoveFence:
         if self.settings is not None and self.settings != DatabaseSettings.of(base):
             raise ConflictError(f"version {base.version} or one before it changed the settings: plan again")
         held = (cursor.version for cursor in base.cursors.values() if cursor.holds(self.now_us))
-        draft.horizon = max(base.horizon, min([self.horizon, *held]))
+        draft.horizon = max(base.horizon, min([self.horizon, *held]), self.forced)
         for name, tag in base.tags.items():
-            if 0 < tag.until <= self.now_us:
+            if 0 < tag.until <= self.now_us or tag.version < self.forced:
                 draft.put_tag(name, None)
         draft.orphan_cutoff = max(base.orphan_cutoff, self.orphan_cutoff)
         draft.revoked = tuple(txid for txid in self.revoke if txid not in base.revoked_intents)
