@@ -25,7 +25,7 @@ from dolmen.scan.row_masks import to_arrow, to_mask
 from dolmen.segments.judging import KeyRanges, known_bounds
 
 
-class ErasedRows:
+class ErasureMatches:
     """The deletes of a table's erasures, each by itself.
 
     Args:

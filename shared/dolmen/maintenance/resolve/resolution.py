@@ -27,7 +27,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.vectors import from_mask
 from dolmen.maintenance import never
 from dolmen.maintenance.erasures.receipts import note_held_files
-from dolmen.maintenance.resolve.erased import ErasedRows
+from dolmen.maintenance.resolve.erased import ErasureMatches
 from dolmen.maintenance.resolve.gather import gather_vectors
 from dolmen.maintenance.resolve.unresolved import Unresolved, table_reader
 from dolmen.scan.display import html, text
@@ -128,7 +128,7 @@ def resolve(
         listed = {
             each.ts: each for each in erasures_of(manifest, context.segments, after=min(t.ts for t in tombstones) - 1)
         }
-        erased = ErasedRows(context, entry, [tombstone for tombstone in tombstones if tombstone.ts in listed])
+        erased = ErasureMatches(context, entry, [tombstone for tombstone in tombstones if tombstone.ts in listed])
         run = _Resolution(
             context, name, manifest, entry, unresolved, deadline, budget_bytes, batch_files, listed, erased
         )
@@ -163,7 +163,7 @@ class _Resolution:
     batch_files: int
     erasures: Mapping[int, Erasure]
     """Listed erasures that may have tombstones here, by timestamp."""
-    erased: ErasedRows
+    erased: ErasureMatches
     looked_at: int = 0
     read: int = 0
     changed: int = 0
