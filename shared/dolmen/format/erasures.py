@@ -80,6 +80,7 @@ class LeavingErasures(msgspec.Struct, frozen=True, omit_defaults=True):
         left_at: a time by the server's clock, in microseconds, after which no object is uploaded that holds their rows.
         expire_at: when all versions before ``version`` expire at the latest.
         due_at: when the first of them is due.
+        requested_at: when the first of them was asked for.
     """
 
     version: int
@@ -87,6 +88,7 @@ class LeavingErasures(msgspec.Struct, frozen=True, omit_defaults=True):
     left_at: int = 0
     expire_at: int = 0
     due_at: int = 0
+    requested_at: int = 0
 
 
 def erasure_id(request: str) -> str:

@@ -1,4 +1,4 @@
-"""Random histories of erasures in which upkeep dies anywhere: a receipt says "gone" only when it is true, and then says it.
+"""Random histories of erasures in which upkeep dies anywhere: a receipt says "gone" when that is true, and not before.
 
 Names of people are the markers: no delete but an erasure names one, and nobody who was erased comes back.
 """
@@ -54,7 +54,7 @@ class Life:
         self.erased: dict[str, str] = {}
         self.known: dict[tuple[str, bytes], frozenset[str]] = {}
         for name in ("a", "b"):
-            self.db.create_table(name, SCHEMA, primary_key=["n"]).set(subject="who")
+            self.db.create_table(name, SCHEMA, primary_key=["n"], properties={"subject": "who"})
         self.crashes = 0
         self.drops = self.random.random() < 0.5
         """Whether tables are dropped, and may come back: then nobody is erased from single tables."""
@@ -122,7 +122,7 @@ class Life:
             return
         self.db.drop_table(name)
         if name in ("a", "b"):
-            self.db.create_table(name, SCHEMA, primary_key=["n"]).set(subject="who")
+            self.db.create_table(name, SCHEMA, primary_key=["n"], properties={"subject": "who"})
 
     def upkeep(self, work: Callable[[Any], object], *, dies: bool = True) -> None:
         """Runs some upkeep in a new process, which may die at any of its requests."""

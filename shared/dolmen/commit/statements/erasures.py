@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from dolmen.commit.draft import Draft
 from dolmen.format.erasures import Erasure, LeavingErasures, RewrittenErasures
 from dolmen.segments.erasures import erasures_of
@@ -81,6 +83,7 @@ class ForgetErasures:
             self.left_at,
             min(erasure.due_at - (erasure.due_at - erasure.requested_at) // LEAVE_PART for erasure in leaving),
             min(erasure.due_at for erasure in leaving),
+            min(erasure.requested_at for erasure in leaving),
         )
         draft.leaving = (*draft.leaving, entry)
 
@@ -121,7 +124,7 @@ class CloseErasures:
         for entry in draft.leaving:
             ids = tuple(id_ for id_ in entry.ids if id_ not in self.ids)
             if ids:
-                left.append(LeavingErasures(entry.version, ids, entry.left_at, entry.expire_at, entry.due_at))
+                left.append(msgspec.structs.replace(entry, ids=ids))
         draft.leaving = tuple(left)
 
 

@@ -9,6 +9,9 @@ from dolmen.format.properties import DatabaseSettings
 from dolmen.segments.erasures import erasures_of
 from dolmen.units import DAY_US
 
+_SPARE_US = 3 * DAY_US
+"""Time for rounds that come late, or fail."""
+
 _LAST_PART = 4
 """Versions that hold rows of an erasure expire when 1/_LAST_PART of its time is left, or earlier."""
 
@@ -19,7 +22,7 @@ def expire_at(erasure: Erasure, settings: DatabaseSettings) -> int:
     What follows takes time: readers' grace, twice, and the age at which orphans are swept.
     """
     within = erasure.due_at - erasure.requested_at
-    needed = settings.orphan_age_us + 2 * settings.reader_grace_us + DAY_US
+    needed = settings.orphan_age_us + 2 * settings.reader_grace_us + _SPARE_US
     return max(erasure.requested_at, erasure.due_at - max(within // _LAST_PART, needed))
 
 

@@ -21,6 +21,7 @@ from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance import never
 from dolmen.maintenance.erasures.closing import Closing
+from dolmen.maintenance.erasures.figures import figures_of
 from dolmen.maintenance.erasures.progress import erasure_work
 from dolmen.maintenance.erasures.receipts import describe_erasures
 from dolmen.maintenance.gc.eraser import Amount, ObjectEraser
@@ -162,6 +163,7 @@ class _Collection:
             revoked=self._planned.revoke,
             waiting=self._waiting,
             errors=self._eraser.errors,
+            erasures=figures_of(newest, self._context.segments, self._now_us),
             erasures_gone=len(self._closed),
             finished=finished,
             dry_run=self._dry_run,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
 
+from dolmen.maintenance.erasures.figures import ErasureFigures
 from dolmen.maintenance.gc.eraser import Amount
 
 REASONS: dict[str, str] = {
@@ -32,6 +33,7 @@ class Collected:
         waiting: orphans that are too young to delete, including those of commits under way; None if none were listed.
         errors: reasons by key of objects that could not be deleted, or of receipts that could not be written; the next
             run tries them again.
+        erasures: figures of erasures that are not gone yet.
         erasures_gone: number of erasures whose receipts say since this run that no object holds their rows.
         finished: True if nothing was left for lack of time.
         dry_run: True if nothing was deleted: the figures say what would be.
@@ -44,6 +46,7 @@ class Collected:
     revoked: tuple[str, ...] = ()
     waiting: Amount | None = None
     errors: Mapping[str, str] = field(default_factory=dict)
+    erasures: ErasureFigures = field(default_factory=ErasureFigures)
     erasures_gone: int = 0
     finished: bool = True
     dry_run: bool = False
