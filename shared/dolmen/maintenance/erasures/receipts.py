@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 
 import msgspec
 
 from dolmen.context import Context
-from dolmen.errors import ObjectNotFoundError, StoreUnavailableError
+from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest
+from dolmen.format.pointer import FORMAT_VERSION
 from dolmen.format.receipts import HeldFile, Receipt, receipt_key, receipt_of
 from dolmen.maintenance.erasures.progress import ErasureWork
 from dolmen.runtime import Runtime
@@ -77,7 +80,8 @@ def note_held_files(
             files = [HeldFile(path, rows) for path, rows in sorted(rows_of.items()) if path not in known]
             return msgspec.structs.replace(receipt, files=(*receipt.files, *files)) if files else receipt
 
-        update_receipt(store, runtime, erasure.id, with_files)
+        with suppress(CorruptionError):  # whoever closes the erasure reports it: deletes go on meanwhile
+            update_receipt(store, runtime, erasure.id, with_files)
 
     for _ in runtime.map(write, held):
         pass
@@ -102,17 +106,29 @@ def describe_erasures(context: Context, manifest: Manifest, work: ErasureWork) -
             receipt = receipt or receipt_of(erasure, manifest)
             if receipt.gone_at:
                 return receipt
-            lost = (*receipt.tags, *(name for name in tags if name not in receipt.tags))
+            receipt = _with_tags(erasure.id, tags, receipt)
             if erasure.id not in forgets:
-                return msgspec.structs.replace(receipt, tags=lost)
+                return receipt
             rewritten_at = receipt.rewritten_at if receipt.rewritten_version == first else work.now_us
-            return msgspec.structs.replace(receipt, tags=lost, rewritten_version=first, rewritten_at=rewritten_at)
+            return msgspec.structs.replace(receipt, rewritten_version=first, rewritten_at=rewritten_at)
 
-        update_receipt(context.store, context.runtime, erasure.id, described)
+        with suppress(CorruptionError):
+            update_receipt(context.store, context.runtime, erasure.id, described)
 
     wanted = work.listed if work.tags else work.forgets
     for _ in context.runtime.map(write, wanted):
         pass
+    for entry in manifest.leaving if work.tags else ():
+        for id_ in entry.ids:
+            tags = tuple(name for name in work.tags if manifest.tags[name].version < entry.version)
+            with suppress(CorruptionError):
+                update_receipt(context.store, context.runtime, id_, partial(_with_tags, id_, tags))
+
+
+def _with_tags(id_: str, tags: Sequence[str], receipt: Receipt | None) -> Receipt:
+    """A receipt that names these lost tags, too."""
+    receipt = receipt or Receipt(format_version=FORMAT_VERSION, id=id_)
+    return msgspec.structs.replace(receipt, tags=(*receipt.tags, *(name for name in tags if name not in receipt.tags)))
 
 
 def _get(store: ObjectStore, key: str) -> Object | None:
