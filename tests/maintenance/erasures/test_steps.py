@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import io
+from random import Random
+
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dolmen.commit.head import Head
@@ -10,7 +15,7 @@ from dolmen.context import Context
 from dolmen.errors import CorruptionError, NotFoundError
 from dolmen.format.manifest import Segment, TableEntry
 from dolmen.format.receipts import Receipt, receipt_key
-from dolmen.maintenance.compact.compaction import compact
+from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.erasures.figures import figures_of
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.measures import measures_of_collection
@@ -270,3 +275,23 @@ def test_bounds_of_released_segments_are_not_kept() -> None:
     trees: list[Segment] = [tree for released in place.manifest.released for tree in released.trees]
     assert trees
     assert all(tree.stats == {} for tree in trees)
+
+
+def test_a_row_group_all_of_whose_rows_are_hidden_is_tested_too() -> None:
+    """No scan reads it any more, but the rows are in the file."""
+    place = place_with()
+    table = place.db.table("t")
+    for start in range(0, 40_000, 10_000):
+        random = Random(start)
+        who = [f"{random.getrandbits(256):064x}" for _ in range(10_000)]
+        if start == 20_000:
+            who[7] = who[5_007] = MARKER
+        table.append(pa.table({"who": who, "n": range(start, start + 10_000)}))
+    compact(place.context(), "t", options=CompactionOptions(growth=2, row_group_bytes=64 * 1024))
+    (file,) = LiveFiles.of(entry_of(place), place.context().segments)
+    assert pq.ParquetFile(io.BytesIO(place.bucket.objects[file.path].body)).metadata.num_row_groups >= 3
+    table.delete("n BETWEEN 10000 AND 37000", mode="positions")
+    erased = table.erase(f"who LIKE '{MARKER}%'")
+    resolve(place.context(), "t")
+    assert [held.rows for held in receipt(place, erased.id).files] == [2]
+    assert erasing(place) != [0]

@@ -172,11 +172,7 @@ class Compact:
 
         def as_it_was(file: DataFile) -> bool:
             now = live.get(file.uuid)
-            return now is not None and (now.applied_through, now.vector, now.erasing) == (
-                file.applied_through,
-                file.vector,
-                file.erasing,
-            )
+            return now is not None and _pair(now) == _pair(file)
 
         fitting = tuple(group for group in self.groups if all(map(as_it_was, group.inputs)))
         return replace(self, fitting=fitting, prepared_on=draft.base.key)
@@ -196,6 +192,11 @@ class Compact:
         draft.release(file.vector.object for file in inputs if file.vector)
         draft.counts += Counts(files_added=len(outputs), files_removed=len(inputs))
         put_entry(draft, self.name, entry, changed)
+
+
+def _pair(file: DataFile) -> tuple[int, Vector | None, int]:
+    """What resolution and deletes replace in an entry."""
+    return file.applied_through, file.vector, file.erasing
 
 
 @dataclass(frozen=True)
