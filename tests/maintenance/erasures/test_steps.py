@@ -295,3 +295,42 @@ def test_a_row_group_all_of_whose_rows_are_hidden_is_tested_too() -> None:
     resolve(place.context(), "t")
     assert [held.rows for held in receipt(place, erased.id).files] == [2]
     assert erasing(place) != [0]
+
+
+def idle_tables(a: tuple[str, ...], b: tuple[str, ...]) -> Place:
+    """A place with two idle tables whose entries, with their bounds, are in one segment."""
+    place = Place()
+    for name, people_ in (("a", a), ("b", b)):
+        place.db.create_table(name, SCHEMA).append(people(*people_))
+    busy = place.db.create_table("busy", SCHEMA)
+    for number in range(80):
+        busy.append(people(f"other-{number}"))
+        place.pass_hours(0.01)
+    place.db.set(root_bytes="4KB", **SOON)
+    for number in range(12):
+        busy.append(people(f"another-{number}"))
+    stubs = place.manifest.tables
+    assert stubs["a"].section is not None
+    assert stubs["a"].section == stubs["b"].section
+    return place
+
+
+def test_an_old_entry_of_a_table_in_a_segment_of_idle_tables_goes_too() -> None:
+    place = idle_tables((MARKER, "bert"), (MARKER, "zoe"))
+    erased = [place.db.table(name).erase(WHO).id for name in ("a", "b")]
+    days(place, 3)
+    assert [place.open().receipt(id_).state for id_ in erased] == ["gone", "gone"]
+    assert holders(place, MARKER) == []
+
+
+def test_another_idle_table_is_woken_if_it_keeps_such_a_segment() -> None:
+    place = idle_tables((MARKER, "bert"), ("carl", "bert"))
+    erased = place.db.table("a").erase(WHO).id
+    section = place.manifest.tables["b"].section
+    assert section is not None
+    assert section.object in holders(place, MARKER)
+    days(place, 3)
+    assert place.open().receipt(erased).state == "gone"
+    assert holders(place, MARKER) == []
+    assert place.open().table("b").count() == 20
+    assert verify(place.context(), deep=True).findings == ()
