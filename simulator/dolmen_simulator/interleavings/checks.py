@@ -18,7 +18,9 @@ from dolmen.context import Context
 from dolmen.database import Database
 from dolmen.errors import CorruptionError, Error, StoreUnavailableError
 from dolmen.format.layout import POINTER, memory_name
+from dolmen.format.receipts import parse_receipt_key
 from dolmen.maintenance.compact.compaction import compact
+from dolmen.maintenance.erasures.check import check_receipt
 from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.maintenance.verify.verification import verify
 from dolmen.runtime import Runtime
@@ -353,6 +355,11 @@ class Judge:
             gone = any("missing" in str(error) for error in report.errors)
             never = Never.COLLECTED if gone else Never.UNREADABLE
             raise ViolationError(never, f"verify: {'; '.join(map(str, report.errors[:3]))}")
+        for id_ in filter(None, map(parse_receipt_key, list(execution.bucket.objects))):
+            with raising_unreadable(f"receipt {id_}"):
+                check = check_receipt(context, id_)
+            if check.findings:
+                raise ViolationError(Never.KEPT, f"receipt {id_}: {'; '.join(check.findings)}")
 
     @staticmethod
     def _check_maintenance(execution: Execution, rows: Rows) -> None:
