@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dolmen.commit.head import Head
+from dolmen.commit.loop import submit
 from dolmen.context import Context
 from dolmen.errors import CorruptionError, NotFoundError
 from dolmen.format.manifest import Segment, TableEntry
@@ -19,7 +20,7 @@ from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.erasures.figures import figures_of
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.measures import measures_of_collection
-from dolmen.maintenance.merge import merge_segments
+from dolmen.maintenance.merge import merge_segments, plan_merges, upload_merge
 from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.maintenance.verify.verification import verify
 from dolmen.segments.live import LiveFiles
@@ -337,3 +338,35 @@ def test_another_idle_table_is_woken_if_it_keeps_such_a_segment() -> None:
     assert holders(place, MARKER) == []
     assert place.open().table("b").count() == 20
     assert verify(place.context(), deep=True).findings == ()
+
+
+def test_the_record_of_a_request_goes_though_it_was_released_long_before() -> None:
+    """Its tombstone is resolved and its versions expire within days; the list needs the record for weeks."""
+    place = place_with((MARKER, "bert"), retention="1d", keep_versions=1)
+    erased = place.db.table("t").erase(WHO)
+    days(place, 6, hours=12)
+    assert [key for key in holders(place, MARKER) if key.startswith("tombstone/")]
+    days(place, 23, hours=12)
+    assert place.open().receipt(erased.id).state == "gone"
+    assert holders(place, MARKER) == []
+
+
+def test_a_merge_keeps_the_mark_of_a_file_that_was_resolved_since_it_was_planned() -> None:
+    place = place_with(root_bytes="4KB", **SOON)
+    table = place.db.table("t")
+    for number in range(60):
+        table.append(people(f"other-{number:03}", "zoe"))
+    context = place.context()
+    merge = next(plan_merges(context, context.head.refresh().manifest, "t"))
+    home = merge.inputs[0]
+    file = next(LiveFiles.of(entry_of(place), context.segments).of_segment(home))
+    table.erase(f"who = '{file.stats[1].min}'")
+    ts = place.manifest.commit_ts
+    resolve(place.context(), "t")
+    place.pass_hours(1)
+    compact(place.context(), "t", options=CompactionOptions(growth=1_000_000))
+    assert not any(erasing(place))
+    assert submit(context.head, "merge", [upload_merge(context, merge)]).manifest is not None
+    merged = entry_of(place).segments_of("files")
+    assert home not in {segment.object for segment in merged}
+    assert [segment.erasing for segment in merged if segment.erasing] == [ts]

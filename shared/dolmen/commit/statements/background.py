@@ -195,7 +195,7 @@ class Compact:
 
 
 def _pair(file: DataFile) -> tuple[int, Vector | None, int]:
-    """What resolution and deletes replace in an entry."""
+    """The part of an entry that resolution and deletes replace."""
     return file.applied_through, file.vector, file.erasing
 
 
