@@ -7,6 +7,7 @@ import random
 from dolmen.database import Database
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen_simulator.actors.aftermath import runtime_without_faults
+from dolmen_simulator.actors.leaving import SOON, see_erasures_gone
 from dolmen_simulator.judge.model import Row, user_tables
 from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable
 from dolmen_simulator.judge.seen import rows_from
@@ -32,6 +33,7 @@ def erase_in_copy(network: Network, rng: random.Random) -> None:
             return
         key = rng.choice(keys)
         erased: set[str] = set()
+        db.set(**SOON)
         for name in user_tables(db.tables()):
             if rng.random() < 0.7:
                 erased.add(db.context.head.refresh().manifest.tables[name].uuid)
@@ -44,6 +46,8 @@ def erase_in_copy(network: Network, rng: random.Random) -> None:
         db.restore(version)
         _check(network, db, versions, key, erased)
         _check_table_rows(network, db, db.version, version, key, erased)
+    every = erased == {db.context.head.refresh().manifest.tables[name].uuid for name in user_tables(db.tables())}
+    see_erasures_gone(network, bucket, rng, key if every else None)
     network.counts["erasures in a copy"] += 1
 
 
