@@ -28,6 +28,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.database import Database
+from dolmen.format.erasures import erasure_id
 from dolmen.functions.deliveries import Deliveries, DeliveryQueues, HalfTimeDeadline, open_queues
 from dolmen.functions.settings import FunctionSettings
 from dolmen.ingest.announcements import Message, read_messages
@@ -77,11 +78,14 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
                 logger.error("delete failed", message_id=message.id, request_id=request.id, final=final, **facts)
                 continue
             counts["DeletesDuplicate" if outcome.status == "duplicate" else "DeletesApplied"] += 1
+            about: dict[str, Any] = {"tables": [delete.table for delete in request.deletes]}
+            if request.erases:
+                about["erasure"] = erasure_id(request.id)
             logger.info(
                 f"delete {outcome.status}",
                 message_id=message.id,
                 request_id=request.id,
-                tables=[delete.table for delete in request.deletes],
+                **about,
                 version=outcome.version,
             )
         if deleted.commit is not None:

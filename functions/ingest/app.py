@@ -240,7 +240,7 @@ def _count_outcome(outcome: DropOutcome) -> Counter[str]:
     if outcome.status == "ingested":
         counts["BytesIngested"] = outcome.drop.size
         counts["RowsIngested"] = outcome.counts.ingested
-        for name in ("upserted", "deleted", "quarantined"):
+        for name in ("upserted", "deleted", "quarantined", "erased"):
             counts[f"Rows{name.capitalize()}"] = getattr(outcome.counts, name)
         counts["ColumnsAdded"], counts["ColumnsWidened"] = outcome.columns_added, outcome.columns_widened
     return counts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -15,6 +15,7 @@ from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
 from dolmen.context import Context
 from dolmen.cursor import ChangeCursor, open_cursor
+from dolmen.erasures import ErasureResult, ListedErasure, Subject, listed_erasure, listed_erasures
 from dolmen.errors import InputError
 from dolmen.format.layout import check_table_name
 from dolmen.format.properties import DATABASE_PROPERTIES, shown
@@ -307,6 +308,33 @@ class Database(MaintainableDatabase):
         """The versions that have names, by name."""
         tags = self._context.head.refresh().manifest.tags
         return {name: TaggedVersion.of(tag) for name, tag in sorted(tags.items())}
+
+    def forget(
+        self, subject: Subject | Iterable[Subject], *, request: str | None = None, message: str | None = None
+    ) -> ErasureResult:
+        """Erases all rows about somebody, in every table with the property ``subject``, in ONE commit.
+
+        Older versions, clones, and tables that were dropped since show them no more either. See ``Table.erase``.
+
+        Args:
+            subject: the value of that column, a whole number or a text; or a list of up to 1,000 values. Where tables
+                have it in different types, give it in each of them: ``[42, "42"]``.
+            request, message: as for ``Table.append``. The same request has the same erasure.
+
+        Raises:
+            InputError: a table's subject has another type than all values, or a value fits no table's subject.
+        """
+        with Transaction(self._context, "forget", message=message) as transaction:
+            id_ = transaction.forget(subject, request=request)
+            return ErasureResult.of(id_, transaction.commit(), self._context)
+
+    def erasures(self) -> list[ListedErasure]:
+        """The erasures that older versions, late drops or the disk must still heed, oldest first."""
+        return listed_erasures(self._context)
+
+    def erasure(self, id: str) -> ListedErasure:
+        """One of them. Raises ErasureNotFoundError."""
+        return listed_erasure(self._context, id)
 
     def cursor(
         self, name: str, *, start: int | datetime | str | None = None, age: str | None = None, create: bool = True

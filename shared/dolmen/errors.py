@@ -145,6 +145,10 @@ class TagNotFoundError(NotFoundError):
     """The database has no tag, or no cursor, of this name."""
 
 
+class ErasureNotFoundError(NotFoundError):
+    """The database lists no erasure of this id."""
+
+
 class ObjectNotFoundError(NotFoundError):
     """The store has no object under this key."""
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from dolmen.maintenance.compact.compaction import Compacted
     from dolmen.maintenance.deadline import Deadline
     from dolmen.maintenance.debt import Debts
+    from dolmen.maintenance.erasures.check import ReceiptCheck
+    from dolmen.maintenance.erasures.status import ErasureStatus
     from dolmen.maintenance.expire import Expired
     from dolmen.maintenance.gc.report import Collected
     from dolmen.maintenance.merge import Merged
@@ -176,6 +178,33 @@ class MaintainableDatabase:
         from dolmen.maintenance.debt import debts
 
         return debts(self._context, exact=arguments.flag("exact", exact))
+
+    def receipts(self, *, gone: bool = False) -> list[ErasureStatus]:
+        """How far erasures have come, oldest first: those of which some object still holds rows.
+
+        Args:
+            gone: those that are gone, too.
+        """
+        from dolmen.maintenance.erasures.status import list_statuses
+
+        return list_statuses(self._context, gone=arguments.flag("gone", gone))
+
+    def receipt(self, id: str) -> ErasureStatus:
+        """How far one erasure has come, with its receipt. Raises NotFoundError."""
+        from dolmen.maintenance.erasures.status import status_of
+
+        return status_of(self._context, id)
+
+    def verify_receipt(self, id: str) -> ReceiptCheck:
+        """Checks that the database holds nothing of what the receipt of an erasure says is gone.
+
+        Raises:
+            NotFoundError: there is neither an erasure nor a receipt of this id.
+            CorruptionError: the receipt is damaged.
+        """
+        from dolmen.maintenance.erasures.check import check_receipt
+
+        return check_receipt(self._context, id)
 
     def _each(self, table: str | None, run: Callable[[str], T]) -> dict[str, T]:
         """Runs a step for one table or for all. Of all, a table that is dropped before its turn is left out."""

@@ -4,33 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
 from dolmen import arguments
+from dolmen.commit.delete_records import keys_in, record_keys, record_predicate
 from dolmen.commit.intent import Intent, LateIntent
 from dolmen.commit.statements.rows import DeletePositions, Write
 from dolmen.commit.uploads import PendingUploads
 from dolmen.context import Context
-from dolmen.errors import InputError, LimitError, RowError, SchemaError
-from dolmen.format.entries import DataFile, KeysTombstone, WhereTombstone
-from dolmen.format.keys import Keys, add_keys, keys_from_arrow
-from dolmen.format.manifest import PREDICATE_EXPRESSIONS, Manifest, TableEntry
+from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.format.entries import DataFile, Tombstone
+from dolmen.format.keys import Keys, keys_from_arrow
+from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field, Schema, is_nested, storable
 from dolmen.format.types import can_be_key
-from dolmen.format.values import Json, to_array, to_plain
+from dolmen.format.values import Json, to_plain
 from dolmen.format.values import to_json as to_json_value
 from dolmen.predicate import (
     Predicate,
     Where,
-    as_keys,
-    check_evaluates,
     columns,
     parse,
-    to_builtins,
     to_json,
-    uses_calls,
 )
 from dolmen.scan.positions import matching_positions
 from dolmen.scan.view import View
@@ -45,11 +43,6 @@ from dolmen.write.rows import as_batches
 from dolmen.write.upsert import dedupe_last
 
 Mode: TypeAlias = Literal["tombstone", "positions"]
-
-MAX_KEYS = 1_000_000
-MAX_REQUEST_BYTES = 64 * 1024 * 1024
-INLINE_BYTES = 1024
-"""The longest predicate, as JSON, that is also in the manifest entry."""
 
 
 def append(
@@ -101,7 +94,8 @@ def upsert(
     if keys.num_rows == 0:
         return Write(name, entry.uuid, request=request)
     files = write_rows(context, name, entry, batches, intent)
-    tombstone = _keys_tombstone(uploads, name, entry, keys)
+    tombstone = record_keys(partial(uploads.tombstone_object, name, entry.uuid), keys)
+    assert tombstone is not None, "there are keys"
     return Write(name, entry.uuid, files, (tombstone,), request, schema=entry.schema)
 
 
@@ -167,27 +161,18 @@ def delete_where(
     Equalities on a tuple of columns become a keys tombstone, any other predicate a where tombstone.
     """
     predicate = parse_where(context, entry, where)
-    keys = _keys_in(predicate, entry)
-    if keys is not None:
-        return delete_keys(uploads, name, entry, keys, request)
-    check_evaluates(predicate)
-    body = to_json(predicate)
-    if len(body) > MAX_REQUEST_BYTES:
-        raise LimitError(f"a predicate of {len(body):,} bytes: at most {MAX_REQUEST_BYTES:,} are allowed")
-    ids = tuple(sorted(columns(predicate)))
-    blob = uploads.tombstone_object(name, entry.uuid).add_where(body, ids)
-    inline = to_builtins(predicate) if len(body) <= INLINE_BYTES else None
-    needs = (PREDICATE_EXPRESSIONS,) if uses_calls(predicate) else ()
-    tombstone = WhereTombstone(ids, blob, inline, needs=needs)
-    return Write(name, entry.uuid, tombstones=(tombstone,), request=request, schema=entry.schema)
+    target = partial(uploads.tombstone_object, name, entry.uuid)
+    return _delete(name, entry, record_predicate(target, entry.schema, predicate), request)
 
 
 def delete_keys(uploads: PendingUploads, name: str, entry: TableEntry, keys: Keys, request: str | None = None) -> Write:
     """Makes a tombstone for the rows with these keys (see ``take_keys``). Reads no data."""
-    if keys.num_rows == 0:  # also for equalities with NULL, which equals nothing
-        return Write(name, entry.uuid, request=request)
-    tombstone = _keys_tombstone(uploads, name, entry, keys)
-    return Write(name, entry.uuid, tombstones=(tombstone,), request=request, schema=entry.schema)
+    return _delete(name, entry, record_keys(partial(uploads.tombstone_object, name, entry.uuid), keys), request)
+
+
+def _delete(name: str, entry: TableEntry, tombstone: Tombstone | None, request: str | None) -> Write:
+    tombstones = () if tombstone is None else (tombstone,)
+    return Write(name, entry.uuid, tombstones=tombstones, request=request, schema=entry.schema)
 
 
 def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = None) -> Keys:
@@ -207,7 +192,7 @@ def where_content(entry: TableEntry, where: Where) -> list[Any]:
     ``now()`` counts as the epoch, so that a request that is tried again has the same content.
     """
     predicate = parse(where or "", entry.schema, now_us=0)
-    keys = _keys_in(predicate, entry)
+    keys = keys_in(predicate, entry.schema)
     return ["where", to_json(predicate).decode()] if keys is None else keys_content(entry, keys)
 
 
@@ -218,18 +203,6 @@ def keys_content(entry: TableEntry, keys: Keys) -> list[Any]:
     for batch in keys.to_batches():
         digest.update(batch)
     return ["keys", digest.hexdigest()]
-
-
-def _keys_in(predicate: Predicate, entry: TableEntry) -> Keys | None:
-    """The keys in a predicate that only compares key columns; None for other predicates."""
-    tuples = as_keys(predicate)
-    if tuples is None:
-        return None
-    ids, values = tuples
-    fields = tuple(entry.schema.by_id[id_] for id_ in ids)
-    columns = zip(*values, strict=True) if values else [()] * len(fields)
-    arrays = [to_array(list(column), field.arrow_type) for field, column in zip(fields, columns, strict=True)]
-    return keys_from_arrow(pa.table(arrays, names=[field.name for field in fields]), fields)
 
 
 def delete_positions(
@@ -312,12 +285,6 @@ def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
         return to_json_value(plain)
     except (SchemaError, RowError) as error:
         raise InputError(f"default {arguments.short_repr(value)} of column {name!r}: {error}") from error
-
-
-def _keys_tombstone(uploads: PendingUploads, name: str, entry: TableEntry, keys: Keys) -> KeysTombstone:
-    if keys.num_rows > MAX_KEYS:
-        raise LimitError(f"{keys.num_rows:,} keys in one request: at most {MAX_KEYS:,} are allowed, so split it")
-    return add_keys(uploads.tombstone_object(name, entry.uuid), keys)
 
 
 def _key_array(values: list[Any], field: Field) -> pa.Array:

@@ -16,7 +16,7 @@ from dolmen.errors import InputError, InvalidNameError, TableExistsError, TableN
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.tags import RESERVED_TAGS, Tag, check_tag_name
-from dolmen.snapshot import Snapshot, microseconds, pin
+from dolmen.snapshot import find_version, microseconds
 from dolmen.unit_of_work import UnitOfWork
 from dolmen.units import parse_duration, utc
 from dolmen.write.row_digest import content_digest
@@ -53,15 +53,15 @@ class Moment:
     timestamp: Time | None = None
     tag: str | None = None
 
-    def pin(self, context: Context) -> Snapshot:
-        """The version. Raises InputError unless it is named in exactly one way; see ``Database.at``."""
-        return pin(context, self.version, self.timestamp, self.tag)
+    def find(self, context: Context) -> Manifest:
+        """The version as it is stored. Raises InputError unless it is named in one way; see ``Database.at``."""
+        return find_version(context, context.head.refresh(), self.version, self.timestamp, self.tag)[0]
 
-    def pin_or_newest(self, context: Context) -> Snapshot:
+    def find_or_newest(self, context: Context) -> Manifest:
         """The same; the newest version if none is named."""
         if (self.version, self.timestamp, self.tag) == (None, None, None):
-            return Snapshot(context, context.head.refresh().manifest)
-        return self.pin(context)
+            return context.head.refresh().manifest
+        return self.find(context)
 
     @property
     def digest(self) -> str:
@@ -81,7 +81,7 @@ def put_tag(
     arguments.flag("move", move)
     asked = transaction.needs_content(request)
     if not transaction.has_applied(request):
-        named = moment.pin_or_newest(transaction.context).manifest
+        named = moment.find_or_newest(transaction.context)
         if named.version == 0:
             raise InputError("the database has no version yet, so there is none to tag")
         end = 0 if until is None else _end(until, transaction.now_us)
@@ -106,7 +106,7 @@ def restore_table(transaction: UnitOfWork, name: str, moment: Moment, request: s
     """Adds the statement of ``Table.restore`` to a transaction."""
     asked = transaction.needs_content(request)
     if not transaction.has_applied(request):
-        uuid, then = transaction.entry(name).uuid, moment.pin(transaction.context).manifest
+        uuid, then = transaction.entry(name).uuid, moment.find(transaction.context)
         known = then.name_of(uuid)
         if known is None:
             raise TableNotFoundError(
@@ -114,7 +114,7 @@ def restore_table(transaction: UnitOfWork, name: str, moment: Moment, request: s
             )
         entries = _whole_entries(transaction.context, then)
         tables = table_and_memory(name, entries[known], entries)
-        transaction.add(Restore(name, uuid, then.version, tables, present=True, request=request))
+        transaction.add(Restore(name, uuid, then.version, then.commit_ts, tables, present=True, request=request))
     if request is not None and asked:
         transaction.add_content(request, content_digest("restore", name, moment.digest))
 
@@ -126,10 +126,10 @@ def restore_tables(
     names = None if names is None else arguments.names("tables", names)
     asked = transaction.needs_content(request)
     if not transaction.has_applied(request):
-        then = moment.pin(transaction.context).manifest
+        then = moment.find(transaction.context)
         entries = _whole_entries(transaction.context, then)
         if names is None:
-            transaction.add(Restore(None, "", then.version, entries, request=request))
+            transaction.add(Restore(None, "", then.version, then.commit_ts, entries, request=request))
         for name in names or ():
             entry = entries[name] if name in entries else then.table(name)
             if name in transaction.base.tables and transaction.base.tables[name].uuid != entry.uuid:
@@ -138,7 +138,7 @@ def restore_tables(
                     "the one of then under another name"
                 )
             tables = table_and_memory(name, entry, entries)
-            transaction.add(Restore(name, entry.uuid, then.version, tables, request=request))
+            transaction.add(Restore(name, entry.uuid, then.version, then.commit_ts, tables, request=request))
     if request is not None and asked:
         transaction.add_content(request, content_digest("restore", names, moment.digest))
 
@@ -148,14 +148,14 @@ def clone_table(transaction: UnitOfWork, source: str, name: str, moment: Moment,
     check_table_name(name)
     asked = transaction.needs_content(request)
     if not transaction.has_applied(request):
-        then = moment.pin_or_newest(transaction.context).manifest
+        then = moment.find_or_newest(transaction.context)
         arguments.text("source", source)
         then.table(source)
         entries = _whole_entries(transaction.context, then)
         entry, new_uuid = entries[source], transaction.context.runtime.uuid
         memory = [each for each in table_and_memory(source, entry, entries).values() if each is not entry]
         copy = (memory[0], new_uuid()) if memory else None
-        transaction.add(CloneTable(name, new_uuid(), then.version, entry, copy, request))
+        transaction.add(CloneTable(name, new_uuid(), then.version, then.commit_ts, entry, copy, request))
     if request is not None and asked:
         transaction.add_content(request, content_digest("clone", source, name, moment.digest))
 

@@ -13,6 +13,7 @@ from dolmen.context import Context
 from dolmen.errors import InputError, VersionExpiredError
 from dolmen.format.manifest import EMPTY, Manifest
 from dolmen.reading import ReadableTable
+from dolmen.segments.erasures import as_read_now
 from dolmen.units import SECOND_US
 
 if TYPE_CHECKING:
@@ -92,24 +93,44 @@ def pin(
     settled: bool = False,
 ) -> Snapshot:
     """The snapshot of one version, by number, time or tag. See ``Database.at``."""
+    newest = context.head.refresh()
+    manifest, is_settled = find_version(context, newest, version, timestamp, tag, settled=settled)
+    with context.reading(newest.manifest.version):
+        return Snapshot(context, as_read_now(manifest, newest.manifest, context.segments), settled=is_settled)
+
+
+def find_version(
+    context: Context,
+    base: Base,
+    version: int | None,
+    timestamp: datetime | int | str | None,
+    tag: str | None = None,
+    *,
+    settled: bool = False,
+) -> tuple[Manifest, bool]:
+    """The manifest of one version as it is stored, and whether no commit under way can be dated before it.
+
+    Whoever reads rows takes ``pin``, which leaves out what was erased since.
+
+    Args:
+        base: the newest version, just read.
+    """
     arguments.flag("settled", settled)
     if [version, timestamp, tag].count(None) != 2:
         raise InputError("give one of version, timestamp and tag")
     number = None if version is None else arguments.number("version", version)
     name = None if tag is None else arguments.text("tag", tag)
     moment = 0 if timestamp is None else microseconds(timestamp)
-    base = context.head.refresh()
     with context.reading(base.manifest.version):  # for its segments of history
         if name is not None:
-            return Snapshot(context, manifest_at_tag(context.head, base.manifest, name))
+            return manifest_at_tag(context.head, base.manifest, name), True
         if number is not None:
-            return Snapshot(context, manifest_at_version(context.head, base.manifest, number))
-        manifest = manifest_at_time(context.head, base, moment, settled=settled)
-        return Snapshot(context, manifest, settled=is_settled(base, moment))
+            return manifest_at_version(context.head, base.manifest, number), True
+        return manifest_at_time(context.head, base, moment, settled=settled), is_settled(base, moment)
 
 
 def manifest_at(context: Context, base: Base, moment: datetime | int | str) -> Manifest:
-    """The manifest of a version by its number, or at a time. Version 0 is the database before its first commit.
+    """The manifest of a version by its number, or at a time, as it is stored. Version 0 is before the first commit.
 
     Args:
         base: the newest version, just read.

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dolmen import arguments
 from dolmen.changes.feed import ChangeFeed
+from dolmen.erasures import ErasureResult
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import TABLE_PROPERTIES, shown
@@ -210,6 +211,37 @@ class Table(ReadableTable):
         if mode == "positions":  # a file may be replaced before the commit: then the rows are looked up again
             return replay(self._context, lambda tx: statement(tx.table(self.name)), "delete", message=message).commit
         return self._commit("delete", statement, message)
+
+    def erase(
+        self,
+        where: Where = None,
+        *,
+        parameters: Parameters | None = None,
+        keys: Any = None,
+        on: Sequence[str] | None = None,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> ErasureResult:
+        """Deletes rows from all versions at once: nobody sees them any more, whichever version, tag or clone is read.
+
+        They leave the disk within ``erase_within``. Files that were dropped before, and are ingested later, do not
+        bring them back. Rows that are written afterwards are new rows. It costs three small PUTs, as ``delete``
+        does, and a GET for the server's clock.
+
+        Args:
+            where, parameters, keys, on: as for ``delete``.
+            request, message: as for ``append``. The same request has the same erasure.
+
+        Raises:
+            PredicateError, SchemaError: the predicate or the keys do not fit the table.
+        """
+        found: list[str] = []
+
+        def statement(table: TransactionTable) -> None:
+            found.append(table.erase(where, parameters=parameters, keys=keys, on=on, request=request))
+
+        commit = self._commit("erase", statement, message)
+        return ErasureResult.of(found[-1], commit, self._context)
 
     def update(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from dolmen import arguments, mutation
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.tables import CreateTable, DropTable, RenameTable
+from dolmen.erasures import Subject, forget_subjects
 from dolmen.errors import InputError, SchemaError, TableNotFoundError
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import TableEntry
@@ -114,6 +115,10 @@ class Transaction(UnitOfWork):
         """See ``Database.clone``. The source is the committed one, without statements of this transaction."""
         clone_table(self, source, name, Moment(version, timestamp, tag), request)
         return TransactionTable(self, name)
+
+    def forget(self, subject: Subject | Iterable[Subject], *, request: str | None = None) -> str:
+        """See ``Database.forget``. Returns the id of the erasure."""
+        return forget_subjects(self, subject, request)
 
     def set(self, *, request: str | None = None, **changes: Any) -> None:
         """See ``Database.set``."""

@@ -14,6 +14,7 @@ from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.rows import DeletePositions, Overwrite
 from dolmen.commit.statements.schema import AlterTable
+from dolmen.erasures import erase_rows
 from dolmen.errors import InputError
 from dolmen.format.evolution import (
     AddColumn,
@@ -273,6 +274,24 @@ class TransactionTable(ReadableTable):
             if before and is_raw_digest(before.digest, {"table": self.name, "where": where, "keys": keys, "on": on}):
                 content = before.digest
             transaction.add_content(request, content)
+
+    def erase(
+        self,
+        where: Where = None,
+        *,
+        parameters: Parameters | None = None,
+        keys: Any = None,
+        on: Sequence[str] | None = None,
+        request: str | None = None,
+    ) -> str:
+        """See ``Table.erase``. Returns the id of the erasure."""
+        where = with_parameters(where, parameters)
+        if (keys is None) == (where is None):
+            raise InputError("erase takes either a predicate or keys=...")
+        if on is not None and keys is None:
+            raise InputError("on=... is for keys: a predicate names its own columns")
+        taken = None if keys is None else mutation.take_keys(self._transaction.entry(self.name), keys, on)
+        return erase_rows(self._transaction, self.name, where, taken, request)
 
     def update(
         self, set: NewValues, where: Where = None, *, parameters: Parameters | None = None, request: str | None = None

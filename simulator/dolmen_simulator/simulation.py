@@ -15,6 +15,7 @@ from dolmen.maintenance.gc.mark import manifest_keys, needed_keys, tagged_manife
 from dolmen.store.memory import MemoryStore
 from dolmen_simulator.actors.aftermath import runtime_without_faults, tidy
 from dolmen_simulator.actors.cast import ACTORS, SETTINGS, choose_kinds
+from dolmen_simulator.actors.parting import erase_in_copy
 from dolmen_simulator.actors.writers import Actor
 from dolmen_simulator.judge.model import user_tables
 from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable, violated_promise
@@ -214,6 +215,7 @@ class _History:
             }
             for version in sorted(versions):
                 self._audit(version)
+            erase_in_copy(self.network, self._rng("parting"))
             tidy(self.network, self._rng("aftermath"))
             self._audit(ledger.version)
         self.network.counts["spills orphaned"] += len(ledger.spilled_segments - ledger.named_segments)

@@ -154,7 +154,9 @@ def test_parts_of_a_feed_are_planned_from_metadata_and_each_reads_its_own_file(w
     assert [len(part.new or ()) for part in found] == [1] * 5 + [0] * (commits - 1)
     table = cold(world)
     entry = table.context.segments.whole(table.context.head.refresh().manifest.table("t"))
-    reader = PartReader(table.context, "t", entry, tuple(entry.schema.arrow.names), None, net=net)
+    reader = PartReader(
+        table.context, table.context.head.cached.manifest, "t", entry, tuple(entry.schema.arrow.names), None, net=net
+    )
     world.store.reset()
     assert sum(batch.num_rows for batch in reader.read(found[2])) == ROWS
     assert gets(world) == 3  # two manifests and the file

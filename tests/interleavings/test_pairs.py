@@ -107,6 +107,24 @@ AT_LEAST = {
     "net change read/compact": 50,
     "net change with deletes read/compact": 55,
     "changes read/GC": 2_200,
+    "erase/append": 120,
+    "erase/upsert": 120,
+    "erase/delete": 60,
+    "erase/update": 110,
+    "erase/merge": 70,
+    "erase/read-modify-write": 70,
+    "erase/late drop": 145,
+    "erase/restore": 160,
+    "erase/clone": 160,
+    "erase/reader of the past": 22,
+    "erase/resolve": 140,
+    "erase/compact": 180,
+    "erase/GC": 17,
+    "erase/add column": 115,
+    "erase/drop column": 80,
+    "erase/erase": 70,
+    "forget/append": 60,
+    "forget/drop": 60,
 }
 _LONGEST_FIRST = sorted(PAIRS, key=lambda name: -AT_LEAST[name])
 
@@ -144,6 +162,7 @@ _ONE_SWINGS = {
     "net change read/compact": {1},
     "net change with deletes read/compact": {1},
     "changes read/GC": {1},
+    "erase/reader of the past": {0},
 }
 
 

@@ -69,7 +69,7 @@ def test_anything_else_is_no_size(value: Any) -> None:
 
 
 def test_without_settings_the_defaults_hold() -> None:
-    assert TableSettings.of(table()) == TableSettings(None, 256 << 20, None, "newest")
+    assert TableSettings.of(table()) == TableSettings(None, 256 << 20, None, "newest", None)
     assert DatabaseSettings.of(EMPTY) == DatabaseSettings(
         retention_us=30 * DAY_US,
         keep_versions=1000,
@@ -78,6 +78,8 @@ def test_without_settings_the_defaults_hold() -> None:
         intent_timeout_us=DAY_US // 24,
         applied_retention_us=35 * DAY_US,
         root_bytes=256 << 10,
+        erase_within_us=30 * DAY_US,
+        erasure_memory_us=14 * DAY_US,
     )
     assert root_bytes(EMPTY) == 256 << 10
 

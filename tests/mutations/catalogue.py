@@ -6,6 +6,7 @@ from mutations.mutation import Mutation
 from mutations.of_columns import COLUMNS
 from mutations.of_commits import COMMITS
 from mutations.of_deletes import DELETES
+from mutations.of_erasures import ERASURES
 from mutations.of_feeds import FEEDS
 from mutations.of_past import PAST
 from mutations.of_renames import RENAMES
@@ -13,4 +14,6 @@ from mutations.of_stores import STORES
 from mutations.of_updates import UPDATES
 from mutations.of_upkeep import UPKEEP
 
-MUTATIONS: tuple[Mutation, ...] = (*COMMITS, *RENAMES, *DELETES, *UPDATES, *UPKEEP, *COLUMNS, *PAST, *STORES, *FEEDS)
+MUTATIONS: tuple[Mutation, ...] = (
+    *COMMITS, *RENAMES, *DELETES, *UPDATES, *UPKEEP, *COLUMNS, *PAST, *STORES, *FEEDS, *ERASURES
+)  # fmt: skip

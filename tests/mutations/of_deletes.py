@@ -132,15 +132,15 @@ DELETES: tuple[Mutation, ...] = (
         "compaction compares no entries at its rebase",
         "a group is committed only if each input's (applied_through, vector) is as it was at base",
         "commit/statements/background.py",
-        "            return now is not None and (now.applied_through, now.vector) == (file.applied_through, file.vector)\n",
+        "            return now is not None and _pair(now) == _pair(file)\n",
         "            return now is not None\n",
     ),
     mutation(
         "compaction replaces files that are gone",
         "a group is committed only if all of its inputs are still there",
         "commit/statements/background.py",
-        "            return now is not None and (now.applied_through, now.vector) == (file.applied_through, file.vector)\n",
-        "            return now is None or (now.applied_through, now.vector) == (file.applied_through, file.vector)\n",
+        "            return now is not None and _pair(now) == _pair(file)\n",
+        "            return now is None or _pair(now) == _pair(file)\n",
     ),
     mutation(
         "compaction's files have its own commit's applied_through",

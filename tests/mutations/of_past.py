@@ -11,7 +11,7 @@ PAST: tuple[Mutation, ...] = (
         "a tag keeps nothing but its name",
         "collection marks what the version of a tag needs, though it has expired",
         "maintenance/gc/mark.py",
-        "        for key in tagged_manifests(manifest):\n            yield from manifest_keys(key, reader)\n",
+        "        for key in tagged_manifests(manifest):\n            yield from tagged_keys(key, reader)\n",
         "        yield from ()\n",
     ),
     mutation(
@@ -39,15 +39,15 @@ PAST: tuple[Mutation, ...] = (
         "a table of a version that has expired is cloned",
         "a clone lands on a version in which that of then is kept",
         "commit/statements/restore.py",
-        "        draft.check_kept(self.version)\n        clones = {",
-        "        clones = {",
+        "        draft.check_kept(self.version)\n        for name in clones:\n",
+        "        for name in clones:\n",
     ),
     mutation(
         "versions expire though a cursor has not seen them",
         "the horizon stops at a cursor that lasts, also at one that was made since it was planned",
         "commit/statements/background.py",
-        "        draft.horizon = max(base.horizon, min([self.horizon, *held]))\n",
-        "        draft.horizon = max(base.horizon, self.horizon, *[0 for _ in held])\n",
+        "        draft.horizon = max(base.horizon, min([self.horizon, *held]), self.forced)\n",
+        "        draft.horizon = max(base.horizon, self.horizon, self.forced, *[0 for _ in held])\n",
     ),
     mutation(
         "a lost tag lets go of nothing",

@@ -87,6 +87,7 @@ def test_gc_alone_deletes_objects_and_only_those_of_the_database() -> None:
     assert STACK.allowed("GcRole") == {
         "Commit": READ_AND_PUT,
         "Collect": {"s3:DeleteObject"},
+        "CountOldVersions": {"s3:ListBucketVersions"},
         "TellAbsentFromDenied": {"s3:ListBucket"},
         "TellFailures": {"sqs:SendMessage"},
         "Log": LOG,
@@ -94,6 +95,7 @@ def test_gc_alone_deletes_objects_and_only_those_of_the_database() -> None:
     assert STACK.resources_of("GcRole", "Commit") == [DATABASE_OBJECTS]
     assert STACK.resources_of("GcRole", "Collect") == COLLECTED
     assert STACK.resources_of("GcRole", "TellAbsentFromDenied") == [sub(DATABASE)]
+    assert STACK.resources_of("GcRole", "CountOldVersions") == [sub(DATABASE)]
 
 
 def granted(stack: Stack) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -134,6 +134,17 @@ def test_a_publication_that_lags_behind_rings() -> None:
     assert alarm["TreatMissingData"] == "ignore"
 
 
+def test_an_erasure_whose_deadline_is_in_danger_rings() -> None:
+    ((dimension, alarm),) = on(OWN, "ErasuresInDanger").items()
+    assert dimension == json.dumps(["service", "gc"])
+    assert (alarm["Statistic"], alarm["ComparisonOperator"], alarm["Threshold"]) == (
+        "Maximum",
+        "GreaterThanThreshold",
+        0,
+    )
+    assert alarm["TreatMissingData"] == "ignore"  # between two rounds nothing is known anew
+
+
 def test_a_queue_that_a_function_cannot_reach_rings() -> None:
     alarms = on(OWN, "QueueErrors")
     assert set(alarms) == {json.dumps(["service", name]) for name in ("ingest", "delete")}

@@ -74,7 +74,10 @@ class Table:
         old = self.model[name]
         through = self.rng.choice([old.applied_through, self.clock])
         new = msgspec.structs.replace(
-            old, applied_through=through, vector=random_vector(self.rng, old.rows) if self.rng.random() < 0.8 else None
+            old,
+            applied_through=through,
+            vector=random_vector(self.rng, old.rows) if self.rng.random() < 0.8 else None,
+            erasing=self.rng.choice([old.erasing, 0, self.clock]),
         )
         if not old.newer_pair(new.applied_through, new.vector):
             return
@@ -83,7 +86,7 @@ class Table:
             self.change(files=tuple(new if file.uuid == name else file for file in self.entry.files))
             return
         kept = tuple(overlay for overlay in self.entry.overlays if overlay.file != name)
-        self.change(overlays=(*kept, Overlay(name, new.applied_through, new.vector)))
+        self.change(overlays=(*kept, Overlay(name, new.applied_through, new.vector, new.erasing)))
 
     def remove(self, name: str) -> None:
         """Takes a file away."""

@@ -13,6 +13,7 @@ import pytest
 
 from dolmen.format import bloom
 from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Overlay, WhereTombstone
+from dolmen.format.erasures import ErasedTable, Erasure
 from dolmen.format.manifest import AppliedId, Counts, HistoryEntry, Released, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.segments import check, check_bloom, decode, encode
@@ -179,6 +180,23 @@ _OTHERS: list[tuple[SegmentKind, list[Any], tuple[int, int]]] = [
     ),
     ("history", [HistoryEntry(n, "0123abcd", "c", 1, 2, "append", Counts(rows_added=n)) for n in (7, 8)], (7, 8)),
     ("table", [TableEntry("u", 3, SCHEMA, files=(entry({1: ColumnStats(1, 2)}),))], (0, 0)),
+    (
+        "erasures",
+        [
+            Erasure(id="0" * 32, ts=4, version=2, requested_at=1, due_at=9, subject=(42, "bob")),
+            Erasure(
+                id="1" * 32,
+                ts=8,
+                version=3,
+                requested_at=2,
+                due_at=9,
+                tables=(ErasedTable("u", WhereTombstone((1,), _BLOB, None, 8), SCHEMA.fields[:1]),),
+                request="r",
+                digest="d",
+            ),
+        ],
+        (4, 8),
+    ),
 ]
 
 
@@ -206,3 +224,12 @@ def test_the_bloom_filter_knows_every_id_and_hardly_any_other() -> None:
 
 def test_bloom_filters_are_the_same_for_ever() -> None:
     assert bloom.build(["a", "b"]).hex() == "00008010080000100000080410400000000002010000000c2000000200001200"
+
+
+def test_a_segment_without_erased_rows_has_no_column_for_them_and_one_with_them_names_the_earliest() -> None:
+    plain, early, late = entry({}), entry({}, "g", erasing=7), entry({}, "h", erasing=9)
+    for files, least in (((plain,), 0), ((plain, late), 9), ((late, plain, early), 7)):
+        segment, body = encode("files", files, "segment/files/x", SCHEMA)
+        assert segment.erasing == least
+        assert ("erasing" in pq.ParquetFile(pa.BufferReader(body)).schema_arrow.names) == bool(least)
+        assert entries(FileTable(segment, body)) == list(files)

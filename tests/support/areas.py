@@ -27,6 +27,7 @@ ELSEWHERE = {
     "errors": OF_TABLES,
     "format": ("tests/docs/test_format_examples.py", "tests/commit", "tests/segments", "tests/write"),
     "mutation": OF_TABLES,
+    "erasures": (*OF_TABLES, "tests/maintenance/gc"),
     "past": (*OF_TABLES, "tests/maintenance/gc"),
     "reading": OF_TABLES,
     "replay": (*OF_TABLES, "tests/commit"),

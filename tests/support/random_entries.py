@@ -69,6 +69,7 @@ def random_file(rng: Rng, rows: pa.Table, schema: Schema, *, gaps: bool = True) 
         applied_through=ts + rng.randrange(100),
         vector=random_vector(rng, rows.num_rows) if rows.num_rows and rng.random() < 0.3 else None,
         stats=stats,
+        erasing=ts if rng.random() < 0.1 else 0,
     )
 
 

@@ -9,16 +9,26 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from dolmen.changes.hits import FileHit, FilePlanner, hits_between, hits_of_commit, unlike_files, younger_files
+from dolmen.changes.hits import (
+    FileHit,
+    FilePlanner,
+    hits_between,
+    hits_of_commit,
+    hits_of_deletes,
+    unlike_files,
+    younger_files,
+)
 from dolmen.changes.matching import Changed, RowMatcher
 from dolmen.changes.rows import read_schema, taken_rows, visible_rows
 from dolmen.changes.state import FeedColumns, TableState
 from dolmen.context import Context
 from dolmen.format.entries import DataFile, KeysTombstone, Tombstone
+from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate import Predicate
 from dolmen.scan.plan import FilePlan
+from dolmen.segments.erasures import with_erasures
 
 LosingFile: TypeAlias = FileHit | FilePlan
 ReadLost: TypeAlias = Callable[[FeedColumns, Sequence[LosingFile]], Iterator[pa.RecordBatch]]
@@ -94,10 +104,19 @@ class ChangePlanner:
         entry: says the table's uuid, primary key, and the columns of the feed.
         output: columns of the result.
         where: bound to the columns of ``entry``: the feed of the rows for which it is TRUE.
+        erasures: of rows of the table, oldest first: changes are those of the versions as whoever reads them now sees
+            them.
     """
 
-    def __init__(self, context: Context, entry: TableEntry, output: tuple[Field, ...], where: Predicate | None) -> None:
-        self._context, self._entry = context, entry
+    def __init__(
+        self,
+        context: Context,
+        entry: TableEntry,
+        output: tuple[Field, ...],
+        where: Predicate | None,
+        erasures: tuple[Erasure, ...] = (),
+    ) -> None:
+        self._context, self._entry, self._erasures = context, entry, erasures
         self._columns = FeedColumns(entry.schema, output, (), where)
 
     @property
@@ -142,6 +161,50 @@ class ChangePlanner:
         new = tuple(_plans(planner, younger_files(after, columns, before.commit_ts)))
         return _in_epoch(columns, before, after, tuple(hits), new, planner.tombstones, is_net=True)
 
+    def erased(self, first: Manifest, last: Manifest, *, net: bool = False) -> ChangedFiles | None:
+        """The rows that a commit took away and that nobody sees any more, as deletes for whoever has them from before.
+
+        They have values in the columns of the primary key alone; without one, in those that the erasures name. Some may
+        be of rows that are erased by a later commit, in a file of which this one took others.
+
+        Args:
+            net: whether other commits may have come between the two versions.
+
+        Returns:
+            None if there are none.
+        """
+        erasures = [erasure for erasure in self._erasures if erasure.ts > first.commit_ts]
+        state = self._stored(first) if erasures else None
+        if state is None:
+            return None
+        marked = with_erasures(state.entry, erasures, self._context.segments)
+        deletes = marked.tombstones[len(state.entry.tombstones) :]
+        named = self._entry.primary_key or {id_ for delete in deletes for id_ in delete.columns}
+        kept = tuple(field for field in self._entry.schema.fields if field.id in named)
+        if not deletes or not kept:
+            return None
+        told = tuple(field for field in self._columns.output if field.id in named)
+        columns = FeedColumns(self._entry.schema, told, kept, self._columns.where)
+        hits = hits_of_deletes(state, deletes, marked.schema, columns)
+        now = None if net else self._stored(last)
+        if now is not None and now.entry.epoch == state.entry.epoch:
+            touched = {hit.after.path for hit in hits_of_commit(state, now, columns)}
+            hits = (hit for hit in hits if hit.after.path in touched)
+
+        def read_lost(_: FeedColumns, files: Sequence[LosingFile]) -> Iterator[pa.RecordBatch]:
+            losing = [hit for hit in files if isinstance(hit, FileHit)]
+            for batch in taken_rows(state, state.with_entry(marked), columns, losing, deletes):
+                arrays = [
+                    batch.column(field.name) if field in told else pa.nulls(batch.num_rows, field.arrow_type)
+                    for field in self._columns.output
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, [field.name for field in self._columns.output])
+
+        def read_new(_: FeedColumns, files: Sequence[FilePlan]) -> Iterator[pa.RecordBatch]:
+            return iter(())
+
+        return ChangedFiles(columns, tuple(hits), (), read_lost, read_new)
+
     def _difference(self, before: TableState | None, after: TableState | None) -> ChangedFiles:
         """The rows that only one of two versions shows, whatever happened in between."""
         both = before is not None and after is not None
@@ -159,6 +222,11 @@ class ChangePlanner:
         return ChangedFiles(columns, lost, new, read(before), read(after), is_difference=both)
 
     def _state(self, manifest: Manifest) -> TableState | None:
+        """The table in a version, as whoever reads it now sees it."""
+        return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema, self._erasures)
+
+    def _stored(self, manifest: Manifest) -> TableState | None:
+        """The table in a version, as it was read before anything was erased."""
         return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema)
 
     def _keyed_by(self, ids: Sequence[int]) -> FeedColumns:

@@ -23,6 +23,9 @@ _AHEAD = 8
 _SAME_ROWS = frozenset(("resolve", "compact", "merge", "set", "alter", "rename"))
 """Effects after which a scan returns the same rows."""
 
+_REACHING = frozenset(("erase", "forget"))
+"""Effects on more tables than the one that they name, if they name any."""
+
 
 @dataclass(frozen=True)
 class CommitStep:
@@ -109,4 +112,6 @@ def _says_changes(entry: HistoryEntry, names: set[str]) -> bool:
     for deed in entry.did:
         if deed.what == "rename" and deed.table in names:
             names.update(deed.over)
-    return bool(entry.did_more) or any(deed.table in names and deed.what not in _SAME_ROWS for deed in entry.did)
+    return bool(entry.did_more) or any(
+        deed.what in _REACHING or (deed.table in names and deed.what not in _SAME_ROWS) for deed in entry.did
+    )

@@ -11,10 +11,12 @@ from dolmen.changes.commits import CommitStep, changing_commits
 from dolmen.changes.matching import Changed
 from dolmen.context import Context
 from dolmen.errors import SchemaError
+from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.predicate import Predicate
 from dolmen.scan.plan import output_fields
+from dolmen.segments.erasures import erasures_of, reaches, with_erasures
 
 CHANGE, VERSION = "_change", "_version"
 FEED_FIELDS = (
@@ -29,7 +31,7 @@ class ChangeFeed:
     """The changes of one table's rows after one version and up to another. Nothing is read before it is asked for.
 
     Args:
-        newest: a version that knows the history of ``until``.
+        newest: the newest version: it knows the history of ``until``, and what was erased since.
         since: the version after which the changes begin.
         until: the version with which they end.
         table: the table's name, for errors.
@@ -56,11 +58,13 @@ class ChangeFeed:
         net: bool = False,
     ) -> None:
         self._context, self._newest, self._since, self._until, self._net = context, newest, since, until, net
-        self._entry = entry
+        with context.reading(until.version):
+            erasures = erasures_reaching(context, newest, entry, after=since)
+        self._entry = entry = with_erasures(entry, erasures, context.segments)  # its columns have the deletes' types
         self._output = output_fields(entry, columns, with_commit_ts=False)
         check_names(table, self._output)
-        self._planner = ChangePlanner(context, entry, self._output, where)
-        self.schema = feed_schema(self._output)
+        self._planner = ChangePlanner(context, entry, self._output, where, erasures)
+        self.schema = feed_schema(self._output, erasures)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The changes as a stream, in bounded memory."""
@@ -73,26 +77,33 @@ class ChangeFeed:
             VersionExpiredError: a version that is needed expired while this was read.
         """
         with self._context.reading(max(self._since.version, 1)):
-            for step, files in self.plan():
-                changes = self._net_of_commits() if files is None else files.match()
+            for step, files, _ in self.plan():
+                changes = self.net_of_commits() if files is None else files.match()
                 yield from (tag(change, step.after, self._output, self.schema) for change in changes)
 
-    def plan(self) -> Iterator[tuple[CommitStep, ChangedFiles | None]]:
+    def plan(self) -> Iterator[tuple[CommitStep, ChangedFiles | None, bool]]:
         """Yields each change of the feed with its files; None in place of files that only the commits tell.
 
         Reads manifests and segments, and no data.
+
+        Yields:
+            The change, its files, and whether they are read for the rows that were erased since. Deletes of these come
+            before the other changes of a commit: a row of the same key that is added later is another one.
         """
-        if self._net:
-            yield CommitStep(self._since, self._until), self._planner.net(self._since, self._until)
-            return
-        for step in self._steps():
-            yield step, self._planner.of_commit(step.before, step.after)
+        steps = [CommitStep(self._since, self._until)] if self._net else self._steps()
+        for step in steps:
+            if erased := self._planner.erased(step.before, step.after, net=self._net):
+                yield step, erased, True
+            if self._net:
+                yield step, self._planner.net(step.before, step.after), False
+            else:
+                yield step, self._planner.of_commit(step.before, step.after), False
 
     def _steps(self) -> Iterator[CommitStep]:
         steps = changing_commits(self._context, self._newest, self._since, self._until, self._entry.uuid)
         return (step for step in steps if step.after.data_change)
 
-    def _net_of_commits(self) -> Iterator[Changed]:
+    def net_of_commits(self) -> Iterator[Changed]:
         """The net change by what each commit did, as compaction has moved rows in between."""
         columns = self._planner.key_columns
 
@@ -105,9 +116,20 @@ class ChangeFeed:
         return matcher(columns, is_difference=True).match_mixed(all_changes())
 
 
-def feed_schema(output: Iterable[Field]) -> pa.Schema:
-    """The Arrow schema of a feed with these columns of the table."""
-    return pa.schema([*(pa.field(f.name, f.arrow_type, f.nullable) for f in output), *FEED_FIELDS])
+def erasures_reaching(context: Context, newest: Manifest, entry: TableEntry, *, after: Manifest) -> tuple[Erasure, ...]:
+    """The erasures of a table's rows that are younger than a version, oldest first."""
+    younger = erasures_of(newest, context.segments, after=after.commit_ts)
+    return tuple(erasure for erasure in younger if reaches(erasure, entry))
+
+
+def feed_schema(output: Iterable[Field], erasures: Sequence[Erasure]) -> pa.Schema:
+    """The Arrow schema of a feed with these columns of the table.
+
+    Args:
+        erasures: if there are any, columns may be NULL: of an erased row the feed tells the key alone.
+    """
+    own = [pa.field(field.name, field.arrow_type, field.nullable or bool(erasures)) for field in output]
+    return pa.schema([*own, *FEED_FIELDS])
 
 
 def tag(change: Changed, manifest: Manifest, output: Iterable[Field], schema: pa.Schema) -> pa.RecordBatch:

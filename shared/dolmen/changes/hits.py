@@ -8,6 +8,7 @@ from itertools import islice
 
 from dolmen.changes.state import FeedColumns, TableState
 from dolmen.format.entries import DataFile, Tombstone
+from dolmen.format.schema import Schema
 from dolmen.predicate import StatsVerdict, judge
 from dolmen.scan.plan import FilePlan
 from dolmen.segments.judging import known_bounds
@@ -91,7 +92,8 @@ def hits_of_commit(before: TableState, after: TableState, columns: FeedColumns) 
     Of the table's segments it reads those that may have such files, and no other.
     """
     older = FilePlanner(before, columns)
-    judge_ = TombstoneJudge(after.tombstones_since(before.commit_ts), after.entry.schema)
+    own = [each for each in after.tombstones_since(before.commit_ts) if each.ts <= after.commit_ts]
+    judge_ = TombstoneJudge(own, after.entry.schema)
     replaced = _replaced_vectors(before, after)
     for file in _judged_files(before, judge_):
         now = replaced.pop(file.uuid, None)
@@ -103,6 +105,21 @@ def hits_of_commit(before: TableState, after: TableState, columns: FeedColumns) 
     for file in before.live.find(list(replaced)).values():
         if (plan := older.plan(file)) is not None:
             yield FileHit(plan, replaced[file.uuid], Suspects())
+
+
+def hits_of_deletes(
+    before: TableState, deletes: tuple[Tombstone, ...], schema: Schema, columns: FeedColumns
+) -> Iterator[FileHit]:
+    """Yields the files of which some deletes may take rows.
+
+    Args:
+        schema: the table's columns, with all that the deletes name.
+    """
+    older, judge_ = FilePlanner(before, columns), TombstoneJudge(deletes, schema)
+    for file in _judged_files(before, judge_):
+        suspects = judge_.of_file(file)
+        if (suspects is None or suspects) and (plan := older.plan(file)) is not None:
+            yield FileHit(plan, file, suspects)
 
 
 def hits_between(

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dolmen.changes.changed_files import ChangePlanner
-from dolmen.changes.feed import ChangeFeed, feed_schema, tag
+from dolmen.changes.changed_files import ChangedFiles, ChangePlanner
+from dolmen.changes.feed import ChangeFeed, erasures_reaching, feed_schema, tag
 from dolmen.context import Context
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.manifest import EMPTY, Manifest, TableEntry
 from dolmen.predicate import Predicate
 from dolmen.scan.plan import output_fields
+from dolmen.segments.erasures import with_erasures
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class FeedPart:
         lost, new: paths of the files of which the rows that were lost, or are new, are read. None if rows of one file
             may have to be paired with rows of another: then all files of the change are read together.
         size: bytes of the files.
+        erased: whether the files are read for rows that were erased since.
     """
 
     before: VersionKey
@@ -59,6 +61,7 @@ class FeedPart:
     lost: frozenset[str] | None
     new: frozenset[str] | None
     size: int
+    erased: bool = False
 
     def __add__(self, other: FeedPart) -> FeedPart:
         """The files of two parts of the same change."""
@@ -69,11 +72,12 @@ class FeedPart:
             (self.lost or frozenset()) | (other.lost or frozenset()),
             (self.new or frozenset()) | (other.new or frozenset()),
             self.size + other.size,
+            self.erased,
         )
 
     def is_same_change(self, other: FeedPart) -> bool:
         """Whether both are parts of one change."""
-        return (self.before, self.after) == (other.before, other.after)
+        return (self.before, self.after, self.erased) == (other.before, other.after, other.erased)
 
 
 def parts_of(feed: ChangeFeed) -> Iterator[FeedPart]:
@@ -82,7 +86,7 @@ def parts_of(feed: ChangeFeed) -> Iterator[FeedPart]:
     Raises:
         VersionExpiredError: a version that is needed has expired.
     """
-    for step, files in feed.plan():
+    for step, files, erased in feed.plan():
         before, after = VersionKey.of(step.before), VersionKey.of(step.after)
         if files is None:  # what the commits did is paired, all of it
             yield FeedPart(before, after, None, None, 0)
@@ -92,7 +96,7 @@ def parts_of(feed: ChangeFeed) -> Iterator[FeedPart]:
             yield FeedPart(before, after, None, None, sum(size for _, size in (*lost, *new)))
             continue
         nothing = frozenset[str]()
-        yield from (FeedPart(before, after, frozenset((path,)), nothing, size) for path, size in lost)
+        yield from (FeedPart(before, after, frozenset((path,)), nothing, size, erased) for path, size in lost)
         yield from (FeedPart(before, after, nothing, frozenset((path,)), size) for path, size in new)
 
 
@@ -100,12 +104,13 @@ class PartReader:
     """Reads parts of one feed.
 
     Args:
-        table, entry, columns, where, net: of the feed, as for ``ChangeFeed``.
+        newest, table, entry, columns, where, net: of the feed, as for ``ChangeFeed``.
     """
 
     def __init__(
         self,
         context: Context,
+        newest: Manifest,
         table: str,
         entry: TableEntry,
         columns: tuple[str, ...],
@@ -113,12 +118,15 @@ class PartReader:
         *,
         net: bool,
     ) -> None:
-        self._context, self._table, self._entry = context, table, entry
+        with context.reading(newest.version):
+            erasures = erasures_reaching(context, newest, entry, after=EMPTY)
+        entry = with_erasures(entry, erasures, context.segments)  # as ChangeFeed does
+        self._context, self._newest, self._table, self._entry = context, newest, table, entry
         self._columns, self._where, self._net = columns, where, net
         self._output = output_fields(entry, columns, with_commit_ts=False)
-        self._planner = ChangePlanner(context, entry, self._output, where)
+        self._planner = ChangePlanner(context, entry, self._output, where, erasures)
         self._manifests: dict[VersionKey, Manifest] = {}
-        self.schema = feed_schema(self._output)
+        self.schema = feed_schema(self._output, erasures)
 
     def read(self, part: FeedPart) -> Iterator[pa.RecordBatch]:
         """Streams the changes of one part, in bounded memory.
@@ -129,16 +137,32 @@ class PartReader:
         before, after = self._manifest(part.before), self._manifest(part.after)
         self._manifests = {part.before: before, part.after: after}
         with self._context.reading(max(part.before.version, 1)):
-            files = self._planner.net(before, after) if self._net else self._planner.of_commit(before, after)
+            files = self._files(part, before, after)
             if files is None:
+                if part.erased:
+                    return
                 feed = ChangeFeed(
-                    self._context, after, before, after, self._table, self._entry, self._columns, self._where, net=True
+                    self._context,
+                    self._newest,
+                    before,
+                    after,
+                    self._table,
+                    self._entry,
+                    self._columns,
+                    self._where,
+                    net=True,
                 )
-                yield from feed.to_batches()
+                changes = feed.net_of_commits()
+                yield from (tag(change, after, self._output, self.schema) for change in changes)
                 return
             if part.lost is not None and part.new is not None:
                 files = files.only(part.lost, part.new)
             yield from (tag(change, after, self._output, self.schema) for change in files.match())
+
+    def _files(self, part: FeedPart, before: Manifest, after: Manifest) -> ChangedFiles | None:
+        if part.erased:
+            return self._planner.erased(before, after, net=self._net)
+        return self._planner.net(before, after) if self._net else self._planner.of_commit(before, after)
 
     def _manifest(self, key: VersionKey) -> Manifest:
         """A version's manifest; those of the last part are kept, as the next one often begins where it ended."""

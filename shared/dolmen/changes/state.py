@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,6 +12,7 @@ from dolmen.changes.commits import entry_of
 from dolmen.context import Context
 from dolmen.errors import SchemaError
 from dolmen.format.entries import Tombstone
+from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.nesting import wider_ids
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema
@@ -18,6 +20,7 @@ from dolmen.format.widening import changed_forms, widened_entry
 from dolmen.predicate import Predicate, columns
 from dolmen.scan.plan import FilePlan, ScanPlan
 from dolmen.scan.read import PlanReader
+from dolmen.segments.erasures import with_erasures
 from dolmen.segments.live import LiveFiles, tombstones_of
 
 
@@ -67,8 +70,13 @@ class TableState:
         self._tombstones: tuple[Tombstone, ...] | None = None
 
     @classmethod
-    def of(cls, context: Context, manifest: Manifest, uuid: str, schema: Schema) -> TableState | None:
+    def of(
+        cls, context: Context, manifest: Manifest, uuid: str, schema: Schema, erasures: Iterable[Erasure] = ()
+    ) -> TableState | None:
         """The table with this uuid; None if the version has no such table. An idle one's entry is fetched.
+
+        Args:
+            erasures: oldest first: the table is seen without the rows that younger ones than the version erased.
 
         Raises:
             SchemaError: a column has a wider type than in the feed's last version, so its values may not fit.
@@ -76,11 +84,16 @@ class TableState:
         found = entry_of(manifest, uuid)
         if found is None:
             return None
-        entry = context.segments.whole(found)
+        younger = [erasure for erasure in erasures if erasure.ts > manifest.commit_ts]
+        entry = context.segments.whole(with_erasures(found, younger, context.segments))
         _check_types(entry.schema, schema, manifest.version)
         entry = widened_entry(entry, changed_forms(entry.schema, schema))
         entry = msgspec.structs.replace(entry, schema=_with_dropped(schema, entry.schema))
         return cls(context, manifest, manifest.name_of(uuid) or "", entry)
+
+    def with_entry(self, entry: TableEntry) -> TableState:
+        """The same version of the table with another entry."""
+        return TableState(self.context, self.manifest, self.name, entry)
 
     @property
     def commit_ts(self) -> int:
@@ -95,7 +108,7 @@ class TableState:
         return self._tombstones
 
     def tombstones_since(self, commit_ts: int) -> tuple[Tombstone, ...]:
-        """The deletes of later commits that are inline, as all deletes of the version's own commit are."""
+        """The deletes of later commits that are inline, as those of the version's own commit and of erasures are."""
         return tuple(tombstone for tombstone in self.entry.tombstones if tombstone.ts > commit_ts)
 
     def reader(

@@ -22,6 +22,8 @@ COMMANDS = {
     "backfill": ("backfill",),
     "changes": ("changes",),
     "check_store": ("check-store",),
+    "erase": ("erase", "forget"),
+    "erasures": ("erasures",),
     "listing": ("history", "tables", "show"),
     "past": ("tag", "tags", "restore", "clone"),
     "programs": ("local", "simulate"),

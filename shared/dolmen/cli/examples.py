@@ -19,6 +19,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dolmen delete events --where \"user_id = 13 AND event_time < '2026-01-01'\"",
         "dolmen delete events --keys 1,2 --request-id erasure-17",
     ),
+    "erase": ("dolmen erase events --where 'user_id = 13' --yes --request-id erasure-19",),
+    "forget": ("dolmen forget 42 --yes --request-id erasure-20",),
     "update": (
         "dolmen update events --set 'amount = round(amount * 1.19, 2)' --where \"kind = 'buy'\" --request-id vat-17",
     ),
@@ -65,6 +67,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "compact": ("dolmen compact --dry-run",),
     "maintain": ("dolmen maintain",),
     "gc": ("dolmen gc --dry-run",),
+    "erasures": ("dolmen erasures", "dolmen erasures --all --json"),
     "verify": ("dolmen verify --deep",),
     "apply": ("dolmen apply examples/tables.yaml -d declared --dry-run --exit-code || test $? -eq 9",),
     "local": ("dolmen local --once",),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dolmen.commit.draft import Draft
 from dolmen.commit.statements.background import Compact, MergeSegments, Resolve, SetProperties
 from dolmen.commit.statements.base import Statement
+from dolmen.commit.statements.erase import Erase
 from dolmen.commit.statements.restore import CloneTable, Restore
 from dolmen.commit.statements.rows import DeletePositions, Overwrite, Write
 from dolmen.commit.statements.schema import AlterTable
@@ -42,6 +43,10 @@ def deed_of(statement: Statement, draft: Draft) -> Deed | None:
             return Deed(statement.name, what, _names(statement, list(ids), draft))
         case DeletePositions(vectors=vectors) if vectors:
             return Deed(statement.name, "delete", _names(statement, statement.columns, draft))
+        case Erase(name=None):
+            return Deed("", "forget")
+        case Erase(tombstone=tombstone) if tombstone is not None:
+            return Deed(statement.name or "", "erase", _names(statement, tombstone.columns, draft))
         case Restore():
             return Deed(statement.name or "", "restore", (f"version {statement.version}",))
         case CloneTable():

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from dolmen.errors import ConflictError, VersionExpiredError
+from dolmen.format.erasures import Erasure, LeavingErasures, RewrittenErasures
 from dolmen.format.manifest import (
     HISTORY_LENGTH,
     AppliedId,
@@ -21,6 +22,8 @@ from dolmen.format.manifest import (
 )
 from dolmen.format.pointer import FORMAT_VERSION
 from dolmen.format.tags import Cursor, Tag
+from dolmen.segments.erasures import listed_erasures
+from dolmen.segments.held import least_held
 from dolmen.segments.reader import SegmentReader
 
 
@@ -45,6 +48,9 @@ class Draft:
         self.features = base.features
         self.tags: dict[str, Tag] = base.tags
         self.cursors: dict[str, Cursor] = base.cursors
+        self.erasures: tuple[Erasure, ...] = base.erasures
+        self.rewritten: tuple[RewrittenErasures, ...] = base.rewritten
+        self.leaving: tuple[LeavingErasures, ...] = base.leaving
         self._objects: set[str] = set()
         self._trees: dict[str, Segment] = {}
         self._manifests: set[str] = set()
@@ -70,7 +76,8 @@ class Draft:
         was = (base.horizon, base.orphan_cutoff, base.freed, base.swept, base.properties, base.segments)
         return (
             own != was
-            or (self.tags, self.cursors) != (base.tags, base.cursors)
+            or (self.tags, self.cursors, self.erasures, self.leaving, self.rewritten)
+            != (base.tags, base.cursors, base.erasures, base.leaving, base.rewritten)
             or bool(self.revoked or self._objects or self._trees)
             or self.released is not base.released
             or self.tables.keys() != base.tables.keys()
@@ -118,11 +125,11 @@ class Draft:
 
     def release_tree(self, segment: Segment) -> None:
         """Releases a segment and all objects that its entries name."""
-        self._trees[segment.object] = segment
+        self._trees[segment.object] = _without_values(segment)
 
     def release_all_of(self, entry: TableEntry) -> None:
         """Releases everything that a table reaches. Objects named only by segments are released with their segments."""
-        segments = {segment.object: segment for segment in entry.segments}
+        segments = {segment.object: _without_values(segment) for segment in entry.segments}
         self._objects |= entry.objects() - segments.keys()
         self._trees |= segments
 
@@ -135,6 +142,11 @@ class Draft:
         self._manifests -= kept
         if old is not None and old.manifest not in kept and old.version < self.base.horizon:
             self._manifests.add(old.manifest)
+
+    def erasures_after(self, ts: int) -> tuple[Erasure, ...]:
+        """The erasures of later timestamps, oldest first, those of this commit included. Spilled ones are fetched."""
+        spilled = [segment for segment in self.own_segments if segment.kind == "erasures"]
+        return listed_erasures(spilled, self.erasures, self.segments, ts)
 
     def check_kept(self, version: int) -> None:
         """Raises VersionExpiredError if what a version needs may be gone when this draft lands."""
@@ -194,7 +206,19 @@ class Draft:
             features=self.features,
             tags=self.tags,
             cursors=self.cursors,
+            erasures=self.erasures,
+            rewritten=self._still_rewritten(),
+            leaving=self.leaving,
         )
+
+    def _still_rewritten(self) -> tuple[RewrittenErasures, ...]:
+        """The notes on erasures of which no file holds rows, without those that a restored or cloned table refutes."""
+        if not self.rewritten:
+            return ()
+        known = {(entry.uuid, entry.epoch) for entry in self.base.tables.values()}
+        brought = [entry for entry in self.tables.values() if (entry.uuid, entry.epoch) not in known]
+        held = least_held(brought, self.segments) if brought else 0
+        return tuple(each for each in self.rewritten if not held or each.through < held)
 
     def _history(self) -> tuple[HistoryEntry, ...]:
         base = self.base
@@ -211,3 +235,8 @@ class Draft:
             return self.base.revoked_intents
         known = {txid: at for txid, at in self.base.revoked_intents.items() if at >= self.orphan_cutoff}
         return {**dict.fromkeys(self.revoked, created_at), **known}
+
+
+def _without_values(segment: Segment) -> Segment:
+    """A segment's reference as a work list keeps it: bounds are values of rows, which may have to leave the disk."""
+    return msgspec.structs.replace(segment, stats={}) if segment.stats else segment

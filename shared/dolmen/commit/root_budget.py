@@ -140,6 +140,7 @@ def _tails(base: Manifest, manifest: Manifest) -> Iterator[_Tail]:
     yield _Tail("history", None, "", history if len(history) >= LEAST_HISTORY else ())
     yield _Tail("applied", None, "", _common_front(base.applied, manifest.applied))
     yield _Tail("released", None, "", _common_front(base.released, manifest.released))
+    yield _Tail("erasures", None, "", _common_front(base.erasures, manifest.erasures))
     active, idle = _active_since(manifest), list[TableEntry]()
     for name, entry in manifest.tables.items():
         before = base.tables.get(name)
@@ -198,7 +199,10 @@ def _stub(entry: TableEntry, section: Segment) -> TableEntry:
         uuid=entry.uuid,
         epoch=entry.epoch,
         schema=msgspec.structs.replace(entry.schema, fields=()),
+        properties={name: value for name, value in entry.properties.items() if name == "subject"},
         last_delete_ts=entry.last_delete_ts,
         unseen_delete_ts=entry.unseen_delete_ts,
         section=section,
+        source=entry.source,
+        origins=entry.origins,
     )

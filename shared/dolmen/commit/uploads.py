@@ -7,9 +7,9 @@ from pyroaring import BitMap
 from dolmen.commit.root_budget import RootBudget
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format import vectors
-from dolmen.format.entries import Vector
+from dolmen.format.entries import Blob, Vector
 from dolmen.format.layout import tombstone_key
-from dolmen.format.tombstone_object import TombstoneObject, read_footer
+from dolmen.format.tombstone_object import TombstoneObject, check_blob, read_footer
 from dolmen.runtime import Runtime
 from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectStore
@@ -35,6 +35,24 @@ class PendingUploads:
             key = tombstone_key(table, self._store.clock.now_us, self._runtime.uuid())
             self._open[uuid] = TombstoneObject(key, uuid)
         return self._open[uuid]
+
+    def shared_object(self, table: str) -> TombstoneObject:
+        """The ``.del`` object that records this commit's deletes of several tables; its name has one of them.
+
+        Args:
+            table: name of a table.
+        """
+        return self.tombstone_object(table, "")
+
+    def read_blob(self, blob: Blob) -> bytes:
+        """A blob that this commit made, or that is in the store. Raises CorruptionError."""
+        body = self.read(blob.object, blob.offset, blob.length)
+        if body is None:
+            try:
+                body = self._store.get(blob.object, (blob.offset, blob.offset + blob.length)).body
+            except ObjectNotFoundError as error:
+                raise CorruptionError(blob.object, "the object is missing; it records deletes") from error
+        return check_blob(body, blob)
 
     def read(self, key: str, offset: int, length: int) -> bytes | None:
         """A range of an object that this commit made, so that a transaction sees its own deletes; None for others."""

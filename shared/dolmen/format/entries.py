@@ -7,6 +7,7 @@ them, so that uploaded objects never hold a timestamp and a rebase changes none 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -72,6 +73,8 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
         applied_through: tombstones with a timestamp <= this have nothing to say about the file any more.
         vector: rows already gone, by position.
         stats: bounds by column id; a column that is absent here is unknown.
+        erasing: timestamp of the earliest erasure that matched rows which the file still physically holds, hidden by
+            its vector; 0 = there is none. It is replaced together with ``applied_through`` and ``vector``.
     """
 
     path: str
@@ -83,6 +86,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
     applied_through: int = UNSTAMPED
     vector: Vector | None = None
     stats: dict[int, ColumnStats] = {}
+    erasing: int = 0
 
     @property
     def uuid(self) -> str:
@@ -116,11 +120,17 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Overlay(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A newer (``applied_through``, vector) pair for a data file whose entry is in a segment."""
+    """A newer (``applied_through``, vector) pair for a data file whose entry is in a segment, and its ``erasing``."""
 
     file: str
     applied_through: int
     vector: Vector | None = None
+    erasing: int = 0
+
+
+def least_erasing(timestamps: Iterable[int]) -> int:
+    """The least of some values of ``erasing``; 0 if all are 0."""
+    return min((ts for ts in timestamps if ts), default=0)
 
 
 class WhereTombstone(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="where"):

@@ -11,6 +11,7 @@ from dolmen.errors import CorruptionError, Error, InputError, TableNotFoundError
 from dolmen.format.checksum import seal, unseal
 from dolmen.format.decoding import prepare
 from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone
+from dolmen.format.erasures import Erasure, LeavingErasures, RewrittenErasures
 from dolmen.format.layout import (
     check_manifest_key,
     check_reference,
@@ -32,7 +33,9 @@ WIDENED_COLUMNS = "widened-columns"
 """A column may have a narrower type in files than in the schema."""
 TAGS = "tags"
 """Versions before the horizon, or more of them than settings ask for, are kept by tags or cursors."""
-FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS})
+ERASURES = "erasures"
+"""Reads of an older version apply the erasures that the newest manifest lists."""
+FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES})
 """Features of the format, beyond its version, that this code understands."""
 
 
@@ -105,7 +108,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 SegmentKind: TypeAlias = Literal[
-    "files", "overlays", "removed", "tombstones", "applied", "released", "history", "table"
+    "files", "overlays", "removed", "tombstones", "applied", "released", "history", "table", "erasures"
 ]
 
 
@@ -120,13 +123,15 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
         crc32: of the whole object.
         count: number of entries.
         least, greatest: of files the least and greatest commit timestamp of a row; of tombstones and overlays of
-            ``ts`` and ``applied_through``; of applied ids, released and history of the version.
+            ``ts`` and ``applied_through``, of erasures of ``ts``; of applied ids, released and history of the version.
         least_applied_through: of files, as they stand in the object.
         resolved_through: of files: each one's ``applied_through`` is at least this.
         rows, bytes, deleted: of files: physical rows, size, and positions in vectors, all together.
         stats: of files: bounds by column id over all of them; a column that is absent here is unknown.
         created_at: of history its newest entry's; of applied ids a time when none of them was newer.
         bloom: of applied ids: (offset, length, CRC-32) of the bloom filter in the object.
+        erasing: of files: the least ``erasing`` that an entry in the object has, or has had since by an overlay; 0 =
+            none. A file that is gone counts too: its bounds still stand in the object.
     """
 
     kind: SegmentKind
@@ -144,6 +149,7 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
     stats: dict[int, ColumnStats] = {}
     created_at: int = 0
     bloom: tuple[int, int, int] | None = None
+    erasing: int = 0
 
     @property
     def applied_through(self) -> int:
@@ -215,11 +221,12 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         segments: older entries of files, tombstones, overlays and ``removed``, oldest first.
         overlays: newer pairs of files whose entries are in segments; of several pairs of a file the greatest counts.
         removed: uuids of files whose entries are in segments, and which are gone.
-        section: of an idle table, the segment that holds its whole entry (and others'): here stand only uuid, epoch
-            and the two timestamps of deletes.
+        section: of an idle table, the segment that holds its whole entry (and others'): here stand only uuid, epoch,
+            the two timestamps of deletes, and what tells whether an erasure reaches it: source, origins, subject.
         indexes: reserved.
         sequences: how far its changes have come; None for a table that no changes were applied to.
         source: uuid of the table that it was cloned from; "" if it was not.
+        origins: uuids of the tables that its source was cloned from, the nearest first.
     """
 
     uuid: str
@@ -239,6 +246,12 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     indexes: tuple[dict[str, Any], ...] = ()
     sequences: Sequences | None = None
     source: str = ""
+    origins: tuple[str, ...] = ()
+
+    @property
+    def lineage(self) -> tuple[str, ...]:
+        """Uuids of the table and of those that it was cloned from, directly or not."""
+        return (self.uuid, self.source, *self.origins) if self.source else (self.uuid,)
 
     def segments_of(self, kind: SegmentKind) -> tuple[Segment, ...]:
         """Its segments of one kind, oldest first."""
@@ -281,9 +294,12 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         horizon_at: ``created_at`` of the commit that moved the horizon there.
         freed: all that was released up to this version has been deleted.
         swept: orphans last modified before this time have been deleted.
-        segments: older entries of history, applied ids and released, oldest first.
+        segments: older entries of history, applied ids, released and erasures, oldest first.
         tags: versions kept under a name.
         cursors: places of readers of changes, by name.
+        erasures: deletes that older versions, late drops and the disk must still heed, oldest first.
+        rewritten: versions from which on no file holds rows of listed erasures, oldest first.
+        leaving: erasures that are not listed any more, and whose rows are not known to be gone from the disk.
         features: what a reader must understand beyond ``format_version``.
     """
 
@@ -313,6 +329,9 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     properties: dict[str, Any] = {}
     tags: dict[str, Tag] = {}
     cursors: dict[str, Cursor] = {}
+    erasures: tuple[Erasure, ...] = ()
+    rewritten: tuple[RewrittenErasures, ...] = ()
+    leaving: tuple[LeavingErasures, ...] = ()
     segments: tuple[Segment, ...] = ()
     features: tuple[str, ...] = ()
 
@@ -405,6 +424,9 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
                 check_reference(path, key)
         for segment in manifest.segments:
             check_reference(segment.object, key)
+        for erasure in manifest.erasures:
+            for erased in erasure.tables:
+                check_reference(erased.tombstone.blob.object, key)
         for tag in manifest.tags.values():
             check_manifest_key(tag.manifest, tag.version, key)
         return manifest

@@ -15,8 +15,9 @@ import pyarrow as pa
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.property import Property, check_properties, count, one_of, sized, value_of
+from dolmen.format.property import Property, check_properties, count, name, one_of, sized, value_of
 from dolmen.format.schema import Schema
+from dolmen.format.types import can_be_key
 from dolmen.units import GIB, KIB, MIB, parse_duration
 
 
@@ -59,6 +60,7 @@ _OWN = {
             one_of("newest", "kept"),
             "which published versions Iceberg's readers can travel to: the newest, or all that are kept",
         ),
+        Property("subject", None, name, "the column that says whom a row is about: forget erases by it"),
     )
 }
 TABLE_PROPERTIES = {**_OWN, **INGEST_PROPERTIES}
@@ -85,6 +87,14 @@ DATABASE_PROPERTIES = {
         Property(
             "root_bytes", "256KB", sized(4 * KIB, 16 * MIB), "budget of a manifest; entries beyond it are spilled"
         ),
+        Property("erase_within", "30d", parse_duration, "rows that are erased leave the disk within this time"),
+        Property(
+            "erasure_memory",
+            "14d",
+            parse_duration,
+            "files dropped before an erasure, and ingested up to this time after it, bring no erased row back: longer "
+            "than queues and their dead letters keep anything; erase_within ends it earlier",
+        ),
     )
 }
 
@@ -98,12 +108,14 @@ class TableSettings:
         target_file_bytes: size of a full data file.
         iceberg: the version of Iceberg in which it is published: v2 or v3; None = it is not published.
         iceberg_snapshots: which published versions readers can travel to: newest or kept.
+        subject: name of the column that says whom a row is about; None = rows are about nobody.
     """
 
     ttl: TimeToLive | None
     target_file_bytes: int
     iceberg: str | None
     iceberg_snapshots: str
+    subject: str | None
 
     @classmethod
     def of(cls, entry: TableEntry) -> TableSettings:
@@ -122,11 +134,18 @@ class DatabaseSettings:
     intent_timeout_us: int
     applied_retention_us: int
     root_bytes: int
+    erase_within_us: int
+    erasure_memory_us: int
 
     @classmethod
     def of(cls, manifest: Manifest) -> DatabaseSettings:
         """The settings of a version. Raises InputError when it holds a value that can't be read."""
         return cls(*(value_of(known, manifest.properties) for known in DATABASE_PROPERTIES.values()))
+
+    @property
+    def listed_us(self) -> int:
+        """How long erasures are remembered, and held against late drops, as their deadline comes first."""
+        return min(self.erasure_memory_us, self.erase_within_us)
 
 
 def root_bytes(manifest: Manifest) -> int:
@@ -153,6 +172,8 @@ def check_table_properties(
     checked = check_properties(changes, TABLE_PROPERTIES, "a table")
     if checked.get("ttl") is not None:
         check_ttl_column(parse_ttl(checked["ttl"]), schema)
+    if checked.get("subject") is not None:
+        check_subject_column(name(checked["subject"]), schema)
     if checked.keys() & INGEST_PROPERTIES.keys():
         merged = {name: value for name, value in {**(current or {}), **checked}.items() if value is not None}
         IngestSettings.read(merged).check(schema, primary_key)
@@ -174,6 +195,19 @@ def check_ttl_column(ttl: TimeToLive, schema: Schema) -> pa.DataType:
     return arrow_type
 
 
+def erase_within_us(properties: Mapping[str, Any]) -> int:
+    """The time within which erased rows leave the disk, by the settings of a database."""
+    return int(value_of(DATABASE_PROPERTIES["erase_within"], properties))
+
+
+def check_subject_column(column: str, schema: Schema) -> pa.DataType:
+    """The type of the column that says whom rows are about. Raises SchemaError if rows can't be found by it."""
+    arrow_type = schema.field(column).arrow_type
+    if not can_be_key(arrow_type):
+        raise SchemaError(f"column {column!r} of type {arrow_type} can't be the subject: rows are not found by it")
+    return arrow_type
+
+
 def columns_named(properties: Mapping[str, Any]) -> dict[str, str]:
     """The columns that settings name, each with the name of one such setting."""
     found: dict[str, str] = {}
@@ -181,20 +215,23 @@ def columns_named(properties: Mapping[str, Any]) -> dict[str, str]:
         found[str(properties["cdc_sequence"]).strip()] = "cdc_sequence"
     if properties.get("ttl") is not None:
         found[parse_ttl(properties["ttl"]).column] = "ttl"
+    if properties.get("subject") is not None:
+        found[name(properties["subject"])] = "subject"
     return found
 
 
-def with_renamed_column(properties: dict[str, Any], name: str, to: str) -> dict[str, Any]:
-    """The settings of a table whose column ``name`` is called ``to`` from now on."""
+def with_renamed_column(properties: dict[str, Any], column: str, to: str) -> dict[str, Any]:
+    """The settings of a table whose column is called ``to`` from now on."""
     changed = dict(properties)
     ttl = properties.get("ttl")
-    if ttl is not None and parse_ttl(ttl).column == name:
+    if ttl is not None and parse_ttl(ttl).column == column:
         changed["ttl"] = f"{to} {ttl.strip().rpartition(' ')[2]}"
-    if str(properties.get("cdc_sequence", "")).strip() == name:
-        changed["cdc_sequence"] = to
+    for setting in ("cdc_sequence", "subject"):
+        if str(properties.get(setting, "")).strip() == column:
+            changed[setting] = to
     return changed
 
 
 def shown(properties: Mapping[str, Any], known: Mapping[str, Property]) -> dict[str, Any]:
     """All settings with their values, or defaults where none is set."""
-    return {name: properties.get(name, property_.default) for name, property_ in known.items()}
+    return {each: properties.get(each, property_.default) for each, property_ in known.items()}

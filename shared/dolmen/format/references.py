@@ -14,6 +14,7 @@ import msgspec
 
 from dolmen.errors import UnsupportedFormatError
 from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Overlay, Vector, WhereTombstone
+from dolmen.format.erasures import ErasedTable, Erasure, LeavingErasures, RewrittenErasures
 from dolmen.format.manifest import (
     AppliedId,
     Counts,
@@ -39,8 +40,10 @@ KEYS: dict[type, tuple[str, ...]] = {
 
 INSIDE: dict[type, tuple[str, ...]] = {
     DataFile: ("vector",),
+    ErasedTable: ("tombstone",),
+    Erasure: ("tables",),
     KeysTombstone: ("blob",),
-    Manifest: ("tables", "segments"),
+    Manifest: ("tables", "segments", "erasures"),
     Overlay: ("vector",),
     TableEntry: ("files", "tombstones", "segments", "overlays", "section"),
     WhereTombstone: ("blob",),
@@ -63,27 +66,32 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     Counts: Counts.__struct_fields__,
     Cursor: Cursor.__struct_fields__,
     Deed: Deed.__struct_fields__,
-    DataFile: ("size", "rows", "footer", "row_ts", "row_ts_bounds", "applied_through", "stats"),
+    DataFile: ("size", "rows", "footer", "row_ts", "row_ts_bounds", "applied_through", "stats", "erasing"),
+    ErasedTable: ("uuid", "columns"),
+    Erasure: ("id", "ts", "version", "requested_at", "due_at", "subject", "request", "digest"),
     Field: ("id", "name", "type", "nullable", "comment", "added_ts", "initial_default", "write_default", "widened_ts"),
     HistoryEntry: HistoryEntry.__struct_fields__,  # names a manifest, which lives as long as its version
     KeysTombstone: ("columns", "types", "count", "bounds", "values", "ts"),
+    LeavingErasures: LeavingErasures.__struct_fields__,
     Manifest: (
         "format_version", "version", "attempt", "previous", "commit_id", "commit_ts", "created_at", "operation",
         "counts", "data_change", "history", "applied", "orphan_cutoff", "revoked_intents", "horizon", "horizon_at",
         "freed", "swept", "properties", "cursors", "features", "did", "did_more", "message",
+        "leaving", "rewritten",
     ),
     Mark: Mark.__struct_fields__,
-    Overlay: ("file", "applied_through"),
+    Overlay: ("file", "applied_through", "erasing"),
     Released: ("version",),
+    RewrittenErasures: RewrittenErasures.__struct_fields__,
     Schema: ("fields", "next_id", "dropped", "altered_ts"),
     Sequences: Sequences.__struct_fields__,
     Segment: (
         "kind", "size", "crc32", "count", "least", "greatest", "least_applied_through", "resolved_through", "rows",
-        "bytes", "deleted", "stats", "created_at", "bloom",
+        "bytes", "deleted", "stats", "created_at", "bloom", "erasing",
     ),
     TableEntry: (
         "uuid", "epoch", "schema", "primary_key", "sort_key", "properties", "last_delete_ts", "unseen_delete_ts",
-        "source", "sequences",  # of a memory its uuid, which is a table of its own
+        "source", "origins", "sequences",  # of a memory its uuid, which is a table of its own
         "removed",  # uuids of files that are NOT needed
     ),
     Tag: ("version", "created_at", "until"),

@@ -14,6 +14,7 @@ Parquet (zstd, row groups of at most 4,096 entries) with these columns, all but 
 ``vector_object`` string, ``vector_offset``,    the entry's ``vector``; NULL where it has none
 ``vector_length``, ``vector_crc32``,
 ``vector_cardinality`` int64
+``erasing`` int64                               the entry's ``erasing``; there is no such column if all have 0
 ``min_<id>``, ``max_<id>``                      bounds of a column in its stored type (``fixed_size_binary`` as
                                                 binary, as bounds may be cut); NULL = None
 ``nulls_<id>``, ``nans_<id>`` int64             counts; NULL = unknown
@@ -49,6 +50,8 @@ _INTEGERS = (
 )  # fmt: skip
 BASE_COLUMNS: tuple[str, ...] = ("path", "vector_object", "odd", *_INTEGERS)
 """Columns that every segment has."""
+ERASING = "erasing"
+"""A column of segments in which an entry has another ``erasing`` than 0."""
 STATS = ("min", "max", "nulls", "nans")
 
 _Odd = dict[int, ColumnStats]
@@ -116,6 +119,8 @@ def to_table(entries: Sequence[DataFile], schema: Schema | None) -> pa.Table:
         "vector_crc32": [vector.crc32 if vector else None for vector in vectors],
         "vector_cardinality": [vector.cardinality if vector else None for vector in vectors],
     }
+    if any(entry.erasing for entry in entries):
+        integers[ERASING] = [entry.erasing for entry in entries]
     columns |= {name: pa.array(values, pa.int64()) for name, values in integers.items()}
     odd: list[_Odd] = [{} for _ in entries]
     for id_ in sorted({id_ for entry in entries for id_ in entry.stats}):
@@ -134,10 +139,14 @@ def to_table(entries: Sequence[DataFile], schema: Schema | None) -> pa.Table:
 
 
 def to_entries(table: pa.Table) -> list[DataFile]:
-    """The entries in rows that have at least ``BASE_COLUMNS``, with the statistics for which there are columns."""
+    """The entries in rows that have at least ``BASE_COLUMNS``, with the statistics for which there are columns.
+
+    An ``erasing`` is taken where there is a column of it.
+    """
     ids = stats_ids(table.column_names)
     stats = {id_: _stats([_one(table[name]) for name in stats_columns(id_)]) for id_ in ids}
     plain: dict[str, list[Any]] = {name: table[name].to_pylist() for name in BASE_COLUMNS}
+    plain[ERASING] = table[ERASING].to_pylist() if ERASING in table.column_names else [0] * table.num_rows
     entries = []
     for row in range(table.num_rows):
         value = {name: values[row] for name, values in plain.items()}
@@ -162,6 +171,7 @@ def to_entries(table: pa.Table) -> list[DataFile]:
                 applied_through=value["applied_through"],
                 vector=vector,
                 stats=own,
+                erasing=value[ERASING],
             )
         )
     return entries

@@ -26,7 +26,8 @@ from dolmen.errors import CorruptionError
 from dolmen.format import bloom
 from dolmen.format.checksum import crc32, seal, unseal
 from dolmen.format.decoding import prepare
-from dolmen.format.entries import DataFile, Overlay, Tombstone
+from dolmen.format.entries import DataFile, Overlay, Tombstone, least_erasing
+from dolmen.format.erasures import Erasure
 from dolmen.format.layout import check_reference, parse_manifest_key
 from dolmen.format.manifest import AppliedId, HistoryEntry, Released, Segment, SegmentKind, TableEntry
 from dolmen.format.pointer import FORMAT_VERSION, check_format_version
@@ -56,6 +57,7 @@ _DOCUMENTS: dict[str, Any] = {
     "released": _SegmentDocument[Released],
     "history": _SegmentDocument[HistoryEntry],
     "table": _SegmentDocument[TableEntry],
+    "erasures": _SegmentDocument[Erasure],
 }
 
 
@@ -143,7 +145,7 @@ def decode(segment: Segment, body: bytes) -> tuple[Any, ...]:
 
 def _time(kind: SegmentKind, entry: Any) -> int:
     """The values that ``least`` and ``greatest`` of a ``Segment`` bound."""
-    if kind == "tombstones":
+    if kind in ("tombstones", "erasures"):
         return int(entry.ts)
     if kind == "overlays":
         return int(entry.applied_through)
@@ -156,6 +158,8 @@ def _references(kind: SegmentKind, entry: Any) -> Iterable[str]:
         return (entry.blob.object,)
     if kind == "overlays":
         return (entry.vector.object,) if entry.vector else ()
+    if kind == "erasures":
+        return tuple(erased.tombstone.blob.object for erased in entry.tables)
     if kind == "released":
         return (*(path for path in entry.objects if parse_manifest_key(path) is None), *(s.object for s in entry.trees))
     return cast("set[str]", entry.objects()) if kind == "table" else ()
@@ -176,6 +180,7 @@ def _of_files(entries: Sequence[DataFile], key: str, body: bytes, schema: Schema
         bytes=sum(entry.size for entry in entries),
         deleted=sum(entry.vector.cardinality for entry in entries if entry.vector),
         stats=bounds_of_all(entries, schema) if schema else {},
+        erasing=least_erasing(entry.erasing for entry in entries),
     )
 
 

@@ -45,7 +45,8 @@ class LandingDirectory:
             except Error:
                 etag = "unreadable"  # the function will find out why, and say so
             _, changed_ns, size = now[name]
-            drop = Drop(DIRECTORY_BUCKET, name, size, etag, sequencer=f"{changed_ns:016X}")
+            created_us = changed_ns // 1_000
+            drop = Drop(DIRECTORY_BUCKET, name, size, etag, sequencer=f"{changed_ns:016X}", created_us=created_us)
             yield Letter(letter_id(name, etag), name, write_notification([write_record(drop)]), now[name])
 
     def acknowledge(self, letter: Letter, *, given_up: bool = False) -> None:

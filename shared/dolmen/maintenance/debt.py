@@ -21,7 +21,7 @@ from dolmen.iceberg.lag import publication_lag
 from dolmen.segments.live import LiveFiles, tombstones_of
 
 TABLE_TAILS: tuple[SegmentKind, ...] = ("files", "tombstones", "overlays", "removed")
-DATABASE_TAILS: tuple[SegmentKind, ...] = ("history", "applied", "released")
+DATABASE_TAILS: tuple[SegmentKind, ...] = ("history", "applied", "released", "erasures")
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ def facts_of(result: WorkDone) -> dict[str, Any]:
             "objects": result.objects,
             "bytes": result.bytes,
             "revoked": len(result.revoked),
+            "erasures_pending": result.erasures.pending,
+            "erasures_gone": result.erasures_gone,
             "finished": result.finished,
         }
     return {
@@ -96,7 +98,13 @@ def measures_of_collection(collected: Collected) -> Measures:
         "VersionsExpired": ("Count", collected.versions_expired * did),
         "JobsRevoked": ("Count", len(collected.revoked) * did),
         "DeletesFailed": ("Count", len(collected.errors)),
+        "ErasuresGone": ("Count", collected.erasures_gone * did),
+        "ErasuresPending": ("Count", collected.erasures.pending),
+        "ErasuresInDanger": ("Count", collected.erasures.in_danger),
+        "OldestErasureSeconds": ("Seconds", collected.erasures.oldest_age_us / 1e6),
     }
+    if collected.erasures.deadline_us is not None:
+        measures["ErasureDeadlineSeconds"] = ("Seconds", collected.erasures.deadline_us / 1e6)
     if waiting is not None:
         measures |= {"OrphanBytes": ("Bytes", waiting.bytes), "OrphanObjects": ("Count", waiting.objects)}
     return measures

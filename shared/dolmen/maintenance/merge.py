@@ -7,8 +7,8 @@ merge of segments of files folds overlays and removals into the entries, which t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
 from typing import Any
 
@@ -23,6 +23,7 @@ from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.segments import encode_checked
 from dolmen.maintenance import never
+from dolmen.maintenance.erasures.times import rewrite_through
 from dolmen.segments.changes import pair_of
 from dolmen.segments.live import LiveFiles
 from dolmen.segments.uuids import Uuids
@@ -38,7 +39,7 @@ MOST_ENTRIES = 50_000
 DIRTY_PART = 8
 """A segment of files is rewritten when more than 1/DIRTY_PART of its entries have an overlay or are removed."""
 
-_CONCATENATED: tuple[SegmentKind, ...] = ("history", "applied", "released")
+_CONCATENATED: tuple[SegmentKind, ...] = ("history", "applied", "released", "erasures")
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class Merge:
     removed: frozenset[str] = frozenset()
     overlays: frozenset[Overlay] = frozenset()
     schema: Schema | None = None
+    erasing: Mapping[str, int] = field(default_factory=dict)
 
 
 def upload_merge(context: Context, merge: Merge) -> MergeSegments:
@@ -108,7 +110,15 @@ def upload_merge(context: Context, merge: Merge) -> MergeSegments:
         create(context.store, segment.object, body, context.runtime)
     segments = tuple(segment for segment, _ in merge.outputs)
     return MergeSegments(
-        merge.name, merge.uuid, merge.epoch, merge.inputs, segments, merge.removed, merge.overlays, merge.schema
+        merge.name,
+        merge.uuid,
+        merge.epoch,
+        merge.inputs,
+        segments,
+        merge.removed,
+        merge.overlays,
+        merge.schema,
+        merge.erasing,
     )
 
 
@@ -120,7 +130,7 @@ def plan_merges(context: Context, manifest: Manifest, name: str | None) -> Itera
         return
     entry = context.segments.whole(manifest.tables[name])
     yield from _concatenations(context, entry.segments_of("tombstones"), name, entry.uuid, entry.epoch)
-    merge = _files(context, name, entry)
+    merge = _files(context, name, entry, rewrite_through(context, manifest))
     if merge is not None:
         yield merge
 
@@ -172,8 +182,13 @@ def _encode(
 # ---- segments of files, with overlays and removals -------------------------------------------------------------------
 
 
-def _files(context: Context, name: str, entry: TableEntry) -> Merge | None:
-    """One merge of all segments of files that are worth it: those of a tier, and those with many changes."""
+def _files(context: Context, name: str, entry: TableEntry, erase_through: int) -> Merge | None:
+    """One merge of all segments of files that are worth it: those of a tier, and those with many changes.
+
+    Args:
+        erase_through: timestamp of the youngest erasure whose rows have to leave the disk now. Bounds of files that
+            held some stand in segments, and go with these.
+    """
     reader, segments = context.segments, entry.segments_of("files")
     if not segments:
         return None
@@ -186,6 +201,7 @@ def _files(context: Context, name: str, entry: TableEntry) -> Merge | None:
     dirty = Counter(homes.values())
     chosen = {segment.object for run in tiers(segments) for segment in run}
     chosen |= {segment.object for segment in segments if dirty[segment.object] * DIRTY_PART > segment.count}
+    chosen |= {segment.object for segment in segments if _holds_bounds(live, segment, erase_through)}
     if len(removals) >= FAN_IN or len(patches) >= FAN_IN:
         chosen |= dirty.keys()
     # A change that was spilled while its file was folded elsewhere is useless, and only this merge can remove it.
@@ -212,7 +228,15 @@ def _files(context: Context, name: str, entry: TableEntry) -> Merge | None:
         frozenset(folded & removed),
         frozenset(overlay for overlay in overlays if overlay.file in folded),
         entry.schema,
+        {segment.object: segment.erasing for segment in run},
     )
+
+
+def _holds_bounds(live: LiveFiles, segment: Segment, erase_through: int) -> bool:
+    """Whether a segment has bounds of files that held erased rows, and are all rewritten."""
+    if not 0 < segment.erasing <= erase_through:
+        return False
+    return not any(0 < file.erasing <= erase_through for file in live.of_segment(segment.object))
 
 
 def _homes(live: LiveFiles, uuids: Collection[str]) -> dict[str, str]:

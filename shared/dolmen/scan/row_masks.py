@@ -34,7 +34,7 @@ def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
             rows[lookup.columns] = Tuples([columns[id_] for id_ in lookup.columns], lookup.types)
         keep = _without(keep, lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through))
     for predicate in group.predicates:
-        keep = _without(keep, to_mask(matches(predicate, _as_bound(predicate, group, columns), group.rows)))
+        keep = _without(keep, to_mask(matches(predicate, as_bound(predicate, group, columns), group.rows)))
     return keep
 
 
@@ -65,7 +65,7 @@ def column_of(group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> 
     return pa.nulls(group.rows, wanted) if pa.types.is_null(array.type) else array.cast(wanted)
 
 
-def _as_bound(predicate: Predicate, group: RowGroup, columns: Mapping[int, pa.Array]) -> Mapping[int, pa.Array]:
+def as_bound(predicate: Predicate, group: RowGroup, columns: Mapping[int, pa.Array]) -> Mapping[int, pa.Array]:
     """The columns, of which those that the file lacks have the type that the predicate was bound to, if it is narrower.
 
     A comparison of floats depends on their width, so a constant that is a double now must hide what the float did.

@@ -47,13 +47,13 @@ class FileChanges:
 
 def effective(file: DataFile, overlay: Overlay | None, resolved_through: int) -> DataFile:
     """A file's entry with its newest pair, in whichever place that is."""
-    through, vector = file.applied_through, file.vector
+    through, vector, erasing = file.applied_through, file.vector, file.erasing
     if overlay is not None and file.newer_pair(overlay.applied_through, overlay.vector):
-        through, vector = overlay.applied_through, overlay.vector
+        through, vector, erasing = overlay.applied_through, overlay.vector, overlay.erasing
     through = max(through, resolved_through)
-    if through == file.applied_through and vector is file.vector:
+    if (through, erasing) == (file.applied_through, file.erasing) and vector is file.vector:
         return file
-    return msgspec.structs.replace(file, applied_through=through, vector=vector)
+    return msgspec.structs.replace(file, applied_through=through, vector=vector, erasing=erasing)
 
 
 def _take(pairs: dict[str, Overlay], overlays: Iterable[Overlay]) -> None:

@@ -12,6 +12,7 @@ import msgspec
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format import bloom
 from dolmen.format.entries import Overlay, Tombstone
+from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import AppliedId, HistoryEntry, Manifest, Released, Segment, TableEntry
 from dolmen.format.segments import check, check_bloom, decode
 from dolmen.runtime import Runtime
@@ -96,6 +97,10 @@ class SegmentReader:
 
     def history(self, segment: Segment) -> tuple[HistoryEntry, ...]:
         """Earlier commits, oldest first."""
+        return self._entries(segment)
+
+    def erasures(self, segment: Segment) -> tuple[Erasure, ...]:
+        """Erasures, oldest first."""
         return self._entries(segment)
 
     def tables(self, segment: Segment) -> tuple[TableEntry, ...]:

@@ -18,7 +18,9 @@ from dolmen.context import Context
 from dolmen.database import Database
 from dolmen.errors import CorruptionError, Error, StoreUnavailableError
 from dolmen.format.layout import POINTER, memory_name
+from dolmen.format.receipts import parse_receipt_key
 from dolmen.maintenance.compact.compaction import compact
+from dolmen.maintenance.erasures.check import check_receipt
 from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.maintenance.verify.verification import verify
 from dolmen.runtime import Runtime
@@ -75,6 +77,7 @@ class ExpectedTables:
         memory: deleted keys and their sequences.
         added: values of columns that were added, in rows that come without them.
         taken: what columns were called that have another name now, or are gone.
+        erased: tells which rows were erased, by each erasure so far.
     """
 
     tables: Rows
@@ -82,6 +85,11 @@ class ExpectedTables:
     memory: dict[Any, Any] = field(default_factory=dict)
     added: tuple[Any, ...] = ()
     taken: set[str] = field(default_factory=set)
+    erased: list[Callable[[Row], bool]] = field(default_factory=list)
+
+    def without_erased(self, rows: Sequence[Row]) -> list[Row]:
+        """Rows of an earlier version, as they are read now."""
+        return [row for row in rows if not any(gone(row) for gone in self.erased)]
 
     @property
     def rows(self) -> Rows:
@@ -100,6 +108,7 @@ class PairedCall:
             None accepts any result.
         compared: extracts the call of the task's result that is compared.
         allowed_errors: errors that may refuse the call, each with a predicate that finds the reason in the execution.
+        is_erasure: whether earlier versions are read without the rows that its effect adds to ``erased``.
     """
 
     name: str
@@ -107,6 +116,7 @@ class PairedCall:
     effect: Callable[[ExpectedTables], Any]
     compared: Callable[[Any], Any] = lambda value: value
     allowed_errors: dict[type[Error], Callable[[Execution, TaskOutcome], bool]] = field(default_factory=dict)
+    is_erasure: bool = False
 
 
 @dataclass(frozen=True)
@@ -206,14 +216,15 @@ class Judge:
             horizon = max(db.context.head.refresh().manifest.horizon, 1)
             versions = self._read(db, execution)
         before = self._prepared.versions
-        for version, rows in before.items():
-            if version >= horizon and versions[version] != rows:
-                raise ViolationError(Never.LOST, f"version {version} has changed to {versions[version]}")
         base = max(before, default=0)
         chain = [versions[version] for version in sorted(versions) if version >= max(base, horizon)]
         if not base:
             chain.insert(0, {})
-        self._check_serial(execution, chain, whole=horizon <= base or not base)
+        model = self._check_serial(execution, chain, whole=horizon <= base or not base)
+        for version, rows in before.items():
+            if version >= horizon and versions[version] != _without_erased(rows, model):
+                never = Never.SEEN if versions[version] == rows else Never.LOST
+                raise ViolationError(never, f"version {version} has changed to {versions[version]}")
         self._check_verification(db.context, execution)
         self._check_maintenance(execution, versions.get(db.version, {}))
 
@@ -222,7 +233,9 @@ class Judge:
         if not db.version:
             return {}
         before, there = self._prepared, execution.bucket.objects
-        base_changed = any(there.get(key) is not was for key, was in before.objects.items() if key != POINTER)
+        base_changed = bool(db.context.head.refresh().manifest.erasures) or any(
+            there.get(key) is not was for key, was in before.objects.items() if key != POINTER
+        )
         newest = max(before.versions, default=0)
         return {**({} if base_changed else before.versions), **_versions(db, since=0 if base_changed else newest)}
 
@@ -238,18 +251,19 @@ class Judge:
                     raise unexpected_error(call.name, error) from error
                 raise error
 
-    def _check_serial(self, execution: Execution, chain: list[Rows], *, whole: bool) -> None:
-        """The rows of the versions must be those of some serial order of the calls."""
+    def _check_serial(self, execution: Execution, chain: list[Rows], *, whole: bool) -> ExpectedTables:
+        """The rows of the versions must be those of some serial order of the calls. Returns what it ends with."""
         seen = [rows for rows, _ in groupby(chain)]
-        orders = list(self._orders(execution, as_answered=True))
-        for _, order in orders:
+        found = list(self._orders(execution, as_answered=True))
+        orders = [(order, chain) for order, chain, _ in found]
+        for _, order, model in found:
             expected = [rows for rows, _ in groupby(order)]
             if seen == expected or (not whole and seen == expected[-len(seen) :]):
-                return
+                return model
         raise self._violation(execution, seen, orders)
 
-    def _orders(self, execution: Execution, *, as_answered: bool) -> Iterator[_Order]:
-        """Yields each order of the calls that fits their outcomes, with the rows after each call.
+    def _orders(self, execution: Execution, *, as_answered: bool) -> Iterator[tuple[*_Order, ExpectedTables]]:
+        """Yields each order of the calls that fits their outcomes, with the rows after each call, as they are read now.
 
         Args:
             as_answered: False ignores the outcomes, and yields all orders.
@@ -268,8 +282,10 @@ class Judge:
                 if not self._matches_answer(execution, number, model, as_answered=as_answered):
                     break
                 chain.append(model.rows)
+                if model.erased and self.pair.calls[number].is_erasure:
+                    chain = [_without_erased(rows, model) for rows in chain[:-1]] + chain[-1:]
             else:
-                yield order, chain
+                yield order, chain, model
 
     def _matches_answer(self, execution: Execution, number: int, model: ExpectedTables, *, as_answered: bool) -> bool:
         """Applies a call to the model; whether the call's outcome is the expected one there."""
@@ -322,7 +338,7 @@ class Judge:
         kinds = [outcome.kind for outcome in execution.outcomes]
         fitting = [
             order
-            for order, chain in self._orders(execution, as_answered=False)
+            for order, chain, _ in self._orders(execution, as_answered=False)
             if seen == [rows for rows, _ in groupby(chain)]
         ]
         consistent = [order for order in fitting if all((kinds[at] != "failed") == (at in order) for at in (0, 1))]
@@ -350,6 +366,11 @@ class Judge:
             gone = any("missing" in str(error) for error in report.errors)
             never = Never.COLLECTED if gone else Never.UNREADABLE
             raise ViolationError(never, f"verify: {'; '.join(map(str, report.errors[:3]))}")
+        for id_ in filter(None, map(parse_receipt_key, list(execution.bucket.objects))):
+            with raising_unreadable(f"receipt {id_}"):
+                check = check_receipt(context, id_)
+            if check.findings:
+                raise ViolationError(Never.KEPT, f"receipt {id_}: {'; '.join(check.findings)}")
 
     @staticmethod
     def _check_maintenance(execution: Execution, rows: Rows) -> None:
@@ -403,6 +424,10 @@ def _versions(db: Database, since: int = 0) -> dict[int, Rows]:
         users = [name for name in snapshot.tables() if not name.endswith(_MEMORY)]
         found[version] = {name: rows_of(snapshot.table(name).to_arrow()) for name in users}
     return found
+
+
+def _without_erased(rows: Rows, model: ExpectedTables) -> Rows:
+    return {name: model.without_erased(there) for name, there in rows.items()}
 
 
 def _count_rows(rows: Rows) -> Counter[Any]:

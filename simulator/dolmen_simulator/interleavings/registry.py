@@ -6,6 +6,7 @@ from dolmen_simulator.interleavings.changes import CHANGES
 from dolmen_simulator.interleavings.checks import Pair
 from dolmen_simulator.interleavings.columns import COLUMNS
 from dolmen_simulator.interleavings.doubt import DOUBT
+from dolmen_simulator.interleavings.erasures import ERASURES
 from dolmen_simulator.interleavings.feeds import FEEDS
 from dolmen_simulator.interleavings.fences import FENCES
 from dolmen_simulator.interleavings.pairs import WRITERS
@@ -14,6 +15,7 @@ from dolmen_simulator.interleavings.segments import SEGMENTS
 from dolmen_simulator.interleavings.upkeep import UPKEEP
 
 PAIRS: dict[str, Pair] = {
-    pair.name: pair for pair in (*WRITERS, *UPKEEP, *DOUBT, *FENCES, *SEGMENTS, *CHANGES, *COLUMNS, *PAST, *FEEDS)
+    pair.name: pair
+    for pair in (*WRITERS, *UPKEEP, *DOUBT, *FENCES, *SEGMENTS, *CHANGES, *COLUMNS, *PAST, *FEEDS, *ERASURES)
 }
 """All pairs, by name."""

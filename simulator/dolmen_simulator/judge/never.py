@@ -21,6 +21,8 @@ class Never(Enum):
     STRAYED = "what was meant for one table is done to another, whatever tables are called meanwhile"
     MISREPORTED = "an error hides a committed change, or reports success for a lost one"
     MISFED = "the change feed replayed gives other rows than the version"
+    KEPT = "a receipt says that an erasure is gone while an object of the database still holds its rows"
+    SEEN = "an erased row is seen by a reader that opened the database after the erasure, in whichever version"
 
 
 class ViolationError(AssertionError):

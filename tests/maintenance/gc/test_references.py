@@ -11,6 +11,7 @@ import pytest
 
 from dolmen.errors import UnsupportedFormatError
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Overlay, Vector, WhereTombstone
+from dolmen.format.erasures import ErasedTable, Erasure
 from dolmen.format.manifest import EMPTY, Manifest, Released, Segment, TableEntry
 from dolmen.format.references import INSIDE, KEYS, RELEASED, RESERVED, TAGGED, WITHOUT, references
 from dolmen.format.schema import Schema
@@ -26,7 +27,7 @@ def structs_within(kind: Any) -> Iterator[type]:
 
 def structs_of_the_format() -> set[type]:
     found: set[type] = set()
-    waiting: list[type] = [Manifest, Overlay]
+    waiting: list[type] = [Manifest, Overlay, Erasure]
     while waiting:
         kind = waiting.pop()
         if kind not in found:
@@ -57,6 +58,11 @@ def segment(name: str, kind: Any = "files") -> Segment:
     return Segment(kind, f"segment/{kind}/{name}", 1, 0, 1)
 
 
+def an_erasure() -> Erasure:
+    tombstone = WhereTombstone((1,), Blob("tombstone/t/e.del", 4, 2, 0), ts=5)
+    return Erasure(id="0" * 32, ts=5, version=2, requested_at=3, due_at=9, tables=(ErasedTable("1", tombstone),))
+
+
 def a_table() -> TableEntry:
     blob, vector = Blob("tombstone/t/a.del", 4, 2, 0), Vector("tombstone/t/b.del", 4, 2, 0, 1)
     return TableEntry(
@@ -81,11 +87,16 @@ def a_table() -> TableEntry:
 def test_a_manifest_names_all_that_it_needs_and_not_what_it_released() -> None:
     released = (Released(1, ("data/t/old.parquet",), (segment("old"),)),)
     manifest = msgspec.structs.replace(
-        EMPTY, tables={"t": a_table()}, segments=(segment("h", "history"),), released=released
+        EMPTY,
+        tables={"t": a_table()},
+        segments=(segment("h", "history"), segment("e", "erasures")),
+        released=released,
+        erasures=(an_erasure(),),
     )
     assert sorted(references(manifest)) == [
         "data/t/a.parquet",
         "data/t/b.parquet",
+        "segment/erasures/e",
         "segment/files/s1",
         "segment/history/h",
         "segment/overlays/s2",
@@ -94,6 +105,7 @@ def test_a_manifest_names_all_that_it_needs_and_not_what_it_released() -> None:
         "tombstone/t/b.del",
         "tombstone/t/c.del",
         "tombstone/t/d.del",
+        "tombstone/t/e.del",
     ]
 
 

@@ -9,11 +9,14 @@ import pytest
 
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.tags import PutCursor
-from dolmen.errors import ConflictError, TagNotFoundError, VersionExpiredError
+from dolmen.errors import ConflictError, CorruptionError, TagNotFoundError, VersionExpiredError
+from dolmen.format.manifest import Manifest
 from dolmen.format.tags import Cursor
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.gc.mark import manifest_keys, tagged_manifests
+from dolmen.maintenance.gc.keyset import KeySet
+from dolmen.maintenance.gc.mark import manifest_keys, mark, tagged_manifests
 from dolmen.maintenance.verify.verification import verify
+from dolmen.segments.reader import SegmentReader
 from dolmen.store.memory import MemoryStore
 from support.aging import DAY_US, EAGER, HOUR_US, Place, busy, rows
 from support.crashing_store import Countdown, Crash, CrashingStore
@@ -239,3 +242,34 @@ def test_a_cursor_that_is_made_while_a_collection_plans_holds_the_horizon() -> N
 
 def replace_version(cursor: Cursor, version: int) -> Cursor:
     return Cursor(version, cursor.moved_at, cursor.age_us)
+
+
+def test_nothing_is_deleted_when_the_manifest_of_a_tag_is_missing(place: Place) -> None:
+    """Nobody can tell what the tag keeps, so all of its objects would look like orphans."""
+    key = place.manifest.tags["golden"].manifest
+    del place.bucket.objects[key]
+    place.open().table("t").append(rows(2000))
+    there = place.there()
+    for full in (False, True):
+        place.pass_hours(30 * 24)
+        with pytest.raises(CorruptionError, match=f"{key}' is damaged: the manifest is missing"):
+            place.collect(full=full)
+    assert there <= place.there()
+
+
+def test_a_tag_that_another_collection_has_freed_meanwhile_is_no_damage(place: Place) -> None:
+    """A collection is halted before its mark; the tag is dropped, and others delete what it kept."""
+    place.open().table("t").append(rows(2000))
+    place.pass_hours(48)
+
+    def halted(manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
+        place.open().drop_tag("golden")
+        place.collect_all()
+        place.pass_hours(48)
+        place.collect_all()
+        assert manifest.tags["golden"].manifest not in place.there("manifest/")
+        return mark(manifest, reader, after)
+
+    with pytest.raises(VersionExpiredError):
+        collect(place.context(), settings=EAGER, full=True, marker=halted)
+    assert verify(place.context(), deep=True).findings == ()

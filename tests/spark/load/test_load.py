@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -74,6 +76,17 @@ def test_files_of_all_formats_and_compressions_are_one_commit_and_loaded_once(
     again = loaded()
     assert (again.outcomes, again.commits, db.refresh()) == ({"duplicate": 24}, 0, version + 1)
     assert db.verify(deep=True).ok
+
+
+def test_rows_that_were_erased_since_files_were_dropped_are_left_out(db: Database, landing: Path, loaded: Load) -> None:
+    table = db.create_table("events", SCHEMA)
+    put(landing, "events/old.csv", rows_of(0, 50))
+    table.erase("id < 20")
+    put(landing, "events/new.csv", rows_of(100, 50))
+    moment = time.time() + 3_600
+    os.utime(landing / "events/new.csv", (moment, moment))
+    assert loaded().outcomes == {"ingested": 2}
+    assert ids(table) == [*range(20, 50), *range(100, 150)]
 
 
 @pytest.mark.parametrize("sort_key", [None, "id"])

@@ -72,6 +72,17 @@ def test_a_frame_shows_one_version_however_often_it_is_used(spark: SparkSession,
     assert load(spark, db, version=db.version - 2).count() == 300
 
 
+def test_no_version_shows_erased_rows(spark: SparkSession, db: Database, table: Table) -> None:
+    version = db.version
+    assert load(spark, db, version=version).count() == 300
+    table.erase("id < 100")
+    assert load(spark, db, version=version).count() == 200
+    table.add_column("region", pa.string(), "eu")
+    table.erase("region = 'eu' AND id < 150")
+    assert ids(load(spark, db, version=version)) == list(range(150, 300))
+    assert table.at(version).to_spark(spark=spark).count() == 150
+
+
 def test_a_schema_selects_columns(spark: SparkSession, db: Database, table: Table) -> None:
     reader = spark.read.format("dolmen").option("table", "t").option("path", db.url)
     frame = reader.schema("s string, _commit_ts bigint").load()

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
+from dolmen.commit.delete_records import MAX_KEYS
 from dolmen.database import Database, Table
 from dolmen.errors import InputError, PredicateError, RowError, SchemaError
-from dolmen.mutation import MAX_KEYS
 from dolmen.spark.write.frame import delete
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("name", pa.string())])

@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 import dolmen
+from dolmen.commit.delete_records import MAX_KEYS
 from dolmen.commit.intent import Intent
 from dolmen.commit.statements.rows import Write
 from dolmen.database import Database, Table
 from dolmen.errors import StoreUnavailableError
-from dolmen.mutation import MAX_KEYS
 from dolmen.runtime import Runtime
 from dolmen.spark.failures import FAILURES
 from dolmen.spark.write import frame as writing

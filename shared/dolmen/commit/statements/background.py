@@ -17,7 +17,7 @@ from dolmen.commit.statements.file_entries import with_pairs, without_files
 from dolmen.commit.statements.tombstones import put_entry
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import ConflictError
-from dolmen.format.entries import DataFile, Overlay, Vector
+from dolmen.format.entries import DataFile, Overlay, Vector, least_erasing
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Counts, Segment
 from dolmen.format.properties import DatabaseSettings
@@ -38,7 +38,9 @@ class Resolve:
         segments: keys of segments whose live files are all resolved up to ``through``, by ``positions`` or because no
             tombstone matches.
         gather: paths of files whose vectors move into this commit's ``.del`` object even if they do not change.
+        erasing: by path, the timestamp of the earliest erasure that matches any row of the file, hidden ones included.
         vectors: by path, the file's effective entry before and after; made by ``prepare``.
+        marked: by key, the least ``erasing`` that files of a segment get; made by ``prepare``.
     """
 
     name: str
@@ -48,7 +50,9 @@ class Resolve:
     positions: Mapping[str, BitMap]
     segments: tuple[str, ...] = ()
     gather: frozenset[str] = frozenset()
+    erasing: Mapping[str, int] = field(default_factory=dict)
     vectors: Mapping[str, tuple[DataFile, DataFile]] = field(default_factory=dict)
+    marked: Mapping[str, int] = field(default_factory=dict)
     request: str | None = None
     prepared_on: str = ""
 
@@ -62,26 +66,34 @@ class Resolve:
         positions: Mapping[str, BitMap],
         segments: tuple[str, ...] = (),
         gather: frozenset[str] = frozenset(),
+        erasing: Mapping[str, int] | None = None,
     ) -> Resolve:
         """Makes the statement before it is prepared."""
-        return cls(name, uuid, epoch, through, positions, segments, gather)
+        return cls(name, uuid, epoch, through, positions, segments, gather, erasing or {})
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> Resolve:
         """Merges the positions with the files' present vectors."""
         entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
         if entry is None:
-            return replace(self, vectors={}, prepared_on=draft.base.key)
+            return replace(self, vectors={}, marked={}, prepared_on=draft.base.key)
         live = LiveFiles.of(entry, draft.segments)
         covered = set(self.segments)
         vectors: dict[str, tuple[DataFile, DataFile]] = {}
+        marked: dict[str, int] = {}
         for file in live.find([uuid_of(path) for path in self.positions]).values():
             vector = self._vector(file, uploads)
             through = max(file.applied_through, self.through)
-            if vector == file.vector and live.segment_of(file.uuid) in covered:
+            erasing = least_erasing((file.erasing, self.erasing.get(file.path, 0)))
+            segment = live.segment_of(file.uuid)
+            if (vector, erasing) == (file.vector, file.erasing) and segment in covered:
                 continue  # the segment's resolved_through covers it
-            if file.newer_pair(through, vector):
-                vectors[file.path] = file, msgspec.structs.replace(file, applied_through=through, vector=vector)
-        return replace(self, vectors=vectors, prepared_on=draft.base.key)
+            if not file.newer_pair(through, vector):
+                continue
+            new = msgspec.structs.replace(file, applied_through=through, vector=vector, erasing=erasing)
+            vectors[file.path] = file, new
+            if segment is not None and erasing:
+                marked[segment] = least_erasing((marked.get(segment, 0), erasing))
+        return replace(self, vectors=vectors, marked=marked, prepared_on=draft.base.key)
 
     def _vector(self, file: DataFile, uploads: PendingUploads) -> Vector | None:
         positions, moves = self.positions[file.path], file.path in self.gather and file.applied_through < self.through
@@ -105,16 +117,21 @@ class Resolve:
             old.vector.object for old, new in self.vectors.values() if old.vector and old.vector != new.vector
         )
         changed = with_pairs(entry, (new for _, new in self.vectors.values()))
-        resolved = tuple(
-            msgspec.structs.replace(segment, resolved_through=max(segment.resolved_through, self.through))
-            if segment.object in self.segments
-            else segment
-            for segment in changed.segments
-        )
+        resolved = tuple(map(self._segment_after, changed.segments))
         if resolved != changed.segments:
             changed = msgspec.structs.replace(changed, segments=resolved)
         draft.counts += Counts(files_resolved=len(self.vectors))
         put_entry(draft, self.name, entry, changed)
+
+    def _segment_after(self, segment: Segment) -> Segment:
+        """A segment of the table as this commit leaves it."""
+        if segment.object in self.segments:
+            through = max(segment.resolved_through, self.through)
+            segment = msgspec.structs.replace(segment, resolved_through=through)
+        if segment.object in self.marked:
+            erasing = least_erasing((segment.erasing, self.marked[segment.object]))
+            segment = msgspec.structs.replace(segment, erasing=erasing)
+        return segment
 
 
 @dataclass(frozen=True)
@@ -161,7 +178,7 @@ class Compact:
 
         def as_it_was(file: DataFile) -> bool:
             now = live.get(file.uuid)
-            return now is not None and (now.applied_through, now.vector) == (file.applied_through, file.vector)
+            return now is not None and _pair(now) == _pair(file)
 
         fitting = tuple(group for group in self.groups if all(map(as_it_was, group.inputs)))
         return replace(self, fitting=fitting, prepared_on=draft.base.key)
@@ -184,6 +201,11 @@ class Compact:
         put_entry(draft, self.name, entry, changed)
 
 
+def _pair(file: DataFile) -> tuple[int, Vector | None, int]:
+    """The part of an entry that resolution and deletes replace."""
+    return file.applied_through, file.vector, file.erasing
+
+
 @dataclass(frozen=True)
 class MergeSegments:
     """Replaces several segments by merged ones.
@@ -195,6 +217,7 @@ class MergeSegments:
         removed: uuids of removed files that the outputs no longer contain.
         overlays: overlays whose pairs are in the outputs.
         schema: the table's columns when the outputs were written; None for the database's own segments.
+        erasing: ``erasing`` of each input of kind ``files`` when the merge was planned, by its key.
     """
 
     name: str | None
@@ -205,6 +228,7 @@ class MergeSegments:
     removed: frozenset[str] = frozenset()
     overlays: frozenset[Overlay] = frozenset()
     schema: Schema | None = None
+    erasing: Mapping[str, int] = field(default_factory=dict)
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
@@ -233,8 +257,15 @@ class MergeSegments:
             return None
         resolved = min((s.resolved_through for s in inputs if s.kind == "files"), default=0)
         forms = changed_forms(self.schema, now) if self.schema and now else {}
+        # Marks that files got since the merge was planned: their overlays stay, and the outputs hold their bounds.
+        since = least_erasing(s.erasing for s in inputs if s.erasing != self.erasing.get(s.object, 0))
         outputs = [
-            msgspec.structs.replace(s, resolved_through=resolved, stats=widened_stats(s.stats, forms))
+            msgspec.structs.replace(
+                s,
+                resolved_through=resolved,
+                stats=widened_stats(s.stats, forms),
+                erasing=least_erasing((s.erasing, since)),
+            )
             if s.kind == "files"
             else s
             for s in self.outputs
@@ -278,6 +309,7 @@ class MoveFence:
             retention finds what it covers. None: they do not matter.
         now_us: the time of the plan: tags that have come to their end are removed, and cursors that last hold the
             horizon where they are.
+        forced: versions before this one expire in any case, with their tags, as erased rows must leave the disk.
     """
 
     seen: tuple[int, int]
@@ -287,6 +319,7 @@ class MoveFence:
     applied_before: int = 0
     settings: DatabaseSettings | None = None
     now_us: int = 0
+    forced: int = 0
     name: str | None = None
     uuid: str = ""
     request: str | None = None
@@ -299,9 +332,9 @@ class MoveFence:
         if self.settings is not None and self.settings != DatabaseSettings.of(base):
             raise ConflictError(f"version {base.version} or one before it changed the settings: plan again")
         held = (cursor.version for cursor in base.cursors.values() if cursor.holds(self.now_us))
-        draft.horizon = max(base.horizon, min([self.horizon, *held]))
+        draft.horizon = max(base.horizon, min([self.horizon, *held]), self.forced)
         for name, tag in base.tags.items():
-            if 0 < tag.until <= self.now_us:
+            if 0 < tag.until <= self.now_us or tag.version < self.forced:
                 draft.put_tag(name, None)
         draft.orphan_cutoff = max(base.orphan_cutoff, self.orphan_cutoff)
         draft.revoked = tuple(txid for txid in self.revoke if txid not in base.revoked_intents)

@@ -30,10 +30,10 @@ def with_pairs(entry: TableEntry, files: Iterable[DataFile]) -> TableEntry:
         newer = changed.pop(file.uuid, None)
         if newer is not None:
             through = max(file.applied_through, newer.applied_through)
-            file = msgspec.structs.replace(file, applied_through=through, vector=newer.vector)
+            file = msgspec.structs.replace(file, applied_through=through, vector=newer.vector, erasing=newer.erasing)
         inline.append(file)
     kept = tuple(overlay for overlay in entry.overlays if overlay.file not in changed)
-    added = tuple(Overlay(uuid, file.applied_through, file.vector) for uuid, file in changed.items())
+    added = tuple(Overlay(uuid, file.applied_through, file.vector, file.erasing) for uuid, file in changed.items())
     return msgspec.structs.replace(entry, files=tuple(inline), overlays=(*kept, *added))
 
 

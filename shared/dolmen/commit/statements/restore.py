@@ -7,15 +7,72 @@ So the same entry, in a later version, shows the same rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 
+from dolmen.commit.delete_records import record_predicate
 from dolmen.commit.draft import Draft
 from dolmen.commit.statements.rows import _file_count
+from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import TableExistsError
+from dolmen.format.entries import Tombstone
+from dolmen.format.erasures import Erasure
 from dolmen.format.layout import check_table_name, memory_name
 from dolmen.format.manifest import Counts, TableEntry
+from dolmen.predicate import Predicate
+from dolmen.segments.erasures import with_erasures
+
+
+@dataclass(frozen=True)
+class SubjectDeletes:
+    """Deletes of who was forgotten since an earlier version, in tables of then that the erasures do not name.
+
+    Args:
+        made: tombstones that are recorded for this commit, by uuid of the table and id of the erasure; None where no
+            row can match.
+        prepared_on: key of the base that they were made for.
+    """
+
+    made: Mapping[tuple[str, str], Tombstone | None]
+    prepared_on: str = ""
+
+    def prepare(
+        self, tables: Mapping[str, TableEntry], then_ts: int, draft: Draft, uploads: PendingUploads
+    ) -> SubjectDeletes:
+        """Records what another base needs beside those that there are.
+
+        Args:
+            tables: whole entries of then, by the name that each gets.
+            then_ts: commit timestamp of then.
+        """
+        made = dict(self.made)
+
+        def record(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone | None:
+            place = entry.uuid, erasure.id
+            if place not in made:
+                name = next(name for name, known in tables.items() if known.uuid == entry.uuid)
+                made[place] = record_predicate(partial(uploads.shared_object, name), entry.schema, predicate)
+            return made[place]
+
+        erasures = draft.erasures_after(then_ts)
+        for entry in tables.values() if erasures else ():
+            with_erasures(entry, erasures, draft.segments, record)
+        return SubjectDeletes(made, draft.base.key)
+
+    def hide(self, tables: Mapping[str, TableEntry], then_ts: int, draft: Draft) -> dict[str, TableEntry]:
+        """The entries of then with the deletes of all erasures since."""
+        assert self.prepared_on == draft.base.key, "deletes were made for another version"
+        erasures = draft.erasures_after(then_ts)
+
+        def recorded(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone | None:
+            return self.made[entry.uuid, erasure.id]
+
+        return {name: with_erasures(entry, erasures, draft.segments, recorded) for name, entry in tables.items()}
+
+
+_UNPREPARED = SubjectDeletes({})
 
 
 @dataclass(frozen=True)
@@ -28,16 +85,24 @@ class Restore:
         name: the table; None for all tables of the database.
         uuid: its uuid; "" for all.
         version: the version of then.
+        then_ts: its commit timestamp.
         tables: whole entries of then, by the name that each gets.
         present: whether the table must still be there under its name, and not have been dropped.
+        erased: hides what was erased since.
     """
 
     name: str | None
     uuid: str
     version: int
+    then_ts: int
     tables: Mapping[str, TableEntry]
     present: bool = False
     request: str | None = None
+    erased: SubjectDeletes = _UNPREPARED
+
+    def prepare(self, draft: Draft, uploads: PendingUploads) -> Restore:
+        """Hides what was erased since."""
+        return replace(self, erased=self.erased.prepare(self.tables, self.then_ts, draft, uploads))
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Puts the entries of then under a new epoch.
@@ -47,11 +112,12 @@ class Restore:
             TableExistsError: another table has a name that is needed.
             TableNotFoundError, ConflictError: the table is not ``present``.
         """
+        tables = self.erased.hide(self.tables, self.then_ts, draft)
         draft.check_kept(self.version)
         if self.name is not None and self.present:
             draft.table(self.name, self.uuid)
         was = {name: draft.segments.whole(draft.tables[name]) for name in self._replaced(draft)}
-        for name in self.tables:
+        for name in tables:
             if name in draft.tables and name not in was:
                 raise TableExistsError(
                     f"table {name!r} is another one than in version {self.version}: rename or drop it first"
@@ -61,7 +127,7 @@ class Restore:
             draft.release_all_of(entry)
             draft.counts += Counts(files_removed=_file_count(entry))
         now = {entry.uuid: entry for entry in was.values()}
-        for name, entry in self.tables.items():
+        for name, entry in tables.items():
             draft.tables[name] = _under_new_epoch(_with_ids_since(entry, now.get(entry.uuid)), draft, ts)
             draft.counts += Counts(files_added=_file_count(entry))
         draft.data_change = True
@@ -85,16 +151,24 @@ class CloneTable:
         name: the new table's name.
         uuid: the new table's uuid.
         version: the version whose entry it is.
+        then_ts: its commit timestamp.
         entry: the whole entry in that version.
         memory: the whole entry of its memory of changes, if it had one, and the uuid for the copy of it.
+        erased: hides what was erased since.
     """
 
     name: str
     uuid: str
     version: int
+    then_ts: int
     entry: TableEntry
     memory: tuple[TableEntry, str] | None = None
     request: str | None = None
+    erased: SubjectDeletes = _UNPREPARED
+
+    def prepare(self, draft: Draft, uploads: PendingUploads) -> CloneTable:
+        """Hides what was erased since."""
+        return replace(self, erased=self.erased.prepare(self._clones(), self.then_ts, draft, uploads))
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Adds the table.
@@ -103,14 +177,8 @@ class CloneTable:
             VersionExpiredError: the version has expired.
             TableExistsError: the name is taken.
         """
+        clones = self.erased.hide(self._clones(), self.then_ts, draft)
         draft.check_kept(self.version)
-        clones = {self.name: msgspec.structs.replace(self.entry, uuid=self.uuid, source=self.entry.uuid)}
-        if self.memory is not None and self.entry.sequences is not None:
-            memory, uuid = self.memory
-            sequences = msgspec.structs.replace(self.entry.sequences, memory=uuid)
-            clones[self.name] = msgspec.structs.replace(clones[self.name], sequences=sequences)
-            name = check_table_name(memory_name(self.name))
-            clones[name] = msgspec.structs.replace(memory, uuid=uuid, source=memory.uuid)
         for name in clones:
             if name in draft.tables:
                 raise TableExistsError(f"table {name!r} exists already")
@@ -118,6 +186,16 @@ class CloneTable:
             draft.tables[name] = _under_new_epoch(entry, draft, ts)
             draft.counts += Counts(files_added=_file_count(entry))
         draft.data_change = True
+
+    def _clones(self) -> dict[str, TableEntry]:
+        clones = {self.name: _cloned(self.entry, self.uuid)}
+        if self.memory is not None and self.entry.sequences is not None:
+            memory, uuid = self.memory
+            sequences = msgspec.structs.replace(self.entry.sequences, memory=uuid)
+            clones[self.name] = msgspec.structs.replace(clones[self.name], sequences=sequences)
+            name = check_table_name(memory_name(self.name))
+            clones[name] = _cloned(memory, uuid)
+        return clones
 
 
 def table_and_memory(name: str, entry: TableEntry, tables: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
@@ -132,6 +210,10 @@ def table_and_memory(name: str, entry: TableEntry, tables: Mapping[str, TableEnt
         if memory is not None:
             found[check_table_name(memory_name(name))] = memory
     return found
+
+
+def _cloned(entry: TableEntry, uuid: str) -> TableEntry:
+    return msgspec.structs.replace(entry, uuid=uuid, source=entry.uuid, origins=entry.lineage[1:])
 
 
 def _under_new_epoch(entry: TableEntry, draft: Draft, ts: int) -> TableEntry:

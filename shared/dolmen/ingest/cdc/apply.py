@@ -29,6 +29,7 @@ from dolmen.ingest.cdc.memory import DeleteMemory
 from dolmen.ingest.cdc.positions import find_forms
 from dolmen.ingest.formats.formats import SourceFile, read
 from dolmen.ingest.formats.options import OnBadRow
+from dolmen.ingest.late import ErasedRows
 from dolmen.transaction import Transaction
 from dolmen.units import MIB
 
@@ -73,6 +74,7 @@ def ingest_changes(
     unused: Sequence[str] = (),
     portion_rows: int = PORTION_ROWS,
     portion_bytes: int = PORTION_BYTES,
+    erased: ErasedRows | None = None,
 ) -> ChangeCounts:
     """Adds the changes in a file to a transaction, bound to the request.
 
@@ -82,6 +84,7 @@ def ingest_changes(
         on_bad_row: called with each row that cannot be applied, while the others are; None = such a row is an error.
         request: the file's id.
         unused: columns of the file's rows that are read and left out.
+        erased: tells which rows were erased after the file was dropped: no change brings them back. Deletes pass.
 
     Raises:
         RowError: a row is bad, and ``on_bad_row`` is None.
@@ -103,10 +106,27 @@ def ingest_changes(
     source, faults = replace(source, options=opened.options(source.options)), target.faults
     reader = read(source, opened.schema, on_bad_row=faults.add_unread)
     made = ChangeTables(target.fields, target.keys, target.sequence, opened, faults)
+    tables = made.tables(reader)
+    if erased is not None:
+        tables = _without_erased(tables, target.fields, erased)
     counts, first_ts = ChangeCounts(), transaction.next_ts
-    for changes in _portions(made.tables(reader), portion_rows, portion_bytes):
+    for changes in _portions(tables, portion_rows, portion_bytes):
         counts += target.apply(changes, first_ts)
     return counts + ChangeCounts(ddl=sum(made.ddl))
+
+
+def _without_erased(tables: Iterator[pa.Table], fields: tuple[Field, ...], erased: ErasedRows) -> Iterator[pa.Table]:
+    """The changes but those that would bring erased rows back. A delete of an erased row takes nothing but itself."""
+    for changes in tables:
+        deletes, upserts = changes.filter(changes[DELETED]), changes.filter(pc.invert(changes[DELETED]))
+        columns = {field.id: _whole(upserts[str(field.id)]) for field in fields}
+        kept = pa.concat_tables([upserts.filter(erased.keep(columns, upserts.num_rows)), deletes])
+        if kept.num_rows:
+            yield kept
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _portions(tables: Iterator[pa.Table], max_rows: int, max_bytes: int) -> Iterator[pa.Table]:

@@ -45,8 +45,8 @@ def apply_deletes(
 
 
 def request_values(request: DeleteRequest) -> list[Any]:
-    """The predicates and keys of a request, which an error about it may quote."""
-    return [[delete.where, delete.keys, delete.on] for delete in request.deletes]
+    """The predicates, keys and subjects of a request, which an error about it may quote."""
+    return [*([delete.where, delete.keys, delete.on] for delete in request.deletes), list(request.subjects)]
 
 
 def request_names(seen: Transaction | None, request: DeleteRequest) -> frozenset[str]:
@@ -57,12 +57,21 @@ def request_names(seen: Transaction | None, request: DeleteRequest) -> frozenset
     return frozenset(tables).union(columns)
 
 
+def add_request(transaction: Transaction, request: DeleteRequest) -> None:
+    """Adds the statements of a request to a transaction. Raises InputError and NotFoundError as these do."""
+    if request.subjects:
+        transaction.forget(request.subjects, request=request.id)
+    for delete in request.deletes:
+        table = transaction.table(delete.table)
+        if request.erases:
+            table.erase(delete.where, keys=delete.keys, on=delete.on, request=request.id)
+        else:
+            table.delete(delete.where, keys=delete.keys, on=delete.on, mode=delete.mode, request=request.id)
+
+
 def _statements(request: DeleteRequest) -> Callable[[Transaction], Decision]:
     def add_to(transaction: Transaction) -> Decision:
-        for delete in request.deletes:
-            transaction.table(delete.table).delete(
-                delete.where, keys=delete.keys, on=delete.on, mode=delete.mode, request=request.id
-            )
+        add_request(transaction, request)
         return "apply"
 
     return add_to

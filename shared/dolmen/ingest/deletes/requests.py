@@ -10,6 +10,11 @@ A message is one JSON object. It names one table, or several for one atomic dele
     {"tables": [{"table": "events", "where": {"user_id": 42}},    something else from each
                 {"table": "users", "keys": [42]}]}
 
+An erasure is one of a table, or of all rows about somebody in all tables with a subject::
+
+    {"erase": {"table": "events", "where": {"user_id": 42}}, "request_id": "gdpr-18"}
+    {"forget": {"subject": 42}, "request_id": "gdpr-19"}          or a list of subjects
+
 ==============  =======================================================================================================
 ``table``       name of a table
 ``tables``      names that share the other members, or objects that each have their own; at most 100
@@ -36,10 +41,12 @@ from decimal import Decimal
 from typing import Any, get_args
 
 from dolmen.commit.applied import digest_of
+from dolmen.commit.delete_records import MAX_KEYS
+from dolmen.erasures import MOST_SUBJECTS
 from dolmen.errors import InvalidNameError, LimitError
 from dolmen.format.layout import check_table_name
 from dolmen.ingest.redaction import MessageError
-from dolmen.mutation import MAX_KEYS, Mode
+from dolmen.mutation import Mode
 from dolmen.units import MIB
 
 MAX_BODY_BYTES = 64 * MIB
@@ -52,6 +59,7 @@ MAX_DIGITS = 400
 
 _OF_ONE = frozenset({"table", "where", "keys", "on", "mode"})
 _OF_ALL = frozenset({"tables", "request_id"})
+_OF_ERASURE = frozenset({"table", "where", "keys", "on"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +80,19 @@ class TableDelete:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRequest:
-    """One delete over one or several tables, applied as a whole and once."""
+    """One delete over one or several tables, applied as a whole and once; or an erasure.
+
+    Args:
+        deletes: what is deleted; of an erasure of one table, that alone; none if somebody is forgotten.
+        erases: whether the rows are erased: in older versions too, and for good.
+        subjects: who is forgotten.
+    """
 
     id: str
     digest: str
     deletes: tuple[TableDelete, ...]
+    erases: bool = False
+    subjects: tuple[int | str, ...] = ()
 
 
 def parse_request(body: str | Mapping[str, Any] | None, message_id: str | None) -> DeleteRequest:
@@ -98,6 +114,12 @@ def parse_request(body: str | Mapping[str, Any] | None, message_id: str | None) 
     if not isinstance(body, str) or not body.isascii() or "\\u" in body:
         _check_values(document)
     request_id = _request_id(document, message_id)
+    if "forget" in document:
+        subjects = _subjects(_alone(document, "forget"))
+        return DeleteRequest(request_id, digest_of({"forget": list(subjects)}), (), erases=True, subjects=subjects)
+    if "erase" in document:
+        erased = _erased(_alone(document, "erase"))
+        return DeleteRequest(request_id, digest_of({"erase": erased.content}), (erased,), erases=True)
     deletes = tuple(_deletes(document))
     keys = sum(len(delete.keys) for delete in deletes if delete.keys is not None)
     if keys > MAX_KEYS:
@@ -182,7 +204,8 @@ def _request_id(document: Mapping[str, Any], message_id: str | None) -> str:
 
 def _deletes(document: Mapping[str, Any]) -> list[TableDelete]:
     if unknown := sorted(str(name) for name in document.keys() - _OF_ONE - _OF_ALL):
-        raise MessageError(f"unknown member {{}}; there are: {', '.join(sorted(_OF_ONE | _OF_ALL))}", unknown[0])
+        known = ", ".join(sorted(_OF_ONE | _OF_ALL | {"erase", "forget"}))
+        raise MessageError(f"unknown member {{}}; there are: {known}", unknown[0])
     if ("table" in document) == ("tables" in document):
         raise MessageError("name a table: 'table', or 'tables' for several, one of them")
     if "table" in document:
@@ -203,6 +226,38 @@ def _deletes(document: Mapping[str, Any]) -> list[TableDelete]:
         if unknown := sorted(str(name) for name in table.keys() - _OF_ONE):
             raise MessageError(f"table {place}: unknown member {{}}", unknown[0])
     return [_delete(table) for table in tables]
+
+
+def _alone(document: Mapping[str, Any], member: str) -> Mapping[str, Any]:
+    """An object that no other member but the request's id may stand beside."""
+    if unknown := sorted(str(name) for name in document.keys() - {member, "request_id"}):
+        raise MessageError(f"{member!r} stands beside {{}}: only a request_id may", unknown[0])
+    if not isinstance(document[member], Mapping):
+        raise MessageError(f"{member}: an object, not {_kind(document[member])}")
+    found: Mapping[str, Any] = document[member]
+    return found
+
+
+def _erased(said: Mapping[str, Any]) -> TableDelete:
+    if unknown := sorted(str(name) for name in said.keys() - _OF_ERASURE):
+        raise MessageError(f"erase: unknown member {{}}; there are: {', '.join(sorted(_OF_ERASURE))}", unknown[0])
+    if "table" not in said:
+        raise MessageError("erase: name a table; an erasure is of one, or of a subject in all of them ('forget')")
+    return _delete(said)
+
+
+def _subjects(said: Mapping[str, Any]) -> tuple[int | str, ...]:
+    if said.keys() != {"subject"}:
+        raise MessageError("forget: an object with the member 'subject', and no other")
+    given = said["subject"]
+    subjects = given if isinstance(given, list) else [given]
+    if not subjects:
+        raise MessageError("subject: an empty list forgets nobody")
+    if len(subjects) > MOST_SUBJECTS:
+        raise LimitError(f"{len(subjects):,} subjects in one request: at most {MOST_SUBJECTS:,} are allowed")
+    if wrong := [value for value in subjects if isinstance(value, bool) or not isinstance(value, int | str)]:
+        raise MessageError(f"subject: a whole number or a text, or a list of them, not {_kind(wrong[0])}")
+    return tuple(dict.fromkeys(subjects))
 
 
 def _delete(said: Mapping[str, Any]) -> TableDelete:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from dolmen.database import Database
 from dolmen.errors import AppliedIdError, InputError, LimitError
+from dolmen.ingest.deletes.apply import add_request
 from dolmen.ingest.deletes.requests import DeleteRequest, parse_request
 from dolmen.ingest.queues.base import Queue
 from dolmen.ingest.queues.directory import DirectoryQueue
@@ -66,8 +67,8 @@ def check(database: Database, request: DeleteRequest) -> int:
     before = transaction.find_applied([request.id]).get(request.id)
     if before is not None and before.digest != request.digest:
         raise AppliedIdError(f"version {before.version} has applied another request under the id {request.id!r}")
-    for delete in request.deletes:
-        transaction.table(delete.table).delete(delete.where, keys=delete.keys, on=delete.on)
+    deletes = tuple(replace(delete, mode="tombstone") for delete in request.deletes)  # without looking rows up
+    add_request(transaction, replace(request, deletes=deletes))
     return transaction.base.version  # which is given up here, before anything of it is uploaded
 
 

@@ -115,7 +115,7 @@ class DropSource:
             directory = open_store(self.landing.url, self.runtime)
             assert isinstance(directory, LocalStore)
             for info in directory.list(prefix, start_after):
-                yield Drop(self.bucket, info.key, info.size, info.etag)
+                yield Drop(self.bucket, info.key, info.size, info.etag, created_us=info.last_modified_us)
             return
         from dolmen.store.s3.store import S3Store  # boto3 is an extra, and slow to import
         from dolmen.store.s3.versions import newest_versions
@@ -123,7 +123,8 @@ class DropSource:
         store = open_store(f"s3://{self.bucket}", self.runtime)
         assert isinstance(store, S3Store)
         for info, version in newest_versions(store, prefix, start_after):
-            yield Drop(self.bucket, info.key, info.size, info.etag.strip('"'), version)
+            created_us = info.last_modified_us
+            yield Drop(self.bucket, info.key, info.size, info.etag.strip('"'), version, created_us=created_us)
 
     def _is_drop(self, drop: Drop) -> bool:
         place = self.landing.place(drop)

@@ -32,6 +32,7 @@ from dolmen.ingest.drops.outcomes import NO_ROWS, DropOutcome, RowCounts
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.formats.options import OnBadRow, ReadOptions
 from dolmen.ingest.landing import Landing, LandingPath
+from dolmen.ingest.late import ErasedRows, expect_erasures
 from dolmen.ingest.new_columns import NO_NEW_COLUMNS, NewColumns, ingest_with_new_columns
 from dolmen.ingest.redaction import UnforeseenError
 from dolmen.ingest.rejects.quarantine import Quarantine, header_of
@@ -266,11 +267,13 @@ class Ingestion:
         settings.check(entry.schema, entry.primary_key)
         self.columns = entry.schema
         transaction.add(self.expected)
+        expect_erasures(transaction, self.place.table, self.drop.created_us, self.drop.id)
+        erased = ErasedRows.of(transaction, self.place.table, self.drop.created_us)
         self.settings = settings
         source = self._source(settings)
 
         def ingest(settings: IngestSettings, new: NewColumns) -> None:
-            self._ingest_rows(transaction, table, source, settings, new)
+            self._ingest_rows(transaction, table, source, settings, new, erased)
 
         if settings.new_columns == "add":
             new = ingest_with_new_columns(transaction, table.name, source, settings, self.drop.id, ingest)
@@ -285,15 +288,16 @@ class Ingestion:
         source: SourceFile,
         settings: IngestSettings,
         new: NewColumns,
+        erased: ErasedRows | None,
     ) -> None:
         """Adds the rows to the transaction, the bad ones to the rejects if the settings ask for that."""
         with Quarantine(self.place.path, settings.max_bad_rows) as quarantine:
             on_bad_row = quarantine.add if settings.on_bad_row == "quarantine" else None
-            counts = self._write(transaction, table, source, settings, new, on_bad_row)
+            counts = self._write(transaction, table, source, settings, new, on_bad_row, erased)
             if quarantine.count:
                 header, about = header_of(source), self._database_facts()
                 self.quarantined_to = quarantine.keep(self.landing, self.drop, self.place, source.format, header, about)
-            self.counts = replace(counts, quarantined=quarantine.count)
+            self.counts = replace(counts, quarantined=quarantine.count, erased=erased.count if erased else 0)
 
     def _write(
         self,
@@ -303,6 +307,7 @@ class Ingestion:
         settings: IngestSettings,
         new: NewColumns,
         on_bad_row: OnBadRow | None,
+        erased: ErasedRows | None,
     ) -> RowCounts:
         """Adds the rows to the transaction in the table's way."""
         if settings.mode == "cdc":
@@ -316,15 +321,16 @@ class Ingestion:
                 unused=new.empty,
                 on_bad_row=on_bad_row,
                 request=self.drop.id,
+                erased=erased,
             )
             return RowCounts(
                 upserted=changed.upserted, deleted=changed.deleted, unchanged=changed.unchanged, ddl=changed.ddl
             )
         if settings.mode == "append":
-            rows = self._read(source, table.schema, new, on_bad_row)
+            rows = self._read(source, table.schema, new, on_bad_row, erased)
             table.append(rows.reader, request=self.drop.id)
             return RowCounts(appended=rows.count)
-        rows = self._read(source, require_keys(table.schema, table.primary_key), new, on_bad_row)
+        rows = self._read(source, require_keys(table.schema, table.primary_key), new, on_bad_row, erased)
         upsert_in_portions(table, rows.reader, self.drop.id)
         return RowCounts(upserted=rows.count)
 
@@ -334,11 +340,16 @@ class Ingestion:
         return SourceFile(self.open, detect(path, settings.format), path, options)
 
     def _read(
-        self, source: SourceFile, schema: pa.Schema, new: NewColumns, on_bad_row: OnBadRow | None
+        self,
+        source: SourceFile,
+        schema: pa.Schema,
+        new: NewColumns,
+        on_bad_row: OnBadRow | None,
+        erased: ErasedRows | None,
     ) -> _CountedRows:
-        """The rows of the dropped file, counted as they are taken."""
-        rows = read(source, new.extend(schema), on_bad_row=on_bad_row)
-        return _CountedRows(new.leave_out(rows, schema), self.database.runtime)
+        """The rows of the dropped file that were not erased since, counted as they are taken."""
+        rows = new.leave_out(read(source, new.extend(schema), on_bad_row=on_bad_row), schema)
+        return _CountedRows(rows if erased is None else erased.leave_out(rows), self.database.runtime)
 
     def _column_of_error(self, transaction: Transaction, error: Exception) -> str | None:
         """The table's column that an error is about."""

@@ -25,6 +25,7 @@ class RowCounts:
         unchanged: changes that had no effect, because a newer one of their key was known.
         ddl: messages about the columns of a source of changes, which were skipped.
         quarantined: rows that could not be read, and are among the rejects.
+        erased: rows that were left out, as they were erased after the file was dropped.
     """
 
     appended: int = 0
@@ -33,6 +34,7 @@ class RowCounts:
     unchanged: int = 0
     quarantined: int = 0
     ddl: int = 0
+    erased: int = 0
 
     @property
     def ingested(self) -> int:

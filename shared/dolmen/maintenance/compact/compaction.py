@@ -22,6 +22,7 @@ from dolmen.maintenance import never
 from dolmen.maintenance.compact.pending import PendingGroups
 from dolmen.maintenance.compact.plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
 from dolmen.maintenance.compact.rewrite import GroupRewriter, TableVersion
+from dolmen.maintenance.erasures.times import rewrite_through
 from dolmen.scan.display import html, text
 
 __all__ = ["Compacted", "CompactionOptions", "CompactionPlan", "PlannedGroup", "compact", "plan_compaction"]
@@ -116,7 +117,8 @@ def compact(
     with context.reading(manifest.version):
         version = TableVersion.of(context, name, manifest)
         target = target_file_bytes(version.entry, options)
-        plan = plan_compaction(name, version.entry, version.files, target, options, version.dead())
+        due = rewrite_through(context, manifest)
+        plan = plan_compaction(name, version.entry, version.files, target, options, version.dead(), due)
     done = Compacted(plan, finished=dry_run or not plan.groups)
     if not done.finished:
         _Compaction(context, name, version.entry, options, target, deadline, done).all_groups()

@@ -10,6 +10,7 @@ files whose ranges of the sort key overlap (none of them can be skipped). A file
 - by the same rule, for tables with a sort key: files that do not overlap form a run, and runs of similar size are
   merged into one.
 
+Files that still hold rows of an erasure are rewritten in any case, when its time comes: all that are due at once.
 """
 
 from __future__ import annotations
@@ -162,6 +163,7 @@ def plan_compaction(
     target_file_bytes: int,
     options: CompactionOptions,
     dead: Collection[str] = (),
+    erase_through: int = 0,
 ) -> CompactionPlan:
     """Plans the compaction of a table. Pure.
 
@@ -169,8 +171,9 @@ def plan_compaction(
         files: live files with their newest pairs, oldest first; iterated once.
         target_file_bytes: size of a full file.
         dead: uuids of files whose rows are certainly all hidden by tombstones.
+        erase_through: timestamp of the youngest erasure whose rows have to leave their files now; 0 = none has to.
     """
-    return _Planner(table, entry, target_file_bytes, options).plan(files, dead)
+    return _Planner(table, entry, target_file_bytes, options).plan(files, dead, erase_through)
 
 
 class _Planner:
@@ -178,8 +181,9 @@ class _Planner:
         self._table, self._entry, self._target, self._options = table, entry, target_file_bytes, options
         self._left: Counter[str] = Counter()
 
-    def plan(self, files: Iterable[DataFile], dead: Collection[str]) -> CompactionPlan:
+    def plan(self, files: Iterable[DataFile], dead: Collection[str], erase_through: int) -> CompactionPlan:
         gone: list[DataFile] = []
+        erased: list[DataFile] = []
         deleted: list[DataFile] = []
         small: list[DataFile] = []
         full: list[tuple[Range, DataFile]] = []
@@ -190,6 +194,9 @@ class _Planner:
                 self._left[NEXT_PLAN] += 1
             elif not file.live_rows or file.uuid in dead:
                 gone.append(file)
+                kept += 1
+            elif 0 < file.erasing <= erase_through:
+                erased.append(file)
                 kept += 1
             elif file.rows - file.live_rows > file.rows * self._options.deleted_share:
                 deleted.append(file)
@@ -205,9 +212,9 @@ class _Planner:
                 full.append((range_, file))
                 kept += 1
         groups = [PlannedGroup("all rows deleted", tuple(gone), 0, 0, sum(f.size for f in gone))] if gone else []
-        groups += self._groups_to_rewrite(deleted, small)
-        groups += self._unclustered_groups(full)
-        groups.sort(key=lambda group: -group.benefit)
+        others = self._groups_to_rewrite(deleted, small) + self._unclustered_groups(full)
+        groups += [self._group("erased rows", part) for part in self._cut(self._in_order(erased))] if erased else []
+        groups += sorted(others, key=lambda group: -group.benefit)
         return CompactionPlan(self._table, count, size, tuple(groups), dict(self._left))
 
     def _groups_to_rewrite(self, deleted: list[DataFile], small: list[DataFile]) -> list[PlannedGroup]:

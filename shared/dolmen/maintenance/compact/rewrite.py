@@ -58,7 +58,7 @@ class TableVersion:
         if len(inputs) == 1:
             (file,) = inputs
             mostly_deleted = file.rows - file.live_rows > file.rows * options.deleted_share
-            return inputs if mostly_deleted or self.unresolved.hides_all_of(file) else ()
+            return inputs if file.erasing or mostly_deleted or self.unresolved.hides_all_of(file) else ()
         return inputs
 
     def commit_ts_of(self, inputs: tuple[DataFile, ...]) -> tuple[int | None, TableEntry]:

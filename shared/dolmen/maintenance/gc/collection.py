@@ -9,16 +9,22 @@ goes on.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import CollectionProgress, MoveFence
 from dolmen.commit.statements.base import Statement
+from dolmen.commit.statements.erasures import CloseErasures
 from dolmen.context import Context
 from dolmen.errors import ConflictError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.iceberg.pins import published_tables
 from dolmen.maintenance import never
+from dolmen.maintenance.erasures.closing import Closing
+from dolmen.maintenance.erasures.figures import figures_of
+from dolmen.maintenance.erasures.progress import erasure_work
+from dolmen.maintenance.erasures.receipts import describe_erasures
 from dolmen.maintenance.gc.eraser import Amount, ObjectEraser
 from dolmen.maintenance.gc.intents import clear_intent, finished_intents
 from dolmen.maintenance.gc.keyset import KeySet
@@ -83,6 +89,8 @@ def _move_fence(
         if dry_run or manifest.version == 0 or not planned.moves:
             return manifest, planned, chosen
         seen = (manifest.horizon, manifest.orphan_cutoff)
+        work = planned.erasures
+        describe_erasures(context, manifest, work)
         fence = MoveFence(
             seen,
             planned.horizon,
@@ -91,9 +99,10 @@ def _move_fence(
             planned.applied_before,
             None if settings else chosen,
             planned.now_us,
+            work.forced,
         )
         try:
-            done = submit(head, OPERATION, [fence])
+            done = submit(head, OPERATION, [*work.before_fence(), fence, *work.after_fence()])
         except ConflictError as error:
             conflict = error
             continue
@@ -132,6 +141,7 @@ class _Collection:
         self._listed = False
         self._waiting: Amount | None = None
         self._marked: KeySet | None = None
+        self._closed: frozenset[str] = frozenset()
 
     @property
     def _kept(self) -> KeySet:
@@ -144,7 +154,9 @@ class _Collection:
 
     def run(self) -> Collected:
         """Deletes, records the progress, and lets the next versions expire."""
-        finished = self._clear_intents() and self._release() and self._sweep() and self._sweep_publications()
+        finished = (
+            self._clear_intents() and self._release() and self._sweep() and self._sweep_publications() and self._close()
+        )
         newest = self._record()
         horizon = max(newest.horizon, self._planned.horizon if self._dry_run else 0)
         return Collected(
@@ -155,6 +167,8 @@ class _Collection:
             revoked=self._planned.revoke,
             waiting=self._waiting,
             errors=self._eraser.errors,
+            erasures=figures_of(newest, self._context.segments, self._now_us),
+            erasures_gone=len(self._closed),
             finished=finished,
             dry_run=self._dry_run,
         )
@@ -202,17 +216,40 @@ class _Collection:
         return swept.complete
 
     def _sweep_publications(self) -> bool:
-        sweep = PublicationSweep(
+        return self._publications().run()
+
+    def _publications(self) -> PublicationSweep:
+        return PublicationSweep(
             self._context,
             self._eraser,
             self._context.head.refresh().manifest if published_tables(self._manifest) else self._manifest,
             self._settings,
             self._now_us,
             self._deadline,
-            full=self._full,
+            full=self._full or bool(self._manifest.leaving),  # an erasure may have taken the pins of old publications
             dry_run=self._dry_run,
         )
-        return sweep.run()
+
+    def _close(self) -> bool:
+        """Writes the receipts of erasures of which nothing is left."""
+        if self._dry_run:
+            return True
+        planned = self._planned
+        freed = min(self._freed, self._through)
+        closing = Closing(
+            self._context,
+            self._manifest,
+            planned.intents,
+            self._now_us,
+            freed,
+            self._swept,
+            self._deadline,
+            self._publications().holds_before,
+        )
+        complete = closing.run()
+        self._closed = frozenset(closing.closed)
+        self._eraser.errors.update(closing.errors)
+        return complete
 
     def _record(self) -> Manifest:
         """Removes finished work from the list. Once the list is empty, moves the horizon forward."""
@@ -222,12 +259,17 @@ class _Collection:
         statements: list[Statement] = []
         if self._freed > manifest.freed or self._swept > manifest.swept:
             statements.append(CollectionProgress(self._freed, self._swept))
+        if self._closed:
+            statements.append(CloseErasures(self._closed))
         if self._listed and self._through == manifest.horizon:
-            horizon = next_horizon(head, manifest, self._settings, self._planned.now_us)
-            if horizon > manifest.horizon:
+            now_us = self._planned.now_us
+            horizon = next_horizon(head, manifest, self._settings, now_us)
+            work = erasure_work(manifest, self._context.segments, self._settings, now_us, horizon)
+            if max(horizon, work.forced) > manifest.horizon:
+                describe_erasures(self._context, manifest, replace(work, forgets=()))
                 seen = (manifest.horizon, manifest.orphan_cutoff)
                 fence = MoveFence(
-                    seen, horizon, manifest.orphan_cutoff, settings=self._held_to, now_us=self._planned.now_us
+                    seen, horizon, manifest.orphan_cutoff, settings=self._held_to, now_us=now_us, forced=work.forced
                 )
                 try:
                     return submit(head, OPERATION, [*statements, fence]).manifest or head.refresh().manifest

@@ -19,6 +19,8 @@ Marker: TypeAlias = Callable[[Manifest, SegmentReader, int], KeySet]
 def needed_keys(manifest: Manifest, reader: SegmentReader) -> Iterator[str]:
     """Keys of all objects that a version needs, including those named in segments; with repetitions."""
     yield from references(manifest)
+    for segment in manifest.segments_of("erasures"):
+        yield from references(reader.erasures(segment))
     for entry in manifest.tables.values():
         yield from _keys_of_table(entry, reader)
 
@@ -48,6 +50,8 @@ def reached_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
             yield from references(reader.overlays(tree))
         case "tombstones":
             yield from references(reader.tombstones(tree))
+        case "erasures":
+            yield from references(reader.erasures(tree))
         case "table":
             for entry in reader.tables(tree):
                 yield from references(entry)
@@ -71,8 +75,19 @@ def tree_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
             raise
 
 
+def tagged_keys(key: str, reader: SegmentReader) -> Iterator[str]:
+    """Keys of the manifest of an expired version that a tag keeps, and of all that the version needs.
+
+    Raises:
+        CorruptionError: the manifest is missing or damaged, so nobody knows what the tag keeps; or another commit has
+            dropped the tag, and another collection has deleted the manifest.
+    """
+    yield key
+    yield from needed_keys(reader.manifest(key), reader)
+
+
 def manifest_keys(key: str, reader: SegmentReader) -> Iterator[str]:
-    """Keys of a manifest that a tag kept, and of all that its version needs.
+    """Keys of a manifest that was released with a tag, and of all that its version needs.
 
     A missing manifest reaches nothing: an earlier run deleted all that it needs, and then the manifest itself.
     """
@@ -111,7 +126,7 @@ def mark(manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
     def keys() -> Iterator[str]:
         yield from needed_keys(manifest, reader)
         for key in tagged_manifests(manifest):
-            yield from manifest_keys(key, reader)
+            yield from tagged_keys(key, reader)
         for entry in released_since(manifest, reader, after):
             yield from entry.objects
             for tree in entry.trees:

@@ -13,22 +13,23 @@ import msgspec
 
 from dolmen.format.manifest import Manifest, Segment
 from dolmen.format.references import references
-from dolmen.maintenance.gc.mark import manifest_keys, tagged_manifests, tree_keys
+from dolmen.maintenance.gc.mark import manifest_keys, tagged_keys, tagged_manifests, tree_keys
 from dolmen.segments.live import LiveFiles
 from dolmen.segments.reader import SegmentReader
 
 ENTRIES_TOGETHER = 200_000
 """The approximate number of entries of one part. A segment is never divided."""
 
-PartKind: TypeAlias = Literal["files", "tombstones", "released", "trees", "manifests"]
+PartKind: TypeAlias = Literal["files", "tombstones", "erasures", "released", "trees", "manifests", "tagged"]
 
 
 class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Some segments that are read to find objects to keep.
 
     Args:
-        kind: what is read from the segments: a table's live ``files``, its ``tombstones``, entries that commits have
-            ``released``, everything that released ``trees`` reach, or that ``manifests`` of tags need.
+        kind: what is read from the segments: a table's live ``files``, its ``tombstones``, the database's
+            ``erasures``, entries that commits have ``released``, everything that released ``trees`` reach, or that
+            ``manifests`` of lost tags need, or those of the present tags (``tagged``), which must be there.
         table: the table's name; "" for the database.
         manifests: keys of manifests.
     """
@@ -54,14 +55,16 @@ def split_mark(manifest: Manifest, reader: SegmentReader, after: int) -> tuple[l
             keys += references(entry)
         parts += _together("files", entry.segments_of("files"), name)
         parts += _together("tombstones", entry.segments_of("tombstones"), name)
+    parts += _together("erasures", manifest.segments_of("erasures"))
     trees: list[Segment] = []
-    tagged = tagged_manifests(manifest)
+    lost: list[str] = []
     for one in manifest.released:
         if one.version > after:
             keys += one.objects
             trees += one.trees
-            tagged += one.manifests
-    parts += (MarkPart("manifests", (), manifests=(key,)) for key in dict.fromkeys(tagged))
+            lost += one.manifests
+    parts += (MarkPart("tagged", (), manifests=(key,)) for key in tagged_manifests(manifest))
+    parts += (MarkPart("manifests", (), manifests=(key,)) for key in dict.fromkeys(lost))
     parts += _together("trees", trees)
     parts += _together("released", [s for s in manifest.segments_of("released") if s.greatest > after])
     return keys, parts
@@ -83,6 +86,9 @@ def keys_of_part(part: MarkPart, manifest: Manifest, reader: SegmentReader, afte
         case "tombstones":
             for segment in part.segments:
                 yield from references(reader.tombstones(segment))
+        case "erasures":
+            for segment in part.segments:
+                yield from references(reader.erasures(segment))
         case "released":
             for segment in part.segments:
                 for entry in reader.released(segment):
@@ -98,6 +104,9 @@ def keys_of_part(part: MarkPart, manifest: Manifest, reader: SegmentReader, afte
         case "manifests":
             for key in part.manifests:
                 yield from manifest_keys(key, reader)
+        case "tagged":
+            for key in part.manifests:
+                yield from tagged_keys(key, reader)
 
 
 def _together(kind: PartKind, segments: Sequence[Segment], table: str = "") -> Iterator[MarkPart]:

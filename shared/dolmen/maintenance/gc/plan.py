@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dolmen.commit.head import Head
 from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.format.properties import DatabaseSettings
+from dolmen.maintenance.erasures.progress import ErasureWork, erasure_work
 from dolmen.maintenance.gc.intents import KnownIntent, dead_jobs, intents
 from dolmen.maintenance.gc.sweep import has_come_of_age, sweepable
 
@@ -26,6 +27,7 @@ class CollectionPlan:
             nothing is to move.
         moves: whether that commit is needed.
         sweep: whether there may be orphans that are old enough to delete.
+        erasures: what is to be done for erasures.
         intents: all intents, by txid.
     """
 
@@ -37,6 +39,7 @@ class CollectionPlan:
     applied_before: int
     moves: bool
     sweep: bool
+    erasures: ErasureWork
     intents: dict[str, KnownIntent]
 
 
@@ -46,14 +49,24 @@ def plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, full: bo
     known = intents(head.store)
     # Objects of versions that expired before are deleted first, so that their readers' grace does not begin anew.
     horizon = next_horizon(head, manifest, settings, now_us) if is_freed(manifest) else manifest.horizon
+    erasures = erasure_work(manifest, head.segments, settings, now_us, horizon)
+    if not is_freed(manifest):
+        erasures = erasures.without_expiry()
     orphan_cutoff = max(manifest.orphan_cutoff, now_us - settings.orphan_age_us)
     revoke = dead_jobs(known, manifest, now_us - settings.intent_timeout_us)
     applied_before = now_us - settings.applied_retention_us
     forgets = any(segment.created_at < applied_before for segment in manifest.segments_of("applied"))
-    sweep = full or has_come_of_age(head, manifest, sweepable(orphan_cutoff))
+    sweep = full or _leaves(manifest, orphan_cutoff) or has_come_of_age(head, manifest, sweepable(orphan_cutoff))
     ends = any(0 < tag.until <= now_us for tag in manifest.tags.values())
-    moves = horizon > manifest.horizon or bool(revoke) or forgets or sweep or ends
-    return CollectionPlan(now_us, manifest.horizon, horizon, orphan_cutoff, revoke, applied_before, moves, sweep, known)
+    moves = horizon > manifest.horizon or bool(revoke) or forgets or sweep or ends or erasures.moves(manifest.horizon)
+    return CollectionPlan(
+        now_us, manifest.horizon, horizon, orphan_cutoff, revoke, applied_before, moves, sweep, erasures, known
+    )
+
+
+def _leaves(manifest: Manifest, orphan_cutoff: int) -> bool:
+    """Whether orphans must be looked for because they may hold rows of an erasure."""
+    return any(manifest.swept < each.left_at <= sweepable(orphan_cutoff) for each in manifest.leaving)
 
 
 def is_freed(manifest: Manifest) -> bool:

@@ -59,6 +59,24 @@ class PublicationSweep:
                 unpin_versions(self._context, table, None)
         return True
 
+    def holds_before(self, version: int) -> bool:
+        """Whether any object of a publication may hold values of versions before this one.
+
+        The newest metadata of each publication must be of this version or a later one, and nothing that it does not
+        need may be left.
+        """
+        for table in self._listed():
+            directory = PublicationDirectory(self._context.store, self._context.runtime, table)
+            newest = directory.newest()
+            metadata = newest.metadata
+            if metadata is None or metadata.location != directory.location or metadata.snapshots[0].version < version:
+                return True
+            needed = {directory.hint_key, directory.key(directory.metadata_path(newest.number))}
+            self._add(directory, metadata, needed, set())
+            if any(info.key not in needed for info in self._context.store.list(f"{PREFIX}{table}/")):
+                return True
+        return False
+
     @property
     def _before_us(self) -> int:
         return self._now_us - self._settings.orphan_age_us

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
 
+from dolmen.maintenance.erasures.figures import ErasureFigures
 from dolmen.maintenance.gc.eraser import Amount
 
 REASONS: dict[str, str] = {
@@ -31,7 +32,10 @@ class Collected:
             count as 0.
         revoked: txids of jobs that were taken for dead.
         waiting: orphans that are too young to delete, including those of commits under way; None if none were listed.
-        errors: reasons by key of objects that could not be deleted; the next run tries them again.
+        errors: reasons by key of objects that could not be deleted, or of receipts that could not be written; the next
+            run tries them again.
+        erasures: figures of erasures that are not gone yet.
+        erasures_gone: number of erasures whose receipts say since this run that no object holds their rows.
         finished: True if nothing was left for lack of time.
         dry_run: True if nothing was deleted: the figures say what would be.
     """
@@ -43,6 +47,8 @@ class Collected:
     revoked: tuple[str, ...] = ()
     waiting: Amount | None = None
     errors: Mapping[str, str] = field(default_factory=dict)
+    erasures: ErasureFigures = field(default_factory=ErasureFigures)
+    erasures_gone: int = 0
     finished: bool = True
     dry_run: bool = False
 
@@ -69,6 +75,8 @@ class Collected:
             told.append(("dead jobs revoked", f"{len(self.revoked):,}"))
         if self.waiting and self.waiting.objects:
             told.append(("orphans too young to go", _amount_text(self.waiting)))
+        if self.erasures_gone:
+            told.append(("erasures gone from the disk", f"{self.erasures_gone:,}"))
         if self.errors:
             told.append(
                 ("not deleted", f"{len(self.errors):,}, {min(self.errors)} first: {self.errors[min(self.errors)]}")

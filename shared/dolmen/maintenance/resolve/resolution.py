@@ -4,11 +4,15 @@ Every scan of a file must check each tombstone that is younger than the file. Re
 columns that the tombstones name, and records the positions of the rows they match. It begins with the oldest files,
 which most tombstones cover. A tombstone is dropped when the last file that it may match is done, so this order ends
 the oldest deletes first.
+
+For the tombstones of erasures it also tests the rows that are hidden already: they are still in the file. Files in
+which an erasure matches a row are noted in its receipt and in their entries, and compaction rewrites them in time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyroaring import BitMap
@@ -16,15 +20,20 @@ from pyroaring import BitMap
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Resolve
 from dolmen.context import Context
-from dolmen.format.entries import DataFile
+from dolmen.format.entries import DataFile, Tombstone
+from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance import never
+from dolmen.maintenance.erasures.receipts import note_held_files
+from dolmen.maintenance.resolve.erased import ErasureMatches
 from dolmen.maintenance.resolve.gather import gather_vectors
 from dolmen.maintenance.resolve.unresolved import Unresolved, table_reader
 from dolmen.scan.display import html, text
 from dolmen.scan.hidden_rows import hidden_rows, whole_groups
 from dolmen.scan.plan import FilePlan
+from dolmen.scan.read import RowGroupColumns
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.segments.erasures import erasures_of
 from dolmen.segments.live import LiveFiles, tombstones_of
 from dolmen.units import GIB
 
@@ -114,7 +123,13 @@ def resolve(
         if not tombstones:
             return Resolved(name, gathered=gather_vectors(context, name, deadline=deadline))
         unresolved = Unresolved(context, entry, tombstones)
-        run = _Resolution(context, name, manifest, entry, unresolved, deadline, budget_bytes, batch_files)
+        listed = {
+            each.ts: each for each in erasures_of(manifest, context.segments, after=min(t.ts for t in tombstones) - 1)
+        }
+        erased = ErasureMatches(context, entry, [tombstone for tombstone in tombstones if tombstone.ts in listed])
+        run = _Resolution(
+            context, name, manifest, entry, unresolved, deadline, budget_bytes, batch_files, listed, erased
+        )
         run.all_files()
         gathered = 0 if run.stopped else gather_vectors(context, name, deadline=deadline)
     return Resolved(
@@ -144,6 +159,9 @@ class _Resolution:
     deadline: Callable[[], bool]
     budget_bytes: int
     batch_files: int
+    erasures: Mapping[int, Erasure]
+    """Listed erasures that may have tombstones here, by timestamp."""
+    erased: ErasureMatches
     looked_at: int = 0
     read: int = 0
     changed: int = 0
@@ -153,6 +171,9 @@ class _Resolution:
     dropped: int = 0
     stopped: bool = False
     positions: dict[str, BitMap] = field(default_factory=dict)
+    held: dict[int, dict[str, int | None]] = field(default_factory=dict)
+    """By timestamp of an erasure, the number of its rows in each file that holds some, for the next commit; None if all
+    rows of the file are hidden, so that it was not read."""
     done: list[str] = field(default_factory=list)
     """Segments whose files are all looked at, for the next commit."""
 
@@ -196,6 +217,8 @@ class _Resolution:
         for file, own in behind:
             plan = self.unresolved.plan(file)
             if plan is None:
+                for tombstone in self.erased.suspects(file):
+                    self.held.setdefault(tombstone.ts, {})[file.path] = None
                 self.positions[file.path] = BitMap(range(file.rows)) if file.live_rows else BitMap()
                 self.changed += bool(file.live_rows)
                 self.rows += file.live_rows
@@ -211,10 +234,26 @@ class _Resolution:
 
     def _read(self, wanted: list[FilePlan]) -> int:
         """Reads files to find their hidden rows. Returns the number of files finished."""
+        suspects = {plan.file.path: self.erased.suspects(plan.file) for plan in wanted}
+        plain = [plan for plan in wanted if not suspects[plan.file.path]]
+        held = [plan for plan in wanted if suspects[plan.file.path]]
+        finished = self._read_some(plain, suspects, frozenset())
+        return finished if self.stopped else finished + self._read_some(held, suspects, self.erased.ids)
+
+    def _read_some(
+        self, wanted: list[FilePlan], suspects: Mapping[str, Sequence[Tombstone]], ids: frozenset[int]
+    ) -> int:
+        """Reads these files.
+
+        Args:
+            suspects: by path, the tombstones of erasures that may match rows of the file, hidden or not.
+            ids: columns that these name.
+        """
         reader = table_reader(self.context, self.name, self.manifest, self.entry)
         left: dict[str, int] = {}
         found: dict[str, BitMap] = {}
         vectors: dict[str, BitMap] = {}
+        hits: dict[str, Counter[int]] = defaultdict(Counter)
 
         def groups() -> Iterator[RowGroup]:
             for file in reader.open_files(wanted):
@@ -223,39 +262,58 @@ class _Resolution:
                     return
                 some = list(row_groups(file, None, self.unresolved.deletes, self.entry.schema))
                 path = file.file.path
-                left[path] = len(some)
                 found[path], vectors[path] = whole_groups(file, some), file.vector or BitMap()
-                self.bytes_read += self._bytes(file, some)
+                if suspects[path]:
+                    some = self.erased.row_groups(file, suspects[path], some)
+                left[path] = len(some)
+                self.bytes_read += self._bytes(file, some, ids)
                 yield from some
 
-        for path, hidden in reader.read(hidden_rows, groups(), frozenset()):
+        def work(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap, Counter[int]]:
+            path, hidden = hidden_rows(group, columns)
+            erased = self.erased.hits(group, columns, suspects[path]) if suspects[path] else Counter[int]()
+            return path, hidden, erased
+
+        for path, hidden, erased in reader.read(work, groups(), ids):
             found[path] |= hidden
             left[path] -= 1
+            hits[path] += erased
         assert not any(left.values()), "a row group was not read to its end"
         for path, hidden in found.items():
             fresh = hidden - vectors[path]
             self.positions[path] = fresh
             self.changed += bool(fresh)
             self.rows += len(fresh)
+            for ts, rows in hits[path].items():
+                self.held.setdefault(ts, {})[path] = rows
         self.read += len(found)
         return len(found)
 
-    def _bytes(self, file: OpenFile, some: list[RowGroup]) -> int:
+    def _bytes(self, file: OpenFile, some: list[RowGroup], ids: frozenset[int]) -> int:
         """Bytes read to test these row groups of a file; a small file is fetched whole, with its footer."""
         if file.source is not None and self.context.store.local_path(file.file.path) is None:
             return file.file.size
-        return sum(wanted.length for group in some for wanted in file.footer.ranges(group.index, group.tests))
+        return sum(wanted.length for group in some for wanted in file.footer.ranges(group.index, group.tests | ids))
 
     def _commit(self) -> None:
-        entry, head = self.entry, self.context.head
+        entry, head, context = self.entry, self.context.head, self.context
+        facts = [(self.erasures[ts], rows) for ts, rows in sorted(self.held.items())]
+        note_held_files(context.store, context.runtime, self.manifest, facts)
+        erasing = {path: ts for ts, rows in sorted(self.held.items(), reverse=True) for path in rows}  # the earliest
         statement = Resolve.of(
-            self.name, entry.uuid, entry.epoch, self.manifest.commit_ts, self.positions, tuple(self.done)
+            self.name,
+            entry.uuid,
+            entry.epoch,
+            self.manifest.commit_ts,
+            self.positions,
+            tuple(self.done),
+            erasing=erasing,
         )
         done = submit(head, "resolve", [statement])
         if done.manifest is not None:
             self.commits += 1
             self.dropped += done.manifest.counts.tombstones_removed
-        self.positions, self.done = {}, []
+        self.positions, self.held, self.done = {}, {}, []
         now = head.cached.manifest.tables.get(self.name) if head.cached else None
         if now is None or (now.uuid, now.epoch) != (entry.uuid, entry.epoch):
             self.stopped = True  # dropped or overwritten: its files need no resolution

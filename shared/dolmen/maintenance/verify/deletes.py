@@ -172,7 +172,7 @@ def _footer(body: BinaryIO, one: DeleteObject, log: FindingLog) -> TombstoneFoot
     if end != start:
         reason = f"its blobs end at byte {end}, and the footer begins at {start}"
         log.add("delete-footer", one.key, reason, table=one.table)
-    if one.uuid and footer.table != one.uuid:
+    if one.uuid and footer.table not in ("", one.uuid):
         reason = f"it is of table {footer.table}, not of {one.uuid}"
         log.add("delete-footer", one.key, reason, table=one.table)
     return footer

@@ -40,6 +40,7 @@ def read_segment(context: Context, segment: Segment, log: FindingLog, table: str
         "released": reader.released,
         "history": reader.history,
         "table": reader.tables,
+        "erasures": reader.erasures,
     }
     return readable(context, segment, lambda: read[segment.kind](segment), log, table)
 
@@ -159,7 +160,9 @@ class TableContents:
                 if uuid in changed:
                     spilled.add(uuid)
                 if uuid not in self.removed:
-                    yield self._effective(file, segment)
+                    live = self._effective(file, segment)
+                    check.add_erasing(live)
+                    yield live
             if segment.object not in self._unreadable:
                 for kind, reason in check.untrue_claims(self.manifest):
                     self._log.add(kind, segment.object, reason, table=self.name, rows=segment.rows)
@@ -201,7 +204,9 @@ class TableContents:
     def _effective(self, file: DataFile, segment: Segment) -> DataFile:
         overlay = self.overlays.get(file.uuid)
         if overlay is not None and file.newer_pair(overlay.applied_through, overlay.vector):
-            file = msgspec.structs.replace(file, applied_through=overlay.applied_through, vector=overlay.vector)
+            file = msgspec.structs.replace(
+                file, applied_through=overlay.applied_through, vector=overlay.vector, erasing=overlay.erasing
+            )
         through = max(file.applied_through, segment.resolved_through)
         return file if through == file.applied_through else msgspec.structs.replace(file, applied_through=through)
 
@@ -231,6 +236,11 @@ class _FileSegment:
         for id_, claimed in segment.stats.items():
             if not self._holds(id_, claimed, file):
                 self._wrong[f"statistics of column {id_}"] = file.uuid
+
+    def add_erasing(self, file: DataFile) -> None:
+        """Compares the newest ``erasing`` of a live file with the segment's."""
+        if file.erasing and not 0 < self._segment.erasing <= file.erasing:
+            self._wrong["erasing"] = file.uuid
 
     def _holds(self, id_: int, claimed: ColumnStats, file: DataFile) -> bool:
         """Whether the segment's bounds of a column are true for a file. Also counts NULL and NaN."""

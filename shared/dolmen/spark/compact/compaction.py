@@ -24,6 +24,7 @@ from dolmen.maintenance import never
 from dolmen.maintenance.compact.compaction import Compacted, target_file_bytes
 from dolmen.maintenance.compact.plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
 from dolmen.maintenance.compact.rewrite import Rewritten, TableVersion
+from dolmen.maintenance.erasures.times import rewrite_through
 from dolmen.spark import arguments as given
 from dolmen.spark.compact.range import can_recluster, reclustering
 from dolmen.spark.compact.run import CompactionRun, Job, Work
@@ -100,7 +101,7 @@ class _Planning:
     def __init__(
         self, spark: SparkSession, context: Context, name: str, options: CompactionOptions, *, recluster: bool
     ) -> None:
-        self._name, self.options = name, options
+        self._context, self._name, self.options = context, name, options
         self._parallelism = max(1, spark.sparkContext.defaultParallelism)
         manifest = context.head.refresh().manifest
         with context.reading(manifest.version):
@@ -112,7 +113,8 @@ class _Planning:
         self.groups_a_job = 1 if whole else -(-self._parallelism // 2)
 
     def _plan(self, version: TableVersion, options: CompactionOptions) -> CompactionPlan:
-        return plan_compaction(self._name, version.entry, version.files, self.target, options, version.dead())
+        due = rewrite_through(self._context, version.manifest)
+        return plan_compaction(self._name, version.entry, version.files, self.target, options, version.dead(), due)
 
     def _parts(self, version: TableVersion) -> CompactionPlan:
         """The core's plan, cut finer if more could be done at once."""

@@ -35,6 +35,7 @@ from dolmen.ingest.drops.ingestion import Ingestion
 from dolmen.ingest.drops.outcomes import DropOutcome, RowCounts
 from dolmen.ingest.formats.options import ReadOptions
 from dolmen.ingest.landing import Landing
+from dolmen.ingest.late import ErasedRows, expect_erasures
 from dolmen.results import Commit
 from dolmen.spark.failures import mark_errors
 from dolmen.spark.load.order import Ranges
@@ -137,7 +138,8 @@ class PortionLoader:
     def _read_all(self, table: str, transaction: Transaction, ingestions: Sequence[Ingestion]) -> list[str]:
         """Adds the rows of all files that tasks can read; returns the ids of these."""
         work = _Work(self._spark, transaction, table, ingestions[0])
-        to_read = list(ingestions)
+        # The core takes those from which rows must be left out that were erased since they were dropped.
+        to_read = [each for each in ingestions if ErasedRows.of(transaction, table, each.drop.created_us) is None]
         while to_read:  # again without those that turned out bad behind rows that were handed on
             self._notify(f"{table}: {len(to_read):,} files, {megabytes_text(sum(each.drop.size for each in to_read))}")
             written = work.write([each.drop for each in to_read])
@@ -149,6 +151,9 @@ class PortionLoader:
                 break
         ids = [each.drop.id for each in to_read]
         if ids:
+            times = [each.drop.created_us for each in to_read]
+            oldest = None if None in times else min(time for time in times if time is not None)
+            expect_erasures(transaction, table, oldest, ids[0])
             work.add_to(transaction, ids, written.files)
             self._notify(f"{table}: committing {len(ids):,} files")
         return ids

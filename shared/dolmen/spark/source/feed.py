@@ -108,7 +108,11 @@ class SourceFeed:
             SchemaError: Spark does not have a column's type.
         """
         entry = self.decoded
-        own = spark_schema(entry.schema.field(name) for name in self.columns if name not in ADDED)
+        own = spark_schema(
+            msgspec.structs.replace(entry.schema.field(name), nullable=True)  # of an erased row the feed tells the key
+            for name in self.columns
+            if name not in ADDED
+        )
         fields = {field.name: field for field in (*own.fields, *_ADDED_TYPES.fields)}
         return Origin(entry.uuid, self.version).mark(s.StructType([fields[name] for name in self.columns]))
 
@@ -131,7 +135,10 @@ class SourceFeed:
         Raises:
             VersionExpiredError: a version that is needed has expired.
         """
-        feed = ChangeFeed(context, until, since, until, self.table, self.decoded, self.stored, self.where, net=self.net)
+        newest = context.head.refresh().manifest
+        feed = ChangeFeed(
+            context, newest, since, until, self.table, self.decoded, self.stored, self.where, net=self.net
+        )
         with context.reading(max(since.version, 1)):
             return list(parts_of(feed))
 
@@ -150,7 +157,8 @@ def _reader(feed: SourceFeed) -> PartReader:
     runtime = shared_runtime()
     store = open_store(feed.url, runtime)
     context = Context(store, runtime, Head(store, runtime))
-    return PartReader(context, feed.table, feed.decoded, feed.stored, feed.where, net=feed.net)
+    newest = context.head.refresh().manifest
+    return PartReader(context, newest, feed.table, feed.decoded, feed.stored, feed.where, net=feed.net)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, TypeVar
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import types as s
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -19,6 +20,7 @@ from dolmen.predicate import Predicate, parse
 from dolmen.predicate.bind import conjunction
 from dolmen.runtime import shared_runtime
 from dolmen.scan.scan import Scan
+from dolmen.segments.erasures import with_erasures
 from dolmen.snapshot import PinnedTable
 from dolmen.spark.failures import marking_dolmen_errors
 from dolmen.spark.source.options import READ, Options
@@ -65,6 +67,9 @@ def _scan(shared: SharedScan) -> Scan:
     except ObjectNotFoundError as error:
         head.check_kept(table.version)
         raise CorruptionError(table.manifest, "the manifest is missing") from error
+    name, entry = table.table, manifest.table(table.table)
+    tables = {**manifest.tables, name: with_erasures(entry, table.erasures, head.segments)}
+    manifest = msgspec.structs.replace(manifest, tables=tables)
     stored = [name for name in table.columns if name != COMMIT_TS]
     core = PinnedTable(Context(store, runtime, head), table.table, manifest)
     # Of the hidden column alone the scan needs another beside it, which is not handed on.

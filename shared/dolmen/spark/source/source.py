@@ -17,8 +17,10 @@ from dolmen.commit.versions import manifest_at_tag, manifest_at_time, manifest_a
 from dolmen.database import Database
 from dolmen.database import open as open_database
 from dolmen.errors import DatabaseNotFoundError, InputError, SchemaError
+from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_FIELD, Field, Schema
+from dolmen.segments.erasures import erasures_of
 from dolmen.snapshot import microseconds
 from dolmen.spark.origin import Origin
 from dolmen.spark.source.options import READ, Options
@@ -37,6 +39,8 @@ class SourceTable:
         manifest: key of its manifest, by which workers find all else.
         schema: of the table in that version.
         columns: names of the result's columns, in order; ``_commit_ts`` may be among them.
+        erased_through: timestamp of the youngest erasure that is younger than the version; 0 if none is.
+        erasures: all of these, whose rows the version does not show any more.
     """
 
     url: str
@@ -46,6 +50,8 @@ class SourceTable:
     manifest: str
     schema: Schema = field(compare=False)  # it follows from the manifest, and nested types have no hash
     columns: tuple[str, ...]
+    erased_through: int = 0
+    erasures: tuple[Erasure, ...] = field(default=(), compare=False)  # there are all up to that timestamp
 
     def column(self, name: str) -> Field:
         """A column, or the hidden one. Raises SchemaError."""
@@ -100,7 +106,21 @@ def pin_table(database: Database, manifest: Manifest, given: Options) -> SourceT
         columns = [*columns, COMMIT_TS]
     if len(set(columns)) < len(columns):
         raise InputError(f"option 'columns' names one twice: {', '.join(columns)}")
-    table = SourceTable(database.url, given.table, entry.uuid, manifest.version, manifest.key, schema, tuple(columns))
+    head = database.context.head
+    newest = (head.cached or head.refresh()).manifest
+    with database.context.reading(newest.version):
+        erasures = erasures_of(newest, database.context.segments, after=manifest.commit_ts)
+    table = SourceTable(
+        database.url,
+        given.table,
+        entry.uuid,
+        manifest.version,
+        manifest.key,
+        schema,
+        tuple(columns),
+        erasures[-1].ts if erasures else 0,
+        erasures,
+    )
     for name in columns:
         table.column(name)
     return table

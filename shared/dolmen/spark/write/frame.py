@@ -17,6 +17,7 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, Row
 
 from dolmen import arguments
+from dolmen.commit.delete_records import MAX_KEYS
 from dolmen.commit.intent import BEAT_SECONDS
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.rows import Overwrite, Write
@@ -24,7 +25,7 @@ from dolmen.errors import InputError, SchemaError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
-from dolmen.mutation import MAX_KEYS, delete_keys, key_fields, keys_content, take_keys
+from dolmen.mutation import delete_keys, key_fields, keys_content, take_keys
 from dolmen.predicate import Where
 from dolmen.results import Commit
 from dolmen.snapshot import pin

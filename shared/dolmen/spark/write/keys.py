@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
+from dolmen.commit.delete_records import MAX_KEYS
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.entries import KeysTombstone
@@ -23,7 +24,6 @@ from dolmen.format.keys import Keys, add_keys, keys_from_arrow
 from dolmen.format.layout import tombstone_key
 from dolmen.format.schema import Field, Schema
 from dolmen.format.tombstone_object import TombstoneObject
-from dolmen.mutation import MAX_KEYS
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.spark.failures import mark_errors
 from dolmen.spark.tasks import WriteTask, chain_batches, open_to_write

@@ -17,6 +17,22 @@ _NONE = "null"
 """Version id of what was written while the bucket kept no versions."""
 
 
+def noncurrent_versions(store: S3Store, prefix: str) -> Iterator[ObjectInfo]:
+    """Versions that the bucket keeps of objects that were deleted or replaced. Takes the right s3:ListBucketVersions.
+
+    Args:
+        prefix: what keys begin with, relative to the store's root.
+
+    Raises:
+        AccessDeniedError: the right is missing.
+    """
+    for page in _pages(store, prefix):
+        for found in page.get("Versions", ()):
+            if not found["IsLatest"]:
+                changed_us = int(found["LastModified"].timestamp() * SECOND_US)
+                yield ObjectInfo(found["Key"], found["Size"], found["ETag"], changed_us)
+
+
 def newest_versions(store: S3Store, prefix: str, start_after: str = "") -> Iterator[tuple[ObjectInfo, str | None]]:
     """Objects in key order, each with the id of its newest version, or None where the bucket gave it none.
 
@@ -30,27 +46,40 @@ def newest_versions(store: S3Store, prefix: str, start_after: str = "") -> Itera
         start_after: only keys after this one.
     """
     assert not store.prefix, "keys are the bucket's own"
-    request: dict[str, Any] = {"Bucket": store.bucket, "Prefix": prefix, "MaxKeys": LIST_PAGE}
+    try:
+        for page in _pages(store, prefix, start_after):
+            for found in page.get("Versions", ()):
+                key = found["Key"]
+                if not found["IsLatest"] or key <= start_after:
+                    continue
+                changed_us = int(found["LastModified"].timestamp() * SECOND_US)
+                version = found.get("VersionId") or _NONE
+                info = ObjectInfo(key, found["Size"], found["ETag"], changed_us)
+                yield info, None if version == _NONE else version
+    except InputError as error:
+        cause = error.__cause__
+        if not isinstance(cause, ClientError) or status_and_code(cause)[0] != 501:
+            raise
+        yield from ((info, None) for info in store.list(prefix, start_after))
+
+
+def _pages(store: S3Store, prefix: str, start_after: str = "") -> Iterator[dict[str, Any]]:
+    """The answers to ListObjectVersions.
+
+    Args:
+        prefix: what keys begin with, relative to the store's root.
+        start_after: only keys after this one, likewise.
+    """
+    root = f"{store.prefix}/" if store.prefix else ""
+    request: dict[str, Any] = {"Bucket": store.bucket, "Prefix": root + prefix, "MaxKeys": LIST_PAGE}
     if start_after:
-        request["KeyMarker"] = start_after
+        request["KeyMarker"] = root + start_after
     while True:
         try:
             page = store.ask("list_object_versions", prefix, **request)  # botocore decodes the keys
         except AccessDeniedError as error:
             raise AccessDeniedError(f"{error} (s3:ListBucketVersions on the bucket is needed here)") from error
-        except InputError as error:
-            cause = error.__cause__
-            if not isinstance(cause, ClientError) or status_and_code(cause)[0] != 501:
-                raise
-            yield from ((info, None) for info in store.list(prefix, start_after))
-            return
-        for found in page.get("Versions", ()):
-            key = found["Key"]
-            if not found["IsLatest"] or key <= start_after:
-                continue
-            changed_us = int(found["LastModified"].timestamp() * SECOND_US)
-            version = found.get("VersionId") or _NONE
-            yield ObjectInfo(key, found["Size"], found["ETag"], changed_us), None if version == _NONE else version
+        yield page
         if not page.get("IsTruncated"):
             return
         request["KeyMarker"] = page["NextKeyMarker"]

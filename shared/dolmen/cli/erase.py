@@ -1,0 +1,99 @@
+"""``dolmen erase`` and ``forget``: deletes that also hold for older versions, late drops, clones and the disk."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Annotated, Optional
+
+import typer
+
+import dolmen
+from dolmen.cli.exit_codes import DECLINED
+from dolmen.cli.inputs import INPUT_HELP, open_inputs
+from dolmen.cli.options import DatabaseUrl, InputForm, Json, Message, Request, TableName, Yes, app
+from dolmen.cli.output import commit_facts, console, errors, print_commit, print_json
+from dolmen.erasures import ErasureResult
+from dolmen.errors import InputError
+from dolmen.ingest.deletes.tracking import parse_keys
+
+
+@app.command()
+def erase(
+    table: TableName,
+    database: DatabaseUrl,
+    where: Annotated[Optional[str], typer.Option(help="Predicate, e.g. 'user_id = 42'. TRUE erases all.")] = None,  # noqa: UP045
+    keys: Annotated[str, typer.Option(help="Primary keys with commas.")] = "",
+    keys_file: Annotated[Optional[str], typer.Option(help=f"A file with the key columns: {INPUT_HELP}.")] = None,  # noqa: UP045
+    form: InputForm = None,
+    on: Annotated[str, typer.Option(help="Key columns, if not the primary key.")] = "",
+    yes: Yes = False,
+    request_id: Request = None,
+    message: Message = None,
+    as_json: Json = False,
+) -> None:
+    """Delete rows for good: from older versions, tags and clones too, and from the disk within erase_within."""
+    if sum((where is not None, bool(keys), keys_file is not None)) != 1:
+        raise InputError("give exactly one of --where, --keys and --keys-file")
+    db = dolmen.open(database)
+    target, columns = db.table(table), [name.strip() for name in on.split(",")] if on else None
+    erase_them = partial(target.erase, on=columns, request=request_id, message=message)
+    _ask(f"erase these rows of {table}, in all versions and clones?", yes, as_json)
+    if keys_file is None:
+        chosen = parse_keys(db, table, [key.strip() for key in keys.split(",")], columns) if keys else None
+        done = erase_them(where, keys=chosen)
+    else:
+        with open_inputs([keys_file], form, again=True) as [file]:
+            done = erase_them(keys=file.read_keys(target, columns))
+    _print(done, as_json)
+
+
+@app.command()
+def forget(
+    subjects: Annotated[
+        list[str], typer.Argument(metavar="SUBJECT...", help="Who is forgotten: a value, or several, of the column.")
+    ],
+    database: DatabaseUrl,
+    text: Annotated[bool, typer.Option("--text", help="42 is a text, and no number.")] = False,
+    yes: Yes = False,
+    request_id: Request = None,
+    message: Message = None,
+    as_json: Json = False,
+) -> None:
+    """Erase all rows about somebody, in every table that has a column as its subject, in one commit."""
+    db = dolmen.open(database)
+    _ask("erase all rows about whom you name, in all tables, versions and clones?", yes, as_json)
+    values = [value if text else _number_or_text(value) for value in subjects]
+    _print(db.forget(values, request=request_id, message=message), as_json)
+
+
+def _number_or_text(value: str) -> int | str:
+    return int(value) if value.removeprefix("-").isdecimal() and value.isascii() else value
+
+
+def _ask(question: str, yes: bool, as_json: bool) -> None:
+    """Asks before rows are erased.
+
+    Raises:
+        InputError: nobody can answer.
+        Exit: the answer is no.
+    """
+    if yes:
+        return
+    if as_json or not sys.stdin.isatty():
+        raise InputError(
+            "an erasure can't be undone. The question needs a terminal, so nothing was changed: give --yes"
+        )
+    if not typer.confirm(question, err=True):
+        errors.print("declined: nothing was changed")
+        raise typer.Exit(DECLINED)
+
+
+def _print(done: ErasureResult, as_json: bool) -> None:
+    if as_json:
+        due = {} if done.due_at is None else {"due_at": done.due_at.isoformat()}
+        print_json({**commit_facts(done.commit), "erasure": done.id, **due})
+        return
+    print_commit(done.commit, as_json)
+    due_text = "" if done.due_at is None else f", gone from the disk by {done.due_at:%Y-%m-%d %H:%M} UTC"
+    console.print(f"erasure {done.id}{due_text}", highlight=False)

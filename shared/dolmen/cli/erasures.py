@@ -1,0 +1,64 @@
+"""``dolmen erasures``: how far erasures have come, and whether their receipts are true."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+import dolmen
+from dolmen.cli.exit_codes import DAMAGED
+from dolmen.cli.options import DatabaseUrl, Json, app
+from dolmen.cli.output import console, print_json, print_rows
+from dolmen.errors import InputError
+from dolmen.units import utc
+
+_ACTIONS = ("list", "show", "verify")
+
+
+@app.command()
+def erasures(
+    database: DatabaseUrl,
+    action: Annotated[str, typer.Argument(metavar="[list|show|verify]", help="What to do.")] = "list",
+    id_: Annotated[str, typer.Argument(metavar="[ID]", help="The erasure, to show or verify it.")] = "",
+    gone: Annotated[bool, typer.Option("--all", help="List those that are gone from the disk, too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List erasures, show the receipt of one, or verify it. Exit code 7 if the database contradicts a receipt."""
+    if action not in _ACTIONS or (action == "list") == bool(id_):
+        raise InputError("give nothing, list, show ID or verify ID")
+    db = dolmen.open(database)
+    if action == "list":
+        _print_list(db, gone, as_json)
+    elif action == "show":
+        shown = db.receipt(id_)
+        print_json(shown.to_dict()) if as_json else _print_facts(shown.facts())
+    else:
+        check = db.verify_receipt(id_)
+        print_json(check.to_dict()) if as_json else _print_facts(check.facts())
+        if not check.ok:
+            raise typer.Exit(DAMAGED)
+
+
+def _print_list(db: dolmen.Database, gone: bool, as_json: bool) -> None:
+    found = db.receipts(gone=gone)
+    if as_json:
+        print_json([each.to_dict() for each in found])
+        return
+    print_rows(
+        ["erasure", "state", "asked for (UTC)", "due (UTC)", "next"],
+        (
+            (each.id, each.state, _time(each.receipt.requested_at), _time(each.receipt.due_at), each.next_step)
+            for each in found
+        ),
+    )
+
+
+def _print_facts(facts: list[tuple[str, str]]) -> None:
+    for name, told in facts:
+        console.print(f"[bold]{name}[/]: {escape(told)}", highlight=False, soft_wrap=True)
+
+
+def _time(at_us: int) -> str:
+    return f"{utc(at_us):%Y-%m-%d %H:%M}" if at_us else ""

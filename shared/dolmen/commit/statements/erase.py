@@ -1,0 +1,213 @@
+"""The statement that erases rows: a delete that also holds for older versions, late drops, clones and the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from dolmen.commit.delete_records import record_keys, record_predicate
+from dolmen.commit.draft import Draft
+from dolmen.commit.uploads import PendingUploads
+from dolmen.errors import ConflictError, InputError
+from dolmen.format.entries import KeysTombstone, Tombstone
+from dolmen.format.erasures import ErasedTable, Erasure
+from dolmen.format.evolution import same_column
+from dolmen.format.keys import decode_keys, inline_keys
+from dolmen.format.manifest import ERASURES, Counts, TableEntry
+from dolmen.format.properties import erase_within_us
+from dolmen.format.schema import Field, Schema
+from dolmen.format.values import Json
+from dolmen.predicate import from_builtins, from_json, to_builtins
+from dolmen.segments.erasures import SUBJECT, fitting_values, subject_predicate, tables_of, with_deletes
+
+
+@dataclass(frozen=True)
+class Erase:
+    """Erases rows of one table, or all rows about some subjects, with the same rows of clones.
+
+    Args:
+        name: the table; None for all tables with a subject.
+        uuid: its uuid; "" for all.
+        erasure: id of the erasure.
+        requested_at: when it was asked for, in microseconds by the server's clock.
+        tombstone: names the rows of the one table.
+        schema: the table's columns when the tombstone was made.
+        subject: JSON forms of the values that stand for who is forgotten.
+        digest: digest of the request's content, if there is a request.
+        tables: the deletes, as ``prepare`` has made them.
+    """
+
+    name: str | None
+    uuid: str
+    erasure: str
+    requested_at: int
+    tombstone: Tombstone | None = None
+    schema: Schema | None = None
+    subject: tuple[Json, ...] = ()
+    digest: str = ""
+    request: str | None = None
+    tables: tuple[ErasedTable, ...] = ()
+    prepared_on: str = ""
+
+    def prepare(self, draft: Draft, uploads: PendingUploads) -> Erase:
+        """Makes the deletes for the tables that there are now. What was made before for a table is taken again.
+
+        Raises:
+            ConflictError: a column of the delete was dropped meanwhile.
+            InputError: a table's subject can have none of the values, or a value is none of any table's.
+        """
+        made = {erased.uuid: erased for erased in self.tables}
+        tables = [*(self._of_table(draft) if self.name is not None else self._of_subject(draft, uploads, made))]
+        for erased in list(tables):
+            memories = _memories(draft, erased)
+            tables += (made.get(memory.entry.uuid) or memory.delete(erased, uploads) for memory in memories)
+        return replace(self, tables=tuple(tables), prepared_on=draft.base.key)
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Adds the tombstones to all tables that they reach, and the erasure to the list."""
+        assert self.prepared_on == draft.base.key, "deletes were made for another version"
+        if any(known.id == self.erasure for known in draft.erasures):
+            raise InputError(f"request {self.request!r} has an erasure already: give each a request id of its own")
+        erasure = Erasure(
+            id=self.erasure,
+            ts=ts,
+            version=draft.version,
+            requested_at=self.requested_at,
+            due_at=self.requested_at + erase_within_us(draft.properties),
+            tables=tuple(_as_it_lands(erased, draft, ts) for erased in self.tables),
+            subject=self.subject,
+            request=self.request or "",
+            digest=self.digest,
+        )
+        for name, stub in list(draft.tables.items()):
+            erased = tables_of(erasure, stub)
+            if not erased:
+                continue
+            entry = draft.segments.whole(stub)
+            changed = with_deletes(entry, erased)
+            draft.tables[name] = msgspec.structs.replace(changed, last_delete_ts=ts)
+            draft.counts += Counts(tombstones_added=len(changed.tombstones) - len(entry.tombstones))
+        draft.erasures = (*draft.erasures, erasure)
+        needs = (need for erased in self.tables for need in getattr(erased.tombstone, "needs", ()))
+        draft.require([ERASURES, *needs])
+        draft.data_change = True
+
+    def _of_table(self, draft: Draft) -> Iterator[ErasedTable]:
+        assert self.name is not None
+        assert self.tombstone is not None
+        assert self.schema is not None
+        entry = draft.table(self.name, self.uuid)
+        bound, base_ts = self.schema.fields, draft.base.commit_ts
+        there = {field.id for field in bound if same_column(entry.schema, field, base_ts)}
+        if gone := set(self.tombstone.columns) - there:
+            raise ConflictError(f"table {self.name!r}: columns {sorted(gone)} of the delete were dropped meanwhile")
+        yield ErasedTable(self.uuid, self.tombstone, _fields(entry, self.tombstone.columns))
+
+    def _of_subject(self, draft: Draft, uploads: PendingUploads, made: dict[str, ErasedTable]) -> Iterator[ErasedTable]:
+        known: list[Json] = []
+        tables = _tables_with_subject(draft)
+        fields = {entry.uuid: field for _, entry, field in tables}
+        for name, entry, field in tables:
+            fitting = fitting_values(entry, self.subject)
+            if not fitting:
+                raise InputError(
+                    f"table {name!r}: its subject, column {field.name!r}, has another type than the values that are "
+                    "to be forgotten: give them in its type, too"
+                )
+            known += fitting
+            if any(fields.get(uuid) == field for uuid in entry.lineage[1:]):
+                continue  # what is erased in the table that it was cloned from is erased here
+            before = made.get(entry.uuid)
+            if before is not None and before.columns == (field,):
+                yield before
+                continue
+            predicate = subject_predicate(entry, fitting)
+            assert predicate is not None
+            tombstone = record_predicate(partial(uploads.shared_object, name), entry.schema, predicate)
+            if tombstone is not None:
+                yield ErasedTable(entry.uuid, tombstone, (field,))
+        if lost := sum(value not in known for value in self.subject):
+            raise InputError(
+                f"{lost} of {len(self.subject)} values can be no subject of any table: set the property subject of the "
+                "tables that name whom a row is about"
+            )
+
+
+def _as_it_lands(erased: ErasedTable, draft: Draft, ts: int) -> ErasedTable:
+    """The delete with its timestamp, and with its columns as this commit makes them."""
+    columns = erased.columns
+    name = next((name for name, entry in draft.tables.items() if entry.uuid == erased.uuid), None)
+    if name is not None:
+        columns = _fields(draft.segments.whole(draft.tables[name]), erased.tombstone.columns)
+    return ErasedTable(erased.uuid, erased.tombstone.stamped(ts), columns)
+
+
+def _fields(entry: TableEntry, ids: Sequence[int]) -> tuple[Field, ...]:
+    return tuple(entry.schema.by_id[id_] for id_ in ids)
+
+
+def _tables_with_subject(draft: Draft) -> list[tuple[str, TableEntry, Field]]:
+    """The tables whose rows are about somebody, by name, with the column that says about whom."""
+    found = []
+    for name in sorted(draft.tables):
+        if draft.tables[name].properties.get(SUBJECT) is not None:
+            entry = draft.segments.whole(draft.tables[name])
+            found.append((name, entry, entry.schema.field(str(entry.properties[SUBJECT]).strip())))
+    return found
+
+
+@dataclass(frozen=True)
+class _DeleteMemory:
+    """A table that remembers the deleted keys of another one (CDC), for which it has columns of the same names."""
+
+    name: str
+    entry: TableEntry
+    owner: TableEntry
+
+    def delete(self, erased: ErasedTable, uploads: PendingUploads) -> ErasedTable:
+        """The delete of the same keys from the memory."""
+        there, target = self.entry.schema, partial(uploads.shared_object, self.name)
+        ids = {id_: there.field(self.owner.schema.by_id[id_].name).id for id_ in erased.tombstone.columns}
+        tombstone: Tombstone | None
+        if isinstance(erased.tombstone, KeysTombstone):
+            keys = inline_keys(erased.tombstone)
+            if keys is None:
+                keys = decode_keys(uploads.read_blob(erased.tombstone.blob), erased.tombstone)
+            order = sorted(ids, key=ids.__getitem__)
+            names = [str(ids[id_]) for id_ in order]
+            renamed = keys.select([str(id_) for id_ in order]).rename_columns(names)
+            tombstone = record_keys(target, renamed.sort_by([(name, "ascending") for name in names]))
+        else:
+            inline = erased.tombstone.predicate
+            body = to_builtins(from_json(uploads.read_blob(erased.tombstone.blob))) if inline is None else inline
+            tombstone = record_predicate(target, there, from_builtins(_with_ids(body, ids)))
+        assert tombstone is not None, "it names rows, as the one that it is made of"
+        return ErasedTable(self.entry.uuid, tombstone, _fields(self.entry, tombstone.columns))
+
+
+def _memories(draft: Draft, erased: ErasedTable) -> Iterator[_DeleteMemory]:
+    """The tables that remember the deleted keys of tables whose rows are erased by their key."""
+    names = {entry.uuid: name for name, entry in draft.tables.items()}
+    seen: set[str] = set()
+    owners = [stub for stub in draft.tables.values() if erased.uuid in stub.lineage]
+    for stub in sorted(owners, key=lambda stub: len(stub.lineage)):
+        owner = draft.segments.whole(stub)
+        name = names.get(owner.sequences.memory) if owner.sequences is not None else None
+        if name is None or not set(erased.tombstone.columns) <= set(owner.primary_key):
+            continue
+        entry = draft.segments.whole(draft.tables[name])
+        if not seen & set(entry.lineage):  # otherwise the delete reaches it as a clone
+            seen.add(entry.uuid)
+            yield _DeleteMemory(name, entry, owner)
+
+
+def _with_ids(node: Any, ids: dict[int, int]) -> Any:
+    """A predicate as JSON, with other ids of columns."""
+    if isinstance(node, dict):
+        changed = {name: _with_ids(value, ids) for name, value in node.items()}
+        return {**changed, "id": ids[node["id"]]} if node.get("kind") == "column" else changed
+    return [_with_ids(each, ids) for each in node] if isinstance(node, list | tuple) else node

@@ -1,0 +1,96 @@
+"""Erasures: deletes that reach older versions, late drops and the disk too, as the newest manifest lists them."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from dolmen.format.entries import Tombstone
+from dolmen.format.schema import Field
+from dolmen.format.values import Json
+
+CLOCK_STEP_US = 1_000_000
+"""Servers tell the time in whole seconds: what was dropped within this time after a request may have been before it."""
+
+
+class ErasedTable(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The delete of an erasure in one table, and in all tables that were cloned from it.
+
+    Args:
+        uuid: the table.
+        tombstone: names the rows.
+        columns: the columns that the tombstone names, as the table had them.
+    """
+
+    uuid: str
+    tombstone: Tombstone
+    columns: tuple[Field, ...] = ()
+
+
+class Erasure(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A delete whose rows no version shows any more, and which leave the disk.
+
+    Args:
+        id: 32 hexadecimal digits, which name its receipt.
+        ts: its statement's timestamp. The tombstones of this timestamp are its own.
+        version: the version that it made.
+        requested_at: when it was asked for, in microseconds by the server's clock.
+        due_at: when its rows must be gone from the disk.
+        tables: the deletes, each of another table.
+        subject: the values, in JSON form, of whoever is forgotten in all tables with a subject; empty if rows of single
+            tables are erased.
+        request: id of the request; "" if it has none.
+        digest: digest of the request's content; "" if it has none.
+    """
+
+    id: str
+    ts: int
+    version: int
+    requested_at: int
+    due_at: int
+    tables: tuple[ErasedTable, ...] = ()
+    subject: tuple[Json, ...] = ()
+    request: str = ""
+    digest: str = ""
+
+    def is_later_than(self, created_us: int | None) -> bool:
+        """Whether it holds for rows that were dropped at a time by the server's clock; None = nobody knows when."""
+        return created_us is None or created_us <= self.requested_at + CLOCK_STEP_US
+
+
+class RewrittenErasures(msgspec.Struct, frozen=True):
+    """A version from which on no file of any version holds rows of some erasures.
+
+    Args:
+        version: the first such version.
+        through: of erasures with timestamps up to this.
+    """
+
+    version: int
+    through: int
+
+
+class LeavingErasures(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Erasures that left the manifest's list in a version, and whose rows are not known to be gone from the disk.
+
+    Args:
+        version: the first version without them.
+        ids: of the erasures.
+        left_at: a time by the server's clock, in microseconds, after which no object is uploaded that holds their rows.
+        expire_at: when all versions before ``version`` expire at the latest.
+        due_at: when the first of them is due.
+        requested_at: when the first of them was asked for.
+    """
+
+    version: int
+    ids: tuple[str, ...]
+    left_at: int = 0
+    expire_at: int = 0
+    due_at: int = 0
+    requested_at: int = 0
+
+
+def erasure_id(request: str) -> str:
+    """The id of the erasure that a request asks for: the same whenever the request is repeated."""
+    return hashlib.sha256(b"erasure\0" + request.encode()).hexdigest()[:32]

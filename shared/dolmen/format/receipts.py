@@ -1,0 +1,174 @@
+"""Receipts: what became of an erasure, without any value of a row. Objects ``receipt/<id>.json``, which stay.
+
+A receipt only ever grows: each fact in it was true when it was written, and stays true. What is not in it yet is told
+by the newest manifest.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from dolmen.errors import CorruptionError
+from dolmen.format.checksum import seal, unseal
+from dolmen.format.decoding import prepare
+from dolmen.format.erasures import Erasure
+from dolmen.format.manifest import Manifest
+from dolmen.format.pointer import FORMAT_VERSION, check_format_version
+
+State: TypeAlias = Literal["hidden", "rewritten", "gone"]
+STATES: tuple[State, ...] = ("hidden", "rewritten", "gone")
+"""In this order: nobody sees the rows; no file of the newest version holds them; no object of the database does."""
+
+PREFIX = "receipt/"
+_KEY = re.compile(r"receipt/([0-9a-f]{32})\.json")
+
+
+class ErasedFrom(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A table of an erasure.
+
+    Args:
+        uuid: the table.
+        name: its name when the receipt was written; "" if it had been dropped.
+        columns: names of the columns that the erasure named.
+        keys: number of keys; 0 for a predicate.
+    """
+
+    uuid: str
+    name: str = ""
+    columns: tuple[str, ...] = ()
+    keys: int = 0
+
+
+class HeldFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A data file that held rows of an erasure.
+
+    Args:
+        path: its key.
+        rows: how many, deleted ones included; None if all rows of the file were deleted, so that nobody counted.
+        absent_at: when collection saw that the object was not there any more, in microseconds; 0 = it has not.
+    """
+
+    path: str
+    rows: int | None = None
+    absent_at: int = 0
+
+
+class Remains(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Older versions of objects, which the bucket itself keeps, at one time.
+
+    Args:
+        objects: how many there were.
+        bytes: their size.
+        oldest_at: when the oldest was last modified, in microseconds; 0 if there were none.
+    """
+
+    objects: int = 0
+    bytes: int = 0
+    oldest_at: int = 0
+
+
+class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The receipt of one erasure.
+
+    Args:
+        id: the erasure's id.
+        ts: its timestamp.
+        version: the version from which on nobody saw the rows.
+        requested_at: when it was asked for, in microseconds.
+        due_at: when its rows had to be gone.
+        tables: what it named.
+        files: the files that held its rows.
+        tags: tags that were removed because their versions held its rows.
+        rewritten_version: the first version of which no file held the rows any more.
+        rewritten_at: when collection found that.
+        forgotten_version: the first version whose manifest did not list the erasure any more.
+        gone_version: the version that collection looked at when no object held the rows any more.
+        gone_at: when that was.
+        noncurrent: the older versions of objects that the bucket itself kept then; None if that is not known.
+    """
+
+    format_version: int
+    id: str
+    ts: int = 0
+    version: int = 0
+    requested_at: int = 0
+    due_at: int = 0
+    tables: tuple[ErasedFrom, ...] = ()
+    files: tuple[HeldFile, ...] = ()
+    tags: tuple[str, ...] = ()
+    rewritten_version: int = 0
+    rewritten_at: int = 0
+    forgotten_version: int = 0
+    gone_version: int = 0
+    gone_at: int = 0
+    noncurrent: Remains | None = None
+
+    @property
+    def state(self) -> State:
+        """The last state that it tells of."""
+        return "gone" if self.gone_at else "rewritten" if self.rewritten_at else "hidden"
+
+    def encode(self) -> bytes:
+        """The object's bytes: sealed JSON."""
+        return seal(msgspec.json.encode(self))
+
+    @classmethod
+    def decode(cls, body: bytes, key: str) -> Receipt:
+        """Reads a receipt.
+
+        Raises:
+            CorruptionError: it is damaged, or another erasure's.
+            UnsupportedFormatError: a newer dolmen wrote it.
+        """
+        document = unseal(body, key)
+        check_format_version(document, key)
+        try:
+            receipt = msgspec.json.decode(document, type=cls)
+        except msgspec.DecodeError as error:
+            raise CorruptionError(key, f"not a receipt: {error}") from error
+        if receipt_key(receipt.id) != key:
+            raise CorruptionError(key, f"it is the receipt of erasure {receipt.id}")
+        return receipt
+
+
+def receipt_key(id_: str) -> str:
+    """``receipt/<id>.json``."""
+    return f"{PREFIX}{id_}.json"
+
+
+def parse_receipt_key(key: str) -> str | None:
+    """The id of the erasure whose receipt has this key; None for other keys."""
+    match = _KEY.fullmatch(key)
+    return match[1] if match else None
+
+
+def receipt_of(erasure: Erasure, manifest: Manifest) -> Receipt:
+    """The receipt of an erasure that is just hidden.
+
+    Args:
+        manifest: any version since; it knows the tables' names.
+    """
+    tables = tuple(
+        ErasedFrom(
+            uuid=each.uuid,
+            name=manifest.name_of(each.uuid) or "",
+            columns=tuple(field.name for field in each.columns),
+            keys=getattr(each.tombstone, "count", 0),
+        )
+        for each in erasure.tables
+    )
+    return Receipt(
+        format_version=FORMAT_VERSION,
+        id=erasure.id,
+        ts=erasure.ts,
+        version=erasure.version,
+        requested_at=erasure.requested_at,
+        due_at=erasure.due_at,
+        tables=tables,
+    )
+
+
+prepare(Receipt)

@@ -1,0 +1,119 @@
+"""The last step of an erasure: its receipt says that no object of the database holds its rows any more.
+
+The receipt is written after the objects were deleted, and before the manifest forgets that it has to be written. So a
+crash at any point neither makes a receipt say it too early, nor lets one be forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from dolmen.context import Context
+from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.format.erasures import LeavingErasures
+from dolmen.format.layout import parse_manifest_key
+from dolmen.format.manifest import Manifest
+from dolmen.format.pointer import FORMAT_VERSION
+from dolmen.format.receipts import HeldFile, Receipt, Remains, receipt_key
+from dolmen.maintenance.erasures.receipts import load_receipt, update_receipt
+from dolmen.maintenance.erasures.remains import noncurrent_remains
+from dolmen.maintenance.gc.intents import KnownIntent
+from dolmen.maintenance.gc.mark import released_since
+
+
+class Closing:
+    """Writes the receipts that may say "gone" now.
+
+    Args:
+        manifest: the version that a collection goes by.
+        intents: all intents that there are.
+        now_us: the server's clock.
+        freed: all that was released up to this version is deleted.
+        swept: orphans last modified before this time are deleted.
+        published_before: says whether a publication may hold values of versions before one.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        manifest: Manifest,
+        intents: dict[str, KnownIntent],
+        now_us: int,
+        freed: int,
+        swept: int,
+        deadline: Callable[[], bool],
+        published_before: Callable[[int], bool],
+    ) -> None:
+        self._context, self._manifest, self._intents, self._now_us = context, manifest, intents, now_us
+        self._freed, self._swept, self._deadline = freed, swept, deadline
+        self._published_before = published_before
+        self._noncurrent: Remains | None = None
+        self.closed: list[str] = []
+        self.errors: dict[str, str] = {}
+
+    def run(self) -> bool:
+        """Writes receipts, oldest erasures first. Returns False if it stopped at its deadline."""
+        ready = [entry for entry in self._manifest.leaving if self._is_gone(entry)]
+        if ready:
+            self._noncurrent = noncurrent_remains(self._context.store)
+        for entry in ready:
+            for id_ in entry.ids:
+                if self._deadline():
+                    return False
+                self._close(entry, id_)
+        return True
+
+    def _is_gone(self, entry: LeavingErasures) -> bool:
+        """Whether all that any version before ``entry.version`` needed is deleted, and all that none needed."""
+        manifest = self._manifest
+        if min(manifest.horizon, self._freed) < entry.version or self._swept < entry.left_at:
+            return False
+        if any(tag.version < entry.version for tag in manifest.tags.values()):
+            return False
+        for released in released_since(manifest, self._context.segments, self._freed):
+            for key in released.manifests:
+                if (parse_manifest_key(key) or (0, ""))[0] < entry.version:
+                    return False  # what a tag kept that was dropped since
+        # A job may still upload files that it made of an older version. None can be committed.
+        if any(not intent.done and intent.first_us <= entry.left_at for intent in self._intents.values()):
+            return False
+        return not self._published_before(entry.version)
+
+    def _close(self, entry: LeavingErasures, id_: str) -> None:
+        """Writes one receipt, once it is sure that none of the files that held rows is there."""
+        store = self._context.store
+        try:
+            receipt = load_receipt(store, id_)
+            if receipt is not None and not receipt.gone_at:
+                for file in receipt.files:
+                    if not self._is_absent(file):
+                        self.errors[file.path] = f"it holds rows of erasure {id_}, and was not deleted"
+                        return
+            update_receipt(store, self._context.runtime, id_, lambda receipt: self._closed(receipt, entry, id_))
+        except CorruptionError as error:
+            self.errors[receipt_key(id_)] = error.reason
+            return
+        self.closed.append(id_)
+
+    def _is_absent(self, file: HeldFile) -> bool:
+        try:
+            self._context.store.head(file.path)
+        except ObjectNotFoundError:
+            return True
+        return False
+
+    def _closed(self, receipt: Receipt | None, entry: LeavingErasures, id_: str) -> Receipt:
+        receipt = receipt or Receipt(format_version=FORMAT_VERSION, id=id_)
+        if receipt.gone_at:
+            return receipt
+        files = tuple(msgspec.structs.replace(file, absent_at=self._now_us) for file in receipt.files)
+        return msgspec.structs.replace(
+            receipt,
+            files=files,
+            forgotten_version=entry.version,
+            gone_version=self._manifest.version,
+            gone_at=self._now_us,
+            noncurrent=self._noncurrent,
+        )

@@ -1,0 +1,182 @@
+"""Tells how far erasures have come: by the newest manifest, and by their receipts. No value of a row is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dolmen.context import Context
+from dolmen.errors import InputError, NotFoundError
+from dolmen.format.erasures import Erasure, LeavingErasures
+from dolmen.format.manifest import Manifest
+from dolmen.format.pointer import FORMAT_VERSION
+from dolmen.format.properties import DatabaseSettings
+from dolmen.format.receipts import PREFIX, Receipt, State, parse_receipt_key, receipt_of
+from dolmen.maintenance.erasures.progress import rewritten_through
+from dolmen.maintenance.erasures.receipts import load_receipt
+from dolmen.maintenance.erasures.times import expire_at, rewrite_at
+from dolmen.scan.display import html, text
+from dolmen.segments.erasures import erasures_of
+from dolmen.units import utc
+
+
+@dataclass(frozen=True, repr=False)
+class ErasureStatus:
+    """How far an erasure has come.
+
+    Args:
+        receipt: its receipt, or what the manifest knows where there is none yet.
+        state: ``hidden``: nobody sees its rows. ``rewritten``: no file of the newest version holds them. ``gone``: no
+            object of the database does.
+        next_step: what comes next, in words; "" if nothing does.
+        next_at: when that happens at the latest, in microseconds; 0 if it depends on other things.
+    """
+
+    receipt: Receipt
+    state: State
+    next_step: str = ""
+    next_at: int = 0
+
+    @property
+    def id(self) -> str:
+        """The erasure's id."""
+        return self.receipt.id
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The lines that ``repr`` shows, as pairs of name and value."""
+        receipt = self.receipt
+        tables = [
+            f"{each.name or each.uuid} ({', '.join(each.columns)}{f', {each.keys:,} keys' if each.keys else ''})"
+            for each in receipt.tables
+        ]
+        rows = sum(file.rows or 0 for file in receipt.files)
+        told = [
+            ("erasure", receipt.id),
+            ("state", self.state),
+            ("asked for", _time(receipt.requested_at)),
+            ("due", _time(receipt.due_at)),
+            ("tables", "; ".join(tables)),
+            ("hidden since", f"version {receipt.version:,}" if receipt.version else ""),
+            ("files with its rows", f"{len(receipt.files):,}, {rows:,} rows counted" if receipt.files else ""),
+            ("tags removed", ", ".join(receipt.tags)),
+            ("rewritten", f"version {receipt.rewritten_version:,}" if receipt.rewritten_version else ""),
+            ("gone", _time(receipt.gone_at)),
+            ("kept by the bucket", self._kept_by_the_bucket()),
+            ("next", self.next_step + (f", by {_time(self.next_at)}" if self.next_at else "")),
+        ]
+        return [(name, value) for name, value in told if value]
+
+    def _kept_by_the_bucket(self) -> str:
+        receipt = self.receipt
+        if not receipt.gone_at:
+            return ""
+        if receipt.noncurrent is None:
+            return "not known: see whether the bucket keeps older versions of objects"
+        kept = receipt.noncurrent
+        return f"{kept.objects:,} older versions of objects, {kept.bytes:,} bytes, when it was gone"
+
+    def to_dict(self) -> dict[str, Any]:
+        """These facts for JSON."""
+        members: dict[str, Any] = msgspec.to_builtins(self.receipt)
+        return members | {"state": self.state, "next_step": self.next_step, "next_at": self.next_at}
+
+    def __repr__(self) -> str:
+        return text(self.facts())
+
+    def _repr_html_(self) -> str:
+        return html(self.facts())
+
+
+def list_statuses(context: Context, *, gone: bool = False) -> list[ErasureStatus]:
+    """Statuses of all erasures that are not gone yet, oldest first.
+
+    Args:
+        gone: those that are gone, too, before the others; this lists all receipts.
+    """
+    manifest = context.head.refresh().manifest
+    pending = [*_leaving(context, manifest), *_listed(context, manifest)]
+    if not gone:
+        return pending
+    known = {status.id for status in pending}
+    ids = (parse_receipt_key(info.key) for info in context.store.list(PREFIX))
+    closed = [_of_receipt(context, id_) for id_ in ids if id_ is not None and id_ not in known]
+    closed.sort(key=lambda status: (status.receipt.requested_at, status.id))
+    return closed + pending
+
+
+def status_of(context: Context, id_: str) -> ErasureStatus:
+    """The status of one erasure.
+
+    Raises:
+        NotFoundError: there is neither an erasure nor a receipt of this id.
+        CorruptionError: its receipt is damaged.
+    """
+    if not isinstance(id_, str) or parse_receipt_key(f"{PREFIX}{id_}.json") is None:
+        raise InputError("the id of an erasure is 32 hexadecimal digits")
+    manifest = context.head.refresh().manifest
+    for status in (*_leaving(context, manifest, id_), *_listed(context, manifest, id_)):
+        return status
+    return _of_receipt(context, id_)
+
+
+def _listed(context: Context, manifest: Manifest, id_: str | None = None) -> Iterator[ErasureStatus]:
+    listed = erasures_of(manifest, context.segments)
+    if not listed:
+        return
+    settings = DatabaseSettings.of(manifest)
+    through = rewritten_through(manifest, context.segments, listed)
+    noted = {each.through: each.version for each in sorted(manifest.rewritten, key=lambda note: -note.version)}
+    for erasure in listed:
+        if id_ in (None, erasure.id):
+            yield _of_erasure(context, manifest, erasure, settings, through, noted)
+
+
+def _of_erasure(
+    context: Context,
+    manifest: Manifest,
+    erasure: Erasure,
+    settings: DatabaseSettings,
+    through: int,
+    noted: dict[int, int],
+) -> ErasureStatus:
+    receipt = load_receipt(context.store, erasure.id) or receipt_of(erasure, manifest)
+    if erasure.ts > through:
+        return ErasureStatus(receipt, "hidden", "its files are rewritten", rewrite_at(erasure, settings))
+    first = min((version for up_to, version in noted.items() if up_to >= erasure.ts), default=0)
+    if not receipt.rewritten_version and first:
+        receipt = msgspec.structs.replace(receipt, rewritten_version=first)
+    oldest = min([manifest.horizon, *(tag.version for tag in manifest.tags.values())])
+    if not first or first > oldest:
+        return ErasureStatus(receipt, "rewritten", "older versions expire", expire_at(erasure, settings))
+    until = erasure.requested_at + settings.listed_us
+    return ErasureStatus(receipt, "rewritten", "it is forgotten, and late drops with it", until)
+
+
+def _leaving(context: Context, manifest: Manifest, id_: str | None = None) -> Iterator[ErasureStatus]:
+    for entry in manifest.leaving:
+        for each in entry.ids:
+            if id_ in (None, each):
+                yield _of_leaving(context, manifest, entry, each)
+
+
+def _of_leaving(context: Context, manifest: Manifest, entry: LeavingErasures, id_: str) -> ErasureStatus:
+    receipt = load_receipt(context.store, id_) or Receipt(format_version=FORMAT_VERSION, id=id_)
+    if receipt.gone_at:
+        return ErasureStatus(receipt, "gone")
+    if manifest.horizon < entry.version:
+        return ErasureStatus(receipt, "rewritten", f"versions before {entry.version:,} expire", entry.expire_at)
+    return ErasureStatus(receipt, "rewritten", "collection deletes objects and orphans of that time", entry.due_at)
+
+
+def _of_receipt(context: Context, id_: str) -> ErasureStatus:
+    receipt = load_receipt(context.store, id_)
+    if receipt is None:
+        raise NotFoundError(f"no erasure {id_}, and no receipt of it")
+    return ErasureStatus(receipt, receipt.state)
+
+
+def _time(at_us: int) -> str:
+    return f"{utc(at_us):%Y-%m-%d %H:%M:%S} UTC" if at_us else ""

@@ -1,0 +1,59 @@
+"""``dolmen erase`` and ``forget``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Cli
+
+
+@pytest.fixture
+def table(cli: Cli, tmp_path: Path) -> Cli:
+    assert cli("create", "t", "--columns", "id BIGINT NOT NULL, x VARCHAR", "--primary-key", "id").code == 0
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"id":1,"x":"a"}\n{"id":2,"x":"b"}\n{"id":3,"x":"7"}\n')
+    assert cli("append", "t", rows).code == 0
+    return cli
+
+
+def ids(cli: Cli, *arguments: str) -> list[int]:
+    done = cli("scan", "t", *arguments, "--json")
+    assert done.code == 0, done.err
+    return sorted(row["id"] for row in done.lines())
+
+
+def test_erased_rows_are_in_no_version(table: Cli, tmp_path: Path) -> None:
+    done = table("erase", "t", "--where", "id = 1", "--yes", "--request-id", "e1")
+    assert done.code == 0, done.err
+    assert "erasure " in done.out
+    assert "gone from the disk by" in done.out
+    assert ids(table) == ids(table, "--version", "2") == [2, 3]
+    again = json.loads(table("erase", "t", "--where", "id = 1", "--yes", "--request-id", "e1", "--json").out)
+    assert again["erasure"] in done.out
+    keys = tmp_path / "keys.csv"
+    keys.write_text("id\n2\n")
+    assert table("erase", "t", "--keys-file", keys, "--yes").code == 0
+    assert ids(table, "--version", "2") == [3]
+    assert table("erase", "t", "--keys", "3", "--yes").code == 0
+    assert ids(table, "--version", "2") == []
+
+
+def test_it_asks_first(table: Cli) -> None:
+    for command in (("erase", "t", "--where", "id = 1"), ("forget", "1")):
+        done = table(*command)
+        assert done.code == 2
+        assert "can't be undone" in done.err
+    assert table("erase", "t", "--yes").code == 2
+    assert table("erase", "t", "--where", "id = 1", "--keys", "1", "--yes").code == 2
+    assert ids(table) == [1, 2, 3]
+
+
+def test_somebody_is_forgotten_in_all_tables(table: Cli) -> None:
+    assert table("set", "t", "subject=x").code == 0
+    assert table("forget", "7", "--yes").code == 2  # a number, which a column of texts does not have
+    done = json.loads(table("forget", "7", "a", "--text", "--yes", "--json").out)
+    assert done["operation"] == "forget"
+    assert ids(table) == ids(table, "--version", "2") == [2]

@@ -1,0 +1,84 @@
+"""Mutations of erasures."""
+
+# quotes lines that are as long as lines may be
+
+from __future__ import annotations
+
+from mutations.mutation import Edit, Mutation, mutation
+
+ERASURES: tuple[Mutation, ...] = (
+    mutation(
+        "older versions show erased rows",
+        "an older version is read with the erasures since",
+        "segments/erasures.py",
+        "    erasures = erasures_of(newest, reader, after=manifest.commit_ts) if manifest.version else ()\n",
+        "    erasures = erasures_of(newest, reader, after=newest.commit_ts) if manifest.version else ()\n",
+    ),
+    mutation(
+        "an erasure stays in its own table",
+        "an erasure reaches the clones of its table",
+        "segments/erasures.py",
+        "    lineage = entry.lineage\n",
+        "    lineage = entry.lineage[:1]\n",
+    ),
+    mutation(
+        "a restore brings erased rows back",
+        "a restore adds the deletes of all erasures since then",
+        "commit/statements/restore.py",
+        "        tables = self.erased.hide(self.tables, self.then_ts, draft)\n",
+        "        tables = self.tables\n",
+    ),
+    mutation(
+        "a clone of an older version has erased rows",
+        "a clone gets the deletes of all erasures since then",
+        "commit/statements/restore.py",
+        "        clones = self.erased.hide(self._clones(), self.then_ts, draft)\n",
+        "        clones = self._clones()\n",
+    ),
+    mutation(
+        "late drops bring erased rows back",
+        "rows that were dropped before an erasure are held against it",
+        "format/erasures.py",
+        "        return created_us is None or created_us <= self.requested_at + CLOCK_STEP_US\n",
+        "        return created_us is None\n",
+    ),
+    mutation(
+        "late drops land on an erasure that they were not held against",
+        "a commit of late rows depends on the erasures that were known to it",
+        "commit/statements/expect_erasures.py",
+        "            if erasure.is_later_than(self.created_us) and reaches(erasure, entry):\n",
+        "            if erasure.is_later_than(self.created_us) and not reaches(erasure, entry):\n",
+    ),
+    mutation(
+        "an erasure is not listed",
+        "the manifest lists the erasures that older versions must heed",
+        "commit/statements/erase.py",
+        "        draft.erasures = (*draft.erasures, erasure)\n",
+        "",
+    ),
+    mutation(
+        "writers do not see that rows were erased",
+        "an erasure moves the time of the last delete",
+        "commit/statements/erase.py",
+        "            draft.tables[name] = msgspec.structs.replace(changed, last_delete_ts=ts)\n",
+        "            draft.tables[name] = changed\n",
+    ),
+    mutation(
+        "a tombstone of an erasure has no timestamp in the list",
+        "the list has the tombstones as they landed",
+        "commit/statements/erase.py",
+        "    return ErasedTable(erased.uuid, erased.tombstone.stamped(ts), columns)\n",
+        "    return ErasedTable(erased.uuid, erased.tombstone.stamped(ts - 5_000_000), columns)\n",
+    ),
+    Mutation(
+        "who is forgotten stays in dropped tables",
+        "an older version's tables are forgotten in by their subject",
+        (
+            Edit(
+                "segments/erasures.py",
+                "        erased = tables_of(erasure, entry) or _of_subject(erasure, entry, record or _for_readers)\n",
+                "        erased = tables_of(erasure, entry)\n",
+            ),
+        ),
+    ),
+)
