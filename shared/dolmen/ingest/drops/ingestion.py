@@ -263,9 +263,9 @@ class Ingestion:
         entry = transaction.entry(self.place.table)
         # Deliveries of one event come to one end: none adds by old settings what another has rejected by new ones.
         self.expected = Expect(self.place.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id)
+        self.columns = entry.schema
         settings = IngestSettings.of(entry)
         settings.check(entry.schema, entry.primary_key)
-        self.columns = entry.schema
         transaction.add(self.expected)
         expect_erasures(transaction, self.place.table, self.drop.created_us, self.drop.id)
         erased = ErasedRows.of(transaction, self.place.table, self.drop.created_us)
