@@ -67,8 +67,8 @@ class Load:
     message_rate: float = 2_000
     memory_gb: float = 1769 / 1024
     landing_days: int = 37
-    alarms: int = 22
-    metrics: int = 70
+    alarms: int = 24
+    metrics: int = 76
     line_bytes: int = 500
 
     @property
