@@ -104,6 +104,19 @@ def test_what_can_not_be_added_or_would_not_fit_changes_nothing(
     assert db.refresh() == version
 
 
+def test_columns_that_are_wider_in_the_frame_become_as_wide(db: Database) -> None:
+    narrow = pa.schema(
+        [("b", pa.int8()), ("f", pa.float32()), ("d", pa.decimal128(5, 2)), ("u", pa.uint8()), ("s", pa.string())]
+    )
+    table = db.create_table("w", narrow)
+    add_new_columns(table.context, "w", schema("b long, f double, d decimal(20,2), u int, s string, n int"), None)
+    wide = [pa.int64(), pa.float64(), pa.decimal128(20, 2), pa.uint8(), pa.string(), pa.int32()]
+    assert table.schema.types == wide
+    version = db.refresh()
+    add_new_columns(table.context, "w", schema("b int, f float, d decimal(9,2), n short"), None)
+    assert db.refresh() == version, "nothing becomes narrower"
+
+
 def test_two_new_columns_that_differ_in_case_only_are_refused(db: Database, table: Table) -> None:
     with pytest.raises(SchemaError, match="columns 'n' and 'N' differ in case only"):
         add(table, "id long, n int, N int")
@@ -125,8 +138,12 @@ def test_spark_s_writes_add_columns_where_they_are_told_to(spark: SparkSession, 
     assert table.schema.names == ["id", "name"]
     upsert(table, frame(spark, 2), merge_schema=True)
     assert rows(table) == [(0, "a", None), (1, "b", None), (2, "b", 7), (3, "c", None)]
+    wide = spark.createDataFrame([(9, 2**40)], "id long, n long")
     with pytest.raises(RowError, match="column 'n'"):  # a wider type is taken where its values fit
-        append(table, spark.createDataFrame([(9, 2**40)], "id long, n long"), merge_schema=True)
+        append(table, wide)
+    append(table, wide, merge_schema=True)
+    assert (table.schema.field("n").type, rows(table)[-1]) == (pa.int64(), (9, None, 2**40))
+    table.delete("id = 9")
     own = table.to_spark(spark=spark).selectExpr("id", "name", "n", "id * 2 AS twice")
     overwrite(table, own, merge_schema=True)
     assert rows(table)[-1] == (3, "c", None, 6)

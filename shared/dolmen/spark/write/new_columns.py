@@ -1,19 +1,22 @@
 """Columns that a DataFrame has and its table does not: refused, or added (``merge_schema``) before rows are written.
 
-They are added in a commit of their own: tasks write under the columns that the table has by then. Whoever repeats a
-write, or makes the same one at the same time, finds them there and adds nothing.
+Columns that are wider in the DataFrame become as wide in the table, too. Columns are changed in a commit of their own:
+tasks write under the columns that the table has by then. Whoever repeats a write, or makes the same one at the same
+time, finds them there and changes nothing.
 """
 
 from __future__ import annotations
 
+import pyarrow as pa
 from pyspark.sql import types as s
 
 from dolmen.commit.statements.schema import AlterTable
 from dolmen.context import Context
 from dolmen.errors import ConflictError, SchemaError
-from dolmen.format.evolution import AddColumn, SchemaChange
+from dolmen.format.evolution import AddColumn, SchemaChange, WidenColumn
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
+from dolmen.format.widening import narrowing
 from dolmen.spark.types import handed_schema
 from dolmen.store.backoff import attempts
 from dolmen.transaction import Transaction
@@ -43,6 +46,9 @@ def check_columns(schema: s.StructType, entry: TableEntry) -> None:
 
 def add_new_columns(context: Context, table: str, schema: s.StructType, request: str | None) -> None:
     """Adds the columns of a DataFrame that a table does not have, at its end, in one commit. NULL is allowed in them.
+
+    Columns of the table get the wider types that they have in the DataFrame, where files need not be written anew
+    (``Table.widen_column``). The others keep theirs, and values that do not fit are errors, row by row.
 
     Args:
         request: of the write: if it was applied before, nothing is added.
@@ -76,7 +82,19 @@ def add_new_columns(context: Context, table: str, schema: s.StructType, request:
 def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...]:
     """The changes of a table's columns by which a DataFrame's rows fit."""
     types = handed_schema(schema)
-    return tuple(AddColumn(name, types.field(name).type) for name in _unknown(schema, entry.schema))
+    added = [AddColumn(name, types.field(name).type) for name in _unknown(schema, entry.schema)]
+    if entry.sequences is not None:  # deletes are remembered by values of the types of now
+        return tuple(added)
+    widened = [
+        WidenColumn(field.name, types.field(field.name).type)
+        for field in entry.schema.fields
+        if field.name in types.names and _is_wider(types.field(field.name).type, field.arrow_type)
+    ]
+    return (*added, *widened)
+
+
+def _is_wider(arrow_type: pa.DataType, own: pa.DataType) -> bool:
+    return arrow_type != own and not narrowing(own, arrow_type)
 
 
 def _unknown(schema: s.StructType, own: Schema) -> list[str]:
