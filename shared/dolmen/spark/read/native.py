@@ -148,7 +148,9 @@ class _Native:
                 raise Unsupported("too many unresolved keys")
             joins.append(self._keys(lookup.columns, arrays, ts, by_file, through))
         ids = self._ids.union(*(t.columns for t in tombstones.values()), *(lookup.columns for lookup in lookups))
-        if self._is_older(files[0]) and not self._has_values(files, ids):
+        # an erasure may name columns of later versions
+        may_lack = self._is_older(files[0]) or not ids <= self._by_id.keys()
+        if may_lack and not self._has_values(files, ids):
             raise Unsupported("columns with other values than the files have")
         return self._shown(files, shown, joins, ids, by_file, with_row=bool(positions))
 

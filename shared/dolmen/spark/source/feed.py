@@ -145,7 +145,9 @@ class SourceFeed:
     def read(self, parts: Sequence[FeedPart]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of some parts, in Spark's types."""
         with marking_dolmen_errors():
-            reader = _reader(self)
+            context = _context(self.url)
+            newest = context.head.refresh().manifest  # rows may have been erased since the feed was planned
+            reader = PartReader(context, newest, self.table, self.decoded, self.stored, self.where, net=self.net)
             schema = carried_schema(reader.schema)
             for part in parts:
                 for batch in reader.read(part):
@@ -153,12 +155,10 @@ class SourceFeed:
 
 
 @lru_cache(maxsize=2)  # a worker gets the partitions of a query one after another
-def _reader(feed: SourceFeed) -> PartReader:
+def _context(url: str) -> Context:
     runtime = shared_runtime()
-    store = open_store(feed.url, runtime)
-    context = Context(store, runtime, Head(store, runtime))
-    newest = context.head.refresh().manifest
-    return PartReader(context, newest, feed.table, feed.decoded, feed.stored, feed.where, net=feed.net)
+    store = open_store(url, runtime)
+    return Context(store, runtime, Head(store, runtime))
 
 
 @dataclass(frozen=True)
