@@ -99,9 +99,10 @@ def test_a_bucket_is_reached_by_tls_only(bucket: str) -> None:
 
 POINTERS = sub("${DatabaseBucket.Arn}/*/_latest_manifest")
 HINTS = sub("${DatabaseBucket.Arn}/*/iceberg/*/metadata/version-hint.text")
+RECEIPTS = sub("${DatabaseBucket.Arn}/*/receipt/*")
 
 
-def test_nothing_in_the_database_is_replaced_but_the_pointer_and_hints_and_these_only_by_who_has_seen_them() -> None:
+def test_hardly_anything_in_the_database_is_replaced_and_only_by_who_has_seen_it() -> None:
     # Keys under one operator must all hold. Starting an upload in parts, and its parts, create no object
     # (s3:ObjectCreationOperation is false for them) and take no condition.
     denied = {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject"}
@@ -109,12 +110,12 @@ def test_nothing_in_the_database_is_replaced_but_the_pointer_and_hints_and_these
     found = policy("DatabaseBucket")
     assert found["OnlyNewObjects"] == denied | {
         "Sid": "OnlyNewObjects",
-        "NotResource": [POINTERS, HINTS],
+        "NotResource": [POINTERS, HINTS, RECEIPTS],
         "Condition": {"Null": {"s3:if-none-match": "true"}, "Bool": creating},
     }
     assert found["OnlyComparedPointers"] == denied | {
         "Sid": "OnlyComparedPointers",
-        "Resource": [POINTERS, HINTS],
+        "Resource": [POINTERS, HINTS, RECEIPTS],
         "Condition": {"Null": {"s3:if-none-match": "true", "s3:if-match": "true"}, "Bool": creating},
     }
 
