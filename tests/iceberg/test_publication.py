@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from dolmen.store.memory import MemoryStore
 from support.crashing_store import Countdown, Crash, CrashingStore
 from support.iceberg_readers import READERS, IcebergReaders
 from support.stores import run_in_threads
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("price", pa.float64())])
 
@@ -66,7 +69,7 @@ def test_the_snapshot_has_the_number_and_the_time_of_the_version(db: Database, v
     (snapshot,) = metadata["snapshots"]
     commit = db.history()[-newest + db.refresh()]
     assert snapshot["snapshot-id"] == metadata["current-snapshot-id"] == newest
-    assert snapshot["timestamp-ms"] == round(commit.created_at.timestamp() * 1000 - 0.5)
+    assert snapshot["timestamp-ms"] == (commit.created_at - EPOCH) // timedelta(milliseconds=1)
     assert snapshot["sequence-number"] == commit.commit_ts
     assert snapshot["summary"]["dolmen.commit-id"] == commit.commit_id
     assert metadata["location"] == (db._context.store.url + "/iceberg/" + db.table("t")._entry.uuid).replace("%20", " ")

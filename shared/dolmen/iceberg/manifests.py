@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-import fastavro
 import msgspec
 
 from dolmen.errors import CorruptionError
@@ -23,8 +22,6 @@ DATA, POSITION_DELETES = 0, 1
 _EXISTING, _ADDED = 0, 1
 """Values of ``status`` of an entry. Files that are gone are not listed: nothing in the format asks for them to read."""
 
-_ENTRY = fastavro.parse_schema(manifest_entry_schema())
-_LIST = fastavro.parse_schema(manifest_list_schema())
 _COVERAGE = "dolmen.coverage"
 """Key in the header of a manifest of deletes, beside those of Iceberg."""
 
@@ -197,9 +194,7 @@ def encode_manifest(
     }
     if coverage:
         metadata[_COVERAGE] = msgspec.json.encode(coverage).decode()
-    out = io.BytesIO()
-    fastavro.writer(out, _ENTRY, (_to_avro(entry, snapshot) for entry in entries), codec="deflate", metadata=metadata)
-    return out.getvalue()
+    return _write(manifest_entry_schema(), (_to_avro(entry, snapshot) for entry in entries), metadata)
 
 
 def encode_manifest_list(
@@ -232,9 +227,7 @@ def encode_manifest_list(
         }
         for each in manifests
     ]
-    out = io.BytesIO()
-    fastavro.writer(out, _LIST, records, codec="deflate", metadata=metadata)
-    return out.getvalue()
+    return _write(manifest_list_schema(), records, metadata)
 
 
 def decode_manifest_list(body: bytes, key: str) -> tuple[ManifestFile, ...]:
@@ -261,7 +254,17 @@ def decode_manifest_list(body: bytes, key: str) -> tuple[ManifestFile, ...]:
         raise CorruptionError(key, f"not a manifest list of a publication: {error}") from error
 
 
+def _write(schema: Any, records: Iterable[dict[str, Any]], metadata: dict[str, str]) -> bytes:
+    import fastavro  # takes a while, and most functions publish nothing
+
+    out = io.BytesIO()
+    fastavro.writer(out, fastavro.parse_schema(schema), records, codec="deflate", metadata=metadata)
+    return out.getvalue()
+
+
 def _read(body: bytes, key: str) -> tuple[list[Any], dict[str, str]]:
+    import fastavro
+
     try:
         reader = fastavro.reader(io.BytesIO(body))
         return list(reader), dict(reader.metadata)
