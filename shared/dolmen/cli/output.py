@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -76,8 +77,9 @@ def print_commit(commit: Commit, as_json: bool) -> None:
 
 
 def print_rows(headers: list[str], rows: Iterable[Iterable[object]], title: str | None = None) -> None:
-    """Prints a small table."""
-    table = RichTable(*headers, title=title, title_justify="left")
+    """Prints a small table. On a narrow terminal long words go on in the next line, so that ids can be copied."""
+    columns = [Column(header, overflow="fold") for header in headers]
+    table = RichTable(*columns, title=title, title_justify="left")
     for row in rows:
         table.add_row(
             *(Text("" if cell is None else printable(str(cell))) for cell in row)
