@@ -94,6 +94,22 @@ def test_the_earliest_erasure_counts_and_each_receipt_has_its_own_files() -> Non
     assert [file.rows for file in receipt(place, second.id).files] == [10, 10]
 
 
+def test_a_file_that_only_seemed_to_hold_rows_may_come_back() -> None:
+    """Its bounds spoke when all its rows were deleted, and a restore brings it back (simulation, seed 20281129)."""
+    place = place_with(("anna", "zoe"), (MARKER,), **SOON)
+    table = place.db.table("t")
+    before = place.manifest.version
+    table.delete("n >= 0")
+    erased = table.erase(WHO)
+    resolve(place.context(), "t")
+    assert [file.rows for file in receipt(place, erased.id).files] == [None, None]
+    table.restore(before)
+    days(place, 4)
+    assert receipt(place, erased.id).gone_at
+    assert (table.count(), holders(place, MARKER)) == (20, [])
+    assert place.db.verify_receipt(erased.id).ok
+
+
 def test_a_file_is_rewritten_for_an_erasure_alone_at_its_time_and_not_before() -> None:
     place = place_with((MARKER, *"abcdefghij"), erase_within="20d")
     place.db.table("t").erase(WHO)

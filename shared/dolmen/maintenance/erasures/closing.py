@@ -86,12 +86,17 @@ class Closing:
         store = self._context.store
         try:
             receipt = load_receipt(store, id_)
+            there: list[HeldFile] = []
             if receipt is not None and not receipt.gone_at:
-                for file in receipt.files:
-                    if not self._is_absent(file):
-                        self.errors[file.path] = f"it holds rows of erasure {id_}, and was not deleted"
-                        return
-            update_receipt(store, self._context.runtime, id_, lambda receipt: self._closed(receipt, entry, id_))
+                there = [file for file in receipt.files if not self._is_absent(file)]
+            for file in there:
+                # Of a file whose rows nobody counted, as all were deleted, only its bounds spoke. If a restore has
+                # brought it back, its rows were tested since, and none is an erased one: it would not be there.
+                if file.rows is not None:
+                    self.errors[file.path] = f"it holds rows of erasure {id_}, and was not deleted"
+                    return
+            paths = frozenset(file.path for file in there)
+            update_receipt(store, self._context.runtime, id_, lambda receipt: self._closed(receipt, entry, id_, paths))
         except CorruptionError as error:
             self.errors[receipt_key(id_)] = error.reason
             return
@@ -104,11 +109,12 @@ class Closing:
             return True
         return False
 
-    def _closed(self, receipt: Receipt | None, entry: LeavingErasures, id_: str) -> Receipt:
+    def _closed(self, receipt: Receipt | None, entry: LeavingErasures, id_: str, there: frozenset[str]) -> Receipt:
         receipt = receipt or Receipt(format_version=FORMAT_VERSION, id=id_)
         if receipt.gone_at:
             return receipt
-        files = tuple(msgspec.structs.replace(file, absent_at=self._now_us) for file in receipt.files)
+        gone = (file for file in receipt.files if file.path not in there)
+        files = tuple(msgspec.structs.replace(file, absent_at=self._now_us) for file in gone)
         return msgspec.structs.replace(
             receipt,
             files=files,
