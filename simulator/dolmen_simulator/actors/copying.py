@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from dolmen.errors import TableNotFoundError
+import pyarrow as pa
+
+from dolmen.errors import SchemaError, TableNotFoundError
 from dolmen_simulator.actors.writers import Actor, World
 from dolmen_simulator.judge.replica import TableCopy, fed_rows, follow_feed, name_in
 from dolmen_simulator.judge.seen import check_rows, rows_from
@@ -57,11 +59,35 @@ class Copyist(Actor):
         except TableNotFoundError:
             return copy  # renamed in the meantime
         batches = []
-        for batch in table.changes(copy.version, until, net=net, **where):
-            batches.append(batch)
-            if slowly:
-                process.network.scheduler.pause(self.random.randint(0, MINUTE_US))
+        try:
+            for batch in table.changes(copy.version, until, net=net, **where):
+                batches.append(batch)
+                if slowly:
+                    process.network.scheduler.pause(self.random.randint(0, MINUTE_US))
+        except SchemaError:
+            if not _is_narrowed(process, copy, until):
+                raise
+            counts["feeds up to narrower types"] += 1
+            return self._begin(process)
         fed = fed_rows(batches)
         counts["changes fed"] += len(fed)
         counts["net changes fed" if net else "feeds"] += 1
         return follow_feed(ledger, copy, until, fed, net=net)
+
+
+def _is_narrowed(process: Process, copy: TableCopy, until: int) -> bool:
+    """Whether a restore gave a column back the narrower type that it has in a version: its feed is refused then."""
+
+    def types(version: int) -> dict[str, pa.DataType]:
+        name = name_in(process.ledger.states[version], copy.table)
+        if name is None:
+            return {}
+        schema = process.db.at(version=version).table(name).schema
+        return dict(zip(schema.names, schema.types, strict=True))
+
+    last = types(until)
+    return any(
+        last.get(name, own) == pa.int32() != own
+        for version in range(copy.version, until)
+        for name, own in types(version).items()
+    )
