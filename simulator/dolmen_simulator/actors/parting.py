@@ -14,7 +14,7 @@ from dolmen_simulator.judge.seen import rows_from
 from dolmen_simulator.world.network import Network
 
 _VERSIONS = 6
-"""So many kept versions are read, beside those of tags."""
+"""The number of kept versions that are read, beside those of tags."""
 
 
 def erase_in_copy(network: Network, rng: random.Random) -> None:

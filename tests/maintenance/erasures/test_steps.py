@@ -121,7 +121,7 @@ def test_a_file_is_rewritten_for_an_erasure_alone_at_its_time_and_not_before() -
 
 
 def test_segments_with_bounds_of_erased_rows_are_rewritten_too() -> None:
-    """Of some hundred entries one is old: no merge would pay but for the erasure."""
+    """One of some hundred entries is old: without the erasure no merge would pay."""
     place = place_with(root_bytes="64KB", **SOON)
     table = place.db.table("t")
     for number in range(300):
