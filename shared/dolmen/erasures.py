@@ -16,7 +16,7 @@ from dolmen.format.keys import Keys
 from dolmen.format.manifest import Manifest
 from dolmen.predicate import Where
 from dolmen.results import Commit
-from dolmen.segments.erasures import erasures_of
+from dolmen.segments.erasures import erasures_of, reaches
 from dolmen.unit_of_work import UnitOfWork
 from dolmen.units import utc
 from dolmen.write.row_digest import content_digest
@@ -36,19 +36,24 @@ class ErasureResult:
         id: of the erasure, under which ``Database.erasure`` and ``dolmen erasures`` know it.
         commit: the commit that made it; "nothing" if its request was applied before.
         due_at: the time by which its rows have left the disk; None if the request was applied before.
+        sources: tables that it does not reach, though one that it reaches was cloned from them. As long as they have
+            the rows, in files of both, the rows do not leave the disk.
     """
 
     id: str
     commit: Commit
     due_at: datetime | None
+    sources: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, id_: str, commit: Commit, context: Context) -> ErasureResult:
         """The result of a commit of this process. Costs no request."""
         head = context.head.cached
         listed = head.manifest.erasures if head is not None and not commit.already else ()
-        due_us = next((erasure.due_at for erasure in reversed(listed) if erasure.id == id_), None)
-        return cls(id_, commit, None if due_us is None else utc(due_us))
+        erasure = next((erasure for erasure in reversed(listed) if erasure.id == id_), None)
+        if head is None or erasure is None:
+            return cls(id_, commit, None)
+        return cls(id_, commit, utc(erasure.due_at), unreached_sources(erasure, head.manifest))
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,15 @@ class ListedErasure:
             len(erasure.subject),
             erasure.request or None,
         )
+
+
+def unreached_sources(erasure: Erasure, manifest: Manifest) -> tuple[str, ...]:
+    """Names of the tables that an erasure does not reach, and that tables which it reaches were cloned from."""
+    is_reached = {entry.uuid: reaches(erasure, entry) for entry in manifest.tables.values()}
+    sources = {uuid for entry in manifest.tables.values() if is_reached[entry.uuid] for uuid in entry.lineage}
+    return tuple(
+        sorted(name for name, entry in manifest.tables.items() if entry.uuid in sources and not is_reached[entry.uuid])
+    )
 
 
 def erase_rows(transaction: UnitOfWork, name: str, where: Where, keys: Keys | None, request: str | None) -> str:

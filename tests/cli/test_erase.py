@@ -57,3 +57,13 @@ def test_somebody_is_forgotten_in_all_tables(table: Cli) -> None:
     done = json.loads(table("forget", "7", "a", "--text", "--yes", "--json").out)
     assert done["operation"] == "forget"
     assert ids(table) == ids(table, "--version", "2") == [2]
+
+
+def test_it_names_the_table_that_a_clone_came_from(table: Cli) -> None:
+    assert table("clone", "t", "copy").code == 0
+    done = table("erase", "copy", "--where", "id = 1", "--yes")
+    assert done.code == 0
+    assert "t, which this was cloned from, keeps its rows: erase there too" in done.err
+    done = table("erase", "t", "--where", "id = 1", "--yes", "--json")
+    assert json.loads(done.out)["sources"] == []
+    assert done.err == ""

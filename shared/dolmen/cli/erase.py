@@ -92,8 +92,10 @@ def _ask(question: str, yes: bool, as_json: bool) -> None:
 def _print(done: ErasureResult, as_json: bool) -> None:
     if as_json:
         due = {} if done.due_at is None else {"due_at": done.due_at.isoformat()}
-        print_json({**commit_facts(done.commit), "erasure": done.id, **due})
+        print_json({**commit_facts(done.commit), "erasure": done.id, **due, "sources": list(done.sources)})
         return
     print_commit(done.commit, as_json)
     due_text = "" if done.due_at is None else f", gone from the disk by {done.due_at:%Y-%m-%d %H:%M} UTC"
     console.print(f"erasure {done.id}{due_text}", highlight=False)
+    for source in done.sources:
+        errors.print(f"{source}, which this was cloned from, keeps its rows: erase there too", highlight=False)

@@ -49,11 +49,14 @@ class HeldFile(msgspec.Struct, frozen=True, omit_defaults=True):
         path: its key.
         rows: how many, deleted ones included; None if all rows of the file were deleted, so that nobody counted.
         absent_at: when collection saw that the object was not there any more, in microseconds; 0 = it has not.
+        shared: uuids of tables that still had the file when all else was gone, and that the erasure does not reach:
+            those from which one of its tables was cloned.
     """
 
     path: str
     rows: int | None = None
     absent_at: int = 0
+    shared: tuple[str, ...] = ()
 
 
 class Remains(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -110,6 +110,44 @@ def test_a_file_that_only_seemed_to_hold_rows_may_come_back() -> None:
     assert place.db.verify_receipt(erased.id).ok
 
 
+def test_a_table_that_was_cloned_from_keeps_the_files_and_the_receipt_says_so() -> None:
+    """An erasure from a clone does not reach the clone's source (simulation, seed 20281232)."""
+    place = place_with((MARKER, "bert"), ("carl", "dora"), **SOON)
+    place.db.clone("t", "copy")
+    erased = place.db.table("copy").erase(WHO)
+    days(place, 8)
+    assert (place.db.table("copy").count(), place.db.table("t").count()) == (30, 40)
+    status = place.db.receipt(erased.id)
+    assert (status.state, [file.shared for file in status.receipt.files]) == ("rewritten", [(entry_of(place).uuid,)])
+    assert status.next_step == (
+        "files with the rows (1) are files of 't', too, from which none was erased: erase there"
+    )
+    assert collect(place.context()).errors == {}
+    assert place.db.verify_receipt(erased.id).ok
+    place.db.table("t").erase(WHO)
+    days(place, 8)
+    assert [each.state for each in place.db.receipts(gone=True)] == ["gone", "gone"]
+    assert holders(place, MARKER) == []
+    assert [file.shared for file in receipt(place, erased.id).files] == [()]
+
+
+def test_a_file_that_only_kept_versions_of_the_source_need_holds_the_receipt_up_until_they_expire() -> None:
+    place = place_with((MARKER, "bert"), **SOON, retention="20d", keep_versions=1)
+    place.db.clone("t", "copy")
+    erased = place.db.table("copy").erase(WHO)
+    days(place, 4)
+    place.db.drop_table("t")
+    errors = []
+    for _ in range(5):
+        days(place, 1)
+        errors += list(collect(place.context()).errors)
+        assert place.db.receipt(erased.id).state == "rewritten"
+    assert errors == []
+    days(place, 20)
+    assert receipt(place, erased.id).gone_at
+    assert holders(place, MARKER) == []
+
+
 def test_a_file_is_rewritten_for_an_erasure_alone_at_its_time_and_not_before() -> None:
     place = place_with((MARKER, *"abcdefghij"), erase_within="20d")
     place.db.table("t").erase(WHO)

@@ -6,21 +6,25 @@ crash at any point neither makes a receipt say it too early, nor lets one be for
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 
 import msgspec
 
 from dolmen.context import Context
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.erasures import LeavingErasures
-from dolmen.format.layout import parse_manifest_key
+from dolmen.format.layout import parse_manifest_key, uuid_of
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import FORMAT_VERSION
 from dolmen.format.receipts import HeldFile, Receipt, Remains, receipt_key
 from dolmen.maintenance.erasures.receipts import load_receipt, update_receipt
 from dolmen.maintenance.erasures.remains import noncurrent_remains
 from dolmen.maintenance.gc.intents import KnownIntent
-from dolmen.maintenance.gc.mark import released_since
+from dolmen.maintenance.gc.keyset import KeySet
+from dolmen.maintenance.gc.mark import mark, released_since
+from dolmen.segments.erasures import SUBJECT
+from dolmen.segments.live import LiveFiles
 
 
 class Closing:
@@ -89,18 +93,50 @@ class Closing:
             there: list[HeldFile] = []
             if receipt is not None and not receipt.gone_at:
                 there = [file for file in receipt.files if not self._is_absent(file)]
-            for file in there:
-                # Of a file whose rows nobody counted, as all were deleted, only its bounds spoke. If a restore has
-                # brought it back, its rows were tested since, and none is an erased one: it would not be there.
-                if file.rows is not None:
-                    self.errors[file.path] = f"it holds rows of erasure {id_}, and was not deleted"
-                    return
+            if receipt is not None and there and not self._may_close(receipt, there):
+                return
             paths = frozenset(file.path for file in there)
             update_receipt(store, self._context.runtime, id_, lambda receipt: self._closed(receipt, entry, id_, paths))
         except CorruptionError as error:
             self.errors[receipt_key(id_)] = error.reason
             return
         self.closed.append(id_)
+
+    def _may_close(self, receipt: Receipt, there: list[HeldFile]) -> bool:
+        """Whether none of the files that are still there holds rows of the erasure; notes whose files they are."""
+        shared = self._shared(receipt, there)
+        if any(file.shared != shared.get(file.path, ()) for file in there):
+            note = partial(_with_shared, receipt=receipt, shared=shared)
+            update_receipt(self._context.store, self._context.runtime, receipt.id, note)
+        if shared:
+            return False
+        # Of a file whose rows nobody counted, as all were deleted, only its bounds spoke. If a restore has brought it
+        # back, its rows were tested since, and none is an erased one: it would not be there.
+        held = [file.path for file in there if file.rows is not None]
+        for path in held:
+            if not self._kept.holds([path])[0]:
+                self.errors[path] = f"it holds rows of erasure {receipt.id}, and was not deleted"
+        return not held
+
+    def _shared(self, receipt: Receipt, there: list[HeldFile]) -> dict[str, tuple[str, ...]]:
+        """By path, uuids of the tables that have a file and that the erasure does not reach."""
+        paths = {uuid_of(file.path): file for file in there}
+        found: dict[str, tuple[str, ...]] = {}
+        named = {table.uuid for table in receipt.tables}
+        for entry in self._manifest.tables.values():
+            if not named.isdisjoint(entry.lineage):
+                continue
+            for uuid in LiveFiles.of(entry, self._context.segments).find(paths.keys()):
+                file = paths[uuid]
+                # A table with a subject that came back was reached: who was forgotten, was forgotten in it, too.
+                if file.rows is not None or SUBJECT not in entry.properties:
+                    found[file.path] = tuple(sorted({*found.get(file.path, ()), entry.uuid}))
+        return found
+
+    @cached_property
+    def _kept(self) -> KeySet:
+        """All objects that versions which can be read need."""
+        return mark(self._manifest, self._context.segments, self._freed)
 
     def _is_absent(self, file: HeldFile) -> bool:
         try:
@@ -114,7 +150,7 @@ class Closing:
         if receipt.gone_at:
             return receipt
         gone = (file for file in receipt.files if file.path not in there)
-        files = tuple(msgspec.structs.replace(file, absent_at=self._now_us) for file in gone)
+        files = tuple(msgspec.structs.replace(file, absent_at=self._now_us, shared=()) for file in gone)
         return msgspec.structs.replace(
             receipt,
             files=files,
@@ -123,3 +159,10 @@ class Closing:
             gone_at=self._now_us,
             noncurrent=self._noncurrent,
         )
+
+
+def _with_shared(now: Receipt | None, receipt: Receipt, shared: Mapping[str, tuple[str, ...]]) -> Receipt:
+    """A receipt whose files name the tables that still have them."""
+    now = now or receipt
+    files = tuple(msgspec.structs.replace(file, shared=shared.get(file.path, ())) for file in now.files)
+    return now if now.gone_at else msgspec.structs.replace(now, files=files)

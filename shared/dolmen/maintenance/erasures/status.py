@@ -168,6 +168,11 @@ def _of_leaving(context: Context, manifest: Manifest, entry: LeavingErasures, id
         return ErasureStatus(receipt, "gone")
     if manifest.horizon < entry.version:
         return ErasureStatus(receipt, "rewritten", f"versions before {entry.version:,} expire", entry.expire_at)
+    if others := sorted({manifest.name_of(uuid) or uuid for file in receipt.files for uuid in file.shared}):
+        files = sum(bool(file.shared) for file in receipt.files)
+        tables = ", ".join(map(repr, others))
+        step = f"files with the rows ({files:,}) are files of {tables}, too, from which none was erased: erase there"
+        return ErasureStatus(receipt, "rewritten", step)
     return ErasureStatus(receipt, "rewritten", "collection deletes objects and orphans of that time", entry.due_at)
 
 
