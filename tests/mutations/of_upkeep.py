@@ -167,8 +167,8 @@ UPKEEP: tuple[Mutation, ...] = (
         "what was released is freed though it is needed",
         "released objects go that are not in the full reference set of the current version",
         "maintenance/gc/release.py",
-        "zip(keys, held.tolist(), strict=True) if not needed]\n",
-        "zip(keys, held.tolist(), strict=True)]\n",
+        "zip(keys, held.tolist(), strict=True) if not needed)\n",
+        "zip(keys, held.tolist(), strict=True))\n",
     ),
     mutation(
         "what was released once more is freed",

@@ -15,6 +15,9 @@ from dolmen.units import SECOND_US
 
 POINTER = "_latest_manifest"
 
+SEGMENTS = "segment/"
+"""What keys of segments begin with."""
+
 _TABLE_NAME = re.compile(r"[a-z0-9_]{1,64}")
 _MANIFEST = re.compile(r"manifest/v(\d{20})-([0-9a-f]{8})\.json")
 _OBJECT = re.compile(r"(data|tombstone|segment|index|intent)/[A-Za-z0-9_./-]{1,200}")
@@ -74,7 +77,7 @@ def tombstone_key(table: str, now_us: int, uuid: str) -> str:
 
 def segment_key(kind: str, uuid: str) -> str:
     """``segment/<kind>/<uuid>``."""
-    return f"segment/{kind}/{uuid}"
+    return f"{SEGMENTS}{kind}/{uuid}"
 
 
 def uuid_of(path: str) -> str:

@@ -12,10 +12,13 @@ from dolmen.commit.statements.tags import PutCursor
 from dolmen.errors import ConflictError, CorruptionError, TagNotFoundError, VersionExpiredError
 from dolmen.format.manifest import Manifest
 from dolmen.format.tags import Cursor
+from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.keyset import KeySet
 from dolmen.maintenance.gc.mark import manifest_keys, mark, tagged_manifests
+from dolmen.maintenance.merge import merge_segments
 from dolmen.maintenance.verify.verification import verify
+from dolmen.segments.live import LiveFiles
 from dolmen.segments.reader import SegmentReader
 from dolmen.store.memory import MemoryStore
 from support.aging import DAY_US, EAGER, HOUR_US, Place, busy, rows
@@ -97,6 +100,81 @@ def test_a_tag_ends_by_itself(place: Place) -> None:
     place.pass_hours(48)
     place.collect_all()
     assert place.there() == place.needed_keys()
+
+
+def spilled() -> tuple[Place, str]:
+    """A place with a table whose entries are in segments, and the key of a data file."""
+    place = Place()
+    place.db.set(root_bytes="4KB")
+    table = place.db.create_table("t", rows(1).schema)
+    for first in range(40):
+        table.append(rows(*range(first * 5, first * 5 + 5)))
+    assert len(place.manifest.tables["t"].segments_of("files")) > 1
+    file = next(iter(LiveFiles.of(place.manifest.tables["t"], place.context().segments)))
+    return place, file.path
+
+
+def rewrite(place: Place, name: str) -> None:
+    """Replaces a table's files, deletes what only it needed, and then replaces its segments."""
+    compact(place.context(), name)
+    place.pass_hours(48)
+    place.collect_all()
+    merge_segments(place.context())
+
+
+def data(keys: set[str]) -> set[str]:
+    """The keys of data files and of the segments that name them: the history's own may wait for the next round."""
+    return {key for key in keys if key.startswith(("data/", "segment/files/"))}
+
+
+def test_data_goes_that_only_a_lost_tag_found_by_a_segment_that_was_merged_since() -> None:
+    """The segment was released first (histories of erasures, seed 77060)."""
+    place, path = spilled()
+    place.db.tag("golden")
+    rewrite(place, "t")
+    assert path in place.bucket.objects
+    place.db.drop_tag("golden")
+    place.pass_hours(48)
+    place.collect_all()
+    assert data(place.there()) == data(place.needed_keys())
+    assert verify(place.context(), deep=True).findings == ()
+
+
+def test_data_goes_that_only_a_dropped_table_found_by_a_segment_that_its_clone_merged() -> None:
+    place, path = spilled()
+    place.db.clone("t", "copy")
+    rewrite(place, "copy")
+    assert path in place.bucket.objects
+    place.db.drop_table("t")
+    place.pass_hours(48)
+    place.collect_all()
+    assert data(place.there()) == data(place.needed_keys())
+    assert verify(place.context(), deep=True).findings == ()
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_wherever_a_collection_dies_the_next_one_finds_all_data_of_a_lost_tag(after: bool) -> None:
+    place, _ = spilled()
+    place.db.tag("golden")
+    rewrite(place, "t")
+    place.db.drop_tag("golden")
+    place.pass_hours(48)
+    place.collect()
+    place.pass_hours(2)
+    objects, now_us = dict(place.bucket.objects), place.now_us
+    for calls in count(1):
+        place.bucket.objects.clear()
+        place.bucket.objects.update(objects)
+        place.now_us = now_us
+        store = CrashingStore(MemoryStore(place.bucket, place.runtime()), Countdown(calls, after=after))
+        try:
+            collect(place.context(store), settings=EAGER)  # type: ignore[arg-type]
+        except Crash:
+            place.collect_all()
+            assert data(place.there()) == data(place.needed_keys()), f"died at request {calls}"
+            continue
+        break
+    assert calls > 5
 
 
 def test_what_was_restored_or_cloned_from_a_tag_stays_when_the_tag_goes(place: Place) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from dolmen.errors import CorruptionError
+from dolmen.format.layout import SEGMENTS
 from dolmen.format.manifest import Manifest, Released, Segment, TableEntry
 from dolmen.format.references import references
 from dolmen.maintenance.gc.keyset import KeySet
@@ -68,8 +70,39 @@ def tree_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
     deleted all that it names, then the segment itself, and ended before it could record that.
     """
     yield tree.object
-    try:
+    with _ignoring_missing():
         yield from reached_keys(tree, reader)
+
+
+def tree_segments(tree: Segment, reader: SegmentReader) -> list[str]:
+    """Keys of a released segment and of those that it names, as far as it is still there."""
+    if tree.kind != "table":
+        return [tree.object]
+    keys = [tree.object]
+    with _ignoring_missing():
+        for entry in reader.tables(tree):
+            for segment in entry.segments:
+                keys += tree_segments(segment, reader)
+    return keys
+
+
+def manifest_segments(key: str, reader: SegmentReader) -> list[str]:
+    """Keys of all segments that a released manifest names, as far as it, and they, are still there."""
+    keys: list[str] = []
+    with _ignoring_missing():
+        manifest = reader.manifest(key)
+        keys += (name for name in references(manifest) if name.startswith(SEGMENTS))
+        for entry in manifest.tables.values():
+            if entry.section:
+                keys += (name for name in references(reader.whole(entry)) if name.startswith(SEGMENTS))
+    return keys
+
+
+@contextmanager
+def _ignoring_missing() -> Iterator[None]:
+    """Ends the block at a missing object: an earlier run has deleted it, and what it led to before."""
+    try:
+        yield
     except CorruptionError as error:
         if not error.is_missing:
             raise
@@ -89,16 +122,12 @@ def tagged_keys(key: str, reader: SegmentReader) -> Iterator[str]:
 def manifest_keys(key: str, reader: SegmentReader) -> Iterator[str]:
     """Keys of a manifest that was released with a tag, and of all that its version needs.
 
-    A missing manifest reaches nothing: an earlier run deleted all that it needs, and then the manifest itself.
+    A missing manifest or segment reaches nothing: an earlier run deleted all data that the version needs, then the
+    segments, and then the manifest itself.
     """
     yield key
-    try:
-        manifest = reader.manifest(key)
-    except CorruptionError as error:
-        if not error.is_missing:
-            raise
-        return
-    yield from needed_keys(manifest, reader)
+    with _ignoring_missing():
+        yield from needed_keys(reader.manifest(key), reader)
 
 
 def tagged_manifests(manifest: Manifest) -> list[str]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dolmen.errors import CorruptionError
-from dolmen.format.layout import parse_manifest_key
+from dolmen.format.layout import SEGMENTS, parse_manifest_key
 from dolmen.format.manifest import Manifest, Released
 from dolmen.maintenance.gc.eraser import BATCH, ObjectEraser
 from dolmen.maintenance.gc.keyset import KeySet
-from dolmen.maintenance.gc.mark import needed_keys, reached_keys, released_since
+from dolmen.maintenance.gc.mark import manifest_segments, needed_keys, reached_keys, released_since, tree_segments
 from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectInfo, ObjectStore
 
@@ -54,13 +55,16 @@ class Release:
         self._oldest = 0
         self._failed: int | None = None
         self._failures = 0
+        self._last: dict[str, int] = {}
+        self._named: dict[int, list[str]] = defaultdict(list)
 
     def run(self) -> ReleaseProgress:
         """Deletes, and returns the progress."""
         done = self._manifest.freed
-        for entry in released_since(self._manifest, self._reader, done):
-            if entry.version > self._through:
-                break
+        self._last = self._last_holders()
+        for key, version in self._last.items():
+            self._named[version].append(key)
+        for entry in self._expired():
             if len(self._keys) >= BATCH or entry.trees or entry.manifests:
                 self._flush()
                 if self._deadline():
@@ -72,34 +76,58 @@ class Release:
             return self._progress(self._through - 1, complete=False)
         return self._progress(self._through, complete=True)
 
+    def _expired(self) -> Iterator[Released]:
+        """The part of the work list that may be deleted."""
+        for entry in released_since(self._manifest, self._reader, self._manifest.freed):
+            if entry.version > self._through:
+                return
+            yield entry
+
+    def _last_holders(self) -> dict[str, int]:
+        """By key of a segment, the last version that released a tree or a manifest which names data through it.
+
+        Such a segment stays until the data is deleted, whoever else released it before: nothing else finds the data.
+        """
+        last: dict[str, int] = {}
+        for entry in self._expired():
+            for tree in entry.trees:
+                last.update(dict.fromkeys(tree_segments(tree, self._reader), entry.version))
+            for manifest in entry.manifests:
+                last.update(dict.fromkeys(manifest_segments(manifest, self._reader), entry.version))
+        return last
+
     def _progress(self, done: int, *, complete: bool) -> ReleaseProgress:
         if self._failed is not None:  # objects that could not be deleted stay on the list
             done = min(done, self._failed - 1)
         return ReleaseProgress(max(done, self._manifest.freed), complete)
 
     def _free(self, entry: Released) -> None:
-        self._add(entry.version, entry.objects)
+        """Deletes what a commit released: data that trees and manifests name, then segments, then manifests."""
+        version, before = entry.version, self._failures
         for tree in entry.trees:
-            self._free_with_its_needs(entry.version, tree.object, reached_keys(tree, self._reader))
+            self._free_data(version, reached_keys(tree, self._reader))
         for manifest in entry.manifests:
-            self._free_with_its_needs(entry.version, manifest, self._needed_by(manifest))
+            self._free_data(version, self._needed_by(manifest))
+        segments = self._named.pop(version, [])
+        if self._failures > before:  # the next run needs these to find the rest
+            self._last.update(dict.fromkeys(segments, self._through + 1))
+        self._add(version, (*entry.objects, *segments))
+        if entry.manifests:
+            self._flush()
+            if self._failures == before:
+                self._add(version, entry.manifests)
 
     def _needed_by(self, manifest: str) -> Iterator[str]:
         yield from needed_keys(self._reader.manifest(manifest), self._reader)
 
-    def _free_with_its_needs(self, version: int, holder: str, reached: Iterator[str]) -> None:
-        """Deletes what a segment, or the manifest of a lost tag, names; then the holder itself."""
+    def _free_data(self, version: int, reached: Iterator[str]) -> None:
+        """Deletes the data and the deletes that a holder names, and no segment."""
         self._flush()
-        before = self._failures
-        self._free_reached(version, reached)
-        if self._failures == before:  # otherwise the next run needs the holder to find the rest
-            self._add(version, (holder,))
-
-    def _free_reached(self, version: int, reached: Iterator[str]) -> None:
-        """Deletes the objects that a holder names. The holder itself goes later."""
         keys: list[str] = []
         try:
             for key in reached:
+                if key.startswith(SEGMENTS):
+                    continue
                 keys.append(key)
                 if len(keys) >= BATCH:
                     self._add(version, keys)
@@ -108,7 +136,7 @@ class Release:
         except CorruptionError as error:
             if not error.is_missing:
                 raise
-            return  # an earlier run has deleted everything that it names, and then itself
+            # an earlier run has deleted all of the data, and then a segment or the holder
         self._add(version, keys)
         self._flush()
 
@@ -116,7 +144,8 @@ class Release:
         if not self._keys:
             self._oldest = version
         held = self._kept.holds(keys)
-        self._keys += [key for key, needed in zip(keys, held.tolist(), strict=True) if not needed]
+        free = (key for key, needed in zip(keys, held.tolist(), strict=True) if not needed)
+        self._keys += [key for key in free if self._last.get(key, 0) <= version]
 
     def _flush(self) -> None:
         keys, self._keys = list(dict.fromkeys(self._keys)), []
