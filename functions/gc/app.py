@@ -41,9 +41,10 @@ MAX_LOGGED_FAILURES = 100
 def lambda_handler(event: Any, context: LambdaContext) -> dict[str, Any]:
     """Collects garbage; returns whether it finished, and the version."""
     request = GcRequest.of(event)
-    database = _open(FunctionSettings.of(os.environ))
+    settings = FunctionSettings.of(os.environ)
+    database = _open(settings)
     deadline = Deadline(database.runtime, lambda: context.get_remaining_time_in_millis() / 1000)
-    collected = database.gc(dry_run=request.dry_run, deadline=deadline)
+    collected = database.gc(dry_run=request.dry_run, deadline=deadline, outside=settings.outside)
     for name, (unit, value) in measures_of_collection(collected).items():
         metrics.add_metric(name, MetricUnit[unit], value)
     logger.info("collected", dry_run=request.dry_run, **facts_of(collected))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dolmen import arguments
 from dolmen.context import Context
 from dolmen.errors import InputError, TableNotFoundError
+from dolmen.store.url import open_store
 
 if TYPE_CHECKING:
     from dolmen.iceberg.publication import IcebergPublication
@@ -127,7 +128,12 @@ class MaintainableDatabase:
         )
 
     def gc(
-        self, *, dry_run: bool = False, full: bool = False, deadline: Callable[[], bool] = lambda: False
+        self,
+        *,
+        dry_run: bool = False,
+        full: bool = False,
+        deadline: Callable[[], bool] = lambda: False,
+        outside: Collection[str] = (),
     ) -> Collected:
         """Lets old versions expire, and deletes what no kept version needs. Settings say how long versions are kept.
 
@@ -135,12 +141,17 @@ class MaintainableDatabase:
             dry_run: report what would be deleted, and delete nothing.
             full: look for orphans among all objects, not only among those since the last run.
             deadline: True = stop; the next run goes on.
+            outside: URLs of places whose objects the receipts of erasures tell: dropped and rejected files, exports.
+                Nothing is changed there.
         """
         from dolmen.maintenance.gc.collection import collect
 
         arguments.flag("dry_run", dry_run)
         arguments.flag("full", full)
-        return collect(self._context, dry_run=dry_run, full=full, deadline=deadline)
+        places = arguments.names("outside", outside)
+        for url in places:
+            open_store(url, self._context.runtime)  # a wrong one is refused before anything is done
+        return collect(self._context, dry_run=dry_run, full=full, deadline=deadline, outside=places)
 
     def verify(
         self,

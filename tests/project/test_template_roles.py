@@ -88,6 +88,7 @@ def test_gc_alone_deletes_objects_and_only_those_of_the_database() -> None:
         "Commit": READ_AND_PUT,
         "Collect": {"s3:DeleteObject"},
         "CountOldVersions": {"s3:ListBucketVersions"},
+        "CountOutside": {"s3:ListBucket"},
         "TellAbsentFromDenied": {"s3:ListBucket"},
         "TellFailures": {"sqs:SendMessage"},
         "Log": LOG,
@@ -96,6 +97,9 @@ def test_gc_alone_deletes_objects_and_only_those_of_the_database() -> None:
     assert STACK.resources_of("GcRole", "Collect") == COLLECTED
     assert STACK.resources_of("GcRole", "TellAbsentFromDenied") == [sub(DATABASE)]
     assert STACK.resources_of("GcRole", "CountOldVersions") == [sub(DATABASE)]
+    assert STACK.resources_of("GcRole", "CountOutside") == [sub("arn:${AWS::Partition}:s3:::${LandingBucketName}")]
+    counted = STACK.statements("GcRole")["CountOutside"]["Condition"]
+    assert counted == {"StringLike": {"s3:prefix": [sub("${LandingPrefix}*"), "rejected/*", "handed/*"]}}
 
 
 def granted(stack: Stack) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -131,12 +131,16 @@ def gc(
     full: Annotated[
         bool, typer.Option("--full", help="Look for orphans among all objects, whatever their age.")
     ] = False,
+    outside: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(metavar="URL", help="A place whose objects receipts of erasures tell, e.g. of dropped files."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Let old versions expire, and delete what no kept version needs. Exit code 9 if something could not be deleted."""
     db = dolmen.open(database)
     with _waiting("looking" if dry_run else "collecting", as_json):
-        collected = db.gc(dry_run=dry_run, full=full)
+        collected = db.gc(dry_run=dry_run, full=full, outside=outside or ())
     if as_json:
         print_json({"dry_run": dry_run, **facts_of(collected), "errors": collected.errors})
     else:

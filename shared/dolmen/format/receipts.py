@@ -22,6 +22,9 @@ State: TypeAlias = Literal["hidden", "rewritten", "gone"]
 STATES: tuple[State, ...] = ("hidden", "rewritten", "gone")
 """In this order: nobody sees the rows; no file of the newest version holds them; no object of the database does."""
 
+MOST_OUTSIDE = 100_000
+"""The most objects of a place outside the database that a receipt counts."""
+
 PREFIX = "receipt/"
 _KEY = re.compile(r"receipt/([0-9a-f]{32})\.json")
 
@@ -73,6 +76,23 @@ class Remains(msgspec.Struct, frozen=True, omit_defaults=True):
     oldest_at: int = 0
 
 
+class Outside(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Objects at a place outside the database, which may hold rows as well: whoever answers the request looks there.
+
+    Args:
+        url: the place.
+        objects: how many had been there since before the erasure left the manifest; at most ``MOST_OUTSIDE`` are
+            counted. None if the place could not be listed.
+        bytes: their size.
+        oldest_at: when the oldest was last modified, in microseconds; 0 if there were none.
+    """
+
+    url: str
+    objects: int | None = None
+    bytes: int = 0
+    oldest_at: int = 0
+
+
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The receipt of one erasure.
 
@@ -91,6 +111,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         gone_version: the version that collection looked at when no object held the rows any more.
         gone_at: when that was.
         noncurrent: the older versions of objects that the bucket itself kept then; None if that is not known.
+        outside: what lay then in places that the collection was told of.
     """
 
     format_version: int
@@ -108,6 +129,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     gone_version: int = 0
     gone_at: int = 0
     noncurrent: Remains | None = None
+    outside: tuple[Outside, ...] = ()
 
     @property
     def state(self) -> State:

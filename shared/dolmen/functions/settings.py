@@ -7,6 +7,7 @@
 ``DOLMEN_REJECTED_URL``       where rejects go; ``s3://<the drop's bucket>/rejected`` by default
 ``DOLMEN_AUTO_CREATE``        ``1`` creates a table that does not exist from the first file dropped for it
 ``DOLMEN_MAX_FILE_BYTES``     bytes that a file may hold once it is unpacked, before it is a reject; 64 GiB by default
+``DOLMEN_OUTSIDE``            URLs of places, with spaces between them, whose objects gc tells in receipts of erasures
 ``DOLMEN_INGEST_QUEUE``       URL of the queue that ingest takes its messages from: its backlog may be handed over
 ``DOLMEN_DELETE_QUEUE``       URL of the queue that delete takes its messages from
 ``DOLMEN_DEAD_LETTERS``       URL of the function's dead-letter queue; with it, and its own queue, both of SQS, the
@@ -39,6 +40,7 @@ class FunctionSettings:
         queue: URL of the queue of drops: ``DOLMEN_INGEST_QUEUE``.
         delete_queue: URL of the queue of delete requests: ``DOLMEN_DELETE_QUEUE``.
         jobs: None where no work is handed over.
+        outside: places whose objects receipts of erasures tell: ``DOLMEN_OUTSIDE``.
     """
 
     database: str
@@ -51,6 +53,7 @@ class FunctionSettings:
     jobs: JobSettings | None = None
     delete_queue: str | None = None
     dead_letters: str | None = None
+    outside: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> FunctionSettings:
@@ -73,6 +76,7 @@ class FunctionSettings:
             JobSettings.of(environment),
             environment.get("DOLMEN_DELETE_QUEUE") or None,
             environment.get("DOLMEN_DEAD_LETTERS") or None,
+            tuple(environment.get("DOLMEN_OUTSIDE", "").split()),
         )
 
     def open(self) -> tuple[Database, Landing]:

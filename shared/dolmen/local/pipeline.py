@@ -203,6 +203,7 @@ def _settings(layout: LocalLayout, auto_create: bool) -> dict[str, str]:
         "DOLMEN_LANDING_URL": layout.landing.as_uri(),
         "DOLMEN_REJECTED_URL": layout.rejected.as_uri(),
         "DOLMEN_AUTO_CREATE": "1" if auto_create else "0",
+        "DOLMEN_OUTSIDE": " ".join(place.as_uri() for place in (layout.landing, layout.rejected, layout.dead_letters)),
     }
 
 

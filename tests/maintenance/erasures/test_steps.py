@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+from pathlib import Path
 from random import Random
 
 import msgspec
@@ -13,9 +15,9 @@ import pytest
 from dolmen.commit.head import Head
 from dolmen.commit.loop import submit
 from dolmen.context import Context
-from dolmen.errors import CorruptionError, NotFoundError
+from dolmen.errors import CorruptionError, InputError, NotFoundError
 from dolmen.format.manifest import Segment, TableEntry
-from dolmen.format.receipts import Receipt, receipt_key
+from dolmen.format.receipts import Outside, Receipt, receipt_key
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.erasures.figures import figures_of
 from dolmen.maintenance.gc.collection import collect
@@ -146,6 +148,33 @@ def test_a_file_that_only_kept_versions_of_the_source_need_holds_the_receipt_up_
     days(place, 20)
     assert receipt(place, erased.id).gone_at
     assert holders(place, MARKER) == []
+
+
+def test_a_receipt_tells_what_lies_in_places_outside(tmp_path: Path) -> None:
+    """Only what was there before the erasure left the list: later drops are new rows."""
+    landing = tmp_path / "a landing place"
+    landing.mkdir()
+    for name, modified_s in (("early.csv", 1_000_000_000), ("late.csv", 4_000_000_000)):
+        (landing / name).write_text(MARKER)
+        os.utime(landing / name, (modified_s, modified_s))
+    place = place_with((MARKER, "bert"), **SOON)
+    erased = place.db.table("t").erase(WHO)
+    empty = (tmp_path / "rejected").as_uri()
+    for _ in range(20):
+        place.pass_hours(6)
+        maintain(place)
+        place.db.gc(outside=[landing.as_uri(), empty])
+    assert receipt(place, erased.id).gone_at
+    assert receipt(place, erased.id).outside == (
+        Outside(landing.as_uri(), 1, len(MARKER), 1_000_000_000_000_000),
+        Outside(empty, 0),
+    )
+    assert f"{landing.as_uri()} 1 objects, {len(MARKER)} bytes since 2001-09-09 01:46:40 UTC" in repr(
+        place.db.receipt(erased.id)
+    )
+    assert sorted(path.name for path in landing.iterdir()) == ["early.csv", "late.csv"]
+    with pytest.raises(InputError, match="dolmen knows no"):
+        place.db.gc(outside="ftp://somewhere/x")
 
 
 def test_a_file_is_rewritten_for_an_erasure_alone_at_its_time_and_not_before() -> None:

@@ -6,8 +6,8 @@ crash at any point neither makes a receipt say it too early, nor lets one be for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -19,10 +19,10 @@ from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import FORMAT_VERSION
 from dolmen.format.receipts import HeldFile, Receipt, Remains, receipt_key
 from dolmen.maintenance.erasures.receipts import load_receipt, update_receipt
-from dolmen.maintenance.erasures.remains import noncurrent_remains
+from dolmen.maintenance.erasures.remains import noncurrent_remains, outside_remains
 from dolmen.maintenance.gc.intents import KnownIntent
 from dolmen.maintenance.gc.keyset import KeySet
-from dolmen.maintenance.gc.mark import mark, released_since
+from dolmen.maintenance.gc.mark import released_since
 from dolmen.segments.erasures import SUBJECT
 from dolmen.segments.live import LiveFiles
 
@@ -37,6 +37,8 @@ class Closing:
         freed: all that was released up to this version is deleted.
         swept: orphans last modified before this time are deleted.
         published_before: says whether a publication may hold values of versions before one.
+        kept: finds the objects that versions which can be read need.
+        outside: URLs of places outside the database whose objects the receipts tell.
     """
 
     def __init__(
@@ -49,10 +51,12 @@ class Closing:
         swept: int,
         deadline: Callable[[], bool],
         published_before: Callable[[int], bool],
+        kept: Callable[[], KeySet],
+        outside: Sequence[str] = (),
     ) -> None:
         self._context, self._manifest, self._intents, self._now_us = context, manifest, intents, now_us
         self._freed, self._swept, self._deadline = freed, swept, deadline
-        self._published_before = published_before
+        self._published_before, self._kept, self._outside = published_before, kept, outside
         self._noncurrent: Remains | None = None
         self.closed: list[str] = []
         self.errors: dict[str, str] = {}
@@ -114,7 +118,7 @@ class Closing:
         # back, its rows were tested since, and none is an erased one: it would not be there.
         held = [file.path for file in there if file.rows is not None]
         for path in held:
-            if not self._kept.holds([path])[0]:
+            if not self._kept().holds([path])[0]:
                 self.errors[path] = f"it holds rows of erasure {receipt.id}, and was not deleted"
         return not held
 
@@ -132,11 +136,6 @@ class Closing:
                 if file.rows is not None or SUBJECT not in entry.properties:
                     found[file.path] = tuple(sorted({*found.get(file.path, ()), entry.uuid}))
         return found
-
-    @cached_property
-    def _kept(self) -> KeySet:
-        """All objects that versions which can be read need."""
-        return mark(self._manifest, self._context.segments, self._freed)
 
     def _is_absent(self, file: HeldFile) -> bool:
         try:
@@ -158,6 +157,7 @@ class Closing:
             gone_version=self._manifest.version,
             gone_at=self._now_us,
             noncurrent=self._noncurrent,
+            outside=outside_remains(self._outside, entry.left_at, self._context.runtime),
         )
 
 

@@ -14,7 +14,7 @@ from dolmen.format.erasures import Erasure, LeavingErasures
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import FORMAT_VERSION
 from dolmen.format.properties import DatabaseSettings
-from dolmen.format.receipts import PREFIX, Receipt, State, parse_receipt_key, receipt_of
+from dolmen.format.receipts import MOST_OUTSIDE, PREFIX, Outside, Receipt, State, parse_receipt_key, receipt_of
 from dolmen.maintenance.erasures.progress import rewritten_through
 from dolmen.maintenance.erasures.receipts import load_receipt
 from dolmen.maintenance.erasures.times import expire_at, rewrite_at
@@ -65,6 +65,7 @@ class ErasureStatus:
             ("rewritten", f"version {receipt.rewritten_version:,}" if receipt.rewritten_version else ""),
             ("gone", _time(receipt.gone_at)),
             ("kept by the bucket", self._kept_by_the_bucket()),
+            ("outside", "; ".join(map(_place, receipt.outside))),
             ("next", self.next_step + (f", by {_time(self.next_at)}" if self.next_at else "")),
         ]
         return [(name, value) for name, value in told if value]
@@ -181,6 +182,14 @@ def _of_receipt(context: Context, id_: str) -> ErasureStatus:
     if receipt is None:
         raise NotFoundError(f"no erasure {id_}, and no receipt of it")
     return ErasureStatus(receipt, receipt.state)
+
+
+def _place(place: Outside) -> str:
+    if place.objects is None:
+        return f"{place.url} could not be listed"
+    most = "at least " if place.objects == MOST_OUTSIDE else ""
+    since = f" since {_time(place.oldest_at)}" if place.objects else ""
+    return f"{place.url} {most}{place.objects:,} objects, {place.bytes:,} bytes{since}"
 
 
 def _time(at_us: int) -> str:

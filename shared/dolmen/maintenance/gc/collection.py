@@ -8,7 +8,7 @@ goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dolmen.commit.loop import submit
@@ -48,6 +48,7 @@ def collect(
     settings: DatabaseSettings | None = None,
     full: bool = False,
     marker: Marker = mark,
+    outside: Sequence[str] = (),
 ) -> Collected:
     """Lets old versions expire, and deletes objects that no kept version needs.
 
@@ -59,6 +60,7 @@ def collect(
         settings: retention settings; by default those of the database.
         full: look for orphans among all objects, including those that earlier runs have looked at.
         marker: finds the objects to keep; it is called with a version at or after the fence.
+        outside: URLs of places whose objects receipts of erasures tell.
 
     Raises:
         ConflictError: other collections moved the fence again and again.
@@ -71,7 +73,7 @@ def collect(
     with context.reading(manifest.version):
         own = settings is None
         return _Collection(
-            context, chosen, manifest, planned, deadline, marker, own=own, dry_run=dry_run, full=full
+            context, chosen, manifest, planned, deadline, marker, outside, own=own, dry_run=dry_run, full=full
         ).run()
 
 
@@ -126,6 +128,7 @@ class _Collection:
         planned: CollectionPlan,
         deadline: Callable[[], bool],
         marker: Marker,
+        outside: Sequence[str],
         *,
         own: bool,
         dry_run: bool,
@@ -142,6 +145,7 @@ class _Collection:
         self._waiting: Amount | None = None
         self._marked: KeySet | None = None
         self._closed: frozenset[str] = frozenset()
+        self._outside = outside
 
     @property
     def _kept(self) -> KeySet:
@@ -245,6 +249,8 @@ class _Collection:
             self._swept,
             self._deadline,
             self._publications().holds_before,
+            lambda: self._kept,
+            self._outside,
         )
         complete = closing.run()
         self._closed = frozenset(closing.closed)
