@@ -14,9 +14,13 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 
+from dolmen.database import Database
 from dolmen.functions.settings import FunctionSettings
 from dolmen.ingest.announcements import read_drops, read_messages
 from dolmen.ingest.drops.ingest import ingest_drops
+from dolmen.runtime import Runtime
+from dolmen.store.counting import CountingStore
+from dolmen.store.url import open_store
 from support.event_builders import notification, sqs_event
 from support.functions import World
 
@@ -286,3 +290,27 @@ def test_logs_and_metrics_count_columns_and_do_not_name_them(world: World, capsy
     assert metrics["ColumnsAdded"] == [2.0]
     [facts] = world.log_entries("drop ingested")
     assert facts["columns_added"] == 2
+
+
+def test_new_columns_cost_no_request_of_the_database(world: World) -> None:
+    """The dropped file is read twice, since its types are those of all its rows. The commit is as large as any."""
+    costs: dict[str, list[tuple[int, int, int, int]]] = {}
+    for setting in ("reject", "add"):
+        name = f"events_{setting}"
+        world.create(name)
+        world.database.table(name).set(ingest_new_columns=setting)
+        counted, landing = CountingStore(open_store(world.url)), FunctionSettings.of(os.environ).open()[1]
+        database = Database(counted, Runtime())
+        database.tables()
+        for number in range(3):
+            record = world.drop(f"{name}/{number}.csv", f"{HEAD},n{number}\n{number},1,x,5\n")
+            if setting == "reject":
+                record = world.drop(f"{name}/{number}.csv", f"{HEAD}\n{number},1,x\n")
+            [message] = read_messages(sqs_event([notification(record)]))
+            counted.reset()
+            [outcome] = ingest_drops(database, landing, read_drops(message)[0]).outcomes
+            assert outcome.status == "ingested"
+            costs.setdefault(setting, []).append((counted.puts, counted.gets, counted.heads, counted.lists))
+        assert len(world.database.table(name).schema.names) == (6 if setting == "add" else 3)
+    assert costs["add"] == costs["reject"]
+    assert costs["add"][1:] == [(3, 1, 0, 0)] * 2, "data, manifest, pointer; one look at the pointer"
