@@ -207,6 +207,26 @@ _ALL: tuple[Kind, ...] = (
         "rows are sorted by the sort key within a row group",
         _KEEP.format("scans are right, but may read more than they need, until a compaction sorts the file anew."),
     ),
+    # ---- erasures
+    Kind("erasure-entry", "error", "erasures are listed with what made them", _WRONG_WRITER),
+    Kind(
+        "erasure-undone",
+        "error",
+        "a listed erasure hides its rows in every file that may hold them",
+        "Erase the rows again (dolmen erase, dolmen forget), and find out what wrote the version: no dolmen does this.",
+    ),
+    Kind(
+        "receipt-damaged",
+        "error",
+        "the receipt of an erasure can be read",
+        f"{_COPY}; the erasure itself goes on.",
+    ),
+    Kind(
+        "receipt-differs",
+        "error",
+        "a receipt says of an erasure what the newest version says",
+        "Find out what wrote the receipt: no dolmen writes this. The newest version tells the truth.",
+    ),
     # ---- publications as Iceberg
     Kind(
         "publication-foreign",

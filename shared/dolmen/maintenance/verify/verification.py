@@ -6,7 +6,8 @@ It checks, in this order:
 2. the checked version's entries of tables, files, deletes and segments;
 3. that all objects exist with their sizes, by one listing merged with all references;
 4. tombstones and deletion vectors: each ``.del`` object is read once;
-5. footers of a sample of the data files; with ``deep`` all bytes of all data files.
+5. footers of a sample of the data files; with ``deep`` all bytes of all data files;
+6. erasures and their receipts, and publications as Iceberg.
 
 Others may go on using the database.
 """
@@ -38,6 +39,7 @@ from dolmen.maintenance.verify.chain import check_chain, last_listed, newest_man
 from dolmen.maintenance.verify.data import DataCheck
 from dolmen.maintenance.verify.deletes import DeleteObjects, check_deletes
 from dolmen.maintenance.verify.entries import TableCheck, check_applied, check_manifest
+from dolmen.maintenance.verify.erasures import check_erasures
 from dolmen.maintenance.verify.kept import KeptContents, check_intents
 from dolmen.maintenance.verify.objects import Missing, Need, References, check_objects, check_repeated
 from dolmen.maintenance.verify.publications import check_publications
@@ -133,6 +135,7 @@ class _Verification:
         if self._deep:
             self._kept.check(context, log, skip)
             check_intents(context, log)
+        check_erasures(context, newest, log, deep=self._deep)
         check_publications(context, newest, log)
         now = self._check_kept(manifest.version, newest)
         return self._report(manifest.version, [one for one in missing if now.is_kept(one.versions[1])], orphans)
