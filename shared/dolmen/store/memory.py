@@ -138,6 +138,11 @@ class MemoryStore:
     def local_path(self, key: str) -> str | None:
         return None
 
+    def sibling(self, root: str) -> MemoryStore:
+        other = MemoryStore(shared_bucket(root), self.runtime)
+        other.clock = self.clock
+        return other
+
     def _find(self, key: str, version: str | None) -> MemoryObject:
         with self.bucket.lock:
             self._now()

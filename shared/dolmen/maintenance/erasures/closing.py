@@ -12,6 +12,7 @@ import msgspec
 
 from dolmen.context import Context
 from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.format.adopted import is_adopted
 from dolmen.format.erasures import LeavingErasures
 from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Manifest
@@ -21,6 +22,7 @@ from dolmen.maintenance.erasures.receipts import load_receipt, update_receipt
 from dolmen.maintenance.erasures.remains import noncurrent_remains
 from dolmen.maintenance.gc.intents import KnownIntent
 from dolmen.maintenance.gc.mark import released_since
+from dolmen.scan.data_objects import data_object
 
 
 class Closing:
@@ -92,6 +94,10 @@ class Closing:
             for file in there:
                 # Of a file whose rows nobody counted, as all were deleted, only its bounds spoke. If a restore has
                 # brought it back, its rows were tested since, and none is an erased one: it would not be there.
+                if is_adopted(file.path):
+                    found = data_object(store, file.path)
+                    self.errors[found.label] = f"it was adopted, and may hold rows of erasure {id_}: delete it yourself"
+                    return
                 if file.rows is not None:
                     self.errors[file.path] = f"it holds rows of erasure {id_}, and was not deleted"
                     return
@@ -103,8 +109,9 @@ class Closing:
         self.closed.append(id_)
 
     def _is_absent(self, file: HeldFile) -> bool:
+        there = data_object(self._context.store, file.path)
         try:
-            self._context.store.head(file.path)
+            there.store.head(there.key)
         except ObjectNotFoundError:
             return True
         return False
