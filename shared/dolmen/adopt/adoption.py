@@ -14,7 +14,7 @@ from dolmen.adopt.columns import AdoptedColumns, FilesOfShape, columns_of_files,
 from dolmen.adopt.facts import FileFacts, FileShape, read_facts, reasons
 from dolmen.adopt.faults import Faults
 from dolmen.adopt.iceberg.table import IcebergSource, find_iceberg
-from dolmen.adopt.places import FilePlace, parse_place
+from dolmen.adopt.places import HIDDEN, FilePlace, parse_place
 from dolmen.commit.statements.adopt import AdoptTable
 from dolmen.errors import AdoptionError, Error, SchemaError
 from dolmen.format.entries import DataFile
@@ -160,19 +160,19 @@ class _Adopter:
         """The files at these places: files themselves, or all files below a folder."""
         found: dict[tuple[str, str, str], tuple[FilePlace, int | None]] = {}
         for place in places:
-            there = [] if place.key.endswith(".parquet") else list(place.files())
-            for info in there:
-                file = place.beside(info.key)
-                found[file.scheme, file.root, file.key] = (file, info.size)
-            if not there:
+            count = len(found)
+            for info, parts in () if place.key.endswith(".parquet") else place.files():
+                if kind := next((kind for folder, kind in _OTHER_TABLES.items() if folder in parts), ""):
+                    self._faults.add("", f"it is a table of {kind}, whose own files say which of the others are rows")
+                    break
+                if not any(part.startswith(HIDDEN) for part in parts):
+                    file = place.beside(info.key)
+                    found[file.scheme, file.root, file.key] = (file, info.size)
+            if len(found) == count:
                 if place.key.endswith(".parquet") or len(places) > 1:
                     found[place.scheme, place.root, place.key] = (place, None)
                 else:
                     self._faults.add(place.label, "there are no files")
-            for folder, kind in _OTHER_TABLES.items():
-                for _ in place.store.list(f"{place.key}/{folder}/".lstrip("/")) if there else ():
-                    self._faults.add(place.label, f"it is a table of {kind}, which says which of the files are rows")
-                    break
         return list(found.values())
 
     def _read(self, wanted: Sequence[tuple[FilePlace, int | None]]) -> list[FileFacts]:

@@ -95,8 +95,15 @@ def add_type_faults(shapes: Iterable[FilesOfShape], faults: Faults) -> None:
 
 
 def mapped(field: Field) -> MappedColumn:
-    """A column's place in the mapping of names to ids: under the names that it and its fields have now."""
-    return MappedColumn(field.id, (field.name,), tuple(map(mapped, children(field.type))))
+    """A column's place in the mapping of names to ids: under the names that it and its fields have now.
+
+    The element of a list, and the key and the value of a map, have the names that Iceberg's readers look for.
+    """
+    inner = list(map(mapped, children(field.type)))
+    if isinstance(field.type, dict) and "struct" not in field.type:
+        fixed = ("element",) if "list" in field.type else ("key", "value")
+        inner = [msgspec.structs.replace(each, names=(name,)) for each, name in zip(inner, fixed, strict=True)]
+    return MappedColumn(field.id, (field.name,), tuple(inner))
 
 
 def ids_by_name(shape: FileShape, schema: Schema, columns_by: ColumnsBy) -> dict[str, int]:

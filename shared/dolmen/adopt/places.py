@@ -31,7 +31,7 @@ RESERVED = frozenset(
 )
 """The first parts of names in a database whose objects dolmen moves or deletes."""
 
-_HIDDEN = ("_", ".")
+HIDDEN = ("_", ".")
 """What names of files and folders begin with that hold no rows, such as ``_SUCCESS``."""
 
 
@@ -67,13 +67,13 @@ class FilePlace:
         """Whether it is among the objects of the database, which dolmen deletes."""
         return self.scheme == OWN and self.key.partition("/")[0] in RESERVED
 
-    def files(self) -> Iterator[ObjectInfo]:
-        """The files below this folder, without hidden ones: one LIST."""
-        prefix = f"{self.key.rstrip('/')}/" if self.key else ""
+    def files(self) -> Iterator[tuple[ObjectInfo, tuple[str, ...]]]:
+        """The files below this folder, and the parts of their names from here: one LIST."""
+        prefix = f"{self.key}/" if self.key else ""
         for info in self.store.list(prefix):
-            parts = info.key[len(prefix) :].split("/")
-            if parts[-1] and not any(part.startswith(_HIDDEN) for part in parts):
-                yield info
+            parts = tuple(info.key[len(prefix) :].split("/"))
+            if parts[-1]:
+                yield info, parts
 
 
 def parse_place(store: ObjectStore, url: str, *, is_quoted: bool = True) -> FilePlace:
