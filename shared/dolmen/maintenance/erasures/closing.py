@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from dolmen.context import Context
-from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.errors import AccessDeniedError, CorruptionError, ObjectNotFoundError
 from dolmen.format.adopted import is_adopted
 from dolmen.format.erasures import LeavingErasures
 from dolmen.format.layout import parse_manifest_key
@@ -114,6 +114,9 @@ class Closing:
             there.store.head(there.key)
         except ObjectNotFoundError:
             return True
+        except AccessDeniedError:
+            if there.adopted is None:
+                raise
         return False
 
     def _closed(self, receipt: Receipt | None, entry: LeavingErasures, id_: str, there: frozenset[str]) -> Receipt:
