@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import pyarrow as pa
 
 from dolmen import arguments
-from dolmen.adopt.adoption import Adoption, AdoptionProgress, TableSettings, adopt
+from dolmen.adopt.adoption import Adoption, AdoptionProgress, NewTableSettings, adopt
 from dolmen.commit.applied import applied_by
 from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
@@ -215,7 +215,7 @@ class Database(MaintainableDatabase):
             InputError: the source is in a store of another kind than the database.
         """
         transaction = Transaction(self._context, "adopt", message=message)
-        settings = TableSettings.of(primary_key, sort_key, properties)
+        settings = NewTableSettings.of(primary_key, sort_key, properties)
         return adopt(transaction, name, source, settings, request, progress, dry_run=arguments.flag("dry_run", dry_run))
 
     def drop_table(self, name: str, *, request: str | None = None, message: str | None = None) -> Commit:

@@ -12,7 +12,7 @@ from pyroaring import BitMap
 from dolmen import arguments, mutation
 from dolmen.adopt.columns import AdoptedColumns, FilesOfShape, columns_of_files, ids_by_name
 from dolmen.adopt.facts import FileFacts, FileShape, read_facts, reasons
-from dolmen.adopt.faults import Faults
+from dolmen.adopt.faults import AdoptionFaults
 from dolmen.adopt.iceberg.table import IcebergSource, find_iceberg
 from dolmen.adopt.places import HIDDEN, FilePlace, parse_place
 from dolmen.commit.statements.adopt import AdoptTable
@@ -36,7 +36,7 @@ _OTHER_TABLES = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
 
 @dataclass(frozen=True, repr=False)
 class Adoption:
-    """What was adopted, or would be.
+    """The result of an adoption, or of its dry run.
 
     Args:
         table: the new table's name.
@@ -76,7 +76,7 @@ class Adoption:
 
 
 @dataclass(frozen=True)
-class TableSettings:
+class NewTableSettings:
     """Keys and settings of the new table, as ``Database.create_table`` takes them."""
 
     primary_key: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class TableSettings:
         primary_key: str | Sequence[str] | None,
         sort_key: str | Sequence[str] | None,
         properties: Mapping[str, Any] | None,
-    ) -> TableSettings:
+    ) -> NewTableSettings:
         """Takes them as callers give them."""
         keys = [() if each is None else tuple(arguments.names("key", each)) for each in (primary_key, sort_key)]
         return cls(keys[0], keys[1], properties)
@@ -99,7 +99,7 @@ def adopt(
     transaction: Transaction,
     name: str,
     source: str | Sequence[str],
-    settings: TableSettings,
+    settings: NewTableSettings,
     request: str | None = None,
     progress: AdoptionProgress | None = None,
     *,
@@ -128,14 +128,14 @@ class _Adopter:
         transaction: Transaction,
         name: str,
         source: str,
-        settings: TableSettings,
+        settings: NewTableSettings,
         request: str | None,
         progress: AdoptionProgress | None,
     ) -> None:
         self._transaction, self._context = transaction, transaction.context
         self._name, self._source, self._settings = name, source, settings
         self._request, self._progress = request, progress
-        self._faults = Faults()
+        self._faults = AdoptionFaults()
 
     def run(self, sources: Sequence[str]) -> Adoption:
         """Looks at all files, and adds the statement. Raises AdoptionError with all reasons."""

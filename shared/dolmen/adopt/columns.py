@@ -11,11 +11,11 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.adopt.facts import FileShape
-from dolmen.adopt.faults import Faults
+from dolmen.adopt.faults import AdoptionFaults
 from dolmen.errors import SchemaError
 from dolmen.format.adopted import ColumnsBy, MappedColumn
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, TypeJson, check_column_names, field_id
-from dolmen.scan.adopted_columns import AdoptedColumn, named
+from dolmen.scan.adopted_columns import AdoptedColumn, column_named
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class AdoptedColumns:
     columns_by: tuple[ColumnsBy, ...]
 
 
-def columns_of_files(shapes: Sequence[FilesOfShape], faults: Faults) -> AdoptedColumns:
+def columns_of_files(shapes: Sequence[FilesOfShape], faults: AdoptionFaults) -> AdoptedColumns:
     """The columns that files have.
 
     A column of the same name must have the same type in all of them. One that a file lacks is NULL there.
@@ -87,7 +87,7 @@ def columns_of_files(shapes: Sequence[FilesOfShape], faults: Faults) -> AdoptedC
     return AdoptedColumns(schema, columns_by)
 
 
-def add_type_faults(shapes: Iterable[FilesOfShape], faults: Faults) -> None:
+def add_type_faults(shapes: Iterable[FilesOfShape], faults: AdoptionFaults) -> None:
     """Notes the columns whose types cannot be read."""
     for each in shapes:
         for fault in each.shape.faults:
@@ -111,7 +111,7 @@ def ids_by_name(shape: FileShape, schema: Schema, columns_by: ColumnsBy) -> dict
     if columns_by == "ids":
         found = {column.name: column.id for column in shape.columns}
     else:
-        there = {column.name: named(schema.mapping, column.name) for column in shape.columns}
+        there = {column.name: column_named(schema.mapping, column.name) for column in shape.columns}
         found = {name: None if each is None else each.id for name, each in there.items()}
     return {name: id_ for name, id_ in found.items() if id_ is not None and id_ in schema.by_id}
 
@@ -132,7 +132,7 @@ def field_ids(columns: Iterable[AdoptedColumn]) -> list[int | None]:
     return found
 
 
-def _columns_by(each: FilesOfShape, faults: Faults) -> ColumnsBy:
+def _columns_by(each: FilesOfShape, faults: AdoptionFaults) -> ColumnsBy:
     """How the columns of files are found: by their ids, if all have one."""
     ids = field_ids(each.shape.columns)
     if all(id_ is None for id_ in ids):
@@ -146,7 +146,7 @@ def _columns_by(each: FilesOfShape, faults: Faults) -> ColumnsBy:
     return "ids"
 
 
-def _add_conflicts(name: str, found: Sequence[tuple[FilesOfShape, AdoptedColumn]], faults: Faults) -> None:
+def _add_conflicts(name: str, found: Sequence[tuple[FilesOfShape, AdoptedColumn]], faults: AdoptionFaults) -> None:
     """Notes other types, and other ids, of the same column. Files of the first type are not named."""
     first = found[0][1]
     known = next((column for _, column in found if column.id is not None), None)

@@ -1,4 +1,4 @@
-"""What a Parquet file's footer tells: its rows, columns and bounds. One request reads it, or two for a large footer."""
+"""Facts of a Parquet file by its footer: rows, columns, bounds. One request reads it, or two for a large footer."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dolmen.errors import AdoptionError
 _MOST_LINES = 50
 
 
-class Faults:
+class AdoptionFaults:
     """Collects reasons by file and column. The same reason of many files is one line with their number."""
 
     def __init__(self) -> None:

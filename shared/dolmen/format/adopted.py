@@ -54,7 +54,7 @@ class MappedColumn(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class AdoptedPath:
-    """What the path of an adopted file says.
+    """The parts of an adopted file's path.
 
     Args:
         columns_by: whether its columns are found by their field ids or by their names.

@@ -61,7 +61,7 @@ def adopted_column(
     field: pa.Field, leaves: tuple[int, ...], mapping: Sequence[MappedColumn] | None = None
 ) -> AdoptedColumn:
     """One column. Raises SchemaError if its type cannot be stored."""
-    known = None if mapping is None else named(mapping, field.name)
+    known = None if mapping is None else column_named(mapping, field.name)
     own = (field_id(field) if mapping is None else None) if known is None else known.id
     kind = _numbered(field.type, None if mapping is None else known.fields if known else ())
     return AdoptedColumn(field.name, own, kind, field.nullable, leaves)
@@ -74,7 +74,7 @@ def leaf_count(arrow_type: pa.DataType) -> int:
     return sum(leaf_count(arrow_type.field(i).type) for i in range(arrow_type.num_fields))
 
 
-def named(mapping: Sequence[MappedColumn], name: str) -> MappedColumn | None:
+def column_named(mapping: Sequence[MappedColumn], name: str) -> MappedColumn | None:
     """The mapped column that has this name in files."""
     return next((each for each in mapping if name in each.names), None)
 
@@ -105,7 +105,7 @@ def _numbered(own: pa.DataType, mapped: Sequence[MappedColumn] | None) -> pa.Dat
         return _numbered(own.storage_type, mapped)
     children: list[MappedColumn | None]
     if pa.types.is_struct(wanted):
-        children = [None if mapped is None else named(mapped, own.field(i).name) for i in range(own.num_fields)]
+        children = [None if mapped is None else column_named(mapped, own.field(i).name) for i in range(own.num_fields)]
         return pa.struct([_field(own.field(i), children[i], mapped is None) for i in range(own.num_fields)])
     children = [None if mapped is None or i >= len(mapped) else mapped[i] for i in range(2)]
     if pa.types.is_map(wanted):

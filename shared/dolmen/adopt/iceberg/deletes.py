@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from dolmen.adopt.faults import Faults
+from dolmen.adopt.faults import AdoptionFaults
 from dolmen.adopt.iceberg.manifests import IcebergFile
 from dolmen.errors import ObjectNotFoundError
 from dolmen.format.checksum import crc32
@@ -31,7 +31,7 @@ def deleted_positions(
     label: Callable[[str], str],
     read: ReadRange,
     runtime: Runtime,
-    faults: Faults,
+    faults: AdoptionFaults,
 ) -> dict[str, BitMap]:
     """The deleted positions by data file.
 

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.adopt.columns import AdoptedColumns, FilesOfShape, field_ids
-from dolmen.adopt.faults import Faults
+from dolmen.adopt.faults import AdoptionFaults
 from dolmen.errors import SchemaError
 from dolmen.format.adopted import ColumnsBy, MappedColumn
 from dolmen.format.nested_values import has_same_fields
@@ -23,7 +23,7 @@ from dolmen.format.types import DATE, TIMESTAMP, TIMESTAMP_ZONED, type_of
 from dolmen.format.values import Json, from_json
 from dolmen.format.widening import is_date_to_timestamp, narrowing
 from dolmen.iceberg.name_mapping import NAME_MAPPING, decode_mapping
-from dolmen.scan.adopted_columns import AdoptedColumn, adopted_column, named
+from dolmen.scan.adopted_columns import AdoptedColumn, adopted_column, column_named
 
 _TYPES = {
     "boolean": "bool", "int": "int32", "long": "int64", "float": "float", "double": "double", "string": "string",
@@ -45,7 +45,7 @@ class IcebergColumns:
         faults: reasons are added to it.
     """
 
-    def __init__(self, metadata: Mapping[str, Any], faults: Faults) -> None:
+    def __init__(self, metadata: Mapping[str, Any], faults: AdoptionFaults) -> None:
         self._faults = faults
         self._fields: list[Field] = []
         for each in _current_schema(metadata)["fields"]:
@@ -92,7 +92,7 @@ class IcebergColumns:
             self._faults.add(each.first, reason, files=each.files)
             return "names", {}
         for fault in each.shape.faults:
-            known = named(self._mapping or (), fault.name)
+            known = column_named(self._mapping or (), fault.name)
             own = fault.id if by_ids else known.id if known else None
             if own in ids:
                 self._faults.add(each.first, fault.reason, fault.name, each.files)

@@ -12,7 +12,7 @@ from pyroaring import BitMap
 
 from dolmen.adopt.columns import AdoptedColumns, FilesOfShape
 from dolmen.adopt.facts import FileFacts
-from dolmen.adopt.faults import Faults
+from dolmen.adopt.faults import AdoptionFaults
 from dolmen.adopt.iceberg.deletes import deleted_positions
 from dolmen.adopt.iceberg.manifests import DATA, EQUALITY_DELETES, IcebergFile, snapshot_files
 from dolmen.adopt.iceberg.schema import IcebergColumns, has_column
@@ -72,7 +72,7 @@ class IcebergSource:
         self._data: dict[str, IcebergFile] = {}
         self._deletes: list[IcebergFile] = []
 
-    def files(self, faults: Faults) -> list[tuple[FilePlace, int | None]]:
+    def files(self, faults: AdoptionFaults) -> list[tuple[FilePlace, int | None]]:
         """The places and sizes of all data files. Files that cannot be adopted are noted."""
         found: list[tuple[FilePlace, int | None]] = []
         for file in self._snapshot_files():
@@ -100,11 +100,11 @@ class IcebergSource:
                 self._deletes.append(file)
         return found
 
-    def columns(self, shapes: Sequence[FilesOfShape], faults: Faults) -> AdoptedColumns:
+    def columns(self, shapes: Sequence[FilesOfShape], faults: AdoptionFaults) -> AdoptedColumns:
         """The table's current columns. Those that files cannot give are noted."""
         return IcebergColumns(self._metadata, faults).fit(shapes)
 
-    def check_partitions(self, facts: Sequence[FileFacts], schema: Schema, faults: Faults) -> None:
+    def check_partitions(self, facts: Sequence[FileFacts], schema: Schema, faults: AdoptionFaults) -> None:
         """Notes columns whose values stand only in the metadata of partitions, as of imported Hive tables."""
         specs = self._identities()
         names = {field.id: field.name for field in schema.fields}
@@ -114,7 +114,7 @@ class IcebergSource:
                     reason = "it stands only in the table's partitions, not in the file, where every column must be"
                     faults.add(one.place.label, reason, names[id_])
 
-    def deleted(self, facts: Sequence[FileFacts], faults: Faults) -> dict[str, BitMap]:
+    def deleted(self, facts: Sequence[FileFacts], faults: AdoptionFaults) -> dict[str, BitMap]:
         """The positions of deleted rows by the label of their data file."""
         for one in facts:
             told = self._data[one.place.label].rows
