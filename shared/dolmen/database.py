@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import pyarrow as pa
 
 from dolmen import arguments
+from dolmen.adopt.adoption import Adoption, AdoptionProgress, NewTableSettings, adopt
 from dolmen.commit.applied import applied_by
 from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
@@ -181,6 +182,41 @@ class Database(MaintainableDatabase):
                 transaction.refresh()  # it may have been dropped meanwhile
             transaction.create_table(name, schema, primary_key, sort_key, properties, request=request)
         return Table(self._context, name)
+
+    def adopt(
+        self,
+        name: str,
+        source: str | Sequence[str],
+        primary_key: str | Sequence[str] | None = None,
+        sort_key: str | Sequence[str] | None = None,
+        properties: Mapping[str, Any] | None = None,
+        *,
+        dry_run: bool = False,
+        progress: AdoptionProgress | None = None,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> Adoption:
+        """Makes a table of Parquet files that are already there, or of an Iceberg table, without copying data.
+
+        The files stay where they are, and dolmen never changes or deletes them. It reads their footers, and no rows.
+
+        Args:
+            name: the new table's name; see ``create_table``.
+            source: a folder, files, or the folder or metadata of an Iceberg table, whose current snapshot is taken; as
+                a URL, or relative to the database.
+            primary_key, sort_key, properties: see ``create_table``.
+            dry_run: look at everything, and commit nothing.
+            progress: called with the number of footers that were read, and of all files.
+            request, message: as for ``Table.append``. When it is tried again, files that came since are not adopted.
+
+        Raises:
+            AdoptionError: the files are not what dolmen needs; it lists all reasons.
+            TableExistsError: the name is taken.
+            InputError: the source is in a store of another kind than the database.
+        """
+        transaction = Transaction(self._context, "adopt", message=message)
+        settings = NewTableSettings.of(primary_key, sort_key, properties)
+        return adopt(transaction, name, source, settings, request, progress, dry_run=arguments.flag("dry_run", dry_run))
 
     def drop_table(self, name: str, *, request: str | None = None, message: str | None = None) -> Commit:
         """Drops a table. Older versions still read it until they expire.

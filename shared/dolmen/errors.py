@@ -10,6 +10,7 @@
     │   ├── InvalidNameError         a name that no table, tag or cursor may have
     │   ├── TableExistsError         the name is taken
     │   ├── TagExistsError           the tag names another version
+    │   ├── AdoptionError            files that cannot be adopted: lists all reasons
     │   ├── LimitError               a request larger than the documented limits
     │   └── AppliedIdError           the id was applied before, with other content
     ├── NotFoundError (LookupError)  ask for something else, or create it first
@@ -35,6 +36,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"`]+@")
 
@@ -111,6 +113,20 @@ class TableExistsError(InputError):
 
 class TagExistsError(InputError):
     """A tag of this name exists already."""
+
+
+class AdoptionError(InputError):
+    """Files cannot become a table where they are. Nothing was changed.
+
+    Args:
+        source: the file, the folder, or the Iceberg table.
+        reasons: all reasons, by file and column.
+    """
+
+    def __init__(self, source: str, reasons: Sequence[str]) -> None:
+        self.source, self.reasons = source, tuple(reasons)
+        told = "".join(f"\n  {reason}" for reason in reasons)
+        super().__init__(f"{source} cannot be adopted:{told}\nLoad the rows instead, which copies them")
 
 
 class LimitError(InputError):

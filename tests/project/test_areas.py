@@ -46,7 +46,7 @@ def test_make_runs_an_area_and_refuses_what_is_none() -> None:
     assert done.stdout.split()[:2] == ["tests/scan", "tests/write"]
     done = subprocess.run([*command, "scam"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("there is no area scam; there are: api ")
+    assert done.stderr.startswith("there is no area scam; there are: adopt ")
 
 
 def test_what_is_shared_out_by_name_is_there() -> None:

@@ -240,3 +240,16 @@ def test_a_boundary_that_an_organization_asks_for_bounds_every_role() -> None:
     for properties in bounded:
         assert properties["PermissionsBoundary"] == {"Ref": "PermissionsBoundaryArn"}
     assert all("PermissionsBoundary" not in STACK.properties(role) for role in ROLES)
+
+
+@pytest.mark.parametrize("name", [*ROLES, "SparkJobRole", "ReadPolicy", "OperatePolicy"])
+def test_adopted_files_may_be_read_and_nothing_else(name: str) -> None:
+    stack = deployed(AdoptedFilesArn="arn:aws:s3:::lake/events/*", SparkJobs="jobs/dolmen")
+    if name.endswith("Policy"):
+        allowed = {sid: set(as_list(one["Action"])) for sid, one in policy(name, stack).items()}
+    else:
+        allowed = stack.allowed(name)
+    assert {sid: actions for sid, actions in allowed.items() if "Adopted" in sid} == {
+        "ReadAdoptedFiles": {"s3:GetObject"},
+        "TellAbsentAdoptedFilesFromDenied": {"s3:ListBucket"},
+    }

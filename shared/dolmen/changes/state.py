@@ -150,4 +150,6 @@ def _with_dropped(schema: Schema, own: Schema) -> Schema:
     there = {field.id for field in schema.fields}
     dropped = {id_: field for id_, field in (own.by_id | schema.by_id).items() if id_ not in there}
     dropped.pop(COMMIT_TS_ID, None)
-    return Schema(schema.fields, schema.next_id, tuple(dropped.values()), schema.altered_ts)
+    return Schema(
+        schema.fields, schema.next_id, tuple(dropped.values()), schema.altered_ts, schema.mapping or own.mapping
+    )

@@ -17,6 +17,7 @@ from dolmen.cli.output import errors, print_json
 from dolmen.errors import Error
 
 COMMANDS = {
+    "adopt": ("adopt",),
     "alter": ("alter",),
     "apply": ("apply",),
     "backfill": ("backfill",),

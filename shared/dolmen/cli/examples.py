@@ -38,6 +38,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dolmen changes events --since 3 | head -3",
         "dolmen changes events --since 2 --until 7 --net --where 'user_id = 42' --json",
     ),
+    "adopt": ("dolmen adopt adopted events.parquet --primary-key id",),
     "publish-iceberg": ("dolmen publish-iceberg --table events", "dolmen publish-iceberg --dry-run"),
     "sql": (
         "dolmen sql 'SELECT kind, count(*) AS n FROM events GROUP BY kind ORDER BY n DESC'",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dolmen.commit.draft import Draft
+from dolmen.commit.statements.adopt import AdoptTable
 from dolmen.commit.statements.background import Compact, MergeSegments, Resolve, SetProperties
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.erase import Erase
@@ -29,6 +30,8 @@ def deed_of(statement: Statement, draft: Draft) -> Deed | None:
         draft: the draft after the statement was applied.
     """
     match statement:
+        case AdoptTable():
+            return Deed(statement.name, "adopt")
         case CreateTable():
             return Deed(statement.name, "create")
         case DropTable():

@@ -361,7 +361,8 @@ def _with_fields(
     schema = entry.schema
     return msgspec.structs.replace(
         entry,
-        schema=Schema(
+        schema=msgspec.structs.replace(
+            schema,
             fields=tuple(fields),
             next_id=schema.next_id if next_id is None else next_id,
             dropped=schema.dropped if dropped is None else tuple(dropped),

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from dolmen import arguments
 from dolmen.errors import CorruptionError, InvalidNameError
+from dolmen.format.adopted import AdoptedPath, is_adopted
 from dolmen.units import SECOND_US
 
 POINTER = "_latest_manifest"
@@ -41,7 +42,11 @@ def check_reference(path: str, holder: str) -> str:
     Args:
         holder: the object that names it, for the error.
     """
-    if not _OBJECT.fullmatch(path) or ".." in path:
+    if is_adopted(path):
+        sound = AdoptedPath.parse(path) is not None
+    else:
+        sound = _OBJECT.fullmatch(path) is not None and ".." not in path
+    if not sound:
         raise CorruptionError(holder, f"it refers to {path!r}, which is no object of a database")
     return path
 

@@ -8,6 +8,7 @@ import msgspec
 
 from dolmen import arguments
 from dolmen.errors import CorruptionError, Error, InputError, TableNotFoundError
+from dolmen.format.adopted import ADOPTED_FILES
 from dolmen.format.checksum import seal, unseal
 from dolmen.format.decoding import prepare
 from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone
@@ -35,7 +36,7 @@ TAGS = "tags"
 """Versions before the horizon, or more of them than settings ask for, are kept by tags or cursors."""
 ERASURES = "erasures"
 """Reads of an older version apply the erasures that the newest manifest lists."""
-FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES})
+FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES, ADOPTED_FILES})
 """Features of the format, beyond its version, that this code understands."""
 
 

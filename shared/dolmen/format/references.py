@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from dolmen.errors import UnsupportedFormatError
+from dolmen.format.adopted import MappedColumn
 from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Overlay, Vector, WhereTombstone
 from dolmen.format.erasures import ErasedTable, Erasure, LeavingErasures, RewrittenErasures
 from dolmen.format.manifest import (
@@ -79,11 +80,12 @@ WITHOUT: dict[type, tuple[str, ...]] = {
         "freed", "swept", "properties", "cursors", "features", "did", "did_more", "message",
         "leaving", "rewritten",
     ),
+    MappedColumn: MappedColumn.__struct_fields__,
     Mark: Mark.__struct_fields__,
     Overlay: ("file", "applied_through", "erasing"),
     Released: ("version",),
     RewrittenErasures: RewrittenErasures.__struct_fields__,
-    Schema: ("fields", "next_id", "dropped", "altered_ts"),
+    Schema: ("fields", "next_id", "dropped", "altered_ts", "mapping"),
     Sequences: Sequences.__struct_fields__,
     Segment: (
         "kind", "size", "crc32", "count", "least", "greatest", "least_applied_through", "resolved_through", "rows",

@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.errors import SchemaError
+from dolmen.format.adopted import MappedColumn
 from dolmen.format.decoding import prepare
 from dolmen.format.types import DECIMAL, FIXED_BINARY, LIST, MAP, STRUCT, TYPES, ColumnType, type_of
 from dolmen.format.values import Json, from_json, to_scalar
@@ -90,12 +91,14 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         dropped: columns that are gone but still named by a tombstone.
         altered_ts: files with a row of this timestamp, or of an older one, may lack columns, or have them under other
             names.
+        mapping: the columns of adopted files without field ids; it never changes.
     """
 
     fields: tuple[Field, ...]
     next_id: int
     dropped: tuple[Field, ...] = ()
     altered_ts: int = 0
+    mapping: tuple[MappedColumn, ...] = ()
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema) -> Schema:

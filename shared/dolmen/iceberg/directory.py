@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
+from dolmen.format.adopted import OWN, AdoptedPath
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.runtime import Runtime
 from dolmen.store.backoff import attempts
@@ -61,8 +62,11 @@ class PublicationDirectory:
         self._lock = threading.Lock()
 
     def path(self, key: str) -> str:
-        """The absolute path of an object, as Iceberg's readers need it."""
-        return f"{self._root}/{key}"
+        """The absolute path of an object, as Iceberg's readers need it; of an adopted file, that of the file."""
+        adopted = AdoptedPath.parse(key)
+        if adopted is None:
+            return f"{self._root}/{key}"
+        return f"{self._root}/{adopted.key}" if adopted.scheme == OWN else adopted.label
 
     def key(self, path: str) -> str:
         """The key of an object by its absolute path. Raises CorruptionError for one outside of the database."""

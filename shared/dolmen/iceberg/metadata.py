@@ -13,6 +13,8 @@ from uuid import UUID
 
 import msgspec
 
+from dolmen.format.adopted import MappedColumn
+from dolmen.iceberg.name_mapping import NAME_MAPPING, decode_mapping, encode_mapping
 from dolmen.iceberg.schemas import FormatVersion, PublishedSchema
 
 MAIN = "main"
@@ -127,6 +129,7 @@ class TableMetadata:
         snapshots: oldest first; the last one is the current one.
         log: earlier metadata files, oldest first: when each was published, and its path.
         next_row_id: v3: the first row id that was never given out.
+        mapping: ids of columns by their names in adopted files without field ids.
     """
 
     format_version: FormatVersion
@@ -139,6 +142,7 @@ class TableMetadata:
     snapshots: tuple[PublishedSnapshot, ...]
     log: tuple[tuple[int, str], ...] = ()
     next_row_id: int = 0
+    mapping: tuple[MappedColumn, ...] = ()
 
     @property
     def current(self) -> PublishedSnapshot:
@@ -175,6 +179,7 @@ class TableMetadata:
                 tuple(map(PublishedSnapshot.from_json, found["snapshots"])),
                 tuple((each["timestamp-ms"], each["metadata-file"]) for each in found["metadata-log"]),
                 found.get("next-row-id", 0),
+                decode_mapping(found["properties"].get(NAME_MAPPING, "[]")),
             )
         except (KeyError, TypeError, ValueError, AttributeError, msgspec.DecodeError):
             return None
@@ -208,6 +213,8 @@ class TableMetadata:
             "statistics": [],
             "partition-statistics": [],
         }
+        if self.mapping:
+            found["properties"][NAME_MAPPING] = encode_mapping(self.mapping)
         if self.format_version == 3:
             found["next-row-id"] = self.next_row_id
         return found

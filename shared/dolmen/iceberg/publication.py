@@ -256,6 +256,7 @@ class _Publisher:
             schema_id,
             (*self._kept_snapshots(metadata), snapshot),
             next_row_id=self._next_row_id,
+            mapping=self._entry.schema.mapping,
         )
 
     def _schemas(self, metadata: TableMetadata | None) -> tuple[tuple[dict[str, object], ...], int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dolmen.scan.adopted_columns import as_read
 from dolmen.scan.footers import DataFileFooter
 from dolmen.scan.ranges import CheckedFile, FetchedFile, LocalFile
 
@@ -58,4 +59,8 @@ class FileBytes:
         if table.num_rows != rows:  # a page whose damaged header no longer says that it is one is passed over
             raise pa.ArrowInvalid(f"{table.num_rows} rows were decoded, not {rows}")
         self._idle.append((file, parquet))
+        if self._footer.is_adopted:
+            wanted = [column.type for column in self._footer.columns.values() if column.leaves[0] in leaves]
+            columns = [as_read(own, kind) for own, kind in zip(table.columns, wanted, strict=True)]
+            return pa.Table.from_arrays(columns, names=table.column_names)
         return table

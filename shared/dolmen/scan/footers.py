@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.format.adopted import AdoptedPath, MappedColumn
 from dolmen.format.checksum import crc32
 from dolmen.format.chunk_sums import ChunkSums, chunk_place
 from dolmen.format.entries import DataFile
@@ -16,6 +18,8 @@ from dolmen.format.schema import Field, is_nested
 from dolmen.format.statistics import UNKNOWN, Bounds, constant_bounds
 from dolmen.format.values import Plain
 from dolmen.format.widening import widened
+from dolmen.scan.adopted_columns import adopted_columns, leaf_count, microseconds_per_unit
+from dolmen.scan.data_objects import changed_file_error, data_object, missing_file_error
 from dolmen.scan.ranges import GAP_BYTES, Range
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
@@ -27,10 +31,17 @@ _PARSED_FACTOR = 4
 
 @dataclass(frozen=True)
 class FileColumn:
-    """A column as one file has it: its type there, and the Parquet columns it is made of."""
+    """A column as one file has it.
+
+    Args:
+        type: its type there, or the one in which dolmen reads it from an adopted file.
+        leaves: the Parquet columns it is made of.
+        unit_us: how many microseconds the unit of times in the footer's statistics is; None for nanoseconds.
+    """
 
     type: pa.DataType
     leaves: tuple[int, ...]
+    unit_us: int | None = 1
 
 
 @dataclass(frozen=True)
@@ -42,16 +53,26 @@ class DataFileFooter:
         columns: by field id, in the file's order.
         firsts: position of each row group's first row.
         sums: checksums of the column chunks; None for files that were written without.
+        etag: of an adopted file when the footer was read; None for files that nobody replaces.
+        is_adopted: whether others wrote the file, whose columns are then read in the types that dolmen has for them.
     """
 
     metadata: pq.FileMetaData
     columns: dict[int, FileColumn]
     firsts: tuple[int, ...]
     sums: ChunkSums | None
+    etag: str | None = None
+    is_adopted: bool = False
 
     @classmethod
-    def parse(cls, body: bytes, file: DataFile) -> DataFileFooter:
+    def parse(
+        cls, body: bytes, file: DataFile, mapping: Sequence[MappedColumn] = (), etag: str | None = None
+    ) -> DataFileFooter:
         """Reads the Thrift metadata with the 8 bytes behind it, and the checksums of column chunks before it.
+
+        Args:
+            mapping: ids of columns by their names, for adopted files without field ids.
+            etag: the file's, if others may replace it.
 
         Raises:
             CorruptionError: it is not what the entry says.
@@ -63,16 +84,12 @@ class DataFileFooter:
             raise CorruptionError(file.path, f"footer: {error}") from error
         if metadata.num_rows != file.rows:
             raise CorruptionError(file.path, f"{metadata.num_rows} rows, not the {file.rows} of its entry")
-        columns: dict[int, FileColumn] = {}
-        leaf = 0
-        for field in metadata.schema.to_arrow_schema():
-            count = _leaves(field.type)
-            if field.metadata and _FIELD_ID in field.metadata:
-                columns[int(field.metadata[_FIELD_ID])] = FileColumn(field.type, tuple(range(leaf, leaf + count)))
-            leaf += count
+        adopted = AdoptedPath.parse(file.path)
+        by_names = mapping if adopted and adopted.columns_by == "names" else None
+        columns = _adopted(metadata, by_names) if adopted else _own(metadata)
         rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-        sums = ChunkSums.decode(body, file.footer[0], metadata, file.path)
-        return cls(metadata, columns, tuple(accumulate(rows, initial=0))[:-1], sums)
+        sums = None if adopted else ChunkSums.decode(body, file.footer[0], metadata, file.path)
+        return cls(metadata, columns, tuple(accumulate(rows, initial=0))[:-1], sums, etag, adopted is not None)
 
     def rows(self, group: int) -> int:
         """Rows of a row group."""
@@ -115,18 +132,50 @@ class DataFileFooter:
         least: Plain = None
         greatest: Plain = None
         if statistics.has_min_max:
-            raw = pa.types.is_temporal(column.type)  # plain values of times are Parquet's own integers
-            least = statistics.min_raw if raw else statistics.min
-            greatest = statistics.max_raw if raw else statistics.max
+            least, greatest = _ends(statistics, column)
             if column.type != field.arrow_type:
                 least, greatest = (widened(end, column.type, field.arrow_type) for end in (least, greatest))
         return Bounds(least, greatest, nulls, nans)
 
 
-def _leaves(arrow_type: pa.DataType) -> int:
-    if not is_nested(arrow_type):
-        return 1
-    return sum(_leaves(arrow_type.field(i).type) for i in range(arrow_type.num_fields))
+def _own(metadata: pq.FileMetaData) -> dict[int, FileColumn]:
+    """The columns of a file of the database's own."""
+    columns: dict[int, FileColumn] = {}
+    leaf = 0
+    for field in metadata.schema.to_arrow_schema():
+        count = leaf_count(field.type)
+        if field.metadata and _FIELD_ID in field.metadata:
+            columns[int(field.metadata[_FIELD_ID])] = FileColumn(field.type, tuple(range(leaf, leaf + count)))
+        leaf += count
+    return columns
+
+
+def _adopted(metadata: pq.FileMetaData, mapping: Sequence[MappedColumn] | None) -> dict[int, FileColumn]:
+    """The columns of an adopted file."""
+    return {
+        column.id: FileColumn(
+            column.type,
+            column.leaves,
+            microseconds_per_unit(metadata, column.leaves[0]) if pa.types.is_temporal(column.type) else 1,
+        )
+        for column in adopted_columns(metadata, mapping)
+        if column.id is not None
+    }
+
+
+def _ends(statistics: pq.Statistics, column: FileColumn) -> tuple[Plain, Plain]:
+    """The bounds in a footer's statistics, in plain form; None where they tell nothing."""
+    if pa.types.is_temporal(column.type):  # plain values of times are Parquet's own integers
+        if column.unit_us is None:
+            return None, None
+        return statistics.min_raw * column.unit_us, statistics.max_raw * column.unit_us
+    try:
+        least, greatest = statistics.min, statistics.max
+    except UnicodeDecodeError:  # bounds of text that others have cut inside of a character
+        return None, None
+    if isinstance(least, float) and (least != least or greatest != greatest):  # others take NaN for a bound
+        return None, None
+    return least, greatest
 
 
 def check_footer(body: bytes, file: DataFile) -> None:
@@ -151,34 +200,50 @@ class FetchedFooter:
     body: bytes | None = None
 
 
-def open_file(store: ObjectStore, cache: ObjectCache, file: DataFile, table: str) -> FetchedFooter:
+def open_file(
+    store: ObjectStore,
+    cache: ObjectCache,
+    file: DataFile,
+    table: str,
+    mapping: Sequence[MappedColumn] = (),
+    *,
+    anew: bool = False,
+) -> FetchedFooter:
     """Gets a file's footer from the cache, or with one request.
 
     Args:
         table: for messages.
+        mapping: of the table's schema.
+        anew: do not look into the cache.
 
     Raises:
         CorruptionError: the file is missing, or not the one its entry describes.
     """
     key = ("footer", file.path, 0)
-    footer: DataFileFooter | None = cache.get(key)
+    there = data_object(store, file.path)
+    footer: DataFileFooter | None = None if anew else cache.get(key)
     if footer is not None:
         return FetchedFooter(footer)
-    kept = cache.peek(key, lambda body: check_footer(body, file))
+    kept = None if there.adopted else cache.peek(key, lambda body: check_footer(body, file))
     if kept is not None:
         footer = DataFileFooter.parse(kept, file)
         cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
         return FetchedFooter(footer)
     wanted = first_request(file)
     try:
-        body = store.get(file.path, wanted).body
+        found = there.store.get(there.key, wanted)
     except ObjectNotFoundError as error:
-        raise CorruptionError(file.path, f"it is missing, and is a data file of table {table!r}") from error
+        raise missing_file_error(store, file, table) from error
+    body = found.body
     if len(body) != file.size - wanted.start:
         missing = f"{len(body) + wanted.start}{' or more' if len(body) == wanted.length else ''} bytes"
-        raise CorruptionError(file.path, f"it has {missing}, not the {file.size} of its entry in table {table!r}")
+        reason = f"it has {missing}, not the {file.size} of its entry in table {table!r}"
+        raise changed_file_error(store, file, table, reason)
     end = body[file.footer[0] - wanted.start :]
-    footer = DataFileFooter.parse(end, file)
+    if there.adopted and crc32(end) != file.footer[2]:
+        raise changed_file_error(store, file, table, "its footer is another one")
+    footer = DataFileFooter.parse(end, file, mapping, found.etag if there.adopted else None)
     cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
-    cache.keep(key, end)
+    if not there.adopted:  # what the disk keeps says nothing of a file that others may replace
+        cache.keep(key, end)
     return FetchedFooter(footer, body if wanted.start == 0 else None)

@@ -16,11 +16,12 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.context import Context
-from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundError
 from dolmen.format import vectors
 from dolmen.format.entries import DataFile, Vector
 from dolmen.format.schema import Schema
 from dolmen.scan.blobs import BlobReader, Pending, cache_key, place
+from dolmen.scan.data_objects import data_object, missing_file_error
 from dolmen.scan.deletes import Deletes, load_deletes
 from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.footers import FetchedFooter, open_file
@@ -61,7 +62,9 @@ class RowGroupColumns:
             try:
                 table = self._source.read(self._group.index, leaves)
             except FileNotFoundError as error:
-                raise missing_file_error(self._group.file.file, self._table) from error
+                raise CorruptionError(
+                    self._group.file.file.path, f"it is missing, and is a data file of table {self._table!r}"
+                ) from error
             except (OSError, pa.ArrowException) as error:
                 raise CorruptionError(
                     self._group.file.file.path, f"row group {self._group.index}, table {self._table!r}: {error}"
@@ -101,10 +104,14 @@ class PlanReader:
             bitmaps = self.vectors(some)
 
             def open_one(plan: FilePlan, bitmaps: dict[str, BitMap] = bitmaps) -> OpenFile:
-                found = open_file(self.context.store, self.context.cache, plan.file, self.plan.table)
+                found = self._open(plan.file)
                 return OpenFile(plan, found.footer, bitmaps.get(plan.file.path), self._source(plan.file, found))
 
             yield from self.context.runtime.map(open_one, some, ahead=1 if self.cautious else None)
+
+    def _open(self, file: DataFile, *, anew: bool = False) -> FetchedFooter:
+        mapping = self.plan.entry.schema.mapping
+        return open_file(self.context.store, self.context.cache, file, self.plan.table, mapping, anew=anew)
 
     def deletes(self) -> Deletes:
         """Fetches the tombstones that some file has to be checked against."""
@@ -136,7 +143,7 @@ class PlanReader:
         """Where the file's bytes are if no more have to be fetched."""
         if found.body is not None:
             return FileBytes.from_ranges([(0, found.body)], file.size, found.footer)
-        path = self.context.store.local_path(file.path)
+        path = data_object(self.context.store, file.path).local_path
         return None if path is None else FileBytes.from_path(path, found.footer)
 
     def vectors(self, files: Sequence[FilePlan]) -> dict[str, BitMap]:
@@ -179,11 +186,17 @@ class PlanReader:
 
     def _fetch(self, item: tuple[Batch, Range]) -> tuple[Batch, tuple[int, bytes]]:
         batch, wanted = item
-        file = batch.groups[0].file.file
+        opened = batch.groups[0].file
+        file, etag = opened.file, opened.footer.etag
+        there = data_object(self.context.store, file.path)
         try:
-            body = self.context.store.get(file.path, wanted).body
+            try:
+                body = there.store.get(there.key, wanted, etag=etag).body
+            except ObjectChangedError:  # perhaps the same bytes were written again, which the footer tells
+                etag = self._open(file, anew=True).footer.etag
+                body = there.store.get(there.key, wanted, etag=etag).body
         except ObjectNotFoundError as error:
-            raise missing_file_error(file, self.plan.table) from error
+            raise missing_file_error(self.context.store, file, self.plan.table) from error
         if len(body) != wanted.length:
             raise CorruptionError(file.path, f"{len(body)} bytes at {wanted.start}, not {wanted.length}")
         return batch, (wanted.start, body)
@@ -227,11 +240,6 @@ def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
         size += length
     if held:
         yield batch()
-
-
-def missing_file_error(file: DataFile, table: str) -> CorruptionError:
-    """The error for a data file that is not there."""
-    return CorruptionError(file.path, f"it is missing, and is a data file of table {table!r}")
 
 
 def by_vector_bytes(files: Sequence[FilePlan], most: int) -> Iterator[Sequence[FilePlan]]:

@@ -185,3 +185,10 @@ class ObjectStore(Protocol):
 
     def local_path(self, key: str) -> str | None:
         """The object's path if it is a file of this machine (to map it into memory), else None. Proves no existence."""
+
+    def sibling(self, root: str) -> ObjectStore:
+        """A store of the same kind with another root, over the same connection.
+
+        Args:
+            root: the bucket on S3, the name of a store in memory; of directories "", which is the machine's root.
+        """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import BinaryIO, Self
 
 from dolmen.store.base import Buffer, Deleted, Object, ObjectInfo, ObjectOutput, ObjectStore, PutOutcome, ServerClock
@@ -21,6 +22,7 @@ class CountingStore:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._lock = threading.Lock()
+        self._counts = self
         self.reset()
 
     def reset(self) -> None:
@@ -47,16 +49,16 @@ class CountingStore:
     ) -> Object:
         """Counts a GET, also one that finds nothing, and the bytes it brings."""
         with self._lock:
-            self.gets += 1
+            self._counts.gets += 1
         found = self._store.get(key, byte_range, etag=etag, version=version)
         with self._lock:
-            self.bytes_down += len(found.body)
+            self._counts.bytes_down += len(found.body)
         return found
 
     def head(self, key: str, *, version: str | None = None) -> ObjectInfo:
         """Counts a HEAD."""
         with self._lock:
-            self.heads += 1
+            self._counts.heads += 1
         return self._store.head(key, version=version)
 
     def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
@@ -67,7 +69,7 @@ class CountingStore:
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         """Counts a LIST (one, however many pages it has)."""
         with self._lock:
-            self.lists += 1
+            self._counts.lists += 1
         return self._store.list(prefix, start_after)
 
     def delete(self, keys: Sequence[str]) -> Sequence[Deleted]:
@@ -86,11 +88,17 @@ class CountingStore:
         """Always None: a file that is mapped into memory could not be counted."""
         return None
 
+    def sibling(self, root: str) -> CountingStore:
+        """Counts what passes through the other store's sibling here, too."""
+        other = copy(self)
+        other._store, other._counts = self._store.sibling(root), self._counts
+        return other
+
     def count_put(self, size: int) -> None:
         """Counts one PUT of ``size`` bytes."""
         with self._lock:
-            self.puts += 1
-            self.bytes_up += size
+            self._counts.puts += 1
+            self._counts.bytes_up += size
 
 
 class _CountedOutput:

@@ -13,6 +13,7 @@ from dolmen.format.manifest import Manifest
 from dolmen.format.receipts import Receipt
 from dolmen.maintenance.erasures.progress import rewritten_through
 from dolmen.maintenance.erasures.status import ErasureStatus, status_of
+from dolmen.scan.data_objects import data_object
 from dolmen.scan.display import html, text
 from dolmen.segments.erasures import erasures_of
 from dolmen.segments.held import least_held
@@ -70,11 +71,12 @@ def check_receipt(context: Context, id_: str) -> ReceiptCheck:
 def _against_gone(context: Context, manifest: Manifest, receipt: Receipt) -> Iterator[str]:
     store, first = context.store, receipt.forgotten_version
     for file in receipt.files:
+        there = data_object(store, file.path)
         try:
-            store.head(file.path)
+            there.store.head(there.key)
         except ObjectNotFoundError:
             continue
-        yield f"{file.path} is there"
+        yield f"{there.label} is there"
     if any(erasure.id == receipt.id for erasure in erasures_of(manifest, context.segments)):
         yield "the erasure is still listed"
     held = least_held(manifest.tables.values(), context.segments, ())

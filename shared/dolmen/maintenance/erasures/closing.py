@@ -12,7 +12,8 @@ from functools import partial
 import msgspec
 
 from dolmen.context import Context
-from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.errors import AccessDeniedError, CorruptionError, ObjectNotFoundError
+from dolmen.format.adopted import is_adopted
 from dolmen.format.erasures import LeavingErasures
 from dolmen.format.layout import parse_manifest_key, uuid_of
 from dolmen.format.manifest import Manifest
@@ -23,6 +24,7 @@ from dolmen.maintenance.erasures.remains import noncurrent_remains, outside_rema
 from dolmen.maintenance.gc.intents import KnownIntent
 from dolmen.maintenance.gc.keyset import KeySet
 from dolmen.maintenance.gc.mark import released_since
+from dolmen.scan.data_objects import data_object
 from dolmen.segments.erasures import SUBJECT
 from dolmen.segments.live import LiveFiles
 
@@ -116,9 +118,12 @@ class Closing:
             return False
         # Of a file whose rows nobody counted, as all were deleted, only its bounds spoke. If a restore has brought it
         # back, its rows were tested since, and none is an erased one: it would not be there.
-        held = [file.path for file in there if file.rows is not None]
+        held = [file.path for file in there if file.rows is not None or is_adopted(file.path)]
         for path in held:
-            if not self._kept().holds([path])[0]:
+            if is_adopted(path):
+                label = data_object(self._context.store, path).label
+                self.errors[label] = f"it was adopted, and may hold rows of erasure {receipt.id}: delete it yourself"
+            elif not self._kept().holds([path])[0]:
                 self.errors[path] = f"it holds rows of erasure {receipt.id}, and was not deleted"
         return not held
 
@@ -138,10 +143,14 @@ class Closing:
         return found
 
     def _is_absent(self, file: HeldFile) -> bool:
+        there = data_object(self._context.store, file.path)
         try:
-            self._context.store.head(file.path)
+            there.store.head(there.key)
         except ObjectNotFoundError:
             return True
+        except AccessDeniedError:
+            if there.adopted is None:
+                raise
         return False
 
     def _closed(self, receipt: Receipt | None, entry: LeavingErasures, id_: str, there: frozenset[str]) -> Receipt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dolmen.format.adopted import is_adopted
 from dolmen.store.base import ObjectStore
 
 BATCH = 1000
@@ -23,7 +24,7 @@ class Amount:
 
 
 class ObjectEraser:
-    """Deletes objects, or only counts them in a dry run.
+    """Deletes objects, or only counts them in a dry run. Adopted files stay, whoever asks.
 
     Args:
         dry_run: delete nothing.
@@ -41,6 +42,9 @@ class ObjectEraser:
             reason: the reason, by which deleted objects are counted.
             sizes: the objects' sizes in bytes, if known.
         """
+        if any(is_adopted(key) for key in keys):  # they are others' files, which nothing here deletes
+            sizes = [size for key, size in zip(keys, sizes, strict=False) if not is_adopted(key)]
+            keys = [key for key in keys if not is_adopted(key)]
         failed: set[str] = set()
         for start in range(0, len(keys), BATCH):
             some = keys[start : start + BATCH]

@@ -22,6 +22,7 @@ from dolmen.format.statistics import Bounds, bounds, constant_bounds
 from dolmen.format.values import Plain, to_plain
 from dolmen.format.widening import narrowing
 from dolmen.maintenance.verify.report import FindingLog
+from dolmen.scan.data_objects import data_object
 from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.footers import DataFileFooter, first_request
 from dolmen.scan.ranges import coalesce
@@ -92,7 +93,8 @@ class DataCheck:
             self._judge(file, facts)
 
     def _add_finding(self, kind: str, file: DataFile, reason: str) -> None:
-        self._log.add(kind, file.path, reason, table=self._name, rows=file.rows)
+        name = data_object(self._context.store, file.path).label
+        self._log.add(kind, name, reason, table=self._name, rows=file.rows)
 
     # ---- footers
 
@@ -108,9 +110,9 @@ class DataCheck:
             yield opened
 
     def _open(self, file: DataFile) -> tuple[DataFile, Opened | tuple[str, str]]:
-        wanted = first_request(file)
+        wanted, there = first_request(file), data_object(self._context.store, file.path)
         try:
-            body = self._context.store.get(file.path, wanted).body
+            body = there.store.get(there.key, wanted).body
         except ObjectNotFoundError:
             return file, ("file-missing", "it is missing")
         tail = body[file.footer[0] - wanted.start :]
@@ -119,7 +121,7 @@ class DataCheck:
         if len(tail) != file.footer[1] or crc32(tail) != file.footer[2]:
             return file, ("footer-damaged", "the footer's length or checksum is not that of the entry")
         try:
-            footer = DataFileFooter.parse(tail, file)
+            footer = DataFileFooter.parse(tail, file, self._entry.schema.mapping)
         except CorruptionError as error:
             return file, ("row-count" if " rows, not the " in error.reason else "footer-damaged", error.reason)
         return file, Opened(file, footer, body if wanted.start == 0 else None)
@@ -173,7 +175,8 @@ class DataCheck:
             if wrong := _untrue(claimed, found):
                 facts.found.append(("stats-untrue", f"{place}footer, column {self._column_label(id_)}: {wrong}"))
         by_leaf = {column.leaves[0]: id_ for id_, column in footer.columns.items()}
-        order = footer.metadata.row_group(group).sorting_columns  # its own: the table's sort key may have changed since
+        # its own: the table's sort key may have changed since. Other writers have orders that dolmen has not
+        order = () if footer.is_adopted else footer.metadata.row_group(group).sorting_columns
         keys = [columns[by_leaf[sorted_.column_index]] for sorted_ in order if sorted_.column_index in by_leaf]
         if keys and not _is_sorted(keys):
             facts.found.append(("row-order", place + "rows are not in the order that the file claims"))
@@ -191,14 +194,14 @@ class DataCheck:
                 yield "index-damaged", f"bytes {start:,} to {end:,}: checksum differs"
 
     def _source(self, opened: Opened, group: int, ids: frozenset[int]) -> FileBytes:
-        file, footer, store = opened.file, opened.footer, self._context.store
+        file, footer, there = opened.file, opened.footer, data_object(self._context.store, opened.file.path)
         if opened.body is not None:
             return FileBytes.from_ranges([(0, opened.body)], file.size, footer)
-        if path := store.local_path(file.path):
+        if path := there.local_path:
             return FileBytes.from_path(path, footer)
         parts = []
         for wanted in coalesce(footer.ranges(group, ids)):
-            body = store.get(file.path, wanted).body
+            body = there.store.get(there.key, wanted).body
             if len(body) != wanted.length:
                 raise OSError(f"{len(body)} bytes at {wanted.start}, not {wanted.length}")
             parts.append((wanted.start, body))

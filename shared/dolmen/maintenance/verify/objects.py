@@ -15,6 +15,7 @@ from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Manifest
 from dolmen.maintenance.verify.report import FindingLog, Unreferenced
 from dolmen.runtime import Runtime
+from dolmen.scan.data_objects import data_object
 from dolmen.store.base import ObjectInfo, ObjectStore
 
 PREFIXES = ("data/", "index/", "manifest/", "segment/", "tombstone/")
@@ -246,8 +247,9 @@ def _confirm_missing(store: ObjectStore, runtime: Runtime, missing: Iterable[Mis
     """Missing objects that a request does not find either, so that no inconsistent listing looks like damage."""
 
     def look(one: Missing) -> Missing | None:
+        there = data_object(store, one.key)
         try:
-            store.head(one.key)
+            there.store.head(there.key)
         except ObjectNotFoundError:
             return one
         return None

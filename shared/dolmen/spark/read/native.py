@@ -25,6 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql import types as s
 
 from dolmen.errors import SchemaError
+from dolmen.format.adopted import is_adopted
 from dolmen.format.entries import WhereTombstone
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
 from dolmen.predicate import columns
@@ -88,9 +89,12 @@ class _Native:
     def frames(self) -> tuple[list[DataFrame], list[FilePlan]]:
         """See ``native_frames``."""
         plan, frames, rest = self._plan, list[DataFrame](), list[FilePlan]()
-        check_sizes(self._root, (file.file for file in plan.files))
+        adopted = [file for file in plan.files if is_adopted(file.file.path)]
+        rest += adopted  # others wrote them: what Spark makes of their types and names may be something else
+        known = [file for file in plan.files if not is_adopted(file.file.path)]
+        check_sizes(self._root, (file.file for file in known))
         plain, others = list[FilePlan](), list[FilePlan]()
-        for file in plan.files:
+        for file in known:
             (others if file.tombstones or file.file.vector or self._with_ts else plain).append(file)
         try:
             where = None if plan.where is None else to_column(plan.where, self._column)

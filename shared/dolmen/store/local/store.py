@@ -199,6 +199,11 @@ class LocalStore:
     def local_path(self, key: str) -> str | None:
         return self._path(key)
 
+    def sibling(self, root: str) -> LocalStore:
+        other = LocalStore("/", self.runtime)
+        other.clock = self.clock
+        return other
+
     def _path(self, key: str) -> str:
         return os.path.join(self.root, *check_key(key).split("/"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from copy import copy
 from functools import cached_property
 from typing import Any, BinaryIO
 
@@ -184,6 +185,11 @@ class S3Store:
 
     def local_path(self, key: str) -> str | None:
         return None
+
+    def sibling(self, root: str) -> S3Store:
+        other = copy(self)
+        other.bucket, other.prefix, other._root = root, "", ""
+        return other
 
     def tags(self, key: str, *, version: str | None = None) -> dict[str, str]:
         """An object's tags. Raises ObjectNotFoundError."""

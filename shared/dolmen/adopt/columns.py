@@ -1,0 +1,201 @@
+"""The columns of a table that is made of Parquet files: those that the files have, found by field ids or by names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from dolmen.adopt.facts import FileShape
+from dolmen.adopt.faults import AdoptionFaults
+from dolmen.errors import SchemaError
+from dolmen.format.adopted import ColumnsBy, MappedColumn
+from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, TypeJson, check_column_names, field_id
+from dolmen.scan.adopted_columns import AdoptedColumn, column_named
+
+
+@dataclass(frozen=True)
+class FilesOfShape:
+    """Files with the same columns.
+
+    Args:
+        shape: the columns.
+        files: the number of files.
+        first: the first of them, for messages.
+    """
+
+    shape: FileShape
+    files: int
+    first: str
+
+
+@dataclass(frozen=True)
+class AdoptedColumns:
+    """The columns of the table.
+
+    Args:
+        schema: with the mapping of names, if there are files without field ids.
+        columns_by: how the columns of each shape are found, in their order.
+    """
+
+    schema: Schema
+    columns_by: tuple[ColumnsBy, ...]
+
+
+def columns_of_files(shapes: Sequence[FilesOfShape], faults: AdoptionFaults) -> AdoptedColumns:
+    """The columns that files have.
+
+    A column of the same name must have the same type in all of them. One that a file lacks is NULL there.
+
+    Args:
+        faults: reasons are added to it. If there are any, the result means nothing.
+    """
+    add_type_faults(shapes, faults)
+    by_name: dict[str, list[tuple[FilesOfShape, AdoptedColumn]]] = {}
+    for each in shapes:
+        for column in each.shape.columns:
+            by_name.setdefault(column.name, []).append((each, column))
+        for name, count in Counter(column.name for column in each.shape.columns).items():
+            if count > 1:
+                faults.add(each.first, "the file has it twice", name, each.files)
+    for name, found in by_name.items():
+        _add_conflicts(name, found, faults)
+    columns_by = tuple(_columns_by(each, faults) for each in shapes)
+    try:
+        check_column_names(list(by_name))
+        if not by_name and not faults:
+            raise SchemaError("a table needs at least one column")
+    except SchemaError as error:
+        faults.add("", str(error))
+    if faults:
+        return AdoptedColumns(Schema((), 1), columns_by)
+    merged = []
+    for name, found in by_name.items():
+        best = next((column for _, column in found if column.id is not None), found[0][1])
+        nullable = len(found) < len(shapes) or any(column.nullable for _, column in found)
+        merged.append(pa.field(name, best.type, nullable, _metadata(best.id)))
+    known = {id_ for field in merged for id_ in _ids(field)}
+    ids = iter(range(max(known, default=0) + 1, COMMIT_TS_ID))
+    fields = tuple(_numbered(field, ids) for field in merged)
+    schema = Schema(fields, next(ids))
+    if "names" in columns_by:
+        schema = msgspec.structs.replace(schema, mapping=tuple(map(mapped, fields)))
+    return AdoptedColumns(schema, columns_by)
+
+
+def add_type_faults(shapes: Iterable[FilesOfShape], faults: AdoptionFaults) -> None:
+    """Notes the columns whose types cannot be read."""
+    for each in shapes:
+        for fault in each.shape.faults:
+            faults.add(each.first, fault.reason, fault.name, each.files)
+
+
+def mapped(field: Field) -> MappedColumn:
+    """A column's place in the mapping of names to ids: under the names that it and its fields have now.
+
+    The element of a list, and the key and the value of a map, have the names that Iceberg's readers look for.
+    """
+    inner = list(map(mapped, children(field.type)))
+    if isinstance(field.type, dict) and "struct" not in field.type:
+        fixed = ("element",) if "list" in field.type else ("key", "value")
+        inner = [msgspec.structs.replace(each, names=(name,)) for each, name in zip(inner, fixed, strict=True)]
+    return MappedColumn(field.id, (field.name,), tuple(inner))
+
+
+def ids_by_name(shape: FileShape, schema: Schema, columns_by: ColumnsBy) -> dict[str, int]:
+    """The ids of those columns of a file that the table has, by their names in the file."""
+    if columns_by == "ids":
+        found = {column.name: column.id for column in shape.columns}
+    else:
+        there = {column.name: column_named(schema.mapping, column.name) for column in shape.columns}
+        found = {name: None if each is None else each.id for name, each in there.items()}
+    return {name: id_ for name, id_ in found.items() if id_ is not None and id_ in schema.by_id}
+
+
+def children(json: TypeJson) -> list[Field]:
+    """The fields inside a type; of a map its key and value."""
+    if isinstance(json, str):
+        return []
+    (inner,) = json.values()
+    return [msgspec.convert(each, Field) for each in (inner if isinstance(inner, (list, tuple)) else [inner])]
+
+
+def field_ids(columns: Iterable[AdoptedColumn]) -> list[int | None]:
+    """The field ids of a file's columns and of all fields inside them; None where there is none."""
+    found: list[int | None] = []
+    for column in columns:
+        found += [column.id, *_inner_ids(column.type)]
+    return found
+
+
+def _columns_by(each: FilesOfShape, faults: AdoptionFaults) -> ColumnsBy:
+    """How the columns of files are found: by their ids, if all have one."""
+    ids = field_ids(each.shape.columns)
+    if all(id_ is None for id_ in ids):
+        return "names"
+    if None in ids:
+        faults.add(each.first, "some columns of the file have field ids, and others have none", files=each.files)
+    elif len(set(ids)) < len(ids):
+        faults.add(each.first, "two columns of the file have the same field id", files=each.files)
+    elif any(not 0 < (id_ or 0) < COMMIT_TS_ID for id_ in ids):
+        faults.add(each.first, "a field id of the file is less than 1, or too great", files=each.files)
+    return "ids"
+
+
+def _add_conflicts(name: str, found: Sequence[tuple[FilesOfShape, AdoptedColumn]], faults: AdoptionFaults) -> None:
+    """Notes other types, and other ids, of the same column. Files of the first type are not named."""
+    first = found[0][1]
+    known = next((column for _, column in found if column.id is not None), None)
+    for each, column in found[1:]:
+        if column.type != first.type:
+            faults.add(
+                each.first, f"it is {first.type} in {found[0][0].first}, and {column.type} here", name, each.files
+            )
+        elif known is not None and column.id is not None and _all_ids(column) != _all_ids(known):
+            faults.add(each.first, f"it has other field ids than in {found[0][0].first}", name, each.files)
+
+
+def _all_ids(column: AdoptedColumn) -> list[int | None]:
+    return field_ids([column])
+
+
+def _inner_ids(arrow_type: pa.DataType) -> Iterator[int | None]:
+    for place in range(arrow_type.num_fields):
+        field = arrow_type.field(place)
+        id_ = field_id(field)
+        yield None if id_ is None or id_ < 0 else id_
+        yield from _inner_ids(field.type)
+
+
+def _ids(field: pa.Field) -> list[int]:
+    own = field_id(field)
+    return [id_ for id_ in (own, *_inner_ids(field.type)) if id_ is not None and id_ > 0]
+
+
+def _metadata(id_: int | None) -> dict[bytes, bytes] | None:
+    return None if id_ is None else {b"PARQUET:field_id": str(id_).encode()}
+
+
+def _numbered(field: pa.Field, ids: Iterator[int]) -> Field:
+    """The column, with the ids that it has or new ones, a parent's before those of its children."""
+    own = field_id(field)
+    own = next(ids) if own is None or own < 0 else own
+    return Field(id=own, name=field.name, type=_type_json(field.type, ids), nullable=field.nullable)
+
+
+def _type_json(arrow_type: pa.DataType, ids: Iterator[int]) -> TypeJson:
+    def child(field: pa.Field) -> dict[str, Any]:
+        built: dict[str, Any] = msgspec.to_builtins(_numbered(field, ids))
+        return built
+
+    if pa.types.is_struct(arrow_type):
+        return {"struct": [child(field) for field in arrow_type]}
+    if pa.types.is_map(arrow_type):
+        return {"map": [child(arrow_type.key_field), child(arrow_type.item_field)]}
+    if pa.types.is_list(arrow_type):
+        return {"list": child(arrow_type.value_field)}
+    return str(arrow_type)

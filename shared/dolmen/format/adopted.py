@@ -1,0 +1,117 @@
+"""Adopted data files: Parquet files of others, which stay where they are, and which dolmen never changes or deletes.
+
+The ``path`` of such a file in an entry is no key of the database. It says how the file's columns are found and where
+the file is, and ends with a uuid of its own, by which overlays and removals know the file::
+
+    adopted/<ids|names>/<place>/<key, quoted>/<uuid>.parquet
+
+Places are ``own`` (the key is in the database's own directory or prefix), ``file`` (the key is an absolute path
+without its first ``/``), ``s3/<bucket>`` and ``memory/<name>``. Every byte of a key but ``A-Z a-z 0-9 _ . ~ = / -`` is
+written as ``%XX``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from dolmen.format.decoding import prepare
+
+ADOPTED_FILES = "adopted-files"
+"""The feature of manifests that name adopted files."""
+PREFIX = "adopted/"
+OWN = "own"
+"""The place of a file in the database's own directory or prefix."""
+
+_SAFE = "=/"  # with what ``quote`` always keeps: letters, digits, and _ . - ~
+_QUOTED = r"(?:[A-Za-z0-9_.~=-]|%[0-9A-F]{2})+"
+_PATH = re.compile(
+    rf"adopted/(ids|names)/(own|file|s3/[A-Za-z0-9][A-Za-z0-9._-]{{2,254}}|memory/{_QUOTED})"
+    rf"/({_QUOTED}(?:/{_QUOTED})*)/([0-9a-f]{{32}})\.parquet"
+)
+_LONGEST = 3_500
+
+ColumnsBy = Literal["ids", "names"]
+
+
+class MappedColumn(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The id of a column in adopted files that have no field ids, where its name tells which column it is.
+
+    Args:
+        id: the column's id.
+        names: the names that it has in such files.
+        fields: the same for the fields inside it: of a struct, the element of a list, the key and value of a map.
+    """
+
+    id: int
+    names: tuple[str, ...]
+    fields: tuple[MappedColumn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedPath:
+    """The parts of an adopted file's path.
+
+    Args:
+        columns_by: whether its columns are found by their field ids or by their names.
+        scheme: ``own``, ``file``, ``s3`` or ``memory``.
+        root: the bucket, or the name of a store in memory; "" for the others.
+        key: the file's key there.
+        uuid: the file's own name in the table.
+    """
+
+    columns_by: ColumnsBy
+    scheme: str
+    root: str
+    key: str
+    uuid: str
+
+    @classmethod
+    def parse(cls, path: str) -> AdoptedPath | None:
+        """Reads a path. Returns None if it is none of an adopted file, or could be written otherwise."""
+        match = _PATH.fullmatch(path) if len(path) <= _LONGEST else None
+        if match is None:
+            return None
+        scheme, _, root = match[2].partition("/")
+        try:
+            key, root = unquote(match[3], errors="strict"), unquote(root, errors="strict")
+        except UnicodeDecodeError:
+            return None
+        found = cls("ids" if match[1] == "ids" else "names", scheme, root, key, match[4])
+        return found if key_fault(key) == "" and found.encode() == path else None
+
+    def encode(self) -> str:
+        """The path."""
+        place = f"{self.scheme}/{quote(self.root, safe='')}" if self.scheme in ("s3", "memory") else self.scheme
+        return f"{PREFIX}{self.columns_by}/{place}/{quote(self.key, safe=_SAFE)}/{self.uuid}.parquet"
+
+    @property
+    def label(self) -> str:
+        """The file as messages name it: its URL, or its key in the database."""
+        if self.scheme == OWN:
+            return self.key
+        return f"{self.scheme}://{self.root}/{self.key}"
+
+
+def is_adopted(path: str) -> bool:
+    """Whether a data file's path is that of an adopted one."""
+    return path.startswith(PREFIX)
+
+
+def key_fault(key: str) -> str:
+    """Why a file of this key cannot be adopted; "" if it can."""
+    parts = key.split("/")
+    if "" in parts or "." in parts or ".." in parts:
+        return "a part of its name between '/' is empty, '.' or '..'"
+    if "\\" in key or "\0" in key:
+        return "its name has a backslash or a NUL"
+    if len(key.encode("utf-8", "surrogatepass")) > 1024:
+        return "its name is longer than 1,024 bytes"
+    return ""
+
+
+prepare(MappedColumn)

@@ -1,0 +1,38 @@
+"""The property by which Iceberg's readers find columns by name, in files without field ids.
+
+See "Name Mapping Serialization" of https://iceberg.apache.org/spec/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from dolmen.format.adopted import MappedColumn
+
+NAME_MAPPING = "schema.name-mapping.default"
+"""The table property."""
+
+
+def encode_mapping(mapping: Sequence[MappedColumn]) -> str:
+    """The property's value."""
+    return msgspec.json.encode([_to_json(column) for column in mapping]).decode()
+
+
+def decode_mapping(text: str) -> tuple[MappedColumn, ...]:
+    """Reads the property. Names without an id are left out. Raises KeyError, TypeError or ValueError for other JSON."""
+    return tuple(_from_json(msgspec.json.decode(text)))
+
+
+def _to_json(column: MappedColumn) -> dict[str, Any]:
+    found: dict[str, Any] = {"field-id": column.id, "names": list(column.names)}
+    return {**found, "fields": [_to_json(field) for field in column.fields]} if column.fields else found
+
+
+def _from_json(json: Sequence[dict[str, Any]]) -> Iterator[MappedColumn]:
+    for each in json:
+        if each.get("field-id") is not None:
+            fields = tuple(_from_json(each.get("fields") or ()))
+            yield MappedColumn(int(each["field-id"]), tuple(map(str, each["names"])), fields)

@@ -1,0 +1,241 @@
+"""Parquet files of other writers become a table: the same rows, through everything that a table goes through."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import dolmen
+from dolmen.database import Database
+from dolmen.errors import AppliedIdError, TableExistsError
+from dolmen.format.adopted import ADOPTED_FILES, is_adopted
+from dolmen.runtime import Runtime
+from dolmen.store.counting import CountingStore
+from dolmen.store.local.store import LocalStore
+from dolmen.store.memory import MemoryStore
+from support.lake import digests, write_duckdb, write_plain, write_polars
+
+WITH_IDS = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "7"}),
+                      pa.field("name", pa.string(), metadata={"PARQUET:field_id": "3"})])  # fmt: skip
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Database:
+    return dolmen.open(tmp_path / "a database")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "a lake, not a database"
+
+
+def same(found: pa.Table, wanted: pa.Table) -> bool:
+    """Whether two tables have the same rows, NaN equal to itself."""
+
+    def plain(table: pa.Table) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = table.sort_by("id").to_pylist()
+        return [{k: "NaN" if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()} for row in rows]
+
+    return found.column_names == wanted.column_names and plain(found) == plain(wanted)
+
+
+def paths(db: Database, table: str = "t") -> list[str]:
+    entry = db.context.head.refresh().manifest.tables[table]
+    return [file.path for file in db.context.segments.whole(entry).files]
+
+
+def test_files_of_duckdb_become_a_table_with_the_same_rows(db: Database, lake: Path) -> None:
+    for part in range(3):
+        write_duckdb(lake / f"y={part}" / "part 1%.parquet", part * 3_000, part * 3_000 + 3_000)
+        pq.write_table(pq.read_table(lake / f"y={part}" / "part 1%.parquet").append_column(
+            "y", pa.array([part] * 3_000)), lake / f"y={part}" / "part 1%.parquet")  # fmt: skip
+    wanted = pa.concat_tables([pq.read_table(path, partitioning=None) for path in lake.rglob("*.parquet")])
+    before = digests(lake)
+    adopted = db.adopt("t", str(lake), "id", sort_key="at", properties={"ttl": "at 36500d"})
+    assert (adopted.files, adopted.rows, adopted.deleted_rows) == (3, 9_000, 0)
+    table = db.table("t")
+    assert same(table.scan().to_arrow(), wanted)
+    for where, count in (
+        ("id < 10", 10), ("price = 5.25", 1), ("name = 'name 77'", 1), ("at < '2026-01-01T00:05:00Z'", 5),
+        ("local < '2026-01-01 00:00:05'", 5), ("day = '2026-01-08'", 1), ("visits >= 8999", 1), ("even", 3_600),
+        ("even IS NULL", 1_800), ("amount > 2249.6", 1), ("weight > 8999", 1_286), ("y = 2", 3_000),
+    ):  # fmt: skip
+        assert table.count(where) == count, where
+    assert len(table.scan(where="id = 8000").plan.files) == 1
+    assert db.verify(deep=True).ok
+    assert digests(lake) == before
+    assert ADOPTED_FILES in db.context.head.refresh().manifest.features
+    assert all(path.startswith("adopted/names/file/") and "%25" in path for path in paths(db))
+
+
+def test_an_adopted_table_is_a_table_like_any_other_and_its_files_stay_as_they_are(db: Database, lake: Path) -> None:
+    write_duckdb(lake / "1.parquet", 0, 3_000)
+    write_duckdb(lake / "2.parquet", 3_000, 6_000)
+    before = digests(lake)
+    db.adopt("t", str(lake), "id")
+    table = db.table("t")
+    first = table.scan().to_arrow()
+    db.tag("adopted")
+    db.clone("t", "copy")
+    table.delete("id % 3 = 0")
+    table.upsert(first.slice(5, 3).set_column(3, "name", pa.array(["new"] * 3)))
+    table.update({"name": "'old ' || name"}, "id < 100 AND id > 50")
+    table.rename_column("name", "title")
+    table.add_column("name", pa.string(), "added")
+    table.rename_column("address.zip", "postcode")
+    table.drop_column("raw")
+    changed = table.scan().to_arrow()
+    assert changed.column("name").unique().to_pylist() == ["added"]
+    assert changed.column("address")[0].as_py().keys() == {"postcode", "city"}
+    db.maintain()
+    assert same(table.scan().to_arrow().select(["id", "title"]), changed.select(["id", "title"]))
+    table.delete("id >= 1000")
+    db.maintain()
+    assert not any(map(is_adopted, paths(db)))  # mostly deleted files are rewritten
+    assert table.count() == pc.sum(pc.less(changed["id"], 1_000)).as_py()
+    assert same(db.table("copy").scan().to_arrow(), first)
+    assert same(db.at(tag="adopted").table("t").scan().to_arrow(), first)
+    table.restore(tag="adopted")
+    assert same(table.scan().to_arrow(), first)
+    table.overwrite(first.slice(0, 10))
+    assert db.verify(deep=True, all_versions=True).ok
+    assert digests(lake) == before
+
+
+def test_the_change_feed_shows_the_adopted_rows_as_inserts(db: Database, lake: Path) -> None:
+    write_polars(lake / "1.parquet", 0, 20)
+    db.adopt("t", str(lake), "id")
+    db.table("t").delete("id < 5")
+    changes = db.table("t").changes(0).read_all()
+    assert changes["_change"].to_pylist() == ["insert"] * 20 + ["delete"] * 5
+
+
+def test_files_with_field_ids_are_read_by_them_whatever_their_columns_are_called(db: Database, lake: Path) -> None:
+    write_plain(lake / "1.parquet", pa.table({"id": [1, 2], "name": ["a", "b"]}, WITH_IDS))
+    write_plain(lake / "2.parquet", pa.table({"id": [3], "name": ["c"]}))  # without ids
+    write_plain(
+        lake / "3.parquet", pa.table({"name": ["d"], "id": [4]}, pa.schema([WITH_IDS.field(1), WITH_IDS.field(0)]))
+    )
+    db.adopt("t", str(lake))
+    table = db.table("t")
+    assert {field.name: field.id for field in db.context.head.refresh().manifest.tables["t"].schema.fields} == {
+        "id": 7, "name": 3,
+    }  # fmt: skip
+    assert [path.split("/")[1] for path in paths(db)] == ["ids", "names", "ids"]
+    table.rename_column("id", "key")
+    table.add_column("id", pa.int64(), 99)
+    assert table.scan().to_arrow().sort_by("key").to_pylist() == [
+        {"key": number, "name": name, "id": 99} for number, name in zip(range(1, 5), "abcd", strict=True)
+    ]
+    assert db.at(db.version - 2).table("t").scan().to_arrow()["id"].to_pylist() == [1, 2, 3, 4]
+    assert db.verify(deep=True).ok
+
+
+def test_large_strings_and_categories_of_polars_are_read_as_strings(db: Database, lake: Path) -> None:
+    write_polars(lake / "1.parquet", 0, 100)
+    db.adopt("t", str(lake / "1.parquet"))
+    found = db.table("t").scan(where="kind = 'a'").to_arrow()
+    assert found.schema.types == [pa.int64(), pa.string(), pa.string()]
+    assert found["name"].to_pylist() == [f"name {i}" for i in range(1, 100, 2)]
+
+
+def test_a_column_that_some_files_lack_is_null_there(db: Database, lake: Path) -> None:
+    write_plain(lake / "1.parquet", pa.table({"id": [1]}))
+    write_plain(lake / "2.parquet", pa.table({"id": [2], "more": ["x"]}))
+    write_plain(lake / "3.parquet", pa.table({"id": pa.array([], pa.int64())}))
+    assert db.adopt("t", str(lake)).files == 2  # and one without rows
+    assert db.table("t").scan().to_arrow().sort_by("id").to_pylist() == [
+        {"id": 1, "more": None}, {"id": 2, "more": "x"},
+    ]  # fmt: skip
+    assert db.table("t").count("more IS NULL") == 1
+
+
+def test_hidden_files_are_left_out_and_names_of_folders_and_files_may_be_any(db: Database, lake: Path) -> None:
+    for name in ("_SUCCESS", ".part.crc", "_tmp/x.parquet", "ä ö?#%41/=b&.parquet", "000000_0"):
+        write_plain(lake / name, pa.table({"id": [1]}))
+    assert db.adopt("t", str(lake)).files == 2
+    assert db.table("t").count("id = 1") == 2
+
+
+def test_one_list_and_a_get_for_each_footer_are_all_that_it_costs() -> None:
+    store = CountingStore(MemoryStore())
+    for number in range(7):
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({"id": range(100_000), "n": range(100_000)}), sink, compression="none")
+        store.put(f"lake/{number}.parquet", sink.getvalue().to_pybytes())
+    db = Database(store, Runtime())
+    store.reset()
+    assert db.adopt("t", "lake").rows == 700_000
+    # of lists one for the first commit, one for the metadata of Iceberg, and one for the files
+    assert (store.gets, store.puts, store.heads, store.lists) == (7, 2, 0, 3)
+    assert store.bytes_down <= 7 * 65_536
+    store.reset()
+    assert db.adopt("u", [f"lake/{number}.parquet" for number in (1, 2)]).rows == 200_000
+    assert (store.gets, store.puts, store.heads, store.lists) == (2, 2, 2, 0)
+    store.reset()
+    assert db.table("u").count("id = 5") == 2
+    assert store.heads == store.lists == 0
+
+
+def test_a_large_footer_takes_a_second_request() -> None:
+    store = CountingStore(MemoryStore())
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({f"c{number}": range(200) for number in range(40)}), sink, row_group_size=10)
+    store.put("lake/1.parquet", sink.getvalue().to_pybytes())
+    db = Database(store, Runtime())
+    store.reset()
+    db.adopt("t", "lake")
+    assert store.gets == 2
+    assert db.table("t").scan(where="c3 = 7").to_arrow().num_rows == 1
+
+
+def test_a_request_is_applied_once_and_a_dry_run_commits_nothing(db: Database, lake: Path) -> None:
+    write_polars(lake / "1.parquet", 0, 10)
+    seen: list[tuple[int, int]] = []
+    dry = db.adopt("t", str(lake), dry_run=True, progress=lambda done, total: seen.append((done, total)))
+    assert (dry.files, dry.rows, dry.commit, db.tables(), seen) == (1, 10, None, [], [(1, 1)])
+    first = db.adopt("t", str(lake), request="r", message="m").commit
+    assert first is not None
+    assert (first.version, first.done, first.message) == (1, "adopt t", "m")
+    write_polars(lake / "2.parquet", 10, 20)
+    again = db.adopt("t", str(lake), request="r").commit
+    assert again is not None
+    assert again.already == {"r": 1}
+    assert db.table("t").count() == 10
+    with pytest.raises(TableExistsError):
+        db.adopt("t", str(lake))
+    with pytest.raises(AppliedIdError):
+        db.adopt("other", str(lake), request="r")
+
+
+def test_files_in_the_database_itself_go_with_a_copy_of_it(tmp_path: Path) -> None:
+    write_polars(tmp_path / "one" / "old" / "1.parquet", 0, 10)
+    db = dolmen.open(tmp_path / "one")
+    db.adopt("t", "old")
+    db.adopt("u", str(tmp_path / "one" / "old" / "1.parquet"))
+    assert {path.split("/")[2] for name in "tu" for path in paths(db, name)} == {"own"}
+    (tmp_path / "one").rename(tmp_path / "two")
+    assert dolmen.open(tmp_path / "two").table("t").count("id < 5") == 5
+
+
+def test_entries_of_adopted_files_survive_in_segments(tmp_path: Path, lake: Path) -> None:
+    for number in range(300):
+        write_plain(lake / f"{number:03}.parquet", pa.table({"id": [number]}))
+    db = Database(CountingStore(LocalStore(tmp_path / "spilled")), Runtime())
+    db.set(root_bytes="64KB")
+    db.adopt("t", str(lake), "id")
+    table = db.table("t")
+    table.append({"id": [1_000]})
+    table.delete(keys=[7, 1_000])
+    assert db.context.head.refresh().manifest.tables["t"].segments_of("files")
+    assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [n for n in range(300) if n != 7]
+    assert table.count("id = 250") == 1
+    db.maintain()
+    assert table.count() == 299
+    assert db.verify(deep=True).ok
