@@ -292,17 +292,19 @@ class _History:
         self.network.counts["versions audited"] += 1
 
     def _read_all(self, auditor: Database, version: int) -> None:
-        state, snapshot = self.network.ledger.states[version], auditor.at(version=version)
-        if version == self.network.ledger.version:
+        ledger, snapshot = self.network.ledger, auditor.at(version=version)
+        landed, state = ledger.states[version], ledger.seen(version, ledger.version)
+        if version == ledger.version:
             self._compare_references(auditor)
         there = snapshot.tables()
         if user_tables(there) != sorted(state):
             raise ViolationError(Never.LOST, f"version {version} shows tables {there}, not {sorted(state)}")
         for name, rows in state.items():
             data = snapshot.table(name).scan(with_commit_ts=True).to_arrow()
-            check_all(self.network.ledger, data, version, name, f"version {version}")
+            check_all(ledger, data, version, name, f"version {version}", ledger.version)
             memory = memory_name(name)
-            check_memory(snapshot.table(memory).to_arrow() if memory in there else None, rows, f"version {version}")
+            remembered = snapshot.table(memory).to_arrow() if memory in there else None
+            check_memory(remembered, rows, landed[name], f"version {version}")
 
     def _compare_references(self, auditor: Database) -> None:
         """Raises ViolationError unless collection would keep every object that the newest version needs."""

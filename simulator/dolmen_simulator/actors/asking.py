@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pyarrow as pa
+
 from dolmen.database import Database
 from dolmen.predicate import Where
 from dolmen.store.memory import MemoryStore
@@ -39,15 +41,16 @@ class Asker(Reader):
             process.read(lambda: self._ask(process, version, name), version)
 
     def _ask(self, process: Process, version: int, name: str) -> None:
-        there = process.ledger.states[version][name]
         table = process.db.at(version=version).table(name)
+        there = process.ledger.seen(version, process.db.version)[name]
         where, matches = self._where()
         columns = self.random.choice((None, ["v", "u"], ["u"], ["t", "k", "u"]))
         limit = self.random.choice((None, None, None, 1, 7))
         order_by = self.random.choice((None, None, "u", "-u"))
         scan = table.scan(columns, where, limit, order_by=order_by)
         query = f"version {version} of {name!r} where {where}, {columns}, at most {limit}, by {order_by},"
-        if [table.schema.field(own).type for own in Row._fields] != SHAPES[there.shape].schema.types:
+        types = [pa.int64() if field.name in there.widened else field.type for field in SHAPES[there.shape].schema]
+        if [table.schema.field(own).type for own in Row._fields] != types:
             raise ViolationError(Never.UNREADABLE, f"{query} is stored as {table.schema}")
         if self.random.random() < 0.2:
             scan.explain()
@@ -81,7 +84,7 @@ class Asker(Reader):
 
     def _sql(self, process: Process, version: int, name: str) -> None:
         """Queries a kept version in SQL, without faults, as DuckDB reads in threads of its own."""
-        network, state = process.network, process.ledger.states[version]
+        network, state = process.network, process.ledger.seen(version, process.ledger.version)
         if name not in state:
             return
         runtime = runtime_without_faults(network, self.random)

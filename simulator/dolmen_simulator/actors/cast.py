@@ -15,6 +15,7 @@ from dolmen_simulator.actors.declaring import Declarer, Founder
 from dolmen_simulator.actors.dropping import Ingester
 from dolmen_simulator.actors.erasing import DeleteRequester
 from dolmen_simulator.actors.feeding import Feeder
+from dolmen_simulator.actors.forgetting import Eraser
 from dolmen_simulator.actors.hoarding import Hoarder
 from dolmen_simulator.actors.insisting import Insister
 from dolmen_simulator.actors.juggling import Juggler, TableRewriter
@@ -31,6 +32,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (Renamer, 2),
     (Traveller, 2),
     (Alterer, 2),
+    (Eraser, 2),
     (Juggler, 1),
     (TableRewriter, 1),
     (actors.Appender, 2),

@@ -40,8 +40,10 @@ class Copyist(Actor):
         if not state:
             return None
         name = self.random.choice(sorted(state))
-        found = rows_from(process.db.at(version=version).table(name).scan().to_arrow())
-        check_rows(process.ledger, found, version, name, f"version {version}, before a copy of it is kept,")
+        snapshot = process.db.at(version=version)
+        known = process.db.version
+        found = rows_from(snapshot.table(name).scan().to_arrow())
+        check_rows(process.ledger, found, version, name, f"version {version}, before a copy of it is kept,", known)
         return TableCopy(state[name].identity, version, tuple(found))
 
     def _go_on(self, process: Process, copy: TableCopy) -> TableCopy | None:
@@ -60,7 +62,9 @@ class Copyist(Actor):
             return copy  # renamed in the meantime
         batches = []
         try:
-            for batch in table.changes(copy.version, until, net=net, **where):
+            feed = table.changes(copy.version, until, net=net, **where)
+            known = process.db.version
+            for batch in feed:
                 batches.append(batch)
                 if slowly:
                     process.network.scheduler.pause(self.random.randint(0, MINUTE_US))
@@ -72,7 +76,7 @@ class Copyist(Actor):
         fed = fed_rows(batches)
         counts["changes fed"] += len(fed)
         counts["net changes fed" if net else "feeds"] += 1
-        return follow_feed(ledger, copy, until, fed, net=net)
+        return follow_feed(ledger, copy, until, fed, net=net, known=known)
 
 
 def _is_narrowed(process: Process, copy: TableCopy, until: int) -> bool:

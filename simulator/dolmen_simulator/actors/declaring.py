@@ -117,7 +117,8 @@ class Declarer(Actor):
     def _check_refusal(process: Process, shapes: dict[str, int], began: int, error: SchemaError) -> None:
         """Raises ViolationError unless a table with another shape, which can't change, justifies a refusal."""
         during = process.ledger.states[min(began, process.db.version) :]
-        if not any(name in state and state[name].shape != shape for state in during for name, shape in shapes.items()):
+        tables = [(state[name], shape) for state in during for name, shape in shapes.items() if name in state]
+        if not any(table.shape != shape or table.widened for table, shape in tables):
             raise ViolationError(Never.MISREPORTED, f"a declaration that fits was refused: {error}") from error
         process.network.counts["declarations refused"] += 1
 

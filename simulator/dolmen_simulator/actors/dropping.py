@@ -98,9 +98,11 @@ class Ingester(Actor):
             case "ingested":
                 [effect] = dropped.effects
                 assert isinstance(effect, IngestEffect)
-                rows, found = len(effect.rows), (outcome.counts.ingested, outcome.counts.quarantined)
+                rows, counts = len(effect.rows), outcome.counts
+                found = (counts.ingested + counts.erased, counts.quarantined)
                 if found != (rows, dropped.bad) and not (effect.extra and effect.extra.in_rows and found == (0, rows)):
-                    raise ViolationError(Never.MISREPORTED, f"{drop.source} is told to be {outcome.counts}")
+                    raise ViolationError(Never.MISREPORTED, f"{drop.source} is told to be {counts}")
+                process.network.counts["late rows told"] += counts.erased
             case "rejected":
                 assert outcome.reject is not None
                 since = ledger.states[dropped.since :]  # whoever rejected it first may not have lived to say so
@@ -175,9 +177,9 @@ class Ingester(Actor):
         etag = drops.put(process.network, key, body)
         sequencer = f"{self.world.unique():016X}" if self.random.random() < 0.8 else None
         drop = Drop(BUCKET, key, len(body), etag, None, sequencer)
-        effects = (IngestEffect(key.split("/")[1], rows, drop.id, extra),) if rows else ()
-        now_us = None if self.random.random() < 0.1 else process.network.server_clock_us()
-        drops.send(DroppedFile(drop, body, effects, bad, process.ledger.version, now_us))
+        now_us = None if self.random.random() < 0.1 or sequencer is None else process.network.server_clock_us()
+        effect = IngestEffect(key.split("/")[1], rows, drop.id, extra, now_us, process.ledger.erasures)
+        drops.send(DroppedFile(drop, body, (effect,) if rows else (), bad, process.ledger.version, now_us))
 
 
 def _time(us: int | None) -> str | None:

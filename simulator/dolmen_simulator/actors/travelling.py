@@ -56,7 +56,7 @@ class Traveller(Reader):
         if not names:
             return
         name = self.random.choice(names)
-        effects: list[Effect] = [RestoreEffect(name, version, states)]
+        effects: list[Effect] = [RestoreEffect(name, version, process.ledger)]
         kind = f"restore {name} to {version}"
         if self.random.random() < 0.7:
             process.write(kind, effects, lambda: process.db.table(name).restore(version), reading=version)
@@ -64,7 +64,7 @@ class Traveller(Reader):
     def _restore_all(self, process: Process) -> None:
         version, states = self._version(process), process.ledger.states
         if states[version]:
-            effects: list[Effect] = [RestoreAllEffect(version, states)]
+            effects: list[Effect] = [RestoreAllEffect(version, process.ledger)]
             process.write(f"restore all to {version}", effects, lambda: process.db.restore(version), reading=version)
 
     def _clone(self, process: Process) -> None:
@@ -82,7 +82,7 @@ class Traveller(Reader):
 
         process.write(
             f"clone {source} of {version} as {name}",
-            [CloneEffect(name, source, version, states)],
+            [CloneEffect(name, source, version, process.ledger)],
             call,
             reading=version,
         )

@@ -107,4 +107,5 @@ class AlterEffect:
                     value = frozenset({step.column.initial})
                     added = fill(added, (row.u for row in old.rows), {step.column.number: value})
             shape = old.shape if self.shape is None else self.shape
-            each[self.table] = old._replace(columns=columns, added=added, shape=shape)
+            widened = old.widened if self.shape is None else frozenset[str]()
+            each[self.table] = old._replace(columns=columns, added=added, shape=shape, widened=widened)

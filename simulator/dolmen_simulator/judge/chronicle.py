@@ -9,7 +9,8 @@ import msgspec
 
 from dolmen.store.memory import MemoryBucket
 from dolmen_simulator.judge.content import Content
-from dolmen_simulator.judge.model import OperationRun, State
+from dolmen_simulator.judge.erasing import LandedErasure
+from dolmen_simulator.judge.model import Identity, OperationRun, State
 from dolmen_simulator.judge.recording import Recording
 from dolmen_simulator.judge.retention import Retention
 from dolmen_simulator.judge.stored import BucketReader, StoredCommit
@@ -34,6 +35,8 @@ class LandedVersion(msgspec.Struct, frozen=True):
 class Chronicle:
     """The chain of versions, with the expected rows and settings of each.
 
+    ``states`` are the versions as they landed, ``erased`` the numbers of the rows that were erased since, by table.
+
     Args:
         bucket: the bucket.
         counts: counts of events, shared with the whole simulation.
@@ -43,6 +46,8 @@ class Chronicle:
         self.counts = counts
         self.chain: list[LandedVersion] = [LandedVersion("", "", 0, 0, None)]
         self.states: list[State] = [{}]
+        self.erasures: list[LandedErasure] = []
+        self.erased: set[tuple[Identity, int]] = set()
         self.settings: list[dict[str, Any]] = [{}]
         self.horizons: list[int] = [0]
         self.tags: list[dict[str, int]] = [{}]
@@ -57,8 +62,22 @@ class Chronicle:
         self.upkeep_version = 0
         self.spilled_segments: set[str] = set()
         self.named_segments: set[str] = set()
+        self._seen: dict[tuple[int, int], State] = {}
 
     @property
     def version(self) -> int:
         """The newest version."""
         return len(self.chain) - 1
+
+    def seen(self, version: int, known: int) -> State:
+        """A version as whoever knows version ``known`` sees it: without the rows that were erased in between."""
+        since = [erasure for erasure in self.erasures if version < erasure.version <= known]
+        if not since:
+            return self.states[version]
+        place = version, since[-1].version
+        if place not in self._seen:
+            state = self.states[version]
+            for erasure in since:
+                state = {name: erasure.reach.take_from(table) for name, table in state.items()}
+            self._seen[place] = state
+        return self._seen[place]

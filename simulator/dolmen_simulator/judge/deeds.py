@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dolmen.format.layout import memory_name
 from dolmen_simulator.judge.altering import AlterEffect
 from dolmen_simulator.judge.effects import MergeEffect, UpdateEffect, UpsertOnEffect
+from dolmen_simulator.judge.erasing import EraseEffect, ForgetEffect
 from dolmen_simulator.judge.following import tables_of
 from dolmen_simulator.judge.ingesting import IngestEffect
 from dolmen_simulator.judge.model import (
@@ -38,7 +39,7 @@ _MAX_DEEDS = 4
 _UPKEEP = {"resolve": {"resolve"}, "compact": {"compact"}, "merge": {"merge"}, "expire": {"delete", "set"}}
 """Allowed deeds of background work, by operation; other background work has none."""
 
-_ROWS = {"append", "upsert", "delete", "overwrite", "restore"}
+_ROWS = {"append", "upsert", "delete", "overwrite", "restore", "erase"}
 """Deeds that change rows."""
 
 _TOLD = (
@@ -99,6 +100,10 @@ def _check_completeness(
     changed = {rows.identity for rows in after.values() if was.get(rows.identity, set(rows.rows)) != set(rows.rows)}
     tables = zip(effects, tables_of(before, effects), strict=True)
     recorded = {table for effect, table in tables if any((effect.table, what) in pairs for what in _ROWS)}
+    for effect in effects:
+        if isinstance(effect, EraseEffect | ForgetEffect) and set(_deeds(effect)) <= pairs:
+            reach = effect.reach(before)
+            recorded.update(rows.identity for rows in before.values() if reach.concerns(rows))
     if ("", "restore") in pairs:
         return
     if left := changed - recorded:
@@ -125,6 +130,10 @@ def _deeds(effect: Effect) -> Iterator[tuple[str, str]]:
             words = ["upsert"]
         case DeleteEffect() | DeletePositionsEffect() | ExpireEffect():
             words = ["delete"]
+        case EraseEffect():
+            words = ["erase"]
+        case ForgetEffect():
+            words = ["forget"]
         case UpdateEffect() | MergeEffect():
             words = ["delete", "append"]
         case OverwriteEffect():

@@ -14,6 +14,7 @@ from dolmen_simulator.judge.model import (
     OverwriteEffect,
     Row,
     State,
+    TableRows,
     rows_of,
 )
 from dolmen_simulator.judge.never import Never, ViolationError
@@ -37,6 +38,12 @@ SHAPES = (
     Shape(_narrow("k", "v"), ("t",)),
 )
 """The shapes of tables. A table that is created again may get another shape."""
+
+
+def narrow_columns(table: TableRows) -> frozenset[str]:
+    """Names of a table's columns of 32 bits."""
+    fields = SHAPES[table.shape].schema
+    return frozenset(field.name for field in fields if field.type == pa.int32()) - table.widened
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from dolmen_simulator.judge.altering import AddStep, AlterEffect
 from dolmen_simulator.judge.columns import ModelColumn, fill
-from dolmen_simulator.judge.model import AppendEffect, Row, State, UpsertEffect, rows_of
+from dolmen_simulator.judge.erasing import LandedErasure
+from dolmen_simulator.judge.model import AppendEffect, Row, State, TableRows, UpsertEffect, rows_of
 from dolmen_simulator.judge.never import Never, ViolationError
 
 
@@ -30,13 +32,20 @@ class DroppedColumn(NamedTuple):
 class IngestEffect:
     """Adds the good rows of a dropped file, by append or upsert as the table's settings said when it was read.
 
-    A row of JSON that lacks a column has NULL in it, so ``says_null``.
+    A row of JSON that lacks a column has NULL in it, so ``says_null``. Rows that were erased after the file was dropped
+    are left out.
+
+    Args:
+        dropped_us: when it was dropped, by the server's clock, as its event says; None if that does not.
+        erasures: all that have landed, as they land.
     """
 
     table: str
     rows: tuple[Row, ...]
     request: str | None = None
     extra: DroppedColumn | None = None
+    dropped_us: int | None = None
+    erasures: Sequence[LandedErasure] = field(default=(), repr=False)
     says_null: ClassVar[bool] = True
 
     def apply(self, state: State, seen: State, version: int) -> None:
@@ -47,7 +56,15 @@ class IngestEffect:
             return
         self._apply_extra(state, seen, version, settings.get("ingest_new_columns"))
         kind = UpsertEffect if upserts else AppendEffect
-        kind(self.table, self.rows).apply(state, seen, version)
+        kind(self.table, self.rows_left(rows_of(seen, self.table), version)).apply(state, seen, version)
+
+    def rows_left(self, table: TableRows, version: int) -> tuple[Row, ...]:
+        """The rows that are ingested as that version: they were not erased in versions before it."""
+        rows = self.rows
+        for erasure in self.erasures:
+            if erasure.version < version and erasure.is_later_than(self.dropped_us):
+                rows = erasure.reach.left(table, rows)
+        return rows
 
     def _apply_extra(self, state: State, seen: State, version: int, setting: str | None) -> None:
         """Adds the file's column if the table lacks it and asks for that, and sets its values."""

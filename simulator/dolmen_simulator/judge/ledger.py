@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -14,7 +14,9 @@ from dolmen_simulator.judge.account import check_size, count_merges, count_upkee
 from dolmen_simulator.judge.answers import has_reason
 from dolmen_simulator.judge.chronicle import Chronicle, LandedVersion
 from dolmen_simulator.judge.deeds import check_deeds, requests_of
+from dolmen_simulator.judge.erasing import EraseEffect, ForgetEffect, LandedErasure
 from dolmen_simulator.judge.following import find_strayed_effect, tables_of
+from dolmen_simulator.judge.ingesting import IngestEffect
 from dolmen_simulator.judge.isolation import check
 from dolmen_simulator.judge.model import (
     Effect,
@@ -103,6 +105,7 @@ class CommitLedger(Chronicle):
         self._check_tables(run, version)
         applied = frozenset(self.applied)
         self._fold(view, run, version)
+        self._record_erasures(view, run, applied, version)
         commit = manifest.as_history
         self.chain.append(
             LandedVersion(pointer.manifest, manifest.commit_id, manifest.commit_ts, manifest.created_at, run, commit)
@@ -162,6 +165,39 @@ class CommitLedger(Chronicle):
         if manifest.properties != settings:
             raise ViolationError(Never.LOST, f"version {version} has settings {manifest.properties}, not {settings}")
         self.settings.append(settings)
+
+    def _record_erasures(self, view: StoredVersion, run: OperationRun, applied: frozenset[str], version: int) -> None:
+        """Records what the version erased, in which earlier versions too, and checks that it lists all erasures."""
+        effects = [effect for effect in run.effects if effect.request is None or effect.request not in applied]
+        self._record_late_rows(effects, run, version)
+        asked = [effect.reach(self.states[-2]) for effect in effects if isinstance(effect, EraseEffect | ForgetEffect)]
+        known, listed = {erasure.id for erasure in self.erasures}, {each.id for each in view.erasures}
+        new = [each for each in view.erasures if each.id not in known]
+        if len(new) != len(asked) or not known <= listed:
+            raise ViolationError(
+                Never.SEEN,
+                f"version {version} by {run.operation} lists {len(new)} new erasures, not {len(asked)}, and does not "
+                f"list {sorted(known - listed)} any more",
+            )
+        judged = set[int]()
+        for each, reach in zip(new, asked, strict=True):
+            self.erasures.append(LandedErasure(each.id, version, each.requested_at, reach))
+            self.counts["erasures"] += 1
+            for state in self.states[:-1]:
+                for table in state.values():
+                    if id(table) not in judged and reach.concerns(table):
+                        lost = set(table.rows).difference(reach.left(table, table.rows))
+                        self.erased.update((table.identity, row.u) for row in lost)
+                    judged.add(id(table))
+
+    def _record_late_rows(self, effects: Iterable[Effect], run: OperationRun, version: int) -> None:
+        for effect in effects:
+            base = self.states[-2 if run.base is None else run.base]
+            if isinstance(effect, IngestEffect) and effect.table in base:
+                table = base[effect.table]
+                late = set(effect.rows).difference(effect.rows_left(table, version))
+                self.erased.update((table.identity, row.u) for row in late)
+                self.counts["late rows left out"] += len(late)
 
     def _check_rows(self, view: StoredVersion, version: int) -> set[str]:
         """Checks the rows of a new version, decoded from its objects, against the model.

@@ -58,6 +58,8 @@ class TableRows(NamedTuple):
         created_as: the name under which it was created.
         columns: its columns, in their order.
         added: what its rows may have in columns that were added.
+        origins: the tables that it was cloned from, directly or not.
+        widened: columns that have a wider type than its shape says, as rows were erased by that.
     """
 
     epoch: int
@@ -69,11 +71,18 @@ class TableRows(NamedTuple):
     created_as: str = ""
     columns: tuple[ModelColumn, ...] = BASE
     added: Possible = NOTHING_ADDED
+    origins: tuple[Identity, ...] = ()
+    widened: frozenset[str] = frozenset()
 
     @property
     def identity(self) -> Identity:
         """The table's identity, whatever its name: no commit of a history creates two tables under one name."""
         return self.epoch, self.created_as
+
+    @property
+    def lineage(self) -> tuple[Identity, ...]:
+        """The table, and those that it was cloned from."""
+        return self.identity, *self.origins
 
 
 State: TypeAlias = dict[str, TableRows]

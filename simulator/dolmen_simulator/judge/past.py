@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from dolmen_simulator.judge.model import State, TableRows, rows_of
 from dolmen_simulator.judge.never import Never, ViolationError
 
 
+class SeenVersions(Protocol):
+    """The versions as whoever knows a later one may see them; see ``chronicle``."""
+
+    def seen(self, version: int, known: int) -> State:
+        """A version without the rows that were erased since, up to version ``known``."""
+
+
 @dataclass(frozen=True)
 class RestoreEffect:
-    """Makes a table what it was in an earlier version, under its name of now.
+    """Makes a table what it was in an earlier version, under its name of now, without what was erased since.
 
     Args:
         then: number of that version.
-        states: the states of all versions.
+        past: all versions.
     """
 
     table: str
     then: int
-    states: Sequence[State]
+    past: SeenVersions
     request: str | None = None
 
     def apply(self, state: State, seen: State, version: int) -> None:
@@ -29,7 +36,8 @@ class RestoreEffect:
             if each is seen and self.table not in seen:
                 continue
             now = rows_of(each, self.table)
-            there = [rows for rows in self.states[self.then].values() if rows.identity == now.identity]
+            then = self.past.seen(self.then, version - 1)
+            there = [rows for rows in then.values() if rows.identity == now.identity]
             if not there and each is state:
                 raise ViolationError(
                     Never.REVIVED, f"version {version} restored {self.table!r}, which version {self.then} does not have"
@@ -40,10 +48,10 @@ class RestoreEffect:
 
 @dataclass(frozen=True)
 class RestoreAllEffect:
-    """Makes all tables what they were in an earlier version."""
+    """Makes all tables what they were in an earlier version, without what was erased since."""
 
     then: int
-    states: Sequence[State]
+    past: SeenVersions
     table: str = ""
     request: str | None = None
 
@@ -52,12 +60,13 @@ class RestoreAllEffect:
         for each in (state, seen):
             writes = max((rows.writes for rows in each.values()), default=0)
             each.clear()
-            each.update({name: _again(rows, writes) for name, rows in self.states[self.then].items()})
+            then = self.past.seen(self.then, version - 1)
+            each.update({name: _again(rows, writes) for name, rows in then.items()})
 
 
 @dataclass(frozen=True)
 class CloneEffect:
-    """Makes a new table of one of an earlier version.
+    """Makes a new table of one of an earlier version, without what was erased since.
 
     Args:
         table: the new name.
@@ -67,15 +76,16 @@ class CloneEffect:
     table: str
     source: str
     then: int
-    states: Sequence[State]
+    past: SeenVersions
     request: str | None = None
 
     def apply(self, state: State, seen: State, version: int) -> None:
         """See Effect."""
         if self.table in state:
             raise ViolationError(Never.MISREPORTED, f"table {self.table!r} was created twice")
-        then = rows_of(self.states[self.then], self.source)
-        state[self.table] = seen[self.table] = then._replace(epoch=version, created_as=self.table)
+        then = rows_of(self.past.seen(self.then, version - 1), self.source)
+        clone = then._replace(epoch=version, created_as=self.table, origins=then.lineage)
+        state[self.table] = seen[self.table] = clone
 
 
 @dataclass(frozen=True)

@@ -54,15 +54,24 @@ def fed_rows(batches: Iterable[pa.RecordBatch]) -> list[FedRow]:
 
 
 def follow_feed(
-    chronicle: Chronicle, copy: TableCopy, until: int, fed: Sequence[FedRow], *, net: bool = False
+    chronicle: Chronicle,
+    copy: TableCopy,
+    until: int,
+    fed: Sequence[FedRow],
+    *,
+    net: bool = False,
+    known: int | None = None,
 ) -> TableCopy:
     """The copy at a later version, by the changes that the feed told.
 
+    Rows that were erased leave the copy with the commit that took them away, at the latest with that which erased them.
+
     Args:
         net: whether the feed is the difference of the two versions.
+        known: the newest version that the feed knew: nobody gets the rows that were erased up to then. None: ``until``.
 
     Raises:
-        ViolationError: it does not have the rows of some version.
+        ViolationError: it does not have the rows of some version, or tells of erased rows.
     """
     rows = Counter(copy.rows)
     by_version: dict[int, list[FedRow]] = {}
@@ -71,26 +80,58 @@ def follow_feed(
     where = f"the {'net change' if net else 'change feed'} of {copy.table} from version {copy.version} to {until}"
     if wrong := by_version.keys() - (range(until, until + 1) if net else range(copy.version + 1, until + 1)):
         raise ViolationError(Never.MISFED, f"{where} tells of versions {sorted(wrong)}")
+    newest = until if known is None else known
+    before = _Sight.of(chronicle, copy.version, newest, copy.table)
     for version in (until,) if net else range(copy.version + 1, until + 1):
-        changes = by_version.get(version, [])
-        _apply(where, rows, changes)
+        changes, now = by_version.get(version, []), _Sight.of(chronicle, version, newest, copy.table)
+        _check_hidden(where, changes, before, now)
+        _apply(where, rows, changes, before)
         _check_facts(where, chronicle, changes)
-        name = name_in(chronicle.states[version], copy.table)
-        expected = Counter(chronicle.states[version][name].rows if name is not None else ())
-        if rows != expected:
+        missing, extra = now.seen - rows, rows - now.landed
+        if missing or extra:
             raise ViolationError(
                 Never.MISFED,
-                f"{where}, version {version}: missing {sorted((expected - rows), key=_number)}; should not be there: "
-                f"{sorted((rows - expected), key=_number)}",
+                f"{where}, version {version}: missing {sorted(missing, key=_number)}; should not be there: "
+                f"{sorted(extra, key=_number)}",
             )
+        before = now
     return TableCopy(copy.table, until, tuple(rows.elements()))
 
 
-def _apply(where: str, rows: Counter[Row], changes: Sequence[FedRow]) -> None:
-    """Applies the changes of one commit."""
+class _Sight(NamedTuple):
+    """The rows of a table in a version: as they landed, and those that a feed may tell of now."""
+
+    landed: Counter[Row]
+    seen: Counter[Row]
+
+    @classmethod
+    def of(cls, chronicle: Chronicle, version: int, known: int, table: Identity) -> _Sight:
+        name = name_in(chronicle.states[version], table)
+        if name is None:
+            return cls(Counter(), Counter())
+        return cls(*(Counter(chronicle.seen(version, at)[name].rows) for at in (version, known)))
+
+    @property
+    def hidden(self) -> Counter[Row]:
+        """The rows that were erased since."""
+        return self.landed - self.seen
+
+
+def _check_hidden(where: str, changes: Sequence[FedRow], before: _Sight, now: _Sight) -> None:
+    for change in changes:
+        sight = now if change.change in ("insert", "update_after") else before
+        if change.row in sight.hidden:
+            raise ViolationError(Never.SEEN, f"{where} tells of {change}, which was erased")
+
+
+def _apply(where: str, rows: Counter[Row], changes: Sequence[FedRow], before: _Sight) -> None:
+    """Applies the changes of one commit. A delete with the key alone is of erased rows, for whoever has them."""
     for change in changes:
         if change.change in ("insert", "update_after"):
             rows[change.row] += 1
+        elif change.change == "delete" and _is_bare(change.row):
+            for row in [row for row in rows if row.k == change.row.k and row not in before.seen]:
+                del rows[row]
         elif rows[change.row] > 1:
             rows[change.row] -= 1
         elif change.row in rows:
@@ -99,12 +140,17 @@ def _apply(where: str, rows: Counter[Row], changes: Sequence[FedRow]) -> None:
             raise ViolationError(Never.MISFED, f"{where} takes away {change.row}, which is not there")
 
 
+def _is_bare(row: Row) -> bool:
+    """Whether a row has a value in its key alone, which no row of a table has."""
+    return row.u is None
+
+
 def _check_facts(where: str, chronicle: Chronicle, changes: Sequence[FedRow]) -> None:
     """Checks that updates come in pairs of one key, that no row came and went, and that timestamps are right."""
     keys, rows = Counter[tuple[str, int]](), Counter[Row]()
     for change in changes:
         keys[change.change, change.row.k] += 1
-        rows[change.row] += 1
+        rows[change.row] += not _is_bare(change.row)
         if change.commit_ts != chronicle.chain[change.version].commit_ts:
             raise ViolationError(Never.MISFED, f"{where} dates {change}, not by its commit")
     before = {k: count for (what, k), count in keys.items() if what == "update_before"}

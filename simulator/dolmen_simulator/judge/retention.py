@@ -25,6 +25,9 @@ DEFAULTS = {
     "applied_retention": "35d",
     "root_bytes": 262_144,
 }
+_RECEIPTS = "receipt/"
+"""Receipts of erasures stay for ever."""
+
 _UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 
 
@@ -124,7 +127,7 @@ class Retention:
         view, there = self._view, self._bucket.objects.get(key)
         if there is None or key.startswith("intent/"):
             return
-        if view is None or "/" not in key:
+        if view is None or "/" not in key or key.startswith(_RECEIPTS):
             raise ViolationError(Never.COLLECTED, f"{key} was deleted")
         version = self._manifests.get(key, self.last_needed.get(key))
         self.counts["objects deleted"] += 1
@@ -172,7 +175,7 @@ class Retention:
         kept |= {key for key, version in self._manifests.items() if version >= self.horizon}
         kept = kept.union(*(keys for version, keys in self._released.items() if version > self.horizon))
         kept = kept.union(*self.tagged.values())
-        return {key for key in self._bucket.objects if "/" in key} - kept
+        return {key for key in self._bucket.objects if "/" in key and not key.startswith(_RECEIPTS)} - kept
 
     def _check_expired(self, key: str, version: int, now_us: int) -> None:
         free_us = self._free_since(version)

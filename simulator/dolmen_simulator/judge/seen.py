@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
 from dolmen_simulator.judge.columns import GENERATION, added_columns
-from dolmen_simulator.judge.model import Row, State, TableRows
+from dolmen_simulator.judge.model import Identity, Row, State, TableRows
 from dolmen_simulator.judge.never import Never, ViolationError
 
 
@@ -24,6 +24,13 @@ class VersionRecords(Protocol):
     def written_in(self) -> Mapping[int, int]:
         """By row, the version that wrote it."""
 
+    @property
+    def erased(self) -> Collection[tuple[Identity, int]]:
+        """The rows that were erased, each by its table and its number."""
+
+    def seen(self, version: int, known: int) -> State:
+        """A version without the rows that were erased since, up to version ``known``."""
+
     def check_timestamps(self, table: str, timestamps: Mapping[int, int]) -> None:
         """Raises ViolationError unless these are the commit timestamps of those rows."""
 
@@ -35,22 +42,34 @@ def rows_from(data: pa.Table | pa.RecordBatch) -> list[Row]:
     return [Row(*values) for values in zip(*(column.to_pylist() for column in columns), times, strict=True)]
 
 
-def check_rows(ledger: VersionRecords, found: Sequence[Row], version: int, name: str, what: str) -> None:
+def check_rows(
+    ledger: VersionRecords, found: Sequence[Row], version: int, name: str, what: str, known: int | None = None
+) -> None:
     """Raises ViolationError unless these are the table's rows in that version.
 
     Args:
         what: description of the read, for the message.
+        known: the version that the reader knew, without whose erased rows it reads; None for the version itself.
     """
-    check_one_of(ledger, found, [version], name, what)
+    state = ledger.seen(version, version if known is None else known)
+    _check(ledger, found, [state], version, name, what)
 
 
 def check_one_of(ledger: VersionRecords, found: Sequence[Row], versions: Sequence[int], name: str, what: str) -> None:
     """Raises ViolationError unless these are all rows that the table has in one of those versions.
 
     The message compares with the last version. All versions decide the kind: a missing row that each of them has is
-    LOST, an extra row from before all of them is REVIVED, and anything else is a mixture of versions, HALF.
+    LOST, an extra row from before all of them is REVIVED, or SEEN if it was erased, and anything else is a mixture of
+    versions, HALF.
     """
-    expected = [ledger.states[version][name].rows for version in versions if name in ledger.states[version]]
+    _check(ledger, found, [ledger.states[version] for version in versions], min(versions), name, what)
+
+
+def _check(
+    ledger: VersionRecords, found: Sequence[Row], states: Sequence[State], oldest: int, name: str, what: str
+) -> None:
+    tables = [state[name] for state in states if name in state]
+    expected = [table.rows for table in tables]
     seen = set(found)
     if any(len(found) == len(rows) and seen == set(rows) for rows in expected):
         return
@@ -60,8 +79,9 @@ def check_one_of(ledger: VersionRecords, found: Sequence[Row], versions: Sequenc
     extra = seen.difference(*expected)
     parts = [("missing", last - seen), ("should not be there", seen - last), ("there twice", twice)]
     differences = "; ".join(f"{about}: {sorted(rows, key=lambda row: row.u)}" for about, rows in parts if rows)
-    oldest = min(versions)
-    if everywhere - seen or twice:
+    if tables and extra and all((table.identity, row.u) in ledger.erased for table in tables[-1:] for row in extra):
+        never = Never.SEEN
+    elif everywhere - seen or twice:
         never = Never.LOST
     elif extra and all(ledger.written_in.get(row.u, oldest + 1) <= oldest for row in extra):
         never = Never.REVIVED
@@ -70,9 +90,9 @@ def check_one_of(ledger: VersionRecords, found: Sequence[Row], versions: Sequenc
     raise ViolationError(never, f"{what} of {name!r}: {differences or 'rows of no version'}")
 
 
-def check_all(ledger: VersionRecords, data: pa.Table, version: int, name: str, what: str) -> None:
-    """Checks rows and their commit timestamps."""
-    check_rows(ledger, rows_from(data), version, name, what)
+def check_all(ledger: VersionRecords, data: pa.Table, version: int, name: str, what: str, known: int) -> None:
+    """Checks rows and their commit timestamps. See ``check_rows``."""
+    check_rows(ledger, rows_from(data), version, name, what, known)
     _check_added(ledger.states[version][name], data, f"{what} of {name!r}")
     ledger.check_timestamps(name, dict(zip(data["u"].to_pylist(), data["_commit_ts"].to_pylist(), strict=True)))
 
@@ -91,10 +111,15 @@ def _check_added(expected: TableRows, data: pa.Table, what: str) -> None:
                 )
 
 
-def check_memory(data: pa.Table | None, expected: TableRows, what: str) -> None:
-    """Raises ViolationError unless a memory holds the greatest sequence of each key that changes have deleted."""
-    pairs = () if data is None else zip(data["k"].to_pylist(), data["v"].to_pylist(), strict=True)
-    check_remembered(pairs, expected, what)
+def check_memory(data: pa.Table | None, expected: TableRows, landed: TableRows, what: str) -> None:
+    """Raises ViolationError unless a memory holds the greatest sequence of each key that changes have deleted.
+
+    Args:
+        landed: the table as the version left it. Keys that were erased since may be there: those of rows never are.
+    """
+    pairs = [] if data is None else list(zip(data["k"].to_pylist(), data["v"].to_pylist(), strict=True))
+    erased = landed.deleted.keys() - expected.deleted.keys()
+    check_remembered((pair for pair in pairs if pair[0] not in erased), expected, what)
 
 
 def check_remembered(pairs: Iterable[tuple[int, int]], expected: TableRows, what: str) -> None:

@@ -107,6 +107,37 @@ class StoredCursor(msgspec.Struct, frozen=True):
     age_us: int
 
 
+class StoredBlob(msgspec.Struct, frozen=True):
+    """The location of a tombstone's content."""
+
+    object: str
+    offset: int
+    length: int
+
+
+class StoredTombstone(msgspec.Struct, frozen=True):
+    """A tombstone, with a predicate or values of columns."""
+
+    kind: str
+    columns: tuple[int, ...]
+    blob: StoredBlob
+    ts: int = 0
+    predicate: dict[str, Any] | None = None
+    values: tuple[tuple[Any, ...], ...] | None = None
+
+
+class _ErasedFrom(msgspec.Struct, frozen=True):
+    tombstone: StoredTombstone
+
+
+class StoredErasure(msgspec.Struct, frozen=True):
+    """A delete that older versions must heed."""
+
+    id: str
+    requested_at: int
+    tables: tuple[_ErasedFrom, ...] = ()
+
+
 class StoredCounts(msgspec.Struct):
     """Counts of the changes by a commit."""
 
@@ -144,6 +175,7 @@ class StoredManifest(msgspec.Struct):
     properties: dict[str, Any] = {}
     tags: dict[str, StoredTag] = {}
     cursors: dict[str, StoredCursor] = {}
+    erasures: tuple[StoredErasure, ...] = ()
 
     @property
     def as_history(self) -> StoredCommit:
@@ -162,14 +194,6 @@ class StoredVector(msgspec.Struct, frozen=True):
     cardinality: int
 
 
-class StoredBlob(msgspec.Struct, frozen=True):
-    """The location of a tombstone's content."""
-
-    object: str
-    offset: int
-    length: int
-
-
 class StoredFile(msgspec.Struct, frozen=True):
     """A data file."""
 
@@ -183,17 +207,6 @@ class _Overlay(msgspec.Struct):
     file: str
     applied_through: int
     vector: StoredVector | None = None
-
-
-class StoredTombstone(msgspec.Struct, frozen=True):
-    """A tombstone, with a predicate or values of columns."""
-
-    kind: str
-    columns: tuple[int, ...]
-    blob: StoredBlob
-    ts: int = 0
-    predicate: dict[str, Any] | None = None
-    values: tuple[tuple[Any, ...], ...] | None = None
 
 
 class _Table(msgspec.Struct):
@@ -217,6 +230,7 @@ _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
     "applied": msgspec.json.Decoder(list[StoredAppliedId]),
     "released": msgspec.json.Decoder(list[StoredRelease]),
     "history": msgspec.json.Decoder(list[StoredCommit]),
+    "erasures": msgspec.json.Decoder(list[StoredErasure]),
     "table": msgspec.json.Decoder(list[_Table]),
 }
 
@@ -236,6 +250,7 @@ class _Tails(msgspec.Struct):
     history: tuple[msgspec.Raw, ...] = ()
     applied: tuple[msgspec.Raw, ...] = ()
     released: tuple[msgspec.Raw, ...] = ()
+    erasures: tuple[msgspec.Raw, ...] = ()
     tables: dict[str, _TableTails] = {}
 
 
@@ -270,7 +285,7 @@ class StoredVersion:
         key: key of its manifest.
         needs: keys of all objects that this version needs.
         segments: keys of its segments.
-        history, applied, released: all entries, oldest first.
+        history, applied, released, erasures: all entries, oldest first.
         size: size of its root in bytes.
     """
 
@@ -282,6 +297,7 @@ class StoredVersion:
     history: tuple[StoredCommit, ...]
     applied: tuple[StoredAppliedId, ...]
     released: tuple[StoredRelease, ...]
+    erasures: tuple[StoredErasure, ...]
     size: int
 
 
@@ -303,15 +319,18 @@ class BucketReader:
         manifest = msgspec.json.decode(body, type=StoredManifest)
         tables = {name: self._table(bytes(raw)) for name, raw in manifest.tables.items()}
         own = frozenset(part.object for part in manifest.segments)
+        erasures = (*self._all(manifest.segments, "erasures"), *manifest.erasures)
+        records = {erased.tombstone.blob.object for erasure in erasures for erased in erasure.tables}
         return StoredVersion(
             key,
             manifest,
             tables,
-            own.union(*(table.needs for table in tables.values())),
+            own.union(records, *(table.needs for table in tables.values())),
             own.union(*(table.segments for table in tables.values())),
             (*self._all(manifest.segments, "history"), *manifest.history),
             (*self._all(manifest.segments, "applied"), *manifest.applied),
             (*self._all(manifest.segments, "released"), *manifest.released),
+            erasures,
             len(body),
         )
 
@@ -323,7 +342,7 @@ class BucketReader:
         if key not in self._bucket.objects:
             return Counter()
         manifest = msgspec.json.decode(self._bucket.objects[key].body, type=_Tails)
-        tails: list[Any] = [manifest.history[:-64], manifest.applied, manifest.released]
+        tails: list[Any] = [manifest.history[:-64], manifest.applied, manifest.released, manifest.erasures]
         for table in manifest.tables.values():
             tails += [table.files, table.tombstones, table.overlays, table.removed]
         return Counter(bytes(entry) for tail in tails for entry in tail)
@@ -404,6 +423,8 @@ class BucketReader:
                 named |= _vector_object(entry)
             elif isinstance(entry, StoredTombstone):
                 named.add(entry.blob.object)
+            elif isinstance(entry, StoredErasure):
+                named.update(erased.tombstone.blob.object for erased in entry.tables)
         return named
 
     def _objects_named_by(self, entry: _Table) -> set[str]:

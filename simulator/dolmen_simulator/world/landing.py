@@ -56,8 +56,7 @@ class DroppedFile:
     @property
     def message(self) -> str:
         """The notification of S3, or without a sequencer that of a backfill."""
-        created_us = self.dropped_us if self.drop.sequencer is not None else None
-        return write_notification([write_record(replace(self.drop, created_us=created_us))])
+        return write_notification([write_record(replace(self.drop, created_us=self.dropped_us))])
 
     def forge(self) -> None:
         """Returns None: the id follows from the content."""

@@ -1,0 +1,108 @@
+"""An actor that erases rows, and forgets whoever rows are about, beside everything that may bring them back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dolmen.errors import InputError
+from dolmen.results import Commit
+from dolmen.write.row_digest import content_digest
+from dolmen_simulator.actors.writers import KEYS, NAMES, Actor, World
+from dolmen_simulator.judge.erasing import SUBJECT, EraseEffect, ForgetEffect
+from dolmen_simulator.judge.model import Matches, SettingsEffect
+from dolmen_simulator.world.process import Process
+
+_SELDOM = 0.3
+_REPEATED = 0.25
+
+
+@dataclass(frozen=True)
+class _Request:
+    """An erasure that is asked for under an id, often more than once."""
+
+    kind: str
+    effect: EraseEffect | ForgetEffect
+    call: Callable[[Process], Commit | None]
+
+
+class Eraser(Actor):
+    """Erases rows by key, by predicate and by subject, with a request id or without."""
+
+    label = "forgetter"
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        super().__init__(world, rng)
+        self._last: _Request | None = None
+
+    def turn(self, process: Process) -> None:
+        """Erases once, seldom, or says whom a table's rows are about."""
+        if self.random.random() < _SELDOM or not process.ledger.version:
+            return
+        chance = self.random.random()
+        if self._last is not None and chance < _REPEATED:
+            self._make(process, self._last)
+        elif chance < 0.4:
+            self._set_subject(process)
+        elif chance < 0.65 and any(SUBJECT in table.settings for table in process.ledger.states[-1].values()):
+            self._make(process, self._forget())
+        elif (name := self.target(process, NAMES)) is not None:
+            self._make(process, self._erase(name))
+
+    def _make(self, process: Process, request: _Request) -> None:
+        self._last = request if request.effect.request is not None else self._last
+        process.write(request.kind, [request.effect], lambda: request.call(process))
+
+    def _set_subject(self, process: Process) -> None:
+        name = self.target(process, NAMES)
+        changes = {SUBJECT: self.random.choice(("k", "k", "v", None))}
+        if name is not None:
+            effect = SettingsEffect(name, changes)
+            process.write(f"set {name} {changes}", [effect], lambda: process.db.table(name).set(**changes))
+
+    def _erase(self, name: str) -> _Request:
+        id_ = None if self.random.random() < 0.6 else f"e{self.world.unique()}"
+        where, matches, columns = self._rows_named()
+
+        def call(process: Process) -> Commit:
+            if id_ is None:
+                return process.db.table(name).erase(where).commit
+            with process.db.transaction("erase") as transaction:
+                transaction.table(name).erase(where, request=id_)
+                assert process.line.operation is not None
+                [process.line.operation.digests[id_]] = transaction._content[id_]
+                return transaction.commit()
+
+        return _Request(f"erase {where} from {name}", EraseEffect(name, matches, columns, id_), call)
+
+    def _rows_named(self) -> tuple[str | dict[str, Any], Matches, frozenset[str]]:
+        """Draws a predicate, with the columns that it names."""
+        if self.random.random() < 0.5:
+            k = self.random.randrange(KEYS)
+            return {"k": k}, lambda row: row.k == k, frozenset("k")
+        where, matches = self.predicate()
+        return where, matches, frozenset("kv").intersection(where if isinstance(where, dict) else where.split())
+
+    def _forget(self) -> _Request:
+        id_ = None if self.random.random() < 0.5 else f"e{self.world.unique()}"
+        subject = self.random.randrange(KEYS)
+        digest = content_digest("forget", [type(subject).__name__, subject])
+
+        def call(process: Process) -> Commit | None:
+            operation, run = process.line.operation, process.line.run
+            assert operation is not None
+            assert run is not None
+            operation.digests = {} if id_ is None else {id_: digest}
+            try:
+                return process.db.forget(subject, request=id_).commit
+            except InputError:
+                run.base = process.db.version
+                if any(SUBJECT in table.settings for table in process.ledger.states[run.base].values()):
+                    raise
+                operation.digests = {}  # nobody is known by such a value
+                process.network.counts["subjects of no table"] += 1
+                return None
+
+        return _Request(f"forget {subject}", ForgetEffect(subject, request=id_), call)
