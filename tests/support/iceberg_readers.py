@@ -40,18 +40,34 @@ class IcebergReaders:
             env={"PATH": os.environ["PATH"], "HOME": str(folder), "POLARS_ICEBERG_PLANNER": "pyiceberg"},
         )
 
-    def read(self, reader: str, location: str, where: Condition | None = None, snapshot: int | None = None) -> pa.Table:
-        """The rows that a reader sees. Raises AssertionError with its error if it fails."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+    def read(
+        self,
+        reader: str,
+        location: str,
+        where: Condition | None = None,
+        snapshot: int | None = None,
+        properties: dict[str, str] | None = None,
+    ) -> pa.Table:
+        """The rows that a reader sees. Raises AssertionError with its error if it fails.
+
+        Args:
+            reader: one of ``READERS``, or ``glue``: pyiceberg through a Glue catalog, where ``location`` is a name.
+            properties: of the files or the catalog, as pyiceberg takes them.
+        """
+        question = {"reader": reader, "location": location, "where": where, "snapshot": snapshot}
         with tempfile.NamedTemporaryFile(dir=self._folder, suffix=".arrow") as answer:
-            question = {"reader": reader, "location": location, "where": where, "snapshot": snapshot, "to": answer.name}
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
-            error = json.loads(self._process.stdout.readline())
+            error = self._ask({**question, "properties": properties or {}, "to": answer.name})
             assert error is None, f"{reader}: {error}"
             with pa.ipc.open_file(answer.name) as file:
                 return file.read_all()
+
+    def _ask(self, question: dict[str, Any]) -> str | None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        error: str | None = json.loads(self._process.stdout.readline())
+        return error
 
     def close(self) -> None:
         """Ends the process."""
@@ -73,7 +89,16 @@ def sql(condition: Condition) -> str:
 def _pyiceberg(question: dict[str, Any]) -> pa.Table:
     from pyiceberg.table import StaticTable
 
-    table = StaticTable.from_metadata(question["location"])
+    return _scan(StaticTable.from_metadata(question["location"], question["properties"]), question)
+
+
+def _glue(question: dict[str, Any]) -> pa.Table:
+    from pyiceberg.catalog.glue import GlueCatalog
+
+    return _scan(GlueCatalog("glue", **question["properties"]).load_table(question["location"]), question)
+
+
+def _scan(table: Any, question: dict[str, Any]) -> pa.Table:
     where = question["where"]
     scan = table.scan(snapshot_id=question["snapshot"]) if where is None else table.scan(
         row_filter=sql(where), snapshot_id=question["snapshot"]
@@ -133,7 +158,7 @@ _opened: Any = None
 
 
 def _answer(question: dict[str, Any]) -> None:
-    read = {"pyiceberg": _pyiceberg, "polars": _polars, "duckdb": _duckdb}[question["reader"]]
+    read = {"pyiceberg": _pyiceberg, "glue": _glue, "polars": _polars, "duckdb": _duckdb}[question["reader"]]
     found = read(question)
     with pa.ipc.new_file(question["to"], found.schema) as out:
         out.write_table(found)

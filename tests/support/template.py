@@ -114,6 +114,7 @@ GIVEN = {
     "SparkJobs": CHOICES["SparkJobs"][1],
     "PermissionsBoundaryArn": "arn:aws:iam::111122223333:policy/boundary",
     "MaxFileBytes": "1000000",
+    "GlueDatabase": "lake",
 }
 """Others, which are given together: an application of others, in the place of one that the stack makes, and what is
 decided by itself."""

@@ -1,7 +1,8 @@
 """Publishes a table's newest version as an Iceberg snapshot, without copying a data file.
 
 The order of the requests makes it safe to stop after each of them: the version is pinned, its objects are created,
-``v<N>.metadata.json`` is created (this publishes), the hint is replaced, and earlier versions lose their pins.
+``v<N>.metadata.json`` is created (this publishes), the hint is replaced, Glue is told where it is asked for, and
+earlier versions lose their pins.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dolmen.iceberg.base import BaseManifests
 from dolmen.iceberg.bounds import metrics
 from dolmen.iceberg.deletes import DeletesWriter, write_deletes
 from dolmen.iceberg.directory import Newest, PublicationDirectory
+from dolmen.iceberg.glue import GlueCatalog
 from dolmen.iceberg.groups import FileGroup, FileGroups
 from dolmen.iceberg.manifests import FileEntry, ManifestFile, decode_manifest_list, encode_manifest_list
 from dolmen.iceberg.metadata import PublishedSnapshot, TableMetadata
@@ -51,6 +53,7 @@ class IcebergPublication:
         left_out: for each column that Iceberg's readers do not see, by name, the reason.
         files_read: data files that were read, to find out which rows unresolved deletes hide.
         objects, bytes: objects that were written, the hint included, and their size. Pins take two commits more.
+        glue: the table in Glue that shows it, or a later one, as ``database.table``; "" if none was asked for.
     """
 
     table: str
@@ -68,6 +71,7 @@ class IcebergPublication:
     files_read: int = 0
     objects: int = 0
     bytes: int = 0
+    glue: str = ""
 
     @property
     def commits(self) -> int:
@@ -89,6 +93,8 @@ class IcebergPublication:
             ("snapshots", f"{self.snapshots:,}"),
             ("written", f"{self.objects:,} objects, {self.bytes:,} bytes"),
         ]
+        if self.glue:
+            facts.append(("Glue", self.glue))
         return facts + [("left out", f"{name}: {reason}") for name, reason in (self.left_out or {}).items()]
 
     def __repr__(self) -> str:
@@ -98,12 +104,15 @@ class IcebergPublication:
         return html(self.facts())
 
 
-def publish(context: Context, name: str, *, anew: bool = False, dry_run: bool = False) -> IcebergPublication:
+def publish(
+    context: Context, name: str, *, glue: str | None = None, anew: bool = False, dry_run: bool = False
+) -> IcebergPublication:
     """Publishes the newest version of a table as its settings say, unless what is published shows the same rows.
 
     Safe beside anything, other publishers included: the newest version wins, and none is lost.
 
     Args:
+        glue: the Glue database that shows it; None for that of the environment (``DOLMEN_GLUE_DATABASE``), "" for none.
         anew: publish also what is published, and carry nothing over.
         dry_run: find out whether there is something to publish, and write nothing.
 
@@ -111,12 +120,15 @@ def publish(context: Context, name: str, *, anew: bool = False, dry_run: bool = 
         TableNotFoundError: no such table.
         ConflictError: others published again and again.
         CorruptionError: an object that it needs is damaged or missing.
+        NotFoundError, TableExistsError, AccessDeniedError, StoreUnavailableError: of Glue. The metadata is there then,
+            and the next publication registers it.
     """
+    catalog = GlueCatalog.of(context.store.url, glue)
     for _ in attempts(context.runtime, _RACES):
         manifest = context.head.refresh().manifest
         try:
             with context.reading(manifest.version):
-                found = _Publisher(context, name, manifest).run(anew, dry_run)
+                found = _Publisher(context, name, manifest, catalog).run(anew, dry_run)
         except VersionExpiredError:
             continue
         if found is not None:
@@ -139,8 +151,8 @@ def state_of(entry: TableEntry) -> str:
 class _Publisher:
     """One attempt to publish one version."""
 
-    def __init__(self, context: Context, name: str, manifest: Manifest) -> None:
-        self._context, self._name, self._manifest = context, name, manifest
+    def __init__(self, context: Context, name: str, manifest: Manifest, catalog: GlueCatalog | None) -> None:
+        self._context, self._name, self._manifest, self._catalog = context, name, manifest, catalog
         self._entry = context.segments.whole(manifest.table(name))
         settings = TableSettings.of(self._entry)
         self._format_version: FormatVersion = 3 if settings.iceberg == "v3" else 2
@@ -158,9 +170,8 @@ class _Publisher:
         metadata = None if anew else self._own(newest.metadata)
         pins = pins_of(self._manifest, self._entry.uuid)
         if metadata is not None and self._shows(metadata, pins):
-            if not dry_run:
-                self._end(newest, newest.number, metadata, pins)
-            return self._result(newest.number, metadata, is_new=False)
+            registered = "" if dry_run else self._end(newest, newest.number, metadata, pins)
+            return replace(self._result(newest.number, metadata, is_new=False), glue=registered)
         is_repaired = newest.number > 0 and self._own(newest.metadata) is None
         if dry_run:
             location = self._directory.metadata_path(newest.number) if newest.number else ""
@@ -181,9 +192,9 @@ class _Publisher:
             following = following.after(metadata, self._directory.metadata_path(newest.number))
         if self._is_late() or not self._directory.commit(number, following):
             return None
-        self._end(newest, number, following, pins)
+        registered = self._end(newest, number, following, pins)
         found = self._result(number, following, is_new=True)
-        return replace(found, is_repaired=is_repaired, files_read=groups.files_read)
+        return replace(found, is_repaired=is_repaired, files_read=groups.files_read, glue=registered)
 
     def _is_late(self) -> bool:
         """Whether it took so long that collection may take its objects for orphans."""
@@ -208,11 +219,18 @@ class _Publisher:
             and len(metadata.snapshots) == snapshots
         )
 
-    def _end(self, newest: Newest, number: int, metadata: TableMetadata, pins: dict[int, str]) -> None:
-        """Does what follows a publication, as far as it is not done: the hint, and the pins of earlier versions."""
+    def _end(self, newest: Newest, number: int, metadata: TableMetadata, pins: dict[int, str]) -> str:
+        """Does what follows a publication, as far as it is not done: the hint, Glue, and the pins of earlier versions.
+
+        These pins go last: until then the version that Glue names is whole. Returns the table's name in Glue.
+        """
         self._directory.point(newest, number)
+        registered = ""
+        if self._catalog is not None:
+            registered = self._catalog.register(self._name, self._directory, number, metadata, self._context.runtime)
         if any(version < metadata.current.version for version in pins):
             unpin_versions(self._context, self._entry.uuid, metadata.current.version)
+        return registered
 
     def _write(self, metadata: TableMetadata | None, groups: FileGroups) -> TableMetadata:
         """Creates all objects of the snapshot, and returns the metadata that names them."""
