@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -14,6 +14,7 @@ from dolmen.errors import ErasureNotFoundError, InputError
 from dolmen.format.erasures import Erasure, erasure_id
 from dolmen.format.keys import Keys
 from dolmen.format.manifest import Manifest
+from dolmen.iceberg.erased_tables import ErasurePublications, publish_erasures
 from dolmen.predicate import Where
 from dolmen.results import Commit
 from dolmen.segments.erasures import erasures_of
@@ -36,19 +37,24 @@ class ErasureResult:
         id: of the erasure, under which ``Database.erasure`` and ``dolmen erasures`` know it.
         commit: the commit that made it; "nothing" if its request was applied before.
         due_at: the time by which its rows have left the disk; None if the request was applied before.
+        publications: what became of tables that are published as Iceberg, which are published at once.
     """
 
     id: str
     commit: Commit
     due_at: datetime | None
+    publications: ErasurePublications = field(default_factory=ErasurePublications)
 
     @classmethod
     def of(cls, id_: str, commit: Commit, context: Context) -> ErasureResult:
-        """The result of a commit of this process. Costs no request."""
+        """The result of a commit of this process, once published tables with such rows are published anew.
+
+        Without such tables it costs no request. An error of a publication is in the result.
+        """
         head = context.head.cached
         listed = head.manifest.erasures if head is not None and not commit.already else ()
         due_us = next((erasure.due_at for erasure in reversed(listed) if erasure.id == id_), None)
-        return cls(id_, commit, None if due_us is None else utc(due_us))
+        return cls(id_, commit, None if due_us is None else utc(due_us), publish_erasures(context, [id_]))
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from dolmen.iceberg.pins import pin_version, pins_of, unpin_versions
 from dolmen.iceberg.schemas import FormatVersion, PublishedSchema, keeps_types
 from dolmen.iceberg.writer import ManifestWriter
 from dolmen.scan.display import html, text
+from dolmen.segments.erasures import erasures_of, reaches
 from dolmen.store.backoff import attempts
 
 MOST_SNAPSHOTS = 100
@@ -105,7 +106,13 @@ class IcebergPublication:
 
 
 def publish(
-    context: Context, name: str, *, glue: str | None = None, anew: bool = False, dry_run: bool = False
+    context: Context,
+    name: str,
+    *,
+    glue: str | None = None,
+    anew: bool = False,
+    dry_run: bool = False,
+    lookup_bytes: int | None = None,
 ) -> IcebergPublication:
     """Publishes the newest version of a table as its settings say, unless what is published shows the same rows.
 
@@ -115,9 +122,12 @@ def publish(
         glue: the Glue database that shows it; None for that of the environment (``DOLMEN_GLUE_DATABASE``), "" for none.
         anew: publish also what is published, and carry nothing over.
         dry_run: find out whether there is something to publish, and write nothing.
+        lookup_bytes: the most bytes of data files that may hold rows of unresolved deletes, and are looked through for
+            them; None for all.
 
     Raises:
         TableNotFoundError: no such table.
+        LimitError: there are more such bytes. When the deletes are resolved there are fewer.
         ConflictError: others published again and again.
         CorruptionError: an object that it needs is damaged or missing.
         NotFoundError, TableExistsError, AccessDeniedError, StoreUnavailableError: of Glue. The metadata is there then,
@@ -128,7 +138,7 @@ def publish(
         manifest = context.head.refresh().manifest
         try:
             with context.reading(manifest.version):
-                found = _Publisher(context, name, manifest, catalog).run(anew, dry_run)
+                found = _Publisher(context, name, manifest, catalog).run(anew, dry_run, lookup_bytes)
         except VersionExpiredError:
             continue
         if found is not None:
@@ -164,7 +174,7 @@ class _Publisher:
         self._began_us = context.store.clock.now_us
         self._next_row_id = 0
 
-    def run(self, anew: bool, dry_run: bool) -> IcebergPublication | None:
+    def run(self, anew: bool, dry_run: bool, lookup_bytes: int | None) -> IcebergPublication | None:
         """Publishes. Returns None if others published meanwhile."""
         newest = self._directory.newest()
         metadata = None if anew else self._own(newest.metadata)
@@ -185,7 +195,7 @@ class _Publisher:
                 left_out=self._schema.left_out,
             )
         pin_version(self._context, self._manifest, self._entry.uuid)
-        groups = FileGroups.of(self._context, self._name, self._manifest, self._entry)
+        groups = FileGroups.of(self._context, self._name, self._manifest, self._entry, lookup_bytes)
         following = self._write(metadata, groups)
         number = newest.number + 1
         if metadata is not None:
@@ -302,9 +312,13 @@ class _Publisher:
         return BaseManifests(self._directory, found)
 
     def _kept_snapshots(self, metadata: TableMetadata | None) -> tuple[PublishedSnapshot, ...]:
+        """The earlier snapshots that readers can still travel to: none that shows rows that were erased since."""
         if metadata is None or not self._keep_snapshots or metadata.format_version != self._format_version:
             return ()
-        there = (each for each in metadata.snapshots if each.version < self._manifest.version)
+        oldest_ts = metadata.snapshots[0].commit_ts
+        erasures = erasures_of(self._manifest, self._context.segments, after=oldest_ts)
+        erased_ts = max((erasure.ts for erasure in erasures if reaches(erasure, self._entry)), default=0)
+        there = (each for each in metadata.snapshots if erased_ts < each.commit_ts < self._manifest.commit_ts)
         return tuple(each for each in there if self._manifest.is_kept(each.version))[1 - MOST_SNAPSHOTS :]
 
     def _data_manifests(
