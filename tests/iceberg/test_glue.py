@@ -20,7 +20,7 @@ from dolmen.errors import (
 )
 from dolmen.iceberg.glue import VARIABLE, GlueCatalog, hive_type
 from dolmen.iceberg.publication import IcebergPublication, publish
-from support.iceberg_readers import IcebergReaders
+from support.iceberg_readers import IcebergReaders, on_s3
 from support.ministack import boto3_client, endpoint_environment
 from support.stores import run_in_threads
 
@@ -55,14 +55,8 @@ class Lake:
 
     def ids(self, readers: IcebergReaders, table: str = "t") -> list[int]:
         """What pyiceberg reads through Glue."""
-        properties = {"s3.path-style-access": "true"}
-        for service in ("glue", "s3"):
-            properties |= {
-                f"{service}.endpoint": self.endpoint,
-                f"{service}.region": "us-east-1",
-                f"{service}.access-key-id": "test",
-                f"{service}.secret-access-key": "testtest",
-            }
+        s3 = on_s3(self.endpoint)
+        properties = {**s3, **{name.replace("s3.", "glue."): value for name, value in s3.items()}}
         return sorted(readers.read("glue", f"{self.name}.{table}", properties=properties)["id"].to_pylist())
 
 

@@ -76,6 +76,17 @@ class IcebergReaders:
         self._process.wait()
 
 
+def on_s3(endpoint: str) -> dict[str, str]:
+    """The properties with which readers find a test's S3 server."""
+    return {
+        "s3.endpoint": endpoint,
+        "s3.region": "us-east-1",
+        "s3.access-key-id": "test",
+        "s3.secret-access-key": "testtest",
+        "s3.path-style-access": "true",
+    }
+
+
 def sql(condition: Condition) -> str:
     """A condition as SQL, which DuckDB, pyiceberg and dolmen understand."""
     if condition[0] in ("and", "or"):
@@ -132,6 +143,7 @@ def _expression(condition: Condition) -> Any:
 
 def _duckdb(question: dict[str, Any]) -> pa.Table:
     connection = connect_duckdb()
+    _use_s3(connection, question["properties"])
     version = "" if question["snapshot"] is None else f", snapshot_from_id = {question['snapshot']}"
     where = "TRUE" if question["where"] is None else sql(question["where"])
     location = question["location"].replace("'", "''")
@@ -142,16 +154,31 @@ def _duckdb(question: dict[str, Any]) -> pa.Table:
 def connect_duckdb() -> Any:
     import duckdb
     import duckdb_extension_avro
+    import duckdb_extension_httpfs
     import duckdb_extension_iceberg
 
     global _opened
     if _opened is None:
         _opened = duckdb.connect(config={"threads": 1, "allow_unsigned_extensions": True})
         _opened.execute("SET TimeZone = 'UTC'")
-        for package in (duckdb_extension_avro, duckdb_extension_iceberg):
+        for package in (duckdb_extension_avro, duckdb_extension_httpfs, duckdb_extension_iceberg):
             (extension,) = Path(package.__file__).parent.rglob("*.duckdb_extension")
             _opened.execute(f"LOAD '{extension}'")
     return _opened
+
+
+def _use_s3(connection: Any, properties: dict[str, str]) -> None:
+    if not properties:
+        return
+    options = {
+        "KEY_ID": properties["s3.access-key-id"],
+        "SECRET": properties["s3.secret-access-key"],
+        "REGION": properties["s3.region"],
+        "ENDPOINT": properties["s3.endpoint"].removeprefix("http://"),
+        "URL_STYLE": "path",
+    }
+    told = ", ".join(f"{name} '{value}'" for name, value in options.items())
+    connection.execute(f"CREATE OR REPLACE SECRET here (TYPE s3, USE_SSL false, {told})")
 
 
 _opened: Any = None
