@@ -14,6 +14,7 @@ then raises when it fails, so that Lambda tries again. The messages are describe
             TransactionTable.delete     adds a tombstone, or positions, for one table
             Transaction.commit          uploads what is large, then commits
       Deliveries.settle                 sends messages that are not done again, gives hopeless ones up
+      publish_erasures                  tables that are published as Iceberg, and in which rows were erased
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ if TYPE_CHECKING:  # all of Powertools' batches and the event sources would come
     from aws_lambda_powertools.utilities.batch.types import PartialItemFailureResponse
 
 logger = Logger(service="delete")
+_LOOKUP_BYTES_PER_SECOND = 32 << 20
+"""Bytes of data files that are looked through for erased rows, at most, for each second of half of the time left."""
 metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolmen"), service="delete")
 
 
@@ -60,6 +63,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
     )
     deadline = HalfTimeDeadline(context.get_remaining_time_in_millis)
     counts["DeletesFailed"] = 0
+    erasures: list[str] = []
     for group in deliveries.groups():
         requests, sent_by = _read_group(group, context.aws_request_id, deliveries, counts)
         deleted = apply_deletes(database, requests, deadline=deadline)
@@ -81,6 +85,8 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
             about: dict[str, Any] = {"tables": [delete.table for delete in request.deletes]}
             if request.erases:
                 about["erasure"] = erasure_id(request.id)
+                if outcome.status == "applied":
+                    erasures.append(erasure_id(request.id))
             logger.info(
                 f"delete {outcome.status}",
                 message_id=message.id,
@@ -95,6 +101,8 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
     for level, text, facts in deliveries.log_records():
         getattr(logger, level)(text, **facts)
     counts.update(deliveries.counts)
+    if erasures:
+        _publish(database, erasures, deadline.seconds, context, counts)
     for name, count in counts.items():
         metrics.add_metric(name, MetricUnit.Count, count)
     if deliveries.oldest_seconds is not None:
@@ -133,6 +141,34 @@ def _read_group(
             counts["DeletesFailed"] += 1
             logger.error("delete failed", message_id=message.id, final=True, **facts)
     return requests, sent_by
+
+
+def _publish(
+    database: Database, erasures: list[str], seconds: float, context: LambdaContext, counts: Counter[str]
+) -> None:
+    """Publishes tables in which rows were erased, within the time. What fails is left to the next round of compact.
+
+    The requests are applied by now, and stay so. A repeated delivery finds that and publishes nothing.
+
+    Args:
+        seconds: no publication is begun with less time left.
+    """
+    from dolmen.iceberg.erased_tables import publish_erasures  # imports fastavro
+
+    done = publish_erasures(
+        database.context,
+        erasures,
+        deadline=lambda: context.get_remaining_time_in_millis() / 1000 < seconds,
+        lookup_bytes=int(_LOOKUP_BYTES_PER_SECOND * seconds),
+    )
+    counts["TablesPublished"] = len(done.published)
+    for one in done.published:
+        logger.info("published", table=one.table, version=one.version)
+    for name in done.postponed:
+        logger.info("publication postponed", table=name)
+    for name, error in done.failures.items():
+        counts["PublicationsFailed"] += 1
+        logger.error("publication failed", table=name, **facts_for_log(error))
 
 
 def _log_commit(commit: Commit) -> None:

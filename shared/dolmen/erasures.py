@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -14,6 +14,7 @@ from dolmen.errors import ErasureNotFoundError, InputError
 from dolmen.format.erasures import Erasure, erasure_id
 from dolmen.format.keys import Keys
 from dolmen.format.manifest import Manifest
+from dolmen.iceberg.erased_tables import ErasurePublications, publish_erasures
 from dolmen.predicate import Where
 from dolmen.results import Commit
 from dolmen.segments.erasures import erasures_of, reaches
@@ -38,22 +39,28 @@ class ErasureResult:
         due_at: the time by which its rows have left the disk; None if the request was applied before.
         sources: tables that it does not reach, though one that it reaches was cloned from them. As long as they have
             the rows, in files of both, the rows do not leave the disk.
+        publications: what became of tables that are published as Iceberg, which are published at once.
     """
 
     id: str
     commit: Commit
     due_at: datetime | None
     sources: tuple[str, ...] = ()
+    publications: ErasurePublications = field(default_factory=ErasurePublications)
 
     @classmethod
     def of(cls, id_: str, commit: Commit, context: Context) -> ErasureResult:
-        """The result of a commit of this process. Costs no request."""
+        """The result of a commit of this process, once published tables with such rows are published anew.
+
+        Without such tables it costs no request. An error of a publication is in the result.
+        """
         head = context.head.cached
         listed = head.manifest.erasures if head is not None and not commit.already else ()
         erasure = next((erasure for erasure in reversed(listed) if erasure.id == id_), None)
         if head is None or erasure is None:
-            return cls(id_, commit, None)
-        return cls(id_, commit, utc(erasure.due_at), unreached_sources(erasure, head.manifest))
+            return cls(id_, commit, None, (), publish_erasures(context, [id_]))
+        sources = unreached_sources(erasure, head.manifest)
+        return cls(id_, commit, utc(erasure.due_at), sources, publish_erasures(context, [id_]))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ The scheduled functions use the same code in ``dolmen.maintenance``, which is im
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from dolmen import arguments
@@ -73,7 +74,7 @@ class MaintainableDatabase:
         return expire_rows(self._context)
 
     def publish_iceberg(
-        self, table: str | None = None, *, anew: bool = False, dry_run: bool = False
+        self, table: str | None = None, *, glue: str | None = None, anew: bool = False, dry_run: bool = False
     ) -> dict[str, IcebergPublication]:
         """Publishes one table, or all whose setting ``iceberg`` is set, as Iceberg snapshots. See
         ``Table.publish_iceberg``.
@@ -84,13 +85,19 @@ class MaintainableDatabase:
         from dolmen.format.properties import TableSettings
         from dolmen.iceberg.publication import publish
 
-        options = {"anew": arguments.flag("anew", anew), "dry_run": arguments.flag("dry_run", dry_run)}
+        run = partial(
+            publish,
+            self._context,
+            glue=glue,
+            anew=arguments.flag("anew", anew),
+            dry_run=arguments.flag("dry_run", dry_run),
+        )
         if table is not None:
-            return self._each(table, lambda name: publish(self._context, name, **options))
+            return self._each(table, run)
         manifest = self._context.head.refresh().manifest
         whole = {name: self._context.segments.whole(entry) for name, entry in sorted(manifest.tables.items())}
         names = [name for name, entry in whole.items() if TableSettings.of(entry).iceberg is not None]
-        return {name: publish(self._context, name, **options) for name in names}
+        return {name: run(name) for name in names}
 
     def maintain(
         self,

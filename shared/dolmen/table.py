@@ -328,13 +328,17 @@ class Table(ReadableTable):
 
         return replay(self._context, statement, operation, message=message).commit
 
-    def publish_iceberg(self, *, anew: bool = False, dry_run: bool = False) -> IcebergPublication:
+    def publish_iceberg(
+        self, *, glue: str | None = None, anew: bool = False, dry_run: bool = False
+    ) -> IcebergPublication:
         """Publishes the newest version as an Apache Iceberg snapshot, without copying data (docs/iceberg.md).
 
         Writes nothing if what is published shows the same rows and columns. Settings of the table: ``iceberg`` (v2 if
         it is not set) and ``iceberg_snapshots``.
 
         Args:
+            glue: the database of the AWS Glue Data Catalog that shows it; None for that of the environment
+                (``DOLMEN_GLUE_DATABASE``, for databases in S3), "" for none.
             anew: publish also what is published, and carry nothing over, if objects of a publication are damaged.
             dry_run: find out whether there is something to publish, and write nothing.
 
@@ -344,11 +348,17 @@ class Table(ReadableTable):
         Raises:
             ConflictError: others published again and again.
             CorruptionError: an object that it needs is damaged or missing.
+            NotFoundError, TableExistsError, AccessDeniedError, StoreUnavailableError: Glue has no such database, has
+                another table of this name, or refuses. The publication is there, and the next one registers it.
         """
         from dolmen.iceberg.publication import publish  # imports fastavro
 
         return publish(
-            self._context, self.name, anew=arguments.flag("anew", anew), dry_run=arguments.flag("dry_run", dry_run)
+            self._context,
+            self.name,
+            glue=glue,
+            anew=arguments.flag("anew", anew),
+            dry_run=arguments.flag("dry_run", dry_run),
         )
 
     def overwrite(

@@ -47,6 +47,37 @@ def test_an_erasure_of_a_table_and_of_a_person_are_applied_once(world: World) ->
     assert not any("hush" in str(entry) or "43" in str(entry.get("reason")) for entry in world.listener.entries)
 
 
+def test_published_tables_are_published_at_once_and_what_fails_there_fails_no_request(world: World) -> None:
+    filled(world)
+    for name in ("events", "other"):
+        world.database.table(name).set(iceberg="v2")
+        world.database.table(name).publish_iceberg()
+    erase = {"erase": {"table": "other", "keys": [3]}, "request_id": "e1"}
+    assert world.delete(erase) == []
+    (published,) = world.log_entries("published")
+    assert published["table"] == "other"
+    assert world.database.stats().publication_lag_us == 0
+    assert world.delete(erase) == []
+    assert len(world.log_entries("published")) == 1, "a repeated delivery publishes nothing"
+    objects = world.database.context.store
+    for info in list(objects.list("iceberg/")):
+        if "/snap-" in info.key:
+            objects.delete([info.key])
+    assert world.delete({"forget": {"subject": 42}, "request_id": "f1"}) == []
+    (failed,) = world.log_entries("publication failed")
+    assert failed["table"] == "events"
+    assert sorted(world.ids()) == [0, 1, 3]
+
+
+def test_without_time_the_publication_is_left_to_the_next_round(world: World) -> None:
+    filled(world)
+    world.database.table("other").set(iceberg="v2")
+    world.context.remaining_ms = [60_000, 20_000]
+    assert world.delete({"erase": {"table": "other", "keys": [3]}, "request_id": "e1"}) == []
+    assert [entry["table"] for entry in world.log_entries("publication postponed")] == ["other"]
+    assert sorted(world.ids("other")) == [0, 1, 2]
+
+
 def test_what_cannot_be_applied_is_refused_alone(world: World) -> None:
     filled(world)
     world.database.table("events").set(subject=None)

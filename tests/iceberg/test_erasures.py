@@ -11,8 +11,12 @@ from support.erased import SCHEMA, collect_own, holders, maintain, people
 MARKER = "marker-anna"
 
 
-def erased_place(snapshots: str = "newest") -> tuple[Place, str]:
-    """A place with a published table of which rows are erased, and the erasure's id."""
+def erased_place(snapshots: str = "newest", *, at_once: bool = True) -> tuple[Place, str]:
+    """A place with a published table of which rows are erased, and the erasure's id.
+
+    Args:
+        at_once: whether the erasure is published, as its table still asks for it.
+    """
     place = Place()
     place.db.set(erase_within="1s", erasure_memory="1s", orphan_age="1d")
     table = place.db.create_table("t", SCHEMA)
@@ -21,6 +25,8 @@ def erased_place(snapshots: str = "newest") -> tuple[Place, str]:
     table.set(iceberg="v2", iceberg_snapshots=snapshots)
     table.publish_iceberg()
     assert any(key.startswith("iceberg/") for key in holders(place, MARKER)), "bounds of files hold values"
+    if not at_once:
+        table.set(iceberg=None)
     return place, table.erase(f"who = '{MARKER}'").id
 
 
@@ -43,7 +49,7 @@ def test_the_rows_leave_publications_before_the_receipt_says_gone(snapshots: str
 
 
 def test_a_receipt_does_not_say_gone_while_nobody_publishes_the_table_again() -> None:
-    place, id_ = erased_place()
+    place, id_ = erased_place(at_once=False)
     for _ in range(40):
         place.pass_hours(6)
         maintain(place)

@@ -83,6 +83,24 @@ def test_compact_commits_and_no_more() -> None:
     assert STACK.resources_of("CompactRole", "TellAbsentFromDenied") == [sub(DATABASE)]
 
 
+def test_where_glue_is_named_delete_and_compact_register_publications_there_and_nothing_else() -> None:
+    stack = deployed(GlueDatabase="lake")
+    register = {"glue:GetTable", "glue:CreateTable", "glue:UpdateTable"}
+    place = "arn:${AWS::Partition}:glue:${AWS::Region}:${AWS::AccountId}:"
+    for role in ROLES:
+        granted_more = {**stack.allowed(role)}
+        if role in ("DeleteRole", "CompactRole"):
+            assert granted_more.pop("RegisterPublications") == register
+            assert stack.resources_of(role, "RegisterPublications") == [
+                sub(f"{place}catalog"),
+                sub(f"{place}database/${{GlueDatabase}}"),
+                sub(f"{place}table/${{GlueDatabase}}/*"),
+            ]
+        assert granted_more == STACK.allowed(role)
+        variables = stack.properties(role.replace("Role", "Function"))["Environment"]["Variables"]
+        assert ("DOLMEN_GLUE_DATABASE" in variables) == (role in ("DeleteRole", "CompactRole"))
+
+
 def test_gc_alone_deletes_objects_and_only_those_of_the_database() -> None:
     assert STACK.allowed("GcRole") == {
         "Commit": READ_AND_PUT,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from dolmen.store.base import ObjectStore
 
@@ -20,23 +22,29 @@ class Countdown:
     Args:
         left: number of requests that are still answered; None for all.
         after: whether the last request takes effect first.
+        kill: whether the process is killed (``kill -9``), in place of an exception.
     """
 
-    def __init__(self, left: int | None = None, *, after: bool = False) -> None:
-        self.left, self.after, self.done = left, after, 0
+    def __init__(self, left: int | None = None, *, after: bool = False, kill: bool = False) -> None:
+        self.left, self.after, self.kill, self.done = left, after, kill, 0
+
+    def _die(self) -> NoReturn:
+        if self.kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise Crash
 
     def call(self, verb: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if self.left is not None and self.left <= 0:
-            raise Crash
+            self._die()
         self.done += 1
         last = self.left is not None and self.left == 1
         if self.left is not None:
             self.left -= 1
         if last and not self.after:
-            raise Crash
+            self._die()
         answer = verb(*args, **options)
         if last:
-            raise Crash
+            self._die()
         return answer
 
 

@@ -40,24 +40,51 @@ class IcebergReaders:
             env={"PATH": os.environ["PATH"], "HOME": str(folder), "POLARS_ICEBERG_PLANNER": "pyiceberg"},
         )
 
-    def read(self, reader: str, location: str, where: Condition | None = None, snapshot: int | None = None) -> pa.Table:
-        """The rows that a reader sees. Raises AssertionError with its error if it fails."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+    def read(
+        self,
+        reader: str,
+        location: str,
+        where: Condition | None = None,
+        snapshot: int | None = None,
+        properties: dict[str, str] | None = None,
+    ) -> pa.Table:
+        """The rows that a reader sees. Raises AssertionError with its error if it fails.
+
+        Args:
+            reader: one of ``READERS``, or ``glue``: pyiceberg through a Glue catalog, where ``location`` is a name.
+            properties: of the files or the catalog, as pyiceberg takes them.
+        """
+        question = {"reader": reader, "location": location, "where": where, "snapshot": snapshot}
         with tempfile.NamedTemporaryFile(dir=self._folder, suffix=".arrow") as answer:
-            question = {"reader": reader, "location": location, "where": where, "snapshot": snapshot, "to": answer.name}
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
-            error = json.loads(self._process.stdout.readline())
+            error = self._ask({**question, "properties": properties or {}, "to": answer.name})
             assert error is None, f"{reader}: {error}"
             with pa.ipc.open_file(answer.name) as file:
                 return file.read_all()
+
+    def _ask(self, question: dict[str, Any]) -> str | None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        error: str | None = json.loads(self._process.stdout.readline())
+        return error
 
     def close(self) -> None:
         """Ends the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+
+
+def on_s3(endpoint: str) -> dict[str, str]:
+    """The properties with which readers find a test's S3 server."""
+    return {
+        "s3.endpoint": endpoint,
+        "s3.region": "us-east-1",
+        "s3.access-key-id": "test",
+        "s3.secret-access-key": "testtest",
+        "s3.path-style-access": "true",
+    }
 
 
 def sql(condition: Condition) -> str:
@@ -73,7 +100,16 @@ def sql(condition: Condition) -> str:
 def _pyiceberg(question: dict[str, Any]) -> pa.Table:
     from pyiceberg.table import StaticTable
 
-    table = StaticTable.from_metadata(question["location"])
+    return _scan(StaticTable.from_metadata(question["location"], question["properties"]), question)
+
+
+def _glue(question: dict[str, Any]) -> pa.Table:
+    from pyiceberg.catalog.glue import GlueCatalog
+
+    return _scan(GlueCatalog("glue", **question["properties"]).load_table(question["location"]), question)
+
+
+def _scan(table: Any, question: dict[str, Any]) -> pa.Table:
     where = question["where"]
     scan = table.scan(snapshot_id=question["snapshot"]) if where is None else table.scan(
         row_filter=sql(where), snapshot_id=question["snapshot"]
@@ -107,6 +143,7 @@ def _expression(condition: Condition) -> Any:
 
 def _duckdb(question: dict[str, Any]) -> pa.Table:
     connection = connect_duckdb()
+    _use_s3(connection, question["properties"])
     version = "" if question["snapshot"] is None else f", snapshot_from_id = {question['snapshot']}"
     where = "TRUE" if question["where"] is None else sql(question["where"])
     location = question["location"].replace("'", "''")
@@ -117,23 +154,38 @@ def _duckdb(question: dict[str, Any]) -> pa.Table:
 def connect_duckdb() -> Any:
     import duckdb
     import duckdb_extension_avro
+    import duckdb_extension_httpfs
     import duckdb_extension_iceberg
 
     global _opened
     if _opened is None:
         _opened = duckdb.connect(config={"threads": 1, "allow_unsigned_extensions": True})
         _opened.execute("SET TimeZone = 'UTC'")
-        for package in (duckdb_extension_avro, duckdb_extension_iceberg):
+        for package in (duckdb_extension_avro, duckdb_extension_httpfs, duckdb_extension_iceberg):
             (extension,) = Path(package.__file__).parent.rglob("*.duckdb_extension")
             _opened.execute(f"LOAD '{extension}'")
     return _opened
+
+
+def _use_s3(connection: Any, properties: dict[str, str]) -> None:
+    if not properties:
+        return
+    options = {
+        "KEY_ID": properties["s3.access-key-id"],
+        "SECRET": properties["s3.secret-access-key"],
+        "REGION": properties["s3.region"],
+        "ENDPOINT": properties["s3.endpoint"].removeprefix("http://"),
+        "URL_STYLE": "path",
+    }
+    told = ", ".join(f"{name} '{value}'" for name, value in options.items())
+    connection.execute(f"CREATE OR REPLACE SECRET here (TYPE s3, USE_SSL false, {told})")
 
 
 _opened: Any = None
 
 
 def _answer(question: dict[str, Any]) -> None:
-    read = {"pyiceberg": _pyiceberg, "polars": _polars, "duckdb": _duckdb}[question["reader"]]
+    read = {"pyiceberg": _pyiceberg, "glue": _glue, "polars": _polars, "duckdb": _duckdb}[question["reader"]]
     found = read(question)
     with pa.ipc.new_file(question["to"], found.schema) as out:
         out.write_table(found)

@@ -115,6 +115,7 @@ GIVEN = {
     "PermissionsBoundaryArn": "arn:aws:iam::111122223333:policy/boundary",
     "MaxFileBytes": "1000000",
     "AdoptedFilesArn": "arn:aws:s3:::lake/events/*",
+    "GlueDatabase": "lake",
 }
 """Others, which are given together: an application of others, in the place of one that the stack makes, and what is
 decided by itself."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
+from rich.markup import escape
 
 import dolmen
 from dolmen.cli.exit_codes import DECLINED
@@ -92,10 +93,24 @@ def _ask(question: str, yes: bool, as_json: bool) -> None:
 def _print(done: ErasureResult, as_json: bool) -> None:
     if as_json:
         due = {} if done.due_at is None else {"due_at": done.due_at.isoformat()}
-        print_json({**commit_facts(done.commit), "erasure": done.id, **due, "sources": list(done.sources)})
+        sources = {"sources": list(done.sources)}
+        print_json({**commit_facts(done.commit), "erasure": done.id, **due, **sources, **_publications(done)})
         return
     print_commit(done.commit, as_json)
     due_text = "" if done.due_at is None else f", gone from the disk by {done.due_at:%Y-%m-%d %H:%M} UTC"
     console.print(f"erasure {done.id}{due_text}", highlight=False)
     for source in done.sources:
         errors.print(f"{source}, which this was cloned from, keeps its rows: erase there too", highlight=False)
+    for published in done.publications.published:
+        console.print(f"{published.table}: published as Iceberg, version {published.version}", highlight=False)
+    for name, error in done.publications.failures.items():
+        errors.print(escape(f"{name}: not published as Iceberg yet, and readers see the rows: {error}"))
+
+
+def _publications(done: ErasureResult) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if done.publications.published:
+        found["published"] = {each.table: each.version for each in done.publications.published}
+    if done.publications.failures:
+        found["unpublished"] = {name: str(error) for name, error in done.publications.failures.items()}
+    return found

@@ -19,6 +19,14 @@ def publish_iceberg(
     table: Annotated[
         str | None, typer.Option("--table", "-t", help="One table; all whose setting iceberg is set by default.")
     ] = None,
+    glue: Annotated[
+        str | None,
+        typer.Option(
+            "--glue",
+            metavar="DATABASE",
+            help="Database of the AWS Glue Data Catalog that shows them; DOLMEN_GLUE_DATABASE by default.",
+        ),
+    ] = None,
     anew: Annotated[
         bool, typer.Option("--anew", help="Publish also what is published, and carry nothing over.")
     ] = False,
@@ -28,7 +36,7 @@ def publish_iceberg(
     as_json: Json = False,
 ) -> None:
     """Publish tables as Apache Iceberg snapshots, without copying data; see docs/iceberg.md."""
-    found = dolmen.open(database).publish_iceberg(table, anew=anew, dry_run=dry_run)
+    found = dolmen.open(database).publish_iceberg(table, glue=glue, anew=anew, dry_run=dry_run)
     if as_json:
         print_json({name: _to_dict(one) for name, one in found.items()})
         return
@@ -61,4 +69,5 @@ def _to_dict(one: IcebergPublication) -> dict[str, Any]:
         "left_out": one.left_out or {},
         "objects": one.objects,
         "bytes": one.bytes,
+        "glue": one.glue,
     }

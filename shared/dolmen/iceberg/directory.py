@@ -74,6 +74,19 @@ class PublicationDirectory:
             raise CorruptionError(path, "a publication names it, and it is not in the database")
         return path[len(self._root) + 1 :]
 
+    def is_of_database(self, path: str) -> bool:
+        """Whether an absolute path is that of a publication of this database, of whichever table."""
+        return path.startswith(f"{self._root}/{PREFIX}")
+
+    def number(self, path: str) -> int:
+        """The N of this table's metadata by its absolute path; 0 if another writer gave it the path."""
+        match = _METADATA.fullmatch(path.removeprefix(self.path(self.prefix)))
+        return int(match[1]) if match else 0
+
+    def has(self, number: int) -> bool:
+        """Whether there is such metadata, by a GET."""
+        return self._body(number) is not None
+
     def metadata_path(self, number: int) -> str:
         """The absolute path of ``v<number>.metadata.json``."""
         return self.path(self._metadata_key(number))

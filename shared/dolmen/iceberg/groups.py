@@ -66,9 +66,11 @@ class FileGroups:
         self.groups = [group for group in self._all() if len(group.places)]
 
     @classmethod
-    def of(cls, context: Context, name: str, manifest: Manifest, entry: TableEntry) -> FileGroups:
-        """The groups of a table, by its whole entry in a version."""
-        return cls(context, entry, HiddenPositions(context, name, manifest, entry))
+    def of(
+        cls, context: Context, name: str, manifest: Manifest, entry: TableEntry, lookup_bytes: int | None = None
+    ) -> FileGroups:
+        """The groups of a table, by its whole entry in a version. See ``publish``. Raises LimitError."""
+        return cls(context, entry, HiddenPositions(context, name, manifest, entry, lookup_bytes))
 
     @property
     def files_read(self) -> int:
@@ -113,12 +115,21 @@ class FileGroups:
             yield file, found[file.path]
 
     def _all(self) -> Iterator[FileGroup]:
-        for live in self._live.live_segments():
-            yield self._of_segment(live)
+        segments = self._live.segments
+        others = self._live.live_segments([segment for segment in segments if not self._is_untouched(segment)])
+        for segment in segments:
+            if self._is_untouched(segment):
+                yield FileGroup(segment, np.arange(segment.count), {})
+            else:
+                yield self._of_segment(next(others))
         files = self._entry.files
         counts = {place: file.rows - file.live_rows for place, file in enumerate(files)}
         self._judge(enumerate(files), counts)
         yield _group(None, counts, [file.rows for file in files], [file.uuid for file in files])
+
+    def _is_untouched(self, segment: Segment) -> bool:
+        """Whether all files of a segment are there with all their rows, as the manifest alone tells."""
+        return not (segment.deleted or len(self._live.changes.uuids) or self._hidden.judge.of_segment(segment))
 
     def _of_segment(self, live: LiveSegment) -> FileGroup:
         places = live.places()

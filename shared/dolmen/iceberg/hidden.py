@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from pyroaring import BitMap
 
 from dolmen.context import Context
+from dolmen.errors import LimitError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.scan.blobs import BlobReader
@@ -26,9 +28,18 @@ class HiddenPositions:
     Args:
         name: the table's name.
         entry: its whole entry in the version.
+        lookup_bytes: the most bytes of files to look through; None for all.
     """
 
-    def __init__(self, context: Context, name: str, manifest: Manifest, entry: TableEntry) -> None:
+    def __init__(
+        self,
+        context: Context,
+        name: str,
+        manifest: Manifest,
+        entry: TableEntry,
+        lookup_bytes: int | None = None,
+    ) -> None:
+        self._lookup_bytes_left = math.inf if lookup_bytes is None else lookup_bytes
         self._context, self._name, self._manifest, self._entry = context, name, manifest, entry
         self._tombstones = tombstones_of(entry, context.segments)
         self.judge = TombstoneJudge(self._tombstones, entry.schema)
@@ -42,10 +53,16 @@ class HiddenPositions:
         return None if suspects is None else FilePlan(file, False, suspects)
 
     def find(self, plans: Iterable[FilePlan]) -> dict[str, BitMap]:
-        """All hidden positions of files that tombstones may match, by path."""
+        """All hidden positions of files that tombstones may match, by path. Raises LimitError."""
         wanted = list(plans)
         if not wanted:
             return {}
+        self._lookup_bytes_left -= sum(plan.file.size for plan in wanted)
+        if self._lookup_bytes_left < 0:
+            raise LimitError(
+                f"table {self._name!r}: too many files may hold rows of unresolved deletes to look through now; "
+                "resolve them, or let the next round of maintenance do it"
+            )
         reader = self._reader()
         found: dict[str, BitMap] = {}
 

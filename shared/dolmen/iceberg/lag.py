@@ -19,7 +19,7 @@ class PublicationLag:
     """The place of a publication.
 
     Args:
-        version: the published version; 0 if there is none yet.
+        version: the version that all readers see, Glue's included, or a later one; 0 if there is none yet.
         lag_us: age of the oldest known change that is not published, at the newest commit, in microseconds; 0 if none
             is known.
     """
@@ -37,7 +37,7 @@ def publication_lag(manifest: Manifest, name: str, entry: TableEntry) -> Publica
     pins = pins_of(manifest, entry.uuid)
     if not pins and entry.properties.get("iceberg") is None:
         return None
-    version = max(pins, default=0)
+    version = min(pins, default=0)  # an earlier one keeps its pin until the publication after it is done
     created_at = manifest.tags[pins[version]].created_at if pins else 0
     oldest = min(_changes(manifest, name, entry, version, created_at), default=manifest.created_at)
     return PublicationLag(version, max(0, manifest.created_at - oldest))

@@ -1,7 +1,8 @@
 """Publishes a table's newest version as an Iceberg snapshot, without copying a data file.
 
 The order of the requests makes it safe to stop after each of them: the version is pinned, its objects are created,
-``v<N>.metadata.json`` is created (this publishes), the hint is replaced, and earlier versions lose their pins.
+``v<N>.metadata.json`` is created (this publishes), the hint is replaced, Glue is told where it is asked for, and
+earlier versions lose their pins.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dolmen.iceberg.base import BaseManifests
 from dolmen.iceberg.bounds import metrics
 from dolmen.iceberg.deletes import DeletesWriter, write_deletes
 from dolmen.iceberg.directory import Newest, PublicationDirectory
+from dolmen.iceberg.glue import GlueCatalog
 from dolmen.iceberg.groups import FileGroup, FileGroups
 from dolmen.iceberg.manifests import FileEntry, ManifestFile, decode_manifest_list, encode_manifest_list
 from dolmen.iceberg.metadata import PublishedSnapshot, TableMetadata
@@ -27,6 +29,7 @@ from dolmen.iceberg.pins import pin_version, pins_of, unpin_versions
 from dolmen.iceberg.schemas import FormatVersion, PublishedSchema, keeps_types
 from dolmen.iceberg.writer import ManifestWriter
 from dolmen.scan.display import html, text
+from dolmen.segments.erasures import erasures_of, reaches
 from dolmen.store.backoff import attempts
 
 MOST_SNAPSHOTS = 100
@@ -51,6 +54,7 @@ class IcebergPublication:
         left_out: for each column that Iceberg's readers do not see, by name, the reason.
         files_read: data files that were read, to find out which rows unresolved deletes hide.
         objects, bytes: objects that were written, the hint included, and their size. Pins take two commits more.
+        glue: the table in Glue that shows it, or a later one, as ``database.table``; "" if none was asked for.
     """
 
     table: str
@@ -68,6 +72,7 @@ class IcebergPublication:
     files_read: int = 0
     objects: int = 0
     bytes: int = 0
+    glue: str = ""
 
     @property
     def commits(self) -> int:
@@ -89,6 +94,8 @@ class IcebergPublication:
             ("snapshots", f"{self.snapshots:,}"),
             ("written", f"{self.objects:,} objects, {self.bytes:,} bytes"),
         ]
+        if self.glue:
+            facts.append(("Glue", self.glue))
         return facts + [("left out", f"{name}: {reason}") for name, reason in (self.left_out or {}).items()]
 
     def __repr__(self) -> str:
@@ -98,25 +105,40 @@ class IcebergPublication:
         return html(self.facts())
 
 
-def publish(context: Context, name: str, *, anew: bool = False, dry_run: bool = False) -> IcebergPublication:
+def publish(
+    context: Context,
+    name: str,
+    *,
+    glue: str | None = None,
+    anew: bool = False,
+    dry_run: bool = False,
+    lookup_bytes: int | None = None,
+) -> IcebergPublication:
     """Publishes the newest version of a table as its settings say, unless what is published shows the same rows.
 
     Safe beside anything, other publishers included: the newest version wins, and none is lost.
 
     Args:
+        glue: the Glue database that shows it; None for that of the environment (``DOLMEN_GLUE_DATABASE``), "" for none.
         anew: publish also what is published, and carry nothing over.
         dry_run: find out whether there is something to publish, and write nothing.
+        lookup_bytes: the most bytes of data files that may hold rows of unresolved deletes, and are looked through for
+            them; None for all.
 
     Raises:
         TableNotFoundError: no such table.
+        LimitError: there are more such bytes. When the deletes are resolved there are fewer.
         ConflictError: others published again and again.
         CorruptionError: an object that it needs is damaged or missing.
+        NotFoundError, TableExistsError, AccessDeniedError, StoreUnavailableError: of Glue. The metadata is there then,
+            and the next publication registers it.
     """
+    catalog = GlueCatalog.of(context.store.url, glue)
     for _ in attempts(context.runtime, _RACES):
         manifest = context.head.refresh().manifest
         try:
             with context.reading(manifest.version):
-                found = _Publisher(context, name, manifest).run(anew, dry_run)
+                found = _Publisher(context, name, manifest, catalog).run(anew, dry_run, lookup_bytes)
         except VersionExpiredError:
             continue
         if found is not None:
@@ -139,8 +161,8 @@ def state_of(entry: TableEntry) -> str:
 class _Publisher:
     """One attempt to publish one version."""
 
-    def __init__(self, context: Context, name: str, manifest: Manifest) -> None:
-        self._context, self._name, self._manifest = context, name, manifest
+    def __init__(self, context: Context, name: str, manifest: Manifest, catalog: GlueCatalog | None) -> None:
+        self._context, self._name, self._manifest, self._catalog = context, name, manifest, catalog
         self._entry = context.segments.whole(manifest.table(name))
         settings = TableSettings.of(self._entry)
         self._format_version: FormatVersion = 3 if settings.iceberg == "v3" else 2
@@ -152,15 +174,14 @@ class _Publisher:
         self._began_us = context.store.clock.now_us
         self._next_row_id = 0
 
-    def run(self, anew: bool, dry_run: bool) -> IcebergPublication | None:
+    def run(self, anew: bool, dry_run: bool, lookup_bytes: int | None) -> IcebergPublication | None:
         """Publishes. Returns None if others published meanwhile."""
         newest = self._directory.newest()
         metadata = None if anew else self._own(newest.metadata)
         pins = pins_of(self._manifest, self._entry.uuid)
         if metadata is not None and self._shows(metadata, pins):
-            if not dry_run:
-                self._end(newest, newest.number, metadata, pins)
-            return self._result(newest.number, metadata, is_new=False)
+            registered = "" if dry_run else self._end(newest, newest.number, metadata, pins)
+            return replace(self._result(newest.number, metadata, is_new=False), glue=registered)
         is_repaired = newest.number > 0 and self._own(newest.metadata) is None
         if dry_run:
             location = self._directory.metadata_path(newest.number) if newest.number else ""
@@ -174,16 +195,16 @@ class _Publisher:
                 left_out=self._schema.left_out,
             )
         pin_version(self._context, self._manifest, self._entry.uuid)
-        groups = FileGroups.of(self._context, self._name, self._manifest, self._entry)
+        groups = FileGroups.of(self._context, self._name, self._manifest, self._entry, lookup_bytes)
         following = self._write(metadata, groups)
         number = newest.number + 1
         if metadata is not None:
             following = following.after(metadata, self._directory.metadata_path(newest.number))
         if self._is_late() or not self._directory.commit(number, following):
             return None
-        self._end(newest, number, following, pins)
+        registered = self._end(newest, number, following, pins)
         found = self._result(number, following, is_new=True)
-        return replace(found, is_repaired=is_repaired, files_read=groups.files_read)
+        return replace(found, is_repaired=is_repaired, files_read=groups.files_read, glue=registered)
 
     def _is_late(self) -> bool:
         """Whether it took so long that collection may take its objects for orphans."""
@@ -208,11 +229,18 @@ class _Publisher:
             and len(metadata.snapshots) == snapshots
         )
 
-    def _end(self, newest: Newest, number: int, metadata: TableMetadata, pins: dict[int, str]) -> None:
-        """Does what follows a publication, as far as it is not done: the hint, and the pins of earlier versions."""
+    def _end(self, newest: Newest, number: int, metadata: TableMetadata, pins: dict[int, str]) -> str:
+        """Does what follows a publication, as far as it is not done: the hint, Glue, and the pins of earlier versions.
+
+        These pins go last: until then the version that Glue names is whole. Returns the table's name in Glue.
+        """
         self._directory.point(newest, number)
+        registered = ""
+        if self._catalog is not None:
+            registered = self._catalog.register(self._name, self._directory, number, metadata, self._context.runtime)
         if any(version < metadata.current.version for version in pins):
             unpin_versions(self._context, self._entry.uuid, metadata.current.version)
+        return registered
 
     def _write(self, metadata: TableMetadata | None, groups: FileGroups) -> TableMetadata:
         """Creates all objects of the snapshot, and returns the metadata that names them."""
@@ -285,9 +313,13 @@ class _Publisher:
         return BaseManifests(self._directory, found)
 
     def _kept_snapshots(self, metadata: TableMetadata | None) -> tuple[PublishedSnapshot, ...]:
+        """The earlier snapshots that readers can still travel to: none that shows rows that were erased since."""
         if metadata is None or not self._keep_snapshots or metadata.format_version != self._format_version:
             return ()
-        there = (each for each in metadata.snapshots if each.version < self._manifest.version)
+        oldest_ts = metadata.snapshots[0].commit_ts
+        erasures = erasures_of(self._manifest, self._context.segments, after=oldest_ts)
+        erased_ts = max((erasure.ts for erasure in erasures if reaches(erasure, self._entry)), default=0)
+        there = (each for each in metadata.snapshots if erased_ts < each.commit_ts < self._manifest.commit_ts)
         return tuple(each for each in there if self._manifest.is_kept(each.version))[1 - MOST_SNAPSHOTS :]
 
     def _data_manifests(

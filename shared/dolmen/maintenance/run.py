@@ -15,8 +15,7 @@ from typing import Any, Literal, TypeAlias
 from dolmen.context import Context
 from dolmen.errors import TableNotFoundError
 from dolmen.format.manifest import TableEntry
-from dolmen.format.properties import TableSettings
-from dolmen.iceberg.pins import pins_of
+from dolmen.iceberg.erased_tables import asks_for_publication
 from dolmen.iceberg.publication import publish
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.deadline import Deadline
@@ -171,9 +170,7 @@ class _Rounder:
             entry = manifest.tables.get(name)
             if entry is None or self._deadline():
                 continue
-            # The entry of an idle table has no settings, but its pin tells that it was published.
-            may_be = entry.properties.get("iceberg") or pins_of(manifest, entry.uuid)
-            if may_be and TableSettings.of(self._context.segments.whole(entry)).iceberg is not None:
+            if asks_for_publication(self._context, manifest, entry):
                 self._run_step("publish", name, partial(publish, self._context, name))
 
     def _turns(self, step: Step, run: Callable[..., Any], names: Sequence[str], part: float) -> list[str]:

@@ -10,7 +10,7 @@ from dolmen.format.properties import DatabaseSettings
 from dolmen.iceberg.directory import PREFIX, Newest, PublicationDirectory
 from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list
 from dolmen.iceberg.metadata import TableMetadata
-from dolmen.iceberg.pins import published_tables, unpin_versions
+from dolmen.iceberg.pins import pins_of, published_tables, unpin_versions
 from dolmen.maintenance.gc.eraser import ObjectEraser
 
 REASON = "publications"
@@ -20,8 +20,8 @@ class PublicationSweep:
     """Sweeps the directories of publications.
 
     Metadata that was replaced less than ``reader_grace`` ago is kept with all that it names, as readers may have opened
-    it. Other objects go at ``orphan_age``: until then a publication under way may name them. Those of a dropped table
-    go at once.
+    it, and so is metadata of a version that is still pinned, as Glue may name it. Other objects go at ``orphan_age``:
+    until then a publication under way may name them. Those of a dropped table go at once.
 
     Args:
         manifest: the newest version.
@@ -94,21 +94,26 @@ class PublicationSweep:
         newest = directory.newest()
         if newest.metadata is None or newest.metadata.location != directory.location:
             return  # another writer's: the next publication replaces it
-        self._erase_before(table, self._needed(directory, newest, newest.metadata), self._before_us)
+        self._erase_before(table, self._needed(directory, newest, newest.metadata, table), self._before_us)
 
-    def _needed(self, directory: PublicationDirectory, newest: Newest, metadata: TableMetadata) -> set[str]:
+    def _needed(self, directory: PublicationDirectory, newest: Newest, metadata: TableMetadata, table: str) -> set[str]:
         """Keys of the objects to keep."""
         needed = {directory.hint_key, directory.key(directory.metadata_path(newest.number))}
         read = set[str]()
         replaced_ms = metadata.updated_ms
+        pinned = [version for version in pins_of(self._manifest, table) if version < metadata.current.version]
         self._add(directory, metadata, needed, read)
         for published_ms, path in reversed(metadata.log):
-            if replaced_ms * 1_000 < self._now_us - self._settings.reader_grace_us:
+            is_late = replaced_ms * 1_000 < self._now_us - self._settings.reader_grace_us
+            if is_late and (not pinned or not directory.has(directory.number(path))):
                 break
             earlier = TableMetadata.decode(directory.read(path))
-            needed.add(directory.key(path))
-            if earlier is not None:
-                self._add(directory, earlier, needed, read)
+            if is_late and (earlier is None or earlier.current.version < min(pinned)):
+                break
+            if not is_late or earlier is None or earlier.current.version in pinned:
+                needed.add(directory.key(path))
+                if earlier is not None:
+                    self._add(directory, earlier, needed, read)
             replaced_ms = published_ms
         return needed
 
