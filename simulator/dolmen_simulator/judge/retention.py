@@ -122,8 +122,8 @@ class Retention:
     def check_delete(self, key: str, now_us: int) -> None:
         """Checks a delete just before it happens, at ``now_us`` of the server's clock. Raises ViolationError."""
         view, there = self._view, self._bucket.objects.get(key)
-        if there is None or key.startswith("intent/"):
-            return
+        if there is None or key.startswith(("intent/", "iceberg/")):
+            return  # publications are judged by themselves
         if view is None or "/" not in key:
             raise ViolationError(Never.COLLECTED, f"{key} was deleted")
         version = self._manifests.get(key, self.last_needed.get(key))
@@ -172,7 +172,7 @@ class Retention:
         kept |= {key for key, version in self._manifests.items() if version >= self.horizon}
         kept = kept.union(*(keys for version, keys in self._released.items() if version > self.horizon))
         kept = kept.union(*self.tagged.values())
-        return {key for key in self._bucket.objects if "/" in key} - kept
+        return {key for key in self._bucket.objects if "/" in key and not key.startswith("iceberg/")} - kept
 
     def _check_expired(self, key: str, version: int, now_us: int) -> None:
         free_us = self._free_since(version)
