@@ -216,7 +216,9 @@ class _History:
             for version in sorted(versions):
                 self._audit(version)
             erase_in_copy(self.network, self._rng("parting"))
+            ledger.publications.check_all()
             tidy(self.network, self._rng("aftermath"))
+            ledger.publications.check_all()
             self._audit(ledger.version)
         self.network.counts["spills orphaned"] += len(ledger.spilled_segments - ledger.named_segments)
 

@@ -11,6 +11,7 @@ from dolmen.format.tags import RESERVED_TAGS
 from dolmen.iceberg.directory import PublicationDirectory
 from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list
 from dolmen.iceberg.metadata import TableMetadata
+from dolmen.iceberg.pins import pin_version
 from dolmen.table import Table
 from support.aging import EAGER, SCHEMA, Place, rows
 
@@ -78,6 +79,41 @@ def test_a_reader_may_go_on_for_reader_grace_in_what_was_replaced(place: Place) 
     place.pass_hours(1)
     assert place.collect(QUICK).deleted["publications"].objects > 0
     assert published_keys(place) >= needed_keys(place.open().table("t"), [2])
+
+
+@pytest.mark.parametrize("hint", [1, 2])
+def test_what_the_hint_names_stays_while_its_publisher_has_not_replaced_it(place: Place, hint: int) -> None:
+    table = place.db.table("t")
+    table.publish_iceberg()
+    table.append(rows(100))
+    table.publish_iceberg()
+    directory = PublicationDirectory(table.context.store, table.context.runtime, table._entry.uuid)
+    place.bucket.objects[directory.hint_key] = replace(
+        place.bucket.objects[directory.hint_key], body=str(hint).encode()
+    )
+    place.pass_hours(100)
+    place.collect(QUICK)
+    assert published_keys(place) == needed_keys(table, [hint, 2])
+
+
+def test_what_a_publication_anew_replaced_stays_for_reader_grace(place: Place) -> None:
+    table = place.db.table("t")
+    table.publish_iceberg()
+    place.pass_hours(100)
+    table.publish_iceberg(anew=True)
+    place.pass_hours(0.5)
+    place.collect(QUICK)
+    needed_keys(place.open().table("t"), [1, 2])
+
+
+def test_objects_of_a_publisher_that_stopped_before_its_first_publication_go(place: Place) -> None:
+    table = place.db.table("t")
+    pin_version(table.context, place.db.context.head.refresh().manifest, table._entry.uuid)
+    directory = PublicationDirectory(table.context.store, table.context.runtime, table._entry.uuid)
+    directory.write("data-0123456789abcdef", "avro", b"x")
+    place.pass_hours(48)
+    place.collect(QUICK)
+    assert published_keys(place) == set()
 
 
 def test_objects_of_a_publication_under_way_stay(place: Place) -> None:

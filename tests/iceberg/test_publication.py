@@ -18,6 +18,7 @@ from dolmen.database import Database
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.tags import RESERVED_TAGS
 from dolmen.iceberg.metadata import TableMetadata
+from dolmen.iceberg.publication import _Publisher
 from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.local.store import LocalStore
@@ -151,6 +152,15 @@ def test_what_another_writer_committed_is_noticed_and_published_anew(db: Databas
     assert path.with_name("version-hint.text").read_text() == "3"
     assert ids(readers, again.metadata_location) == list(range(10))
     assert db.table("t").count() == 10
+
+
+def test_publication_anew_puts_no_older_version_in_place_of_a_newer_one(db: Database) -> None:
+    older = db.context.head.refresh().manifest
+    db.table("t").append(rows(11))
+    found = db.table("t").publish_iceberg()
+    late = _Publisher(db.context, "t", older)
+    assert late.run(anew=True, dry_run=False) is None
+    assert db.table("t").publish_iceberg().metadata_location == found.metadata_location
 
 
 def test_a_lost_hint_is_made_again(db: Database) -> None:

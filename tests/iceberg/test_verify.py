@@ -10,6 +10,8 @@ import pytest
 
 import dolmen
 from dolmen.database import Database
+from dolmen.maintenance.verify.publications import check_publications
+from dolmen.maintenance.verify.report import FindingLog
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 
@@ -76,6 +78,18 @@ def test_metadata_of_another_writer_is_a_warning(db: Database, tmp_path: Path) -
     assert db.verify().ok
     assert db.table("t").publish_iceberg().is_repaired
     assert kinds(db) == []
+
+
+def test_a_publication_made_after_the_check_began_is_no_finding(db: Database) -> None:
+    began = db.context.head.refresh().manifest
+    db.table("t").append([{"id": 300}])
+    db.table("t").publish_iceberg()
+    log = FindingLog()
+    check_publications(db.context, began, log)
+    assert (log.findings, log.checked["publications"]) == ([], 1)
+    db.drop_table("t")
+    check_publications(db.context, began, log)
+    assert log.checked["publications"] == 2
 
 
 def test_the_publication_of_a_dropped_table_is_no_finding(db: Database) -> None:

@@ -125,6 +125,13 @@ AT_LEAST = {
     "erase/erase": 70,
     "forget/append": 60,
     "forget/drop": 60,
+    "publish/publish": 5_000,
+    "publish/append": 400,
+    "publish/GC": 5_000,
+    "publish/erase": 500,
+    "publish/compact": 600,
+    "publish/add column": 350,
+    "publish/restore": 600,
 }
 _LONGEST_FIRST = sorted(PAIRS, key=lambda name: -AT_LEAST[name])
 
@@ -163,6 +170,7 @@ _ONE_SWINGS = {
     "net change with deletes read/compact": {1},
     "changes read/GC": {1},
     "erase/reader of the past": {0},
+    "publish/publish": {0},
 }
 
 

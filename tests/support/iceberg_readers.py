@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ PYTHON = ROOT / ".venv-iceberg" / "bin" / "python"
 READERS = ("pyiceberg", "duckdb", "polars")
 
 Condition = list[Any]
-"""``["and" | "or", condition, condition]``, ``[column, op, literal]``, or ``[column, "null" | "present"]``."""
+"""``["and" | "or", condition, condition]``, ``[column, op, literal]``, or ``[column, "null" | "present"]``.
+
+A literal is a number, a text, or ``{"date": "2024-01-31"}``."""
 
 
 class IcebergReaders:
@@ -88,19 +91,19 @@ def on_s3(endpoint: str) -> dict[str, str]:
 
 
 def sql(condition: Condition) -> str:
-    """A condition as SQL, which DuckDB, pyiceberg and dolmen understand."""
+    """A condition as SQL, which DuckDB and dolmen understand, and pyiceberg but for the word before a date."""
     if condition[0] in ("and", "or"):
         return f"({sql(condition[1])}) {condition[0].upper()} ({sql(condition[2])})"
     column, op, *literal = condition
     if op in ("null", "present"):
         return f"{column} IS {'NOT ' if op == 'present' else ''}NULL"
+    if isinstance(literal[0], dict):
+        return f"{column} {op} DATE '{literal[0]['date']}'"
     return f"{column} {op} {literal[0]!r}"
 
 
 def _pyiceberg(question: dict[str, Any]) -> pa.Table:
-    from pyiceberg.table import StaticTable
-
-    return _scan(StaticTable.from_metadata(question["location"], question["properties"]), question)
+    return _scan(_static_table(question["location"], question["properties"]), question)
 
 
 def _glue(question: dict[str, Any]) -> pa.Table:
@@ -112,15 +115,27 @@ def _glue(question: dict[str, Any]) -> pa.Table:
 def _scan(table: Any, question: dict[str, Any]) -> pa.Table:
     where = question["where"]
     scan = table.scan(snapshot_id=question["snapshot"]) if where is None else table.scan(
-        row_filter=sql(where), snapshot_id=question["snapshot"]
+        row_filter=sql(where).replace(" DATE '", " '"), snapshot_id=question["snapshot"]
     )  # fmt: skip
     return scan.to_arrow()
+
+
+def _static_table(location: str, properties: dict[str, str]) -> Any:
+    """The table of a metadata file, which is read once for all questions about it."""
+    from pyiceberg.table import StaticTable
+
+    global _table
+    if _table is None or _table[0] != location:
+        _table = location, StaticTable.from_metadata(location, properties)
+    return _table[1]
 
 
 def _polars(question: dict[str, Any]) -> pa.Table:
     import polars as pl
 
-    frame = pl.scan_iceberg(question["location"], snapshot_id=question["snapshot"])
+    frame = pl.scan_iceberg(
+        _static_table(question["location"], question["properties"]), snapshot_id=question["snapshot"]
+    )
     if question["where"] is not None:
         frame = frame.filter(_expression(question["where"]))
     return frame.collect().to_arrow()
@@ -138,7 +153,8 @@ def _expression(condition: Condition) -> Any:
     if op in ("null", "present"):
         return pl.col(column).is_null() if op == "null" else pl.col(column).is_not_null()
     operators = {"=": "eq", "<>": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
-    return getattr(operator, operators[op])(pl.col(column), literal[0])
+    value = date.fromisoformat(literal[0]["date"]) if isinstance(literal[0], dict) else literal[0]
+    return getattr(operator, operators[op])(pl.col(column), value)
 
 
 def _duckdb(question: dict[str, Any]) -> pa.Table:
@@ -182,6 +198,7 @@ def _use_s3(connection: Any, properties: dict[str, str]) -> None:
 
 
 _opened: Any = None
+_table: tuple[str, Any] | None = None
 
 
 def _answer(question: dict[str, Any]) -> None:

@@ -177,12 +177,15 @@ class _Publisher:
     def run(self, anew: bool, dry_run: bool, lookup_bytes: int | None) -> IcebergPublication | None:
         """Publishes. Returns None if others published meanwhile."""
         newest = self._directory.newest()
-        metadata = None if anew else self._own(newest.metadata)
+        own = self._own(newest.metadata)
+        if anew and own is not None and own.current.version > self._manifest.version:
+            return None
+        metadata = None if anew else own
         pins = pins_of(self._manifest, self._entry.uuid)
         if metadata is not None and self._shows(metadata, pins):
             registered = "" if dry_run else self._end(newest, newest.number, metadata, pins)
             return replace(self._result(newest.number, metadata, is_new=False), glue=registered)
-        is_repaired = newest.number > 0 and self._own(newest.metadata) is None
+        is_repaired = newest.number > 0 and own is None
         if dry_run:
             location = self._directory.metadata_path(newest.number) if newest.number else ""
             return IcebergPublication(
@@ -198,8 +201,8 @@ class _Publisher:
         groups = FileGroups.of(self._context, self._name, self._manifest, self._entry, lookup_bytes)
         following = self._write(metadata, groups)
         number = newest.number + 1
-        if metadata is not None:
-            following = following.after(metadata, self._directory.metadata_path(newest.number))
+        if own is not None:
+            following = following.after(own, self._directory.metadata_path(newest.number))
         if self._is_late() or not self._directory.commit(number, following):
             return None
         registered = self._end(newest, number, following, pins)

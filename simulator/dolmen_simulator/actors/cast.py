@@ -19,6 +19,7 @@ from dolmen_simulator.actors.forgetting import Eraser
 from dolmen_simulator.actors.hoarding import Hoarder
 from dolmen_simulator.actors.insisting import Insister
 from dolmen_simulator.actors.juggling import Juggler, TableRewriter
+from dolmen_simulator.actors.publishing import Publisher
 from dolmen_simulator.actors.readers import Dater, Reader
 from dolmen_simulator.actors.renaming import Renamer
 from dolmen_simulator.actors.rounds import Inspector, Maintainer
@@ -58,6 +59,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (upkeep.Merger, 1),
     (upkeep.Expirer, 1),
     (upkeep.Collector, 2),
+    (Publisher, 2),
     (Maintainer, 1),
     (Inspector, 1),
     (Reader, 2),

@@ -16,6 +16,8 @@ from dolmen.segments.live import LiveFiles
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen_simulator.actors.aftermath import runtime_without_faults
 from dolmen_simulator.judge.chronicle import Chronicle
+from dolmen_simulator.judge.content import Content
+from dolmen_simulator.judge.iceberg import PREFIX, IcebergReader
 from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable
 from dolmen_simulator.world.network import Network
 
@@ -43,10 +45,11 @@ def see_erasures_gone(network: Network, bucket: MemoryBucket, rng: random.Random
     with raising_unreadable("upkeep until erasures are gone"):
         db = Database(MemoryStore(later, runtime), runtime)
         ids = [status.id for status in db.receipts()]
-        for pause_us in _ROUNDS_US:
+        for number, pause_us in enumerate(_ROUNDS_US):
             clock[0] += pause_us
             db.maintain()
-            db.gc()
+            _publish(db, later)
+            db.gc(full=number % 6 == 5)  # also for what is left of publications of tables that were dropped
             if all(_is_shared(db, status) for status in db.receipts()):
                 break
         findings = [finding for id_ in ids for finding in db.verify_receipt(id_).findings]
@@ -56,6 +59,8 @@ def see_erasures_gone(network: Network, bucket: MemoryBucket, rng: random.Random
         raise ViolationError(Never.KEPT, f"weeks after erasures: {late[:3]}, {findings[:3]}")
     gone = [status for status in statuses if status.state == "gone"]
     network.counts["erasures seen gone"] += len(gone)
+    with raising_unreadable("publications after erasures"):
+        _check_publications(db, later, key)
     numbers = pa.array(sorted(_erased_everywhere(network.ledger) if len(gone) == len(ids) else ()), pa.int64())
     for path, stored in later.objects.items():
         if not path.startswith("data/"):
@@ -88,3 +93,33 @@ def _is_shared(db: Database, status: ErasureStatus) -> bool:
         for file in LiveFiles.of(entry, db.context.segments)
     }
     return bool(shared) and shared <= live
+
+
+def _publish(db: Database, bucket: MemoryBucket) -> None:
+    """Publishes the tables that were ever published, whatever their settings are, as an operator would."""
+    published = {path.split("/")[1] for path in bucket.objects if path.startswith(PREFIX)}
+    for name, entry in db.context.head.refresh().manifest.tables.items():
+        if entry.uuid in published:
+            db.table(name).publish_iceberg()
+
+
+def _check_publications(db: Database, bucket: MemoryBucket, key: int | None) -> None:
+    """Checks that publications show the rows of their versions, and that none shows an erased row."""
+    reader = IcebergReader(bucket, Content(bucket))
+    manifest = db.context.head.refresh().manifest
+    found = [(name, entry, table) for name, entry in manifest.tables.items() for table in reader.published(entry.uuid)]
+    for name, entry, table in found:
+        for snapshot in table.found["snapshots"]:
+            version = snapshot["snapshot-id"]
+            names = {field["name"]: field["id"] for field in table.schema(snapshot["schema-id"])}
+            rows = reader.rows(table, snapshot)
+            then = db.at(version=version)
+            (called,) = [each for each, other in then.manifest.tables.items() if other.uuid == entry.uuid]
+            if sorted(row[names["u"]] for row in rows) != sorted(
+                then.table(called).scan(["u"]).to_arrow()["u"].to_pylist()
+            ):
+                raise ViolationError(
+                    Never.MISPUBLISHED, f"after erasures, the publication of {name!r} shows other rows than {version}"
+                )
+            if key is not None and any(row[names["k"]] == key for row in rows):
+                raise ViolationError(Never.SEEN, f"the publication of {name!r} shows rows with k = {key}")

@@ -26,7 +26,7 @@ def erase_in_copy(network: Network, rng: random.Random) -> None:
     with raising_unreadable("an erasure without any faults"):
         db = Database(MemoryStore(bucket, runtime), runtime)
         kept = range(max(ledger.retention.horizon, 1), ledger.version + 1)
-        versions = {*rng.sample(kept, min(_VERSIONS, len(kept))), *ledger.retention.tagged}
+        versions = {*rng.sample(kept, min(_VERSIONS, len(kept))), *ledger.tags[-1].values()}
         states = [ledger.seen(version, ledger.version) for version in sorted(versions)]
         keys = sorted({row.k for state in states for rows in state.values() for row in rows.rows})
         if not keys:

@@ -27,6 +27,8 @@ from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from dolmen_simulator.interleavings.execution import Execution, Task
 from dolmen_simulator.interleavings.steps import TaskOutcome
+from dolmen_simulator.judge.content import Content
+from dolmen_simulator.judge.iceberg import PREFIX, IcebergReader, MalformedError
 from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable, unexpected_error
 from dolmen_simulator.world.fates import Fate, Verb
 
@@ -226,6 +228,7 @@ class Judge:
                 never = Never.SEEN if versions[version] == rows else Never.LOST
                 raise ViolationError(never, f"version {version} has changed to {versions[version]}")
         self._check_verification(db.context, execution)
+        self._check_publications(execution.bucket, model)
         self._check_maintenance(execution, versions.get(db.version, {}))
 
     def _read(self, db: Database, execution: Execution) -> dict[int, Rows]:
@@ -372,6 +375,21 @@ class Judge:
             if check.findings:
                 raise ViolationError(Never.KEPT, f"receipt {id_}: {'; '.join(check.findings)}")
 
+    def _check_publications(self, bucket: MemoryBucket, model: ExpectedTables) -> None:
+        """What is published must be the version that it names, and a later publication must show the newest."""
+        if not any(key.startswith(PREFIX) for key in bucket.objects):
+            return
+        check_published(bucket, model)
+        later = MemoryBucket(bucket.clock_us, "simulation")
+        later.objects.update(bucket.objects)
+        db = undisturbed_database(later, "publisher")
+        with raising_unreadable("a later publication"):
+            manifest = db.context.head.refresh().manifest
+            there = {key.split("/")[1] for key in later.objects if key.startswith(PREFIX)}
+            published = [name for name, entry in manifest.tables.items() if entry.uuid in there]
+            found = {name: db.table(name).publish_iceberg().version for name in published}
+        check_published(later, model, found)
+
     @staticmethod
     def _check_maintenance(execution: Execution, rows: Rows) -> None:
         """A later resolution and compaction must leave the rows as they are."""
@@ -404,6 +422,32 @@ def _raising_unreadable(execution: Execution, what: str) -> Iterator[None]:
         if deletes and isinstance(cause, CorruptionError) and cause.is_missing:
             raise ViolationError(Never.COLLECTED, error.what) from cause
         raise
+
+
+def check_published(bucket: MemoryBucket, model: ExpectedTables, newest: dict[str, int] | None = None) -> None:
+    """Raises ViolationError unless publications show the rows of the versions that they name.
+
+    Args:
+        newest: the versions that must be published, by table; None for any.
+    """
+    db, reader = undisturbed_database(bucket), IcebergReader(bucket, Content(bucket))
+    manifest = db.context.head.refresh().manifest
+    for name, entry in manifest.tables.items():
+        try:
+            for table in reader.published(entry.uuid):
+                version = table.found["current-snapshot-id"]
+                if newest is not None and newest[name] != version:
+                    raise MalformedError(f"version {newest[name]} was published, and readers see {version}")
+                if f"iceberg.{entry.uuid}.{version}" not in manifest.tags:
+                    raise MalformedError(f"version {version} is published without a pin")
+                fields = table.schema(table.current["schema-id"])  # without columns that have no place in v2
+                there = rows_of(db.at(version).table(name).scan([field["name"] for field in fields]).to_arrow())
+                shown = (tuple(row[field["id"]] for field in fields) for row in reader.rows(table, table.current))
+                rows = sorted(shown, key=repr)
+                if model.without_erased(rows) != there:
+                    raise MalformedError(f"it shows {rows}, and version {version} {there}")
+        except (MalformedError, KeyError) as error:
+            raise ViolationError(Never.MISPUBLISHED, f"the publication of {name!r}: {error}") from error
 
 
 def _has_reason(execution: Execution, outcome: TaskOutcome, call: PairedCall) -> bool:

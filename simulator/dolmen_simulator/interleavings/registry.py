@@ -11,11 +11,24 @@ from dolmen_simulator.interleavings.feeds import FEEDS
 from dolmen_simulator.interleavings.fences import FENCES
 from dolmen_simulator.interleavings.pairs import WRITERS
 from dolmen_simulator.interleavings.past import PAST
+from dolmen_simulator.interleavings.publications import PUBLICATIONS
 from dolmen_simulator.interleavings.segments import SEGMENTS
 from dolmen_simulator.interleavings.upkeep import UPKEEP
 
 PAIRS: dict[str, Pair] = {
     pair.name: pair
-    for pair in (*WRITERS, *UPKEEP, *DOUBT, *FENCES, *SEGMENTS, *CHANGES, *COLUMNS, *PAST, *FEEDS, *ERASURES)
+    for pair in (
+        *WRITERS,
+        *UPKEEP,
+        *DOUBT,
+        *FENCES,
+        *SEGMENTS,
+        *CHANGES,
+        *COLUMNS,
+        *PAST,
+        *FEEDS,
+        *ERASURES,
+        *PUBLICATIONS,
+    )
 }
 """All pairs, by name."""

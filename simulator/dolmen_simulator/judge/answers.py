@@ -90,9 +90,11 @@ def _names_moved(chronicle: Chronicle, versions: Iterable[int], names: Collectio
 
 
 def _columns_changed(chronicle: Chronicle, versions: Iterable[int], names: Collection[str]) -> bool:
-    """Whether the columns of one of the tables changed."""
+    """Whether the columns of one of the tables changed, or their types."""
     states = [chronicle.states[version] for version in versions]
-    return any(len({state[name].columns for state in states if name in state}) > 1 for name in names)
+    return any(
+        len({(state[name].columns, state[name].shape) for state in states if name in state}) > 1 for name in names
+    )
 
 
 def _changes_created_memory(chronicle: Chronicle, versions: Iterable[int], names: Collection[str]) -> bool:

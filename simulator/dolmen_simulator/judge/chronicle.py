@@ -11,6 +11,7 @@ from dolmen.store.memory import MemoryBucket
 from dolmen_simulator.judge.content import Content
 from dolmen_simulator.judge.erasing import LandedErasure
 from dolmen_simulator.judge.model import Identity, OperationRun, State
+from dolmen_simulator.judge.publications import Publications
 from dolmen_simulator.judge.recording import Recording
 from dolmen_simulator.judge.retention import Retention
 from dolmen_simulator.judge.stored import BucketReader, StoredCommit
@@ -59,6 +60,9 @@ class Chronicle:
         self.reader, self.content = BucketReader(bucket), Content(bucket)
         self.recording = Recording()
         self.retention = Retention(bucket, self.reader, counts)
+        self.publications = Publications(
+            bucket, self.content, self.retention, self.states, self.seen, self.erasures, self.settings, counts
+        )
         self.upkeep_version = 0
         self.spilled_segments: set[str] = set()
         self.named_segments: set[str] = set()

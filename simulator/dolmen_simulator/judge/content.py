@@ -75,6 +75,11 @@ class Content:
         """Deleted positions. KeyError names an object that is missing."""
         return set(BitMap.deserialize(self._bytes(vector)))
 
+    def values(self, path: str) -> list[Values]:
+        """All rows of a data file, the hidden ones included. KeyError if it is missing."""
+        self._bucket.objects[path]
+        return self._read(path).values
+
     def _of_file(self, file: StoredFile, newer: tuple[StoredTombstone, ...]) -> tuple[StoredRow, ...]:
         key = file.row_ts, file.vector, tuple(tombstone.blob for tombstone in newer)
         known = self._rows_shown.get(file.path)

@@ -33,6 +33,7 @@ from dolmen_simulator.judge.model import (
 from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable
 from dolmen_simulator.judge.past import CloneEffect, CursorEffect, RestoreAllEffect, RestoreEffect, TagEffect
 from dolmen_simulator.judge.promises import check_promises
+from dolmen_simulator.judge.publications import PINS
 from dolmen_simulator.judge.retention import JITTER_US, setting
 from dolmen_simulator.judge.seen import check_remembered, check_rows
 from dolmen_simulator.judge.stored import StoredCommit, StoredPointer, StoredVersion
@@ -123,12 +124,13 @@ class CommitLedger(Chronicle):
             overwritten, revived = self._overwritten(run, version), _revived(run, view)
             check_promises(self.content, self.retention.newest, view, run, changed, overwritten, revived)
         self.retention.record_version(view)
+        self.publications.record_version(view)
         check_deeds(view, run, self.states, applied)
 
     def _fold(self, view: StoredVersion, run: OperationRun, version: int) -> None:
         manifest, before = view.manifest, self.states[-1]
         if run.operation.upkeep:
-            run.effects = self._expiries(view) if manifest.operation == "expire" else []
+            run.effects = self._expiries(view) if manifest.operation == "expire" else self._pins(view)
         state = fold(self.states, run, self.applied, version)
         for id_ in view.applied:
             self.applied.setdefault(id_.id, id_.version)
@@ -241,13 +243,14 @@ class CommitLedger(Chronicle):
         """Checks the tags of a new version: only a tag that has come to its end is removed by others."""
         manifest, expected = view.manifest, self.tags[-1]
         for effect in run.effects:
-            if isinstance(effect, TagEffect):
+            if isinstance(effect, TagEffect) and not effect.tag.startswith(PINS):
                 expected = effect.merged(expected)
         before = self.retention.newest.manifest.tags if self.retention.newest else {}
         if run.operation.upkeep:
             ended = {name for name, tag in before.items() if 0 < tag.until <= manifest.created_at + JITTER_US}
             expected = {name: to for name, to in expected.items() if name in manifest.tags or name not in ended}
-        found = {name: tag.version for name, tag in manifest.tags.items()}
+        found = {name: tag.version for name, tag in manifest.tags.items() if not name.startswith(PINS)}
+        self.publications.check_pins(view, before, is_upkeep=run.operation.upkeep)
         if found != expected:
             raise ViolationError(Never.LOST, f"version {manifest.version} has tags {found}, not {expected}")
         for name, tag in manifest.tags.items():
@@ -259,6 +262,12 @@ class CommitLedger(Chronicle):
         if cursors != self.cursors[-1] and not any(isinstance(effect, CursorEffect) for effect in run.effects):
             raise ViolationError(Never.LOST, f"version {manifest.version} has cursors {sorted(cursors)}")
         self.cursors.append(cursors)
+
+    def _pins(self, view: StoredVersion) -> list[Effect]:
+        """The pins of published versions that a commit gave."""
+        before = self.retention.newest.manifest.tags if self.retention.newest else {}
+        tags = view.manifest.tags.items()
+        return [TagEffect(name, tag.version) for name, tag in tags if name.startswith(PINS) and name not in before]
 
     def _expiries(self, view: StoredVersion) -> list[Effect]:
         """The effects of an expiry commit, read from the properties that it set, after a check against the ttl."""

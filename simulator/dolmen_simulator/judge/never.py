@@ -22,6 +22,9 @@ class Never(Enum):
     MISREPORTED = "an error hides a committed change, or reports success for a lost one"
     MISFED = "the change feed replayed gives other rows than the version"
     KEPT = "a receipt says that an erasure is gone while an object of the database still holds its rows"
+    MISPUBLISHED = (
+        "a published snapshot shows other rows than the version it names, or loses an object while it is published"
+    )
     SEEN = "an erased row is seen by a reader that opened the database after the erasure, in whichever version"
 
 

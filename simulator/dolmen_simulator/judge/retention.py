@@ -125,8 +125,8 @@ class Retention:
     def check_delete(self, key: str, now_us: int) -> None:
         """Checks a delete just before it happens, at ``now_us`` of the server's clock. Raises ViolationError."""
         view, there = self._view, self._bucket.objects.get(key)
-        if there is None or key.startswith("intent/"):
-            return
+        if there is None or key.startswith(("intent/", "iceberg/")):
+            return  # publications are judged by themselves
         if view is None or "/" not in key or key.startswith(_RECEIPTS):
             raise ViolationError(Never.COLLECTED, f"{key} was deleted")
         version = self._manifests.get(key, self.last_needed.get(key))
@@ -175,7 +175,8 @@ class Retention:
         kept |= {key for key, version in self._manifests.items() if version >= self.horizon}
         kept = kept.union(*(keys for version, keys in self._released.items() if version > self.horizon))
         kept = kept.union(*self.tagged.values())
-        return {key for key in self._bucket.objects if "/" in key and not key.startswith(_RECEIPTS)} - kept
+        own = (_RECEIPTS, "iceberg/")
+        return {key for key in self._bucket.objects if "/" in key and not key.startswith(own)} - kept
 
     def _check_expired(self, key: str, version: int, now_us: int) -> None:
         free_us = self._free_since(version)

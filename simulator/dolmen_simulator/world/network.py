@@ -206,6 +206,7 @@ class Network(Wire):
         """Checks the removal of an object. Raises ViolationError."""
         try:
             self.ledger.retention.check_delete(key, self.server_clock_us())
+            self.ledger.publications.check_delete(key, self.server_clock_us())
         except BaseException as error:  # production code may raise another one on its way out
             self.scheduler.fail(error)
             raise
@@ -228,12 +229,15 @@ class Network(Wire):
             self.counts["late deletes"] += bool(belated)
         elif request.verb is Verb.COMPLETE_UPLOAD:
             self.counts["uploads completed"] += 1
-        if pointer:
+        if request.verb is Verb.PUT:
             try:
-                self.ledger.record_version(request.body, now_us)
+                self.ledger.publications.record_put(request.key, self.server_clock_us())
+                if pointer:
+                    self.ledger.record_version(request.body, now_us)
             except BaseException as error:
                 self.scheduler.fail(error)
                 raise
+        if pointer:
             run = self.ledger.chain[-1].run
             assert run is not None
             self.trace.commit(now_us, self.ledger.version, run)

@@ -264,4 +264,4 @@ class SimulatedStore(S3Store):
 
     @property
     def url(self) -> str:
-        return "simulation:"  # not an S3 URL, so that nothing is cached on disk
+        return "memory://simulation"  # as of a MemoryStore on the same bucket; nothing is cached on disk

@@ -92,9 +92,12 @@ class PublicationSweep:
     def _sweep(self, table: str) -> None:
         directory = PublicationDirectory(self._context.store, self._context.runtime, table)
         newest = directory.newest()
-        if newest.metadata is None or newest.metadata.location != directory.location:
-            return  # another writer's: the next publication replaces it
-        self._erase_before(table, self._needed(directory, newest, newest.metadata, table), self._before_us)
+        needed = set[str]()
+        if newest.number:  # else a publisher stopped before its first publication
+            if newest.metadata is None or newest.metadata.location != directory.location:
+                return  # another writer's: the next publication replaces it
+            needed = self._needed(directory, newest, newest.metadata, table)
+        self._erase_before(table, needed, self._before_us)
 
     def _needed(self, directory: PublicationDirectory, newest: Newest, metadata: TableMetadata, table: str) -> set[str]:
         """Keys of the objects to keep."""
@@ -103,18 +106,27 @@ class PublicationSweep:
         replaced_ms = metadata.updated_ms
         pinned = [version for version in pins_of(self._manifest, table) if version < metadata.current.version]
         self._add(directory, metadata, needed, read)
+        if 0 < newest.hint < newest.number:  # its publisher stopped: readers that trust the hint are still there
+            needed |= self._named(directory, directory.metadata_path(newest.hint), read)
         for published_ms, path in reversed(metadata.log):
             is_late = replaced_ms * 1_000 < self._now_us - self._settings.reader_grace_us
             if is_late and (not pinned or not directory.has(directory.number(path))):
                 break
-            earlier = TableMetadata.decode(directory.read(path))
-            if is_late and (earlier is None or earlier.current.version < min(pinned)):
-                break
+            if is_late:
+                earlier = TableMetadata.decode(directory.read(path))
+                if earlier is None or earlier.current.version < min(pinned):
+                    break
             if not is_late or earlier is None or earlier.current.version in pinned:
-                needed.add(directory.key(path))
-                if earlier is not None:
-                    self._add(directory, earlier, needed, read)
+                needed |= self._named(directory, path, read)
             replaced_ms = published_ms
+        return needed
+
+    def _named(self, directory: PublicationDirectory, path: str, read: set[str]) -> set[str]:
+        """Keys of earlier metadata and of all that it names."""
+        needed = {directory.key(path)}
+        earlier = TableMetadata.decode(directory.read(path))
+        if earlier is not None:
+            self._add(directory, earlier, needed, read)
         return needed
 
     def _add(self, directory: PublicationDirectory, metadata: TableMetadata, needed: set[str], read: set[str]) -> None:

@@ -13,7 +13,7 @@ from dolmen.commit.versions import manifest_at_version
 from dolmen.context import Context
 from dolmen.errors import CorruptionError, NotFoundError
 from dolmen.format.manifest import Manifest
-from dolmen.iceberg.directory import PublicationDirectory
+from dolmen.iceberg.directory import Newest, PublicationDirectory
 from dolmen.iceberg.groups import FileGroups
 from dolmen.iceberg.manifests import FileEntry, ManifestBody, decode_manifest_list
 from dolmen.iceberg.metadata import TableMetadata
@@ -21,33 +21,52 @@ from dolmen.iceberg.pins import published_tables
 from dolmen.iceberg.puffin import vector_in
 from dolmen.maintenance.verify.report import FindingLog
 
+_TRIES = 5
+"""How often a publication is looked at, while others publish."""
+
 
 def check_publications(context: Context, newest: Manifest, log: FindingLog) -> None:
     """Checks the newest publication of each table that has one. Makes no request where nothing is published.
+
+    Others may publish, drop and collect meanwhile, so a finding counts only if the publication is still the newest.
 
     Args:
         newest: the newest version.
     """
     for uuid in sorted(published_tables(newest)):
-        name = newest.name_of(uuid)
-        if name is None:
-            continue  # dropped: the next collection deletes the publication
+        manifest = newest
         directory = PublicationDirectory(context.store, context.runtime, uuid)
-        found = directory.newest()
-        if not found.number:
-            continue  # a publisher stopped before its first publication
-        key = directory.key(directory.metadata_path(found.number))
-        log.count("publications")
-        metadata = found.metadata
-        if metadata is None or metadata.location != directory.location:
-            log.add("publication-foreign", key, "it is not as dolmen wrote it for this place", table=name)
-            continue
-        try:
-            _check(context, newest, name, directory, metadata, log)
-        except CorruptionError as error:
-            log.add("publication-damaged", error.key, error.reason, table=name)
-        except NotFoundError as error:
-            log.add("publication-differs", key, f"its version cannot be read: {error}", table=name)
+        for _ in range(_TRIES):
+            name = manifest.name_of(uuid)
+            if name is None:
+                break  # dropped: the next collection deletes the publication
+            found, own = directory.newest(), FindingLog()
+            if found.number:  # else a publisher stopped before its first publication
+                _check_newest(context, manifest, name, directory, found, own)
+            is_newest = not own.findings or directory.newest().number == found.number
+            if own.findings:
+                manifest = context.head.refresh().manifest
+            if is_newest and manifest.name_of(uuid) is not None:
+                log.count("publications", int(found.number > 0))
+                log.merge(own)
+                break
+
+
+def _check_newest(
+    context: Context, newest: Manifest, name: str, directory: PublicationDirectory, found: Newest, log: FindingLog
+) -> None:
+    key, metadata = directory.key(directory.metadata_path(found.number)), found.metadata
+    if metadata is None or metadata.location != directory.location:
+        log.add("publication-foreign", key, "it is not as dolmen wrote it for this place", table=name)
+        return
+    if metadata.current.version > newest.version:  # it was published after this check began
+        newest = context.head.refresh().manifest
+    try:
+        _check(context, newest, name, directory, metadata, log)
+    except CorruptionError as error:
+        log.add("publication-damaged", error.key, error.reason, table=name)
+    except NotFoundError as error:
+        log.add("publication-differs", key, f"its version cannot be read: {error}", table=name)
 
 
 def _check(

@@ -1,0 +1,56 @@
+"""Pairs with a publication as Iceberg, beside another one, background work, an erasure, and changes of the table."""
+
+from __future__ import annotations
+
+from dolmen.database import Database
+from dolmen.iceberg.publication import publish
+from dolmen_simulator.interleavings.checks import Pair, PairedCall, Row, arrow
+from dolmen_simulator.interleavings.columns import add_column
+from dolmen_simulator.interleavings.erasures import erase, restore
+from dolmen_simulator.interleavings.pairs import append, one_table
+from dolmen_simulator.interleavings.upkeep import EXPIRING_SOON, compaction, one_collection, upkeep
+
+_PUBLISHED: tuple[Row, ...] = ((1, 10, None), (3, 30, None))
+
+
+def publication() -> PairedCall:
+    """Publishes the table."""
+    return upkeep("publish", lambda peer: publish(peer.context, "t"))
+
+
+def published_table(db: Database) -> None:
+    """Makes a table that is published with a hidden row, and has changed since."""
+    one_table(db)
+    table = db.table("t")
+    table.delete("k = 2")
+    table.set(iceberg="v2", iceberg_snapshots="kept")
+    table.publish_iceberg()
+    table.append(arrow([(4, 40, None)]))
+    table.delete("k = 3")
+
+
+def twice_published_table(db: Database) -> None:
+    """Makes a table with versions and publications that expire, in v3, whose newest rows are not published."""
+    published_table(db)
+    db.table("t").set(iceberg="v3", iceberg_snapshots="newest")
+    db.table("t").publish_iceberg()
+    db.set(**EXPIRING_SOON)
+    db.table("t").delete("k = 1")
+
+
+PUBLICATIONS: tuple[Pair, ...] = (
+    Pair("publish/publish", published_table, (publication(), publication()), quick=(0,)),
+    Pair("publish/append", published_table, (publication(), append((5, 50, None)))),
+    Pair(
+        "publish/GC",
+        twice_published_table,
+        (publication(), one_collection()),
+        hours=5,
+        quick=(0,),
+        quick_fates=(),
+    ),
+    Pair("publish/erase", published_table, (publication(), erase()), quick=(0,)),
+    Pair("publish/compact", published_table, (publication(), compaction()), quick=(0,)),
+    Pair("publish/add column", published_table, (publication(), add_column()), quick=(0,)),
+    Pair("publish/restore", published_table, (publication(), restore(_PUBLISHED, 4)), quick=(0,)),
+)

@@ -1,0 +1,348 @@
+"""Random histories of a table that is published as Iceberg again and again, read by real readers of Iceberg.
+
+``python -m support.published_history --histories 2000 --seed 7`` runs many. A difference is raised with the number of
+its history, which alone repeats it (``--first NUMBER --histories 1``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import struct
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import dolmen
+from dolmen.iceberg.publication import IcebergPublication
+from support.iceberg_readers import READERS, Condition, IcebergReaders, sql
+from support.random_tables import TYPES, random_column
+
+STEPS = 12
+KEYS = 15
+PREDICATES = 20
+DEEP: dict[str, pa.DataType] = {
+    "deep": pa.struct([("x", pa.int32()), ("y", pa.string()), ("f", pa.float32())]),
+    "rooms": pa.struct([("inner", pa.struct([("x", pa.int16())])), ("many", pa.list_(pa.int8()))]),
+    "words": pa.list_(pa.string()),
+    "counts": pa.map_(pa.string(), pa.int32()),
+}
+"""Nested columns beside those of ``TYPES``. Lists of structs are left out: pyiceberg takes a NULL one for empty."""
+
+WIDER: dict[pa.DataType, tuple[pa.DataType, ...]] = {
+    pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
+    pa.int16(): (pa.int32(), pa.int64()),
+    pa.int32(): (pa.int64(),),
+    pa.uint8(): (pa.uint16(), pa.uint64()),
+    pa.float32(): (pa.float64(),),
+    pa.decimal128(9, 2): (pa.decimal128(12, 2), pa.decimal128(30, 2)),
+    pa.decimal128(18, 4): (pa.decimal128(20, 4),),
+    pa.date32(): (pa.timestamp("us"),),
+}
+LATE: tuple[tuple[pa.DataType, tuple[Any, ...]], ...] = (
+    (pa.int32(), (None, None, 7)),
+    (pa.int64(), (None, -3)),
+    (pa.string(), (None, "", "ab")),
+    (pa.float64(), (None, -0.0, 1.5)),
+    (pa.bool_(), (None, True)),
+    (pa.decimal128(9, 2), (None, Decimal("1.25"))),
+    (DEEP["deep"], (None,)),
+)
+"""Types of columns that are added, with their defaults."""
+
+CHANGES = ("append", "append", "upsert", "delete", "delete_keys", "positions", "overwrite", "update", "erase")
+UPKEEP = ("resolve", "compact", "merge", "restore", "alter", "alter", "alter_deep", "alter_deep")
+NUMBERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64())
+
+
+def draw_column(rng: random.Random, arrow_type: pa.DataType, count: int) -> pa.Array:
+    """A column of any type of a history."""
+    kind = next((kind for kind, (known, _) in TYPES.items() if known == arrow_type), None)
+    if kind is not None and not pa.types.is_nested(arrow_type):
+        return random_column(rng, kind, count)
+    return pa.array([draw_value(rng, arrow_type) for _ in range(count)], arrow_type)
+
+
+def draw_value(rng: random.Random, arrow_type: pa.DataType) -> Any:
+    """A value of a type that ``random_column`` does not draw, often NULL."""
+    t = pa.types
+    if rng.random() < 0.2:
+        return None
+    if t.is_struct(arrow_type):
+        return {field.name: draw_value(rng, field.type) for field in arrow_type}
+    if t.is_map(arrow_type):
+        return [(key, draw_value(rng, arrow_type.item_type)) for key in rng.sample("abc", rng.randint(0, 2))]
+    if t.is_list(arrow_type):
+        return [draw_value(rng, arrow_type.value_type) for _ in range(rng.randint(0, 3))]
+    if t.is_decimal(arrow_type):
+        return Decimal(rng.randint(-400, 400)).scaleb(-arrow_type.scale)
+    if t.is_floating(arrow_type):
+        return rng.choice([0.0, -0.0, 0.5, float("nan")])
+    return rng.randint(-3, 3) if t.is_integer(arrow_type) else rng.choice(["", "a", "ä"])
+
+
+class PublishedHistory:
+    """A table that anything may happen to.
+
+    Columns that are added are called ``late...``: pyiceberg takes NULL, where a file lacks a column, for unequal to
+    each value.
+
+    Args:
+        url: of its database, which readers must find.
+    """
+
+    def __init__(self, rng: random.Random, url: str) -> None:
+        self.rng, self.db, self.numbers = rng, dolmen.open(url), iter(range(10**6))
+        if rng.random() < 0.6:
+            self.db.set(root_bytes="4KB")  # entries leave the manifest early
+        kinds = rng.sample(list(TYPES), rng.randint(2, 5))
+        fields = [pa.field("id", pa.int64(), nullable=False), pa.field("n", pa.int64())]
+        fields += [pa.field(f"c{place}", TYPES[kind][0]) for place, kind in enumerate(kinds)]
+        fields += [pa.field(name, DEEP[name]) for name in rng.sample(list(DEEP), rng.randint(0, 2))]
+        self.table = self.db.create_table("t", pa.schema(fields), primary_key="id")
+        self.table.set(iceberg=rng.choice(["v2", "v3"]), iceberg_snapshots=rng.choice(["newest", "kept"]))
+        self.created = self.db.refresh()
+        self.log: list[str] = []
+
+    # ---- what happens to it
+
+    def step(self) -> None:
+        """Makes one change, or one step of upkeep."""
+        what = self.rng.choice([*CHANGES, *CHANGES, *UPKEEP])
+        self.log.append(what)
+        getattr(self.db if what in ("resolve", "compact", "merge") else self, what)()
+        self.log[-1] += f" -> {self.db.refresh()}"
+
+    def rows(self) -> pa.Table:
+        """Some rows, often without some of the columns."""
+        rng, count = self.rng, self.rng.randint(1, 12)
+        given = [field for field in self.table.schema if field.name == "id" or rng.random() < 0.9]
+        columns = {field.name: draw_column(rng, field.type, count) for field in given}
+        columns["id"] = pa.array([rng.randrange(KEYS) for _ in range(count)], pa.int64())
+        if "n" in columns:
+            columns["n"] = pa.array([rng.choice([None, 0, 1, 2]) for _ in range(count)], pa.int64())
+        return pa.table(columns)
+
+    def append(self) -> None:
+        self.table.append(self.rows())
+
+    def upsert(self) -> None:
+        self.table.upsert(self.rows())
+
+    def overwrite(self) -> None:
+        self.table.overwrite(self.rows())
+
+    def delete(self) -> None:
+        rng = self.rng
+        self.table.delete(rng.choice([f"id < {rng.randrange(6)}", f"n = {rng.randrange(3)}", "n IS NULL AND id > 7"]))
+
+    def delete_keys(self) -> None:
+        self.table.delete(keys=self.rng.sample(range(KEYS), self.rng.randint(1, 6)))
+
+    def positions(self) -> None:
+        self.table.delete(f"id = {self.rng.randrange(KEYS)} OR n = {self.rng.randrange(3)}", mode="positions")
+
+    def update(self) -> None:
+        self.table.update({"n": self.rng.choice([None, 0, 5])}, f"id % 4 = {self.rng.randrange(4)}")
+
+    def erase(self) -> None:
+        self.table.erase(f"id = {self.rng.randrange(KEYS)}")
+
+    def restore(self) -> None:
+        self.table.restore(self.rng.randint(self.created, self.db.refresh()))
+
+    def alter(self) -> None:
+        """Changes columns: adds, renames, drops, widens or reorders them, or sets a default."""
+        rng, table = self.rng, self.table
+        others = [field for field in table.schema if field.name not in ("id", "n")]
+        field = rng.choice(others) if others else None
+        chance = rng.random()
+        if field is None or chance < 0.25:
+            arrow_type, defaults = rng.choice(LATE)
+            table.add_column(self._name("late"), arrow_type, rng.choice(defaults))
+        elif chance < 0.6 and field.type in WIDER:
+            table.widen_column(field.name, rng.choice(WIDER[field.type]))
+        elif chance < 0.75:
+            table.rename_column(field.name, self._name(field.name.rpartition("_")[0] or field.name))
+        elif chance < 0.85:
+            table.drop_column(field.name)
+        elif chance < 0.93:
+            table.reorder([each.name for each in rng.sample(list(table.schema), len(table.schema))])
+        elif pa.types.is_integer(field.type):
+            table.set_default(field.name, rng.choice([None, 3]))
+
+    def alter_deep(self) -> None:
+        """Changes a field inside of a column."""
+        rng = self.rng
+        paths = [path for field in self.table.schema for path in inner_paths(field.name, field.type)]
+        if not paths:
+            return
+        path, arrow_type, in_struct = rng.choice(paths)
+        chance = rng.random()
+        if pa.types.is_struct(arrow_type) and chance < 0.6:
+            self.table.add_column(f"{path}.{self._name('late')}", rng.choice([pa.int32(), pa.string(), pa.float32()]))
+        elif arrow_type in WIDER and "." in path and chance < 0.7:
+            self.table.widen_column(path, rng.choice(WIDER[arrow_type]))
+        elif in_struct > 1 and chance < 0.4:
+            self.table.drop_column(path)
+        elif in_struct:
+            self.table.rename_column(path, self._name("inner"))
+
+    def _name(self, stem: str) -> str:
+        return f"{stem}_{next(self.numbers)}"
+
+    # ---- what readers see of it
+
+    def condition(self, columns: Sequence[pa.Field], depth: int = 1) -> Condition:
+        """A random condition on flat columns."""
+        rng = self.rng
+        if depth and rng.random() < 0.4:
+            return [
+                rng.choice(["and", "or"]),
+                self.condition(columns, depth - 1),
+                self.condition(columns, depth - 1),
+            ]
+        field = rng.choice(columns)
+        if field.type not in (*NUMBERS, pa.string(), pa.date32()) or rng.random() < 0.15:
+            return [field.name, rng.choice(["null", "present"])]
+        literal: Any = rng.choice(["", "a", "ab", "b", "z"])
+        if pa.types.is_date(field.type):
+            literal = {"date": rng.choice(["1969-12-31", "1970-01-01", "2024-01-01", "1148-08-16"])}
+        elif pa.types.is_integer(field.type):
+            literal = rng.randint(-4, 12)
+        elif pa.types.is_floating(field.type):
+            literal = rng.choice([-1.5, 0.0, 0.25, 1.0, 2.0])
+        return [field.name, rng.choice(["=", "<>", "<", "<=", ">", ">="]), literal]
+
+    def check(self, readers: IcebergReaders, found: IcebergPublication, predicates: int) -> int:
+        """Compares all readers with dolmen at the published version. Returns the number of comparisons."""
+        pinned = self.db.at(found.version).table("t")
+        schema = [field for field in pinned.schema if field.name not in (found.left_out or {})]
+        names = [field.name for field in schema]
+        flat = [field for field in schema if not pa.types.is_nested(field.type)]
+        floats = {field.name for field in flat if pa.types.is_floating(field.type)}
+        checks = 0
+        for where in [None, *(self.condition(flat) for _ in range(predicates))]:
+            expected = counted(pinned.scan(names, where=None if where is None else sql(where)).to_arrow(), names)
+            for reader in READERS:
+                if reader == "pyiceberg" and where is not None and pyiceberg_differs(where, floats):
+                    continue
+                seen = readers.read(reader, found.metadata_location, where)
+                assert seen.column_names == names, (reader, self.log)
+                place = f"{reader} at version {found.version}, where {where}, after {self.log}"
+                assert counted(seen, names) == expected, place
+                checks += 1
+        return checks
+
+    def run(self, readers: IcebergReaders, *, predicates: int = PREDICATES, steps: int = STEPS) -> Counter[str]:
+        """Runs it to its end; publishes after half of the steps, and compares. Returns counts."""
+        counts: Counter[str] = Counter(histories=1)
+        for _ in range(steps):
+            self.step()
+            if self.rng.random() < 0.5:
+                continue
+            found = self.table.publish_iceberg()
+            counts["versions"] += 1
+            counts["comparisons"] += self.check(readers, found, predicates)
+            assert found.snapshots == 1 or self.table.settings()["iceberg_snapshots"] == "kept"
+        assert not self.db.verify().findings, self.log
+        return counts
+
+
+def inner_paths(path: str, arrow_type: pa.DataType, in_struct: int = 0) -> list[tuple[str, pa.DataType, int]]:
+    """The paths of a nested column and of all fields in it, with their types, and the number of fields of the struct
+    that each is in; 0 for those in none."""
+    t = pa.types
+    if t.is_struct(arrow_type):
+        found = [(path, arrow_type, in_struct)]
+        for field in arrow_type:
+            found += inner_paths(f"{path}.{field.name}", field.type, arrow_type.num_fields)
+        return found
+    if t.is_map(arrow_type):
+        return [(path, arrow_type, in_struct), *inner_paths(f"{path}.value", arrow_type.item_type)]
+    if t.is_list(arrow_type):
+        return [(path, arrow_type, in_struct), *inner_paths(f"{path}.element", arrow_type.value_type)]
+    return [(path, arrow_type, in_struct)] if "." in path else []
+
+
+def pyiceberg_differs(condition: Condition, floats: set[str]) -> bool:
+    """pyiceberg takes NaN for neither less nor greater than a number, and NULL, where a file lacks the column, for
+    unequal to each."""
+    if condition[0] in ("and", "or"):
+        return any(pyiceberg_differs(part, floats) for part in condition[1:])
+    column, op, *_ = condition
+    return op not in ("null", "present") and (column in floats or column.startswith("late"))
+
+
+def canonical(column: pa.ChunkedArray) -> list[Any]:
+    """Values that are equal only if they have the same bits, whatever the reader's types are."""
+    arrow_type = column.type
+    if pa.types.is_timestamp(arrow_type):
+        return column.cast(pa.timestamp("us", arrow_type.tz)).cast(pa.int64()).to_pylist()
+    if pa.types.is_date32(arrow_type):
+        return column.cast(pa.int32()).to_pylist()
+    if pa.types.is_floating(arrow_type):
+        return [None if value is None else struct.pack("<d", value) for value in column.cast(pa.float64()).to_pylist()]
+    if pa.types.is_nested(arrow_type):
+        return [repr(plain(value)) for value in column.to_pylist()]
+    return column.to_pylist()
+
+
+def plain(value: Any) -> Any:
+    """A nested value without its field names, as Polars has a list of structs for a map."""
+    if isinstance(value, dict):
+        return tuple(map(plain, value.values()))
+    return [plain(each) for each in value] if isinstance(value, list) else (
+        tuple(map(plain, value)) if isinstance(value, tuple) else value
+    )  # fmt: skip
+
+
+def counted(table: pa.Table, names: list[str]) -> Counter[Any]:
+    columns = [canonical(table[name]) for name in names]
+    return Counter(zip(*columns, strict=True)) if columns else Counter()
+
+
+def run_history(seed: str, readers: IcebergReaders, predicates: int) -> Counter[str]:
+    """Runs the history of a seed in a directory of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        return PublishedHistory(random.Random(seed), f"{folder}/db").run(readers, predicates=predicates)
+
+
+def main(arguments: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--histories", type=int, default=2_000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--predicates", type=int, default=PREDICATES)
+    given = parser.parse_args(arguments)
+    until, counts = clock() + given.seconds, Counter[str]()
+    with tempfile.TemporaryDirectory() as answers:
+        readers = IcebergReaders(Path(answers))
+        try:
+            for number in range(given.first, given.first + given.histories):
+                if clock() > until:
+                    break
+                try:
+                    counts += run_history(f"{given.seed} {number}", readers, given.predicates)
+                except BaseException:
+                    print(f"history {number} of seed {given.seed}", flush=True)
+                    raise
+                if counts["histories"] % 100 == 0:
+                    print(dict(counts), flush=True)
+        finally:
+            readers.close()
+    used = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    print(f"{dict(counts)}, {used:.0f} s of CPU: no difference", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
