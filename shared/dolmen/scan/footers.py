@@ -145,17 +145,28 @@ def first_request(file: DataFile) -> Range:
 
 @dataclass(frozen=True)
 class FetchedFooter:
-    """The footer of a file; ``body`` is the whole file if it was fetched with the footer."""
+    """The footer of a file, and what came with it.
+
+    Args:
+        body: the whole file if it was fetched with the footer.
+        filters: the bytes from ``DataFile.filters`` to the footer if they were.
+        requested: bytes that were fetched; None if the footer was in the cache.
+    """
 
     footer: DataFileFooter
     body: bytes | None = None
+    filters: bytes | None = None
+    requested: int | None = None
 
 
-def open_file(store: ObjectStore, cache: ObjectCache, file: DataFile, table: str) -> FetchedFooter:
+def open_file(
+    store: ObjectStore, cache: ObjectCache, file: DataFile, table: str, *, with_filters: bool = False
+) -> FetchedFooter:
     """Gets a file's footer from the cache, or with one request.
 
     Args:
         table: for messages.
+        with_filters: fetch its Bloom filters with the footer, but not the rest of a small file.
 
     Raises:
         CorruptionError: the file is missing, or not the one its entry describes.
@@ -169,7 +180,7 @@ def open_file(store: ObjectStore, cache: ObjectCache, file: DataFile, table: str
         footer = DataFileFooter.parse(kept, file)
         cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
         return FetchedFooter(footer)
-    wanted = first_request(file)
+    wanted = Range(file.filters, file.size + 1) if with_filters else first_request(file)
     try:
         body = store.get(file.path, wanted).body
     except ObjectNotFoundError as error:
@@ -181,4 +192,5 @@ def open_file(store: ObjectStore, cache: ObjectCache, file: DataFile, table: str
     footer = DataFileFooter.parse(end, file)
     cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
     cache.keep(key, end)
-    return FetchedFooter(footer, body if wanted.start == 0 else None)
+    filters = body[: file.footer[0] - wanted.start] if with_filters else None
+    return FetchedFooter(footer, body if wanted.start == 0 else None, filters, len(body))
