@@ -123,6 +123,8 @@ class FilterChoice:
         if not file.filters or behind > GAP_BYTES:
             return False
         keys = self._keys(plan)
+        if keys is None or keys > MOST_KEYS:
+            return False
         spared = self._spared(keys, file, behind)
         if spared < _LEAST_SPARED:
             return False
@@ -175,7 +177,7 @@ class FilterChoice:
         try:
             body = self.context.store.get(file.path, place).body
         except ObjectNotFoundError as error:
-            raise CorruptionError(file.path, f"it is missing, and is a data file of {self.entry.uuid}") from error
+            raise CorruptionError(file.path, "it is missing, and is a data file that a scan reads") from error
         return body
 
     def _keys(self, plan: FilePlan) -> int | None:
@@ -192,10 +194,8 @@ class FilterChoice:
         ids = {id_ for lookup in self.deletes.lookups_of(plan.tombstones) for id_ in lookup.columns}
         return self.output.union(tests, ids, *(columns_of(p) for p in self.deletes.predicates_of(plan.tombstones)))
 
-    def _spared(self, keys: int | None, file: DataFile, filter_bytes: int) -> float:
+    def _spared(self, keys: int, file: DataFile, filter_bytes: int) -> float:
         """The share of files like this one that filters are expected to exclude."""
-        if keys is None or keys > MOST_KEYS or not file.rows:
-            return 0.0
-        bits = 8 * filter_bytes // file.rows // len(self.entry.primary_key)
+        bits = 8 * filter_bytes // max(1, file.rows) // len(self.entry.primary_key)
         hit = keys / self.files if keys < self.files else 0.5 if self.files >= _MANY_FILES else 1.0
         return float((1 - false_positives(max(1, bits))) ** keys * (1 - hit))
