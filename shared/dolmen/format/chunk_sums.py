@@ -127,6 +127,11 @@ class ChunkSums:
         row_group, first = metadata.row_group(group), group * metadata.num_columns
         return {chunk_place(row_group.column(leaf)): self.states[first + leaf] for leaf in leaves}
 
+    def behind_chunks(self, metadata: pq.FileMetaData) -> PartSums:
+        """All that is between the last column chunk and the block: Bloom filters and page index."""
+        (start, length), states = max(zip(_places(metadata), self.states, strict=True))
+        return PartSums(start + length, self.place, States(states.end, self.end))
+
     def others(self, metadata: pq.FileMetaData) -> Iterator[PartSums]:
         """All that is neither in a column chunk nor in the footer: magic, page index, Bloom filters."""
         place, state = 0, 0

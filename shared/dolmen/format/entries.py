@@ -75,6 +75,8 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
         stats: bounds by column id; a column that is absent here is unknown.
         erasing: timestamp of the earliest erasure that matched rows which the file still physically holds, hidden by
             its vector; 0 = there is none. It is replaced together with ``applied_through`` and ``vector``.
+        filters: first byte of its Bloom filters, which stand behind all column chunks; 0 = it has none, or their place
+            is only in its footer.
     """
 
     path: str
@@ -87,6 +89,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
     vector: Vector | None = None
     stats: dict[int, ColumnStats] = {}
     erasing: int = 0
+    filters: int = 0
 
     @property
     def uuid(self) -> str:

@@ -36,6 +36,17 @@ def parse_ttl(text: str) -> TimeToLive:
     return TimeToLive(column.strip(), parse_duration(age))
 
 
+def filter_bits(value: Any) -> int:
+    """Reads a number of bits by which Bloom filters come."""
+    bits = count(value)
+    if bits not in FILTER_BITS:
+        raise InputError(f"{bits} is none of {', '.join(map(str, FILTER_BITS))}")
+    return bits
+
+
+FILTER_BITS = (8, 16, 32, 64)
+"""Row groups have a power of two of rows, and filters of bytes."""
+
 _OWN = {
     known.name: known
     for known in (
@@ -61,6 +72,13 @@ _OWN = {
             "which published versions Iceberg's readers can travel to: the newest, or all that are kept",
         ),
         Property("subject", None, name, "the column that says whom a row is about: forget erases by it"),
+        Property(
+            "key_filter_bits",
+            8,
+            filter_bits,
+            "bits of Bloom filter for each key in new data files: 8, 16, 32 or 64; with more of them, more keys can be "
+            "looked up at once without reading files that have none",
+        ),
     )
 }
 TABLE_PROPERTIES = {**_OWN, **INGEST_PROPERTIES}
@@ -109,6 +127,7 @@ class TableSettings:
         iceberg: the version of Iceberg in which it is published: v2 or v3; None = it is not published.
         iceberg_snapshots: which published versions readers can travel to: newest or kept.
         subject: name of the column that says whom a row is about; None = rows are about nobody.
+        key_filter_bits: bits of the Bloom filters of new data files for each key.
     """
 
     ttl: TimeToLive | None
@@ -116,6 +135,7 @@ class TableSettings:
     iceberg: str | None
     iceberg_snapshots: str
     subject: str | None
+    key_filter_bits: int
 
     @classmethod
     def of(cls, entry: TableEntry) -> TableSettings:
@@ -151,6 +171,11 @@ class DatabaseSettings:
 def root_bytes(manifest: Manifest) -> int:
     """The size that a manifest of this database may reach before entries are spilled, in bytes."""
     return int(value_of(DATABASE_PROPERTIES["root_bytes"], manifest.properties))
+
+
+def key_filter_bits(entry: TableEntry) -> int:
+    """Bits of the Bloom filters of a table's new data files for each key."""
+    return int(value_of(_OWN["key_filter_bits"], entry.properties))
 
 
 def check_table_properties(

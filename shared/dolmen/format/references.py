@@ -67,7 +67,7 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     Counts: Counts.__struct_fields__,
     Cursor: Cursor.__struct_fields__,
     Deed: Deed.__struct_fields__,
-    DataFile: ("size", "rows", "footer", "row_ts", "row_ts_bounds", "applied_through", "stats", "erasing"),
+    DataFile: ("size", "rows", "footer", "row_ts", "row_ts_bounds", "applied_through", "stats", "erasing", "filters"),
     ErasedTable: ("uuid", "columns"),
     Erasure: ("id", "ts", "version", "requested_at", "due_at", "subject", "request", "digest"),
     Field: ("id", "name", "type", "nullable", "comment", "added_ts", "initial_default", "write_default", "widened_ts"),

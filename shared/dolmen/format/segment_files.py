@@ -14,7 +14,7 @@ Parquet (zstd, row groups of at most 4,096 entries) with these columns, all but 
 ``vector_object`` string, ``vector_offset``,    the entry's ``vector``; NULL where it has none
 ``vector_length``, ``vector_crc32``,
 ``vector_cardinality`` int64
-``erasing`` int64                               the entry's ``erasing``; there is no such column if all have 0
+``erasing``, ``filters`` int64                  the entry's; there is no such column if all have 0
 ``min_<id>``, ``max_<id>``                      bounds of a column in its stored type (``fixed_size_binary`` as
                                                 binary, as bounds may be cut); NULL = None
 ``nulls_<id>``, ``nans_<id>`` int64             counts; NULL = unknown
@@ -50,8 +50,8 @@ _INTEGERS = (
 )  # fmt: skip
 BASE_COLUMNS: tuple[str, ...] = ("path", "vector_object", "odd", *_INTEGERS)
 """Columns that every segment has."""
-ERASING = "erasing"
-"""A column of segments in which an entry has another ``erasing`` than 0."""
+OPTIONAL_COLUMNS: tuple[str, ...] = ("erasing", "filters")
+"""Columns of segments in which an entry has another value of that name than 0."""
 STATS = ("min", "max", "nulls", "nans")
 
 _Odd = dict[int, ColumnStats]
@@ -119,19 +119,21 @@ def to_table(entries: Sequence[DataFile], schema: Schema | None) -> pa.Table:
         "vector_crc32": [vector.crc32 if vector else None for vector in vectors],
         "vector_cardinality": [vector.cardinality if vector else None for vector in vectors],
     }
-    if any(entry.erasing for entry in entries):
-        integers[ERASING] = [entry.erasing for entry in entries]
+    for name in OPTIONAL_COLUMNS:
+        found = [getattr(entry, name) for entry in entries]
+        if any(found):
+            integers[name] = found
     columns |= {name: pa.array(values, pa.int64()) for name, values in integers.items()}
     odd: list[_Odd] = [{} for _ in entries]
     for id_ in sorted({id_ for entry in entries for id_ in entry.stats}):
-        found = [entry.stats.get(id_) for entry in entries]
+        known = [entry.stats.get(id_) for entry in entries]
         field = schema.by_id.get(id_) if schema else None
-        typed = _typed(found, None if field is None else bound_type(field.arrow_type))
-        for own, stats, back in zip(odd, found, _stats(typed), strict=True):
+        typed = _typed(known, None if field is None else bound_type(field.arrow_type))
+        for own, stats, back in zip(odd, known, _stats(typed), strict=True):
             if stats is not None and not _same(stats, back):
                 own[id_] = stats
         if any(own.get(id_) for own in odd):
-            plain = [None if id_ in own else stats for own, stats in zip(odd, found, strict=True)]
+            plain = [None if id_ in own else stats for own, stats in zip(odd, known, strict=True)]
             typed = _typed(plain, typed[0].type)
         columns |= dict(zip(stats_columns(id_), typed, strict=True))
     columns["odd"] = pa.array([_encode_odd(own) if own else None for own in odd], pa.string())
@@ -141,12 +143,13 @@ def to_table(entries: Sequence[DataFile], schema: Schema | None) -> pa.Table:
 def to_entries(table: pa.Table) -> list[DataFile]:
     """The entries in rows that have at least ``BASE_COLUMNS``, with the statistics for which there are columns.
 
-    An ``erasing`` is taken where there is a column of it.
+    Those of ``OPTIONAL_COLUMNS`` are taken where they are there.
     """
     ids = stats_ids(table.column_names)
     stats = {id_: _stats([_one(table[name]) for name in stats_columns(id_)]) for id_ in ids}
     plain: dict[str, list[Any]] = {name: table[name].to_pylist() for name in BASE_COLUMNS}
-    plain[ERASING] = table[ERASING].to_pylist() if ERASING in table.column_names else [0] * table.num_rows
+    for name in OPTIONAL_COLUMNS:
+        plain[name] = table[name].to_pylist() if name in table.column_names else [0] * table.num_rows
     entries = []
     for row in range(table.num_rows):
         value = {name: values[row] for name, values in plain.items()}
@@ -171,7 +174,8 @@ def to_entries(table: pa.Table) -> list[DataFile]:
                 applied_through=value["applied_through"],
                 vector=vector,
                 stats=own,
-                erasing=value[ERASING],
+                erasing=value["erasing"],
+                filters=value["filters"],
             )
         )
     return entries

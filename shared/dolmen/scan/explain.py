@@ -40,8 +40,10 @@ class Explanation:
         row_groups_tested: those of them whose rows have to be tested, one by one, against a predicate or tombstone.
         vectors, vector_positions: deletion vectors applied, and the rows they remove.
         where_tombstones, keys_tombstones: deletes that are checked, in at least one file.
-        tombstone_fetch, vector_fetch, footer_fetch, data_fetch: requests; a small file comes whole with its footer.
-            With a limit, ``data_fetch`` is what is read at most. Files of this machine are read without requests, in
+        filtered_files, excluded_files: files whose Bloom filters were asked, and those that they excluded.
+        tombstone_fetch, vector_fetch, footer_fetch, filter_fetch, data_fetch: requests; a small file comes whole with
+            its footer. A request for filters mostly brings the footer, too, which is not counted again then. With
+            a limit, ``data_fetch`` is what is read at most. Files of this machine are read without requests, in
             ``row_groups_read`` pieces.
     """
 
@@ -53,18 +55,25 @@ class Explanation:
     vector_positions: int
     where_tombstones: int
     keys_tombstones: int
+    filtered_files: int
+    excluded_files: int
     tombstone_fetch: Fetch
     vector_fetch: Fetch
     footer_fetch: Fetch
+    filter_fetch: Fetch
     data_fetch: Fetch
 
     @property
     def fetch(self) -> Fetch:
         """All requests together."""
-        return self.tombstone_fetch + self.vector_fetch + self.footer_fetch + self.data_fetch
+        return self.tombstone_fetch + self.vector_fetch + self.footer_fetch + self.filter_fetch + self.data_fetch
 
     def facts(self) -> list[tuple[str, str]]:
         """The lines of ``repr``: first facts from the manifest, then facts from footers and tombstones."""
+        filters = [
+            ("bloom filters", f"{self.excluded_files:,} of {self.filtered_files:,} files excluded"),
+            ("fetch filters", str(self.filter_fetch)),
+        ]
         return [
             *self.plan.facts(),
             (
@@ -76,6 +85,7 @@ class Explanation:
             ("fetch tombstones", str(self.tombstone_fetch)),
             ("fetch vectors", str(self.vector_fetch)),
             ("fetch footers", str(self.footer_fetch)),
+            *(filters if self.filtered_files else ()),
             ("fetch data", f"{'at most ' if self.plan.limit is not None else ''}{self.data_fetch}"),
         ]
 
@@ -93,7 +103,6 @@ def explain(reader: PlanReader) -> Explanation:
     blobs = requests(t.blob for t in tombstones_to_fetch(plan.tombstones, cache))
     bitmaps = requests(v for v in vectors if cache_key(v) not in cache)
     unopened = [file.file for file in plan.files if ("footer", file.file.path, 0) not in cache]
-    footers = [first_request(file) for file in unopened]
     groups: list[int] = []
     tested: list[int] = []
 
@@ -106,6 +115,8 @@ def explain(reader: PlanReader) -> Explanation:
     data = Fetch()
     for batch in batches(map(note, reader.groups()), plan.output_ids):
         data += Fetch(len(batch.requests), sum(request.length for request in batch.requests))
+    filters = reader.filters
+    footers = [first_request(file) for file in unopened if file.path not in filters.with_footer]
     kinds = Counter(type(tombstone) for tombstone in plan.tombstones)
     return Explanation(
         plan=plan,
@@ -116,8 +127,11 @@ def explain(reader: PlanReader) -> Explanation:
         vector_positions=sum(vector.cardinality for vector in vectors),
         where_tombstones=kinds[WhereTombstone],
         keys_tombstones=kinds[KeysTombstone],
+        filtered_files=filters.files,
+        excluded_files=filters.excluded,
         tombstone_fetch=Fetch(len(blobs), sum(request.range.length for request in blobs)),
         vector_fetch=Fetch(len(bitmaps), sum(request.range.length for request in bitmaps)),
         footer_fetch=Fetch(len(footers), sum(request.length - 1 for request in footers)),
+        filter_fetch=Fetch(filters.requests, filters.bytes),
         data_fetch=data,
     )

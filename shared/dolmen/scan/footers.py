@@ -194,10 +194,18 @@ def first_request(file: DataFile) -> Range:
 
 @dataclass(frozen=True)
 class FetchedFooter:
-    """The footer of a file; ``body`` is the whole file if it was fetched with the footer."""
+    """The footer of a file, and what came with it.
+
+    Args:
+        body: the whole file if it was fetched with the footer.
+        filters: the bytes from ``DataFile.filters`` to the footer if they were.
+        requested: bytes that were fetched; None if the footer was in the cache.
+    """
 
     footer: DataFileFooter
     body: bytes | None = None
+    filters: bytes | None = None
+    requested: int | None = None
 
 
 def open_file(
@@ -208,6 +216,7 @@ def open_file(
     mapping: Sequence[MappedColumn] = (),
     *,
     anew: bool = False,
+    with_filters: bool = False,
 ) -> FetchedFooter:
     """Gets a file's footer from the cache, or with one request.
 
@@ -215,6 +224,7 @@ def open_file(
         table: for messages.
         mapping: of the table's schema.
         anew: do not look into the cache.
+        with_filters: fetch its Bloom filters with the footer, but not the rest of a small file.
 
     Raises:
         CorruptionError: the file is missing, or not the one its entry describes.
@@ -229,7 +239,7 @@ def open_file(
         footer = DataFileFooter.parse(kept, file)
         cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
         return FetchedFooter(footer)
-    wanted = first_request(file)
+    wanted = Range(file.filters, file.size + 1) if with_filters else first_request(file)
     try:
         found = there.store.get(there.key, wanted)
     except ObjectNotFoundError as error:
@@ -246,4 +256,5 @@ def open_file(
     cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
     if not there.adopted:  # what the disk keeps says nothing of a file that others may replace
         cache.keep(key, end)
-    return FetchedFooter(footer, body if wanted.start == 0 else None)
+    filters = body[: file.footer[0] - wanted.start] if with_filters else None
+    return FetchedFooter(footer, body if wanted.start == 0 else None, filters, len(body))

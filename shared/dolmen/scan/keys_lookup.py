@@ -98,6 +98,16 @@ class KeysLookup:
         """Number of keys."""
         return self._keys.count
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether the keys are in memory, and not in a file."""
+        return isinstance(self._keys, HeldKeys)
+
+    def held_keys(self) -> list[pa.Array]:
+        """All keys, by column, also those that hide rows of older files alone. They must be in memory."""
+        assert isinstance(self._keys, HeldKeys)
+        return self._keys.all(self.types)[0]
+
     def keys(self, applied_through: int) -> tuple[list[pa.Array], Int64s]:
         """The tuples that hide rows of files with this ``applied_through``, by column, and the timestamp of each."""
         arrays, ts = self._keys.all(self.types)

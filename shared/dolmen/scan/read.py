@@ -8,7 +8,7 @@ for each other. What is under way at once is bounded per stage, which is what bo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TypeVar
 
@@ -24,6 +24,7 @@ from dolmen.scan.blobs import BlobReader, Pending, cache_key, place
 from dolmen.scan.data_objects import data_object, missing_file_error
 from dolmen.scan.deletes import Deletes, load_deletes
 from dolmen.scan.file_bytes import FileBytes
+from dolmen.scan.filter_choice import FilterChoice, FilterUse
 from dolmen.scan.footers import FetchedFooter, open_file
 from dolmen.scan.plan import FilePlan, ScanPlan
 from dolmen.scan.ranges import MERGED_BYTES, Range, coalesce
@@ -86,32 +87,41 @@ class PlanReader:
         context: the database's store, runtime and cache.
         pending: reads objects that a transaction has not uploaded yet.
         cautious: open no file before its row groups are asked for; for scans that may stop early.
+        tests_only: no columns are read but those that decide about rows.
     """
 
     context: Context
     plan: ScanPlan
     pending: Pending | None = None
     cautious: bool = False
+    tests_only: bool = False
     row_groups_seen: int = field(default=0, init=False)
     """Row groups in all files open_one so far."""
+    filters: FilterUse = field(default_factory=FilterUse, init=False)
+    """What the Bloom filters of files were asked so far."""
 
     def __post_init__(self) -> None:
         self._blobs = BlobReader(self.context.store, self.context.runtime, self.pending, self.context.cache)
 
-    def open_files(self, files: Sequence[FilePlan]) -> Iterator[OpenFile]:
-        """Fetches footers and vectors."""
+    def open_files(self, files: Sequence[FilePlan], choice: FilterChoice | None = None) -> Iterator[OpenFile]:
+        """Fetches footers and vectors, and the Bloom filters that ``choice`` chooses."""
         for some in by_vector_bytes(files, 0 if self.cautious else VECTOR_BYTES):
             bitmaps = self.vectors(some)
 
             def open_one(plan: FilePlan, bitmaps: dict[str, BitMap] = bitmaps) -> OpenFile:
-                found = self._open(plan.file)
-                return OpenFile(plan, found.footer, bitmaps.get(plan.file.path), self._source(plan.file, found))
+                with_filters = choice is not None and choice.comes_with_footer(plan)
+                found = self._open(plan.file, with_filters=with_filters)
+                file = OpenFile(plan, found.footer, bitmaps.get(plan.file.path), self._source(plan.file, found))
+                probe = choice.probe(file, found) if choice else None
+                return replace(file, probe=probe) if probe else file
 
-            yield from self.context.runtime.map(open_one, some, ahead=1 if self.cautious else None)
+            for file in self.context.runtime.map(open_one, some, ahead=1 if self.cautious else None):
+                self.filters.add(file)
+                yield file
 
-    def _open(self, file: DataFile, *, anew: bool = False) -> FetchedFooter:
-        mapping = self.plan.entry.schema.mapping
-        return open_file(self.context.store, self.context.cache, file, self.plan.table, mapping, anew=anew)
+    def _open(self, file: DataFile, *, anew: bool = False, with_filters: bool = False) -> FetchedFooter:
+        mapping, store, cache = self.plan.entry.schema.mapping, self.context.store, self.context.cache
+        return open_file(store, cache, file, self.plan.table, mapping, anew=anew, with_filters=with_filters)
 
     def deletes(self) -> Deletes:
         """Fetches the tombstones that some file has to be checked against."""
@@ -119,10 +129,15 @@ class PlanReader:
 
     def groups(self) -> Iterator[RowGroup]:
         """Row groups that may have rows, in file order."""
-        deletes = self.deletes()
-        for file in self.open_files(self.plan.files):
+        deletes, where = self.deletes(), self.plan.where
+        output = frozenset[int]() if self.tests_only else self.plan.output_ids
+        asked = [file for file in self.plan.files if where is None or file.filter]
+        choice = FilterChoice.of(self.context, self.plan.entry, where, deletes, output, len(asked))
+        for file in self.open_files(self.plan.files, choice):
             self.row_groups_seen += len(file.footer.firsts)
-            yield from row_groups(file, self.plan.where, deletes, self.plan.entry.schema)
+            found = list(row_groups(file, where, deletes, self.plan.entry.schema))
+            self.filters.judge(file, found, tests_only=not output)
+            yield from found
 
     def read(
         self, work: Callable[[RowGroup, RowGroupColumns], R], groups: Iterable[RowGroup], ids: frozenset[int]

@@ -15,6 +15,7 @@ from dolmen.predicate import Predicate, StatsVerdict, columns, judge
 from dolmen.scan.deletes import Deletes
 from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.footers import DataFileFooter
+from dolmen.scan.key_filters import FileProbe
 from dolmen.scan.keys_lookup import KeysLookup
 from dolmen.scan.plan import FilePlan
 
@@ -28,12 +29,14 @@ class OpenFile:
         footer: what its footer says.
         vector: positions already gone.
         source: where its bytes are, if none have to be fetched: on this machine, or they came with the footer.
+        probe: its Bloom filters, if they are asked.
     """
 
     plan: FilePlan
     footer: DataFileFooter
     vector: BitMap | None
     source: FileBytes | None
+    probe: FileProbe | None = None
 
     @property
     def file(self) -> DataFile:
@@ -87,7 +90,7 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema
     Args:
         schema: the table's, which knows the values of columns that the file lacks.
     """
-    plan, footer = file.plan, file.footer
+    plan, footer, probe = file.plan, file.footer, file.probe
     predicates = deletes.predicates_of(plan.tombstones)
     lookups = deletes.lookups_of(plan.tombstones)
     wanted = where if plan.filter else None
@@ -104,12 +107,20 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema
         verdict = StatsVerdict.ALWAYS if wanted is None else judge(wanted, known, rows)
         if verdict is StatsVerdict.NEVER:
             continue
+        if probe and verdict is StatsVerdict.MAYBE and wanted is not None and not probe.may_match(index, wanted):
+            probe.excluded += 1
+            continue
         tests = _predicates_to_test(predicates, known, rows)
         if tests is None:
             continue
         judged = [(lookup.judge(known, rows, plan.file.applied_through), lookup) for lookup in lookups]
         if any(found is StatsVerdict.ALWAYS for found, _ in judged):
             continue
+        keys = tuple(lookup for found, lookup in judged if found is StatsVerdict.MAYBE)
+        if probe and (tests or keys):
+            tests = tuple(test for test in tests if probe.may_match(index, test))
+            keys = tuple(lookup for lookup in keys if probe.may_hold(index, lookup))
+            probe.excluded += not tests and not keys
         yield RowGroup(
             file=file,
             index=index,
@@ -118,7 +129,7 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema
             gone=gone,
             filter=wanted if verdict is StatsVerdict.MAYBE else None,
             predicates=tests,
-            lookups=tuple(lookup for found, lookup in judged if found is StatsVerdict.MAYBE),
+            lookups=keys,
         )
 
 

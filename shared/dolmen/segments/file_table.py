@@ -15,7 +15,7 @@ from dolmen.errors import CorruptionError
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import check_reference, uuid_of
 from dolmen.format.manifest import Segment
-from dolmen.format.segment_files import BASE_COLUMNS, ERASING, stats_columns, stats_ids, to_entries
+from dolmen.format.segment_files import BASE_COLUMNS, OPTIONAL_COLUMNS, stats_columns, stats_ids, to_entries
 from dolmen.format.widening import widened_ends
 from dolmen.segments.uuids import Uuids, codes_of_paths
 
@@ -126,7 +126,7 @@ class FileTable:
             types: by id, types that columns have now and in whose form bounds are wanted.
         """
         wanted = self.ids if ids is None else self.ids & frozenset(ids)
-        optional = [ERASING] if ERASING in self._names else []
+        optional = [name for name in OPTIONAL_COLUMNS if name in self._names]
         names = [*BASE_COLUMNS, *optional, *(name for id_ in sorted(wanted) for name in stats_columns(id_))]
         for group, first, last in self._groups():
             own = None

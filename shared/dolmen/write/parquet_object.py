@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dolmen.format.checksum import crc32
-from dolmen.format.chunk_sums import ChunkSums
+from dolmen.format.chunk_sums import ChunkSums, chunk_place
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.manifest import TableEntry
+from dolmen.format.properties import key_filter_bits
 from dolmen.format.schema import COMMIT_TS_ID
 from dolmen.store.base import Buffer, ObjectOutput
 from dolmen.units import MIB
@@ -27,8 +28,9 @@ from dolmen.write.runs import Run
 STATISTICS_COLUMNS = 64
 """The number of columns with statistics in the entry: the key columns, then others in the schema's order."""
 
-#: With this rate 2^n rows take 2^n bytes of filter: one size smaller than for 0.01, since sizes are powers of two.
-BLOOM_FALSE_POSITIVES = 0.03
+#: With such a rate 2^n rows take this many bits of filter each: it is a little greater than that of a filter of this
+#: size, since sizes are powers of two.
+BLOOM_FALSE_POSITIVES = {8: 0.03, 16: 7e-4, 32: 7e-6, 64: 4.6e-8}
 #: A column with few values in the first row group may have more in others; all their filters are of one size.
 _BLOOM_HEADROOM = 2
 
@@ -145,7 +147,8 @@ class ParquetObject:
         if size != self._sink.size:
             raise AssertionError(f"{self._path}: {self._sink.size} bytes were written, {size} were stored")
         place = (size - len(footer), len(footer), crc32(footer))
-        written = DataFile(path=self._path, size=size, rows=self._rows, footer=place, stats=self._stats())
+        filters = self._filters_place(metadata)
+        written = DataFile(self._path, size, self._rows, place, stats=self._stats(), filters=filters)
         hidden = self._extents.get(COMMIT_TS_ID)
         if hidden is None:
             return written
@@ -195,15 +198,23 @@ class ParquetObject:
         names = [self._entry.schema.by_id[id_].name for id_ in self._entry.sort_key]
         return [pq.SortingColumn(columns.index(name)) for name in names] or None  # ascending, NULLs last
 
+    def _filters_place(self, metadata: pq.FileMetaData) -> int:
+        """The end of the last column chunk, where the Bloom filters begin; 0 without any."""
+        group = metadata.row_group(metadata.num_row_groups - 1)
+        chunks = [group.column(leaf) for leaf in range(group.num_columns)]
+        if all(chunk.bloom_filter_offset is None for chunk in chunks):
+            return 0
+        return max(sum(chunk_place(chunk)) for chunk in chunks)
+
     def _bloom_filters(self, rows: pa.Table) -> dict[str, dict[str, Any]]:
         """For the primary key, sized by the values in the first row group, as it is for each row group alike."""
-        filters = {}
+        filters, bits = {}, key_filter_bits(self._entry)
         for id_ in self._entry.primary_key:
             field = self._entry.schema.by_id[id_]
             if not pa.types.is_boolean(field.arrow_type):  # Parquet has none for them
                 distinct = pc.count_distinct(rows[field.name].slice(0, self._group_rows)).as_py()
                 ndv = max(1, min(self._group_rows, _BLOOM_HEADROOM * distinct))
-                filters[field.name] = {"ndv": ndv, "fpp": BLOOM_FALSE_POSITIVES}
+                filters[field.name] = {"ndv": ndv, "fpp": BLOOM_FALSE_POSITIVES[bits]}
         return filters
 
 

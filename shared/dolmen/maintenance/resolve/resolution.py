@@ -29,6 +29,7 @@ from dolmen.maintenance.resolve.erased import ErasureMatches
 from dolmen.maintenance.resolve.gather import gather_vectors
 from dolmen.maintenance.resolve.unresolved import Unresolved, table_reader
 from dolmen.scan.display import html, text
+from dolmen.scan.filter_choice import FilterChoice
 from dolmen.scan.hidden_rows import hidden_rows, whole_groups
 from dolmen.scan.plan import FilePlan
 from dolmen.scan.read import RowGroupColumns
@@ -57,10 +58,11 @@ class Resolved:
         read: files whose columns had to be read; statistics decided about the others.
         changed: files in which rows were deleted.
         rows: rows that are now hidden by position.
-        bytes_read: bytes read from data files.
+        bytes_read: bytes read from data files, Bloom filters included.
         commits: number of versions made.
         finished: False when it stopped early: call it again.
         gathered: vectors that were moved into few objects.
+        excluded: files of which Bloom filters proved that they hold none of the keys; they count as read, too.
     """
 
     table: str
@@ -74,13 +76,18 @@ class Resolved:
     commits: int = 0
     finished: bool = True
     gathered: int = 0
+    excluded: int = 0
 
     def facts(self) -> list[tuple[str, str]]:
         """The lines that ``repr`` shows, as pairs of name and value."""
         return [
             ("resolved", f"{self.table}{'' if self.finished else ', as far as time and budget allowed'}"),
             ("tombstones", f"{self.dropped:,} of {self.tombstones:,} are done with"),
-            ("files", f"{self.looked_at:,} looked at, {self.read:,} read, {self.changed:,} changed"),
+            (
+                "files",
+                f"{self.looked_at:,} looked at, {self.read:,} read, {self.changed:,} changed"
+                f"{f'; Bloom filters excluded {self.excluded:,}' if self.excluded else ''}",
+            ),
             ("rows hidden", f"{self.rows:,}"),
             ("read", f"{self.bytes_read:,} bytes"),
             ("vectors gathered", f"{self.gathered:,}"),
@@ -144,6 +151,7 @@ def resolve(
         run.commits,
         not run.stopped,
         gathered,
+        run.excluded,
     )
 
 
@@ -169,6 +177,7 @@ class _Resolution:
     bytes_read: int = 0
     commits: int = 0
     dropped: int = 0
+    excluded: int = 0
     stopped: bool = False
     positions: dict[str, BitMap] = field(default_factory=dict)
     held: dict[int, dict[str, int | None]] = field(default_factory=dict)
@@ -250,17 +259,20 @@ class _Resolution:
             ids: columns that these name.
         """
         reader = table_reader(self.context, self.name, self.manifest, self.entry)
+        deletes = self.unresolved.deletes
+        choice = None if ids else FilterChoice.of(self.context, self.entry, None, deletes, ids, len(wanted))
         left: dict[str, int] = {}
         found: dict[str, BitMap] = {}
         vectors: dict[str, BitMap] = {}
         hits: dict[str, Counter[int]] = defaultdict(Counter)
 
         def groups() -> Iterator[RowGroup]:
-            for file in reader.open_files(wanted):
+            for file in reader.open_files(wanted, choice):
                 if self.deadline() or self.bytes_read >= self.budget_bytes:
                     self.stopped = True
                     return
-                some = list(row_groups(file, None, self.unresolved.deletes, self.entry.schema))
+                some = list(row_groups(file, None, deletes, self.entry.schema))
+                reader.filters.judge(file, some, tests_only=True)
                 path = file.file.path
                 found[path], vectors[path] = whole_groups(file, some), file.vector or BitMap()
                 if suspects[path]:
@@ -287,6 +299,8 @@ class _Resolution:
             for ts, rows in hits[path].items():
                 self.held.setdefault(ts, {})[path] = rows
         self.read += len(found)
+        self.excluded += reader.filters.excluded
+        self.bytes_read += reader.filters.bytes
         return len(found)
 
     def _bytes(self, file: OpenFile, some: list[RowGroup], ids: frozenset[int]) -> int:

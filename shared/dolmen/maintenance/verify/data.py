@@ -25,6 +25,7 @@ from dolmen.maintenance.verify.report import FindingLog
 from dolmen.scan.data_objects import data_object
 from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.footers import DataFileFooter, first_request
+from dolmen.scan.key_filters import filters_place
 from dolmen.scan.ranges import coalesce
 from dolmen.write.validity import first_invalid
 
@@ -149,7 +150,7 @@ class DataCheck:
         place = f"row group {group}: "
         facts = Facts()
         if not group:
-            facts.found += self._check_unread_bytes(opened)
+            facts.found += self._check_other_bytes(opened)
         ids = frozenset(footer.columns)
         try:
             table = self._source(opened, group, ids).read(group, footer.leaves(ids))
@@ -182,9 +183,12 @@ class DataCheck:
             facts.found.append(("row-order", place + "rows are not in the order that the file claims"))
         return file, facts
 
-    def _check_unread_bytes(self, opened: Opened) -> Iterator[tuple[str, str]]:
-        """Checks bytes that dolmen never reads but other engines do."""
+    def _check_other_bytes(self, opened: Opened) -> Iterator[tuple[str, str]]:
+        """Checks bytes outside of column chunks: a scan does without Bloom filters that are damaged, silently."""
         file, footer = opened.file, opened.footer
+        place = filters_place(footer)
+        if file.filters and (place is None or place.start != file.filters):
+            yield "index-damaged", f"there are no Bloom filters at byte {file.filters:,}, where the entry has them"
         for start, end, states in footer.sums.others(footer.metadata) if footer.sums else ():
             if opened.body is not None:
                 body = opened.body[start:end]

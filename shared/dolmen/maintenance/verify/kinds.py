@@ -188,7 +188,7 @@ _ALL: tuple[Kind, ...] = (
         "warning",
         "a data file's page index, Bloom filters and first bytes are as they were written",
         _KEEP.format(
-            "dolmen does not use them. Other engines that read the file may leave out rows, or refuse it: put "
+            "dolmen then reads the file without them. Other engines that read it may leave out rows, or refuse it: put "
             "a good copy back, or compact the table until the file is gone."
         ),
     ),
