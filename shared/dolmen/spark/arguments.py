@@ -23,6 +23,14 @@ def session(value: object) -> SparkSession:
     return found
 
 
+def any_session(value: object) -> SparkSession:
+    """A session, of this process or of Spark Connect. Raises InputError."""
+    if not (hasattr(value, "session_id") and hasattr(value, "createDataFrame")):
+        return _of(SparkSession, "spark", value, "a SparkSession")
+    found: SparkSession = value
+    return found
+
+
 def database(value: object) -> Database:
     """A database. Raises InputError."""
     return _of(Database, "database", value, "a database, as dolmen.open gives it")
