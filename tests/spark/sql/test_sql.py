@@ -118,14 +118,14 @@ def test_older_versions_stand_anywhere_in_a_query(db: Database) -> None:
 def test_a_delete_that_means_the_same_to_both_reads_nothing(db: Database, attached: Attachment) -> None:
     for where, args, left in [
         ("id = 1 -- one", None, 9),
-        ("id IN (2, 3.0) AND s <=> s IS NOT NULL", None, 7),
+        ("id IN (2, 3.0) AND length(s) > 0", None, 7),
         ("T.id BETWEEN :low AND :low + 1", {"low": 4}, 5),
         ("`s` = ? AND NOT (id < ?)", ["s1", 5], 4),
     ]:
         commit = do(f"DELETE FROM t WHERE {where}", args)
         assert len(ids(db)) == left, where
-        assert (commit.counts.tombstones == 1) is ("<=> s" not in where)
-    assert do("DELETE FROM t").counts.tombstones == 1
+        assert (commit.counts.tombstones_added == 1) is ("length" not in where)
+    assert do("DELETE FROM t").counts.tombstones_added == 1
     assert ids(db) == []
 
 
@@ -190,7 +190,7 @@ def test_a_merge_by_any_condition(db: Database) -> None:
     do("INSERT INTO u VALUES (1, 'one'), (2, 'two'), (20, 'new'), (NULL, 'null')")
     do(
         "MERGE INTO t USING u AS s ON t.id = s.id WHEN MATCHED AND s.v = 'one' THEN DELETE WHEN MATCHED THEN UPDATE "
-        "SET s = s.v, x = t.id + 0.5 WHEN NOT MATCHED AND s.id IS NOT NULL THEN INSERT (s, id) VALUES (v, id)"
+        "SET s = s.v, x = t.id + 0.5 WHEN NOT MATCHED AND s.id IS NOT NULL THEN INSERT (s, id) VALUES (v, s.id)"
     )
     assert ids(db) == [0, 2, 3, 4, 5, 6, 7, 8, 9, 20]
     assert db.table("t").scan(["s", "x"], "id IN (2, 20)").to_arrow().sort_by("s").to_pylist() == [

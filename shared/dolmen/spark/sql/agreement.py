@@ -9,7 +9,6 @@ Spark makes of a part without columns. For all else there is no predicate, and S
 from __future__ import annotations
 
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -170,7 +169,7 @@ class _TreeReader:
         if domain is Domain.TEXT:
             return Value(domain, value.toString())
         if kind.startswith("decimal("):
-            return Value(domain, Decimal(str(value.toJavaBigDecimal().toPlainString())))
+            return Value(domain, value.toJavaBigDecimal())
         if domain.is_float:  # of a float column it is the float, told in full
             return Value(Domain.FLOAT64, float(value))
         return Value(domain, bytes(value) if domain is Domain.BYTES else value)

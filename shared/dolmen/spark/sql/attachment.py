@@ -53,13 +53,8 @@ _ATTACHED: dict[str, Attachments] = {}
 
 def attachments_of(spark: SparkSession) -> Attachments:
     """The attachments of a session."""
-    own = spark.session_id if is_remote(spark) else spark._jsparkSession.sessionUUID()
+    own = spark.session_id if given.is_remote(spark) else spark._jsparkSession.sessionUUID()
     return _ATTACHED.setdefault(own, Attachments())
-
-
-def is_remote(spark: SparkSession) -> bool:
-    """Whether a session is one of Spark Connect, whose JVM is in another process."""
-    return not hasattr(spark, "_jsparkSession")
 
 
 @dataclass(frozen=True)
@@ -222,7 +217,7 @@ def detach(spark: SparkSession, database: Database | None = None) -> None:
 
 def frame_of(spark: SparkSession, database: Database, snapshot: Snapshot, table: str) -> DataFrame:
     """A table of a version as a frame: read natively, or by ``format("dolmen")`` in a session of Spark Connect."""
-    if not is_remote(spark):
+    if not given.is_remote(spark):
         return to_spark(snapshot.table(table), spark=spark)
     options = {"table": table, "version": str(snapshot.version)}
     return spark.read.format("dolmen").options(**options).load(database.url)

@@ -198,7 +198,7 @@ class _Matching:
         if not pairs:
             return None
         fields = tuple(field for field, _ in pairs)
-        keys = source.select(*(F.col(quoted(name)).alias(field.name) for field, name in pairs))
+        keys = source.select(*(F.col(quoted(name)).alias(field.name) for field, name in pairs)).na.drop()
         summarized = Source(keys, fields)
         try:
             return summarized.summarize().predicate(fields)

@@ -13,7 +13,8 @@ from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import Field
 from dolmen.replay import replay
 from dolmen.results import Commit
-from dolmen.spark.sql.attachment import Attachment, Attachments, attachments_of, is_remote, session_of
+from dolmen.spark.arguments import is_remote
+from dolmen.spark.sql.attachment import Attachment, Attachments, attachments_of, session_of
 from dolmen.spark.sql.change import RowChange, find_field
 from dolmen.spark.sql.edit import delete_rows, update_rows
 from dolmen.spark.sql.matching import merge_matching
@@ -22,9 +23,8 @@ from dolmen.spark.sql.statement import (
     DeleteStatement,
     InsertStatement,
     MergeStatement,
-    QueryStatement,
-    Target,
     UpdateStatement,
+    kind_of,
     read_statement,
 )
 from dolmen.spark.sql.store_casts import StoreCasts
@@ -68,16 +68,13 @@ def sql(
     attached = attachments_of(session)
     if not attached.all:
         raise InputError("no database is attached to this session: attach(spark, db) before")
-    statement = read_statement(text)
-    does = statement.does
+    kind, target = kind_of(text)
     run = _Run(session, attached, text, args, request)
-    if isinstance(does, QueryStatement):
+    if kind == "QUERY":
         if request is not None:
             raise InputError("request= is for statements that change a table: a query changes nothing")
         return run.query()
-    if isinstance(does, InsertStatement):
-        return run.insert(does.target)
-    return run.change(does.target, type(does))
+    return run.insert(target) if kind == "INSERT" else run.change(target, kind.lower())
 
 
 class _Run:
@@ -94,7 +91,7 @@ class _Run:
             text = self._with_versions(views)
             return self._spark.sql(text, self._args) if self._args else self._spark.sql(text)
 
-    def insert(self, target: Target) -> Commit:
+    def insert(self, target: str) -> Commit:
         attachment, table = self._find(target)
         with self._attached.lock, self._views() as views:
             self._refresh()
@@ -108,14 +105,14 @@ class _Run:
         write = overwrite if does.overwrites else append
         return write(attachment.database.table(table), frame, request=self._request)
 
-    def change(self, target: Target, kind: type[object]) -> Commit:
+    def change(self, target: str, operation: str) -> Commit:
         attachment, table = self._find(target)
         if is_remote(self._spark):
             raise InputError(
                 "DELETE, UPDATE and MERGE need a session of this process's own JVM, and this is one of Spark Connect: "
                 "use table.delete, table.update or table.merge, which need no Spark"
             )
-        context, operation = attachment.database.context, _OPERATIONS[kind]
+        context = attachment.database.context
         return replay(context, lambda transaction: self._change(transaction, attachment, table), operation).commit
 
     def _change(self, transaction: Transaction, attachment: Attachment, table: str) -> None:
@@ -131,6 +128,8 @@ class _Run:
             statement = read_statement(self._with_versions(views))
             does = statement.does
             assert isinstance(does, (DeleteStatement, UpdateStatement, MergeStatement))
+            if does.target.name.startswith(VIEW):
+                raise InputError("an older version can't be changed: leave out VERSION AS OF, or restore it")
             change = RowChange(
                 transaction, attachment, table, does.target, views, statement, self._case_sensitive, self._request
             )
@@ -165,15 +164,13 @@ class _Run:
             )
         )
 
-    def _find(self, target: Target) -> tuple[Attachment, str]:
+    def _find(self, target: str) -> tuple[Attachment, str]:
         """The table that a statement changes. Raises InputError."""
         for _ in range(2):  # it may be new
-            if found := self._attached.find(target.name, case_sensitive=self._case_sensitive):
+            if found := self._attached.find(target, case_sensitive=self._case_sensitive):
                 return found
             self._refresh()
-        if target.name.startswith(VIEW):
-            raise InputError("an older version can't be changed: leave out VERSION AS OF, or restore it")
-        raise InputError(f"{short_repr(target.name)} is no table of a database that is attached to this session")
+        raise InputError(f"{short_repr(target)} is no table of a database that is attached to this session")
 
     def _refresh(self, but: Attachment | None = None) -> None:
         for attachment in self._attached.all:
@@ -193,6 +190,3 @@ class _Run:
         else:
             given = [repr(value) for value in self._args or ()]
         return content_digest("sql", self._text, given)
-
-
-_OPERATIONS = {DeleteStatement: "delete", UpdateStatement: "update", MergeStatement: "merge"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from dolmen.arguments import short_repr
 from dolmen.errors import InputError
@@ -101,6 +101,9 @@ class MergeStatement:
     clauses: tuple[MergeClause, ...]
 
 
+Kind: TypeAlias = Literal["QUERY", "INSERT", "DELETE", "UPDATE", "MERGE"]
+KINDS: tuple[Kind, ...] = ("INSERT", "DELETE", "UPDATE", "MERGE")
+"""Statements that change a table."""
 ChangingStatement: TypeAlias = InsertStatement | DeleteStatement | UpdateStatement | MergeStatement
 
 
@@ -118,12 +121,48 @@ class SqlStatement:
     does: QueryStatement | ChangingStatement
 
 
+def kind_of(sql: str) -> tuple[Kind, str]:
+    """The kind of a statement, and the name of the table that it changes, which is "" for a query.
+
+    Only the beginning is read: what follows may hold versions of tables, for which views stand later.
+
+    Raises:
+        InputError: there is no statement, or several, or one of a kind that is not understood.
+    """
+    reader, _, word = _begin(sql)
+    if word == "INSERT":
+        return word, _insert_target(reader).name
+    if word == "DELETE":
+        reader.expect("FROM")
+    elif word == "MERGE":
+        reader.take("WITH", "SCHEMA", "EVOLUTION")
+        reader.expect("INTO")
+    return word, "" if word == "QUERY" else reader.name()
+
+
 def read_statement(sql: str) -> SqlStatement:
     """Reads one statement.
 
     Raises:
-        InputError: there are none or several, or it is none of those that are understood.
+        InputError: there is none or several, or it is none of those that are understood.
     """
+    reader, ctes, word = _begin(sql)
+    if word == "QUERY":
+        return SqlStatement(sql, "", QueryStatement())
+    readers: dict[str, Callable[[SqlReader], ChangingStatement]] = {
+        "INSERT": _insert,
+        "DELETE": _delete,
+        "UPDATE": _update,
+        "MERGE": _merge,
+    }
+    does = readers[word](reader)
+    if not reader.is_done:
+        raise reader.error("nothing more is expected")
+    return SqlStatement(sql, ctes, does)
+
+
+def _begin(sql: str) -> tuple[SqlReader, str, Kind]:
+    """A reader behind the first keyword of a statement, the WITH before that, and its kind."""
     tokens = tokenize(sql)
     while tokens and tokens[-1].text == ";":
         tokens.pop()
@@ -136,26 +175,16 @@ def read_statement(sql: str) -> SqlStatement:
         )
     reader = SqlReader(sql[: tokens[-1].end], tokens)
     ctes = _ctes(reader)
-    word = reader.word()
-    if word in _QUERIES:
-        _check_query(tokens)
-        return SqlStatement(sql, "", QueryStatement())
-    readers: dict[str, Callable[[SqlReader], ChangingStatement]] = {
-        "INSERT": _insert,
-        "DELETE": _delete,
-        "UPDATE": _update,
-        "MERGE": _merge,
-    }
-    if word not in readers:
+    for kind in KINDS:
+        if reader.take(kind):
+            return reader, ctes, kind
+    if reader.word() not in _QUERIES:
         raise InputError(
             f"{short_repr(reader.rest())}: SELECT, INSERT, UPDATE, DELETE and MERGE are understood here; give Spark's "
             "other statements to spark.sql, and change tables by db.create_table, table.add_column and so on"
         )
-    reader.next()
-    does = readers[word](reader)
-    if not reader.is_done:
-        raise reader.error("nothing more is expected")
-    return SqlStatement(sql, ctes, does)
+    _check_query(tokens)
+    return reader, "", "QUERY"
 
 
 def _ctes(reader: SqlReader) -> str:
@@ -200,25 +229,31 @@ def _target(reader: SqlReader) -> Target:
     return Target(name, alias)
 
 
-def _insert(reader: SqlReader) -> InsertStatement:
-    overwrites = reader.take("OVERWRITE")
-    if not overwrites:
+def _insert_target(reader: SqlReader) -> Target:
+    """Goes past INTO or OVERWRITE, and the table."""
+    if not reader.take("OVERWRITE"):
         reader.expect("INTO")
     behind = reader.peek(1)
     if reader.word() == "TABLE" and behind is not None and behind.name is not None and behind.upper not in _QUERIES:
         reader.next()
-    if reader.word() in ("DIRECTORY", "LOCAL") and reader.peek(1) is not None and reader.word(1) not in _QUERIES:
+    if reader.word() in ("DIRECTORY", "LOCAL") and behind is not None and behind.upper not in _QUERIES:
         raise reader.error("a directory is no table: give this statement to spark.sql")
     name = reader.name()
     if reader.word() == ".":
         raise reader.error("name the table as its view is called, without a catalog or a database")
+    return Target(name, name)
+
+
+def _insert(reader: SqlReader) -> InsertStatement:
+    overwrites = reader.word() == "OVERWRITE"
+    target = _insert_target(reader)
     by_name = reader.take("BY", "NAME")
     columns: tuple[str, ...] | None = None
     if reader.word() == "(" and reader.word(1) not in _QUERIES:
         columns = tuple(_names(reader.group(), reader.sql))
     if reader.word() not in _QUERIES:
         raise reader.error("rows are inserted by INSERT INTO table [(columns) | BY NAME] query, and by OVERWRITE")
-    return InsertStatement(Target(name, name), reader.rest(), columns, by_name, overwrites)
+    return InsertStatement(target, reader.rest(), columns, by_name, overwrites)
 
 
 def _names(tokens: Sequence[Token], sql: str) -> list[str]:

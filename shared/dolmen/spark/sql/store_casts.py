@@ -8,6 +8,7 @@ from pyspark.sql import types as s
 
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.schema import Field
+from dolmen.spark.arguments import is_remote
 from dolmen.spark.failures import marked
 from dolmen.spark.types import quoted, spark_type
 
@@ -49,7 +50,9 @@ class StoreCasts:
         return F.when(column.isNotNull() & fitting.isNull(), misfit).otherwise(fitting)
 
     def _is_storable(self, own: s.DataType, wanted: s.DataType) -> bool:
-        """Whether Spark's ANSI policy stores such values."""
+        """Whether Spark's ANSI policy stores such values. A session of Spark Connect can't be asked."""
+        if is_remote(self._spark):
+            return False
         jvm = self._spark._jvm
         kinds = [jvm.org.apache.spark.sql.types.DataType.fromJson(kind.json()) for kind in (own, wanted)]
         return bool(jvm.org.apache.spark.sql.catalyst.expressions.Cast.canANSIStoreAssign(*kinds))

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dolmen.arguments import short_repr
 from dolmen.errors import InputError
+from dolmen.spark.arguments import is_remote
 from dolmen.spark.failures import raising_dolmen_errors
 
 Args: TypeAlias = Mapping[str, Any] | Sequence[Any] | None
@@ -37,6 +38,8 @@ class Views:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if is_remote(self.spark):  # there, a frame is analysed when it is used: its views stay as long as the session
+            return
         for name in self._names:
             self.spark.catalog.dropTempView(name)
 
