@@ -16,6 +16,8 @@ from dolmen.spark.load.load import load
 from dolmen.spark.merge.merge import merge
 from dolmen.spark.read.frame import to_spark
 from dolmen.spark.source.register import register
+from dolmen.spark.sql.attachment import attach, detach
+from dolmen.spark.sql.run import sql
 from dolmen.spark.stream.batches import batches_into
 from dolmen.spark.write.frame import append, delete, overwrite, upsert
 
@@ -24,9 +26,11 @@ __all__ = [
     "Insert",
     "Update",
     "append",
+    "attach",
     "batches_into",
     "compact",
     "delete",
+    "detach",
     "export",
     "gc",
     "load",
@@ -34,6 +38,7 @@ __all__ = [
     "overwrite",
     "raising_dolmen_errors",
     "register",
+    "sql",
     "to_spark",
     "upsert",
 ]

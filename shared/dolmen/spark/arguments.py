@@ -17,9 +17,25 @@ T = TypeVar("T")
 
 def session(value: object) -> SparkSession:
     """A session of this process. Raises InputError."""
-    found = _of(SparkSession, "spark", value, "a SparkSession")
-    if not hasattr(found, "_jsparkSession"):
-        raise InputError("spark: a session of Spark Connect: give one of this process's own JVM")
+    found = any_session(value)
+    if is_remote(found):
+        raise InputError(
+            "this needs a session of this process's own JVM, and spark is one of Spark Connect, where attach, sql and "
+            'format("dolmen") work: docs/spark-statements.md'
+        )
+    return found
+
+
+def is_remote(spark: SparkSession) -> bool:
+    """Whether a session is one of Spark Connect, whose JVM is in another process."""
+    return not hasattr(spark, "_jsparkSession")
+
+
+def any_session(value: object) -> SparkSession:
+    """A session, of this process or of Spark Connect. Raises InputError."""
+    if not (hasattr(value, "session_id") and hasattr(value, "createDataFrame")):
+        return _of(SparkSession, "spark", value, "a SparkSession")
+    found: SparkSession = value
     return found
 
 

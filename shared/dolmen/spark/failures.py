@@ -45,7 +45,7 @@ def marking_dolmen_errors() -> Iterator[None]:
         yield
     except Error as error:
         found = _placed(error)
-        found.add_note(_MARK + msgspec.json.encode(_described(found)).decode())
+        found.add_note(marked(found))
         raise found.with_traceback(error.__traceback__) from error.__cause__
 
 
@@ -64,6 +64,11 @@ def raising_dolmen_errors() -> Iterator[None]:
         if error := dolmen_error(failure):
             raise error from failure
         raise
+
+
+def marked(error: Error) -> str:
+    """A text that says all of an error: where a job fails with it, ``dolmen_error`` finds the error."""
+    return _MARK + msgspec.json.encode(_described(error)).decode()
 
 
 def dolmen_error(failure: BaseException) -> Error | None:

@@ -194,7 +194,7 @@ class _Merging:
         if by_keys:
             hidden = tombstones(transaction.uploads, self.table, entry.uuid, reported, fields)
         elif reported.positions:
-            positions = _by_path(transaction, entry, reported.positions)
+            positions = positions_by_path(transaction, entry, reported.positions)
             transaction.add(DeletePositions.of(self.table, entry.uuid, positions, self.request))
         if reported.files or hidden:
             files = tuple(reported.files)
@@ -211,7 +211,9 @@ def _is_primary(fields: Sequence[Field], entry: TableEntry) -> bool:
     return {field.id for field in fields} == set(entry.primary_key)
 
 
-def _by_path(transaction: Transaction, entry: TableEntry, positions: Mapping[str, BitMap]) -> dict[str, BitMap]:
+def positions_by_path(
+    transaction: Transaction, entry: TableEntry, positions: Mapping[str, BitMap]
+) -> dict[str, BitMap]:
     """Positions by the path of their file; Spark gives only the end of its name."""
     uuids = {name: uuid_of(name) for name in positions}
     live = LiveFiles.of(entry, transaction.context.segments).find(list(uuids.values()))

@@ -51,7 +51,7 @@ def to_spark(
     given.readable(table)
     native = arguments.flag("native", native)
     with_positions = arguments.flag("with_positions", with_positions)
-    spark = active_session() if spark is None else given.session(spark)
+    spark = given.session(active_session() if spark is None else spark)
     scan = table.scan(columns, where, with_commit_ts=with_commit_ts)
     plan = scan.plan
     origin = Origin(plan.entry.uuid, plan.version)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from dolmen.errors import InputError
 
-READ = ("table", "version", "timestamp", "tag", "columns", "where", "with_commit_ts", "push_filters")
+READ = (
+    "table", "version", "timestamp", "tag", "version_as_of", "timestamp_as_of", "columns", "where", "with_commit_ts",
+    "push_filters",
+)  # fmt: skip
+PINS = ("version", "timestamp", "tag", "version_as_of", "timestamp_as_of")
+"""The options that name a version."""
 CHANGES_READ = ("table", "changes", "since", "until", "net", "columns", "where")
 WRITE = ("table", "request", "since", "force", "merge_schema", "operation")
 STREAM_READ = (
@@ -121,6 +127,19 @@ class Options:
         """A version by its number, or a time as ISO 8601 text, as ``Table.changes`` takes them."""
         text = self.text(name)
         return int(text) if text and text.isdecimal() else text
+
+    def zoned_moment(self, name: str) -> datetime | None:
+        """A time with its offset from UTC. Raises InputError: the zone of the session is not known to a source."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            found = datetime.fromisoformat(text.strip())
+        except ValueError:
+            raise InputError(f"option {name!r} is {text!r}: write it as in '2026-11-21T10:00:00Z'") from None
+        if found.tzinfo is None:
+            raise InputError(f"option {name!r} is {text!r}: say which zone is meant, as in '2026-11-21T10:00:00Z'")
+        return found
 
     def moment(self, name: str) -> str | int | None:
         """A time as ``Database.at`` takes it: ISO 8601 text, or microseconds since the epoch."""

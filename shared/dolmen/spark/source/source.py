@@ -23,7 +23,7 @@ from dolmen.format.schema import COMMIT_TS, COMMIT_TS_FIELD, Field, Schema
 from dolmen.segments.erasures import erasures_of
 from dolmen.snapshot import microseconds
 from dolmen.spark.origin import Origin
-from dolmen.spark.source.options import READ, Options
+from dolmen.spark.source.options import PINS, READ, Options
 from dolmen.spark.types import spark_schema
 
 
@@ -127,10 +127,12 @@ def pin_table(database: Database, manifest: Manifest, given: Options) -> SourceT
 
 
 def snapshot(database: Database, given: Options) -> Manifest:
-    """The manifest of the version that the options ``version``, ``timestamp`` and ``tag`` name."""
-    version, moment, tag = given.number("version"), given.moment("timestamp"), given.text("tag")
-    if [version, moment, tag].count(None) < 2:
-        raise InputError("the options version, timestamp and tag say two things: give one")
+    """The manifest of the version that the options ``PINS`` name; the newest by default."""
+    if len(pins := [name for name in PINS if given.text(name) is not None]) > 1:
+        raise InputError(f"the options {' and '.join(pins)} say two things: give one")
+    version = given.number("version_as_of" if "version_as_of" in pins else "version")
+    moment = given.zoned_moment("timestamp_as_of") or given.moment("timestamp")
+    tag = given.text("tag")
     head = database.context.head
     base = head.refresh()
     with database.context.reading(base.manifest.version):

@@ -1,0 +1,185 @@
+"""Turns a condition that Spark has analysed into a dolmen predicate, where both mean the same for every row.
+
+Spark has resolved names and written its casts out by then, so nothing of a text's meaning is guessed here: time zones,
+settings and the types of literals are in the tree. Of its nodes a closed list is understood, in which a column stands
+by itself, or in a cast that keeps every number as it is, beside values of the column's own type. A value is whatever
+Spark makes of a part without columns. For all else there is no predicate, and Spark evaluates the condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame
+
+from dolmen.errors import InputError
+from dolmen.format.schema import Field, is_nested
+from dolmen.predicate import Constant, Predicate, bind
+from dolmen.predicate.constants import NULL, Value
+from dolmen.predicate.domain import Domain, Op, domain_of
+
+_OPS: dict[str, Op] = {
+    "EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
+}  # fmt: skip
+_MIRRORED: dict[Op, Op] = {"=": "=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
+_DOMAINS = {
+    "boolean": Domain.BOOLEAN, "tinyint": Domain.EXACT, "smallint": Domain.EXACT, "int": Domain.EXACT,
+    "bigint": Domain.EXACT, "float": Domain.FLOAT32, "double": Domain.FLOAT64, "string": Domain.TEXT,
+    "binary": Domain.BYTES, "date": Domain.DATE, "timestamp": Domain.ZONED, "timestamp_ntz": Domain.NAIVE,
+}  # fmt: skip
+_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+MOST_NODES = 400
+"""A condition of more nodes is left to Spark: each costs a call of the JVM."""
+
+
+class _DifferenceError(Exception):
+    """Spark and dolmen may differ in a part."""
+
+
+def agreed_predicate(filtered: DataFrame, fields: Mapping[int, Field]) -> Predicate | None:
+    """The predicate of ``SELECT ... FROM table WHERE condition``; None if it is Spark's to evaluate.
+
+    Args:
+        filtered: that query, analysed.
+        fields: columns of the table, by their place in it.
+    """
+    both = _of_plan(filtered, fields)
+    return both[0] if both is not None and both[1] else None
+
+
+def wider_predicate(filtered: DataFrame, fields: Mapping[int, Field]) -> Predicate | None:
+    """A predicate that is TRUE for every row for which the condition is TRUE; None if there is none."""
+    both = _of_plan(filtered, fields)
+    return None if both is None else both[0]
+
+
+def _of_plan(filtered: DataFrame, fields: Mapping[int, Field]) -> tuple[Predicate, bool] | None:
+    """Such a predicate, and whether it is the condition itself."""
+    plan = filtered._jdf.queryExecution().analyzed()
+    if _kind(plan) != "Project" or _kind(plan.child()) != "Filter":
+        return None
+    condition, output = plan.child().condition(), plan.child().output()
+    ids = {output.apply(place).exprId().id(): field for place, field in fields.items()}
+    reader = _TreeReader(ids)
+    parts = _conjuncts(condition)
+    found = [predicate for part in parts if (predicate := reader.try_predicate(part)) is not None]
+    return (bind.conjunction(found), len(found) == len(parts)) if found else None
+
+
+def _conjuncts(node: Any) -> list[Any]:
+    if _kind(node) != "And":
+        return [node]
+    return [*_conjuncts(node.left()), *_conjuncts(node.right())]
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+class _TreeReader:
+    def __init__(self, fields: Mapping[int, Field]) -> None:
+        self._fields, self._left = fields, MOST_NODES
+
+    def try_predicate(self, node: Any) -> Predicate | None:
+        try:
+            return self._predicate(node)
+        except (_DifferenceError, InputError, Py4JError):  # Py4JError: a value that Spark can't evaluate by itself
+            return None
+
+    def _predicate(self, node: Any) -> Predicate:
+        self._left -= 1
+        if self._left < 0:
+            raise _DifferenceError
+        kind = _kind(node)
+        if kind == "And":
+            return bind.conjunction([self._predicate(node.left()), self._predicate(node.right())])
+        if kind == "Or":
+            return bind.disjunction([self._predicate(node.left()), self._predicate(node.right())])
+        if kind == "Not":
+            return bind.negation(self._predicate(node.child()))
+        if kind == "IsNull":
+            return bind.is_null(self._bare(node.child()))
+        if kind == "IsNotNull":
+            return bind.negation(bind.is_null(self._bare(node.child())))
+        if kind == "Between":
+            return self._predicate(node.replacement())
+        if kind == "In":
+            return self._in(node)
+        if kind == "AttributeReference":
+            return bind.truth(self._bare(node))
+        if kind in _OPS or kind == "EqualNullSafe":
+            return self._comparison(kind, node)
+        if node.foldable() and node.dataType().simpleString() in ("boolean", "void"):
+            return Constant(node.eval(None))
+        raise _DifferenceError
+
+    def _comparison(self, kind: str, node: Any) -> Predicate:
+        left, right = node.left(), node.right()
+        op = _OPS.get(kind, "=")
+        if left.foldable():
+            left, right, op = right, left, _MIRRORED[op]
+        field = self._column(left)
+        value = self._value(right, field)
+        if kind == "EqualNullSafe":
+            return bind.negation(bind.distinct_from(field, value))
+        return bind.compare(op, field, value)
+
+    def _in(self, node: Any) -> Predicate:
+        field = self._column(node.value())
+        if pa.types.is_floating(field.arrow_type):  # Spark compares these by their bits
+            raise _DifferenceError
+        values = node.list()
+        self._left -= values.size()
+        if self._left < 0:
+            raise _DifferenceError
+        return bind.one_of(field, [self._value(values.apply(place), field) for place in range(values.size())])
+
+    def _bare(self, node: Any) -> Field:
+        """A column by itself."""
+        if _kind(node) != "AttributeReference":
+            raise _DifferenceError
+        field = self._fields.get(node.exprId().id())
+        if field is None or is_nested(field.arrow_type):
+            raise _DifferenceError
+        return field
+
+    def _column(self, node: Any) -> Field:
+        """A column by itself, or in a cast to a wider exact type."""
+        if _kind(node) != "Cast":
+            return self._bare(node)
+        field = self._bare(node.child())
+        own, wide = _room(node.child().dataType().simpleString()), _room(node.dataType().simpleString())
+        if own is None or wide is None or own[0] > wide[0] or own[1] > wide[1]:
+            raise _DifferenceError
+        return field
+
+    def _value(self, node: Any, field: Field) -> Value:
+        if not node.foldable():
+            raise _DifferenceError
+        kind = node.dataType().simpleString()
+        value = node.eval(None)
+        if value is None:
+            return NULL
+        domain = Domain.EXACT if kind.startswith("decimal(") else _DOMAINS.get(kind)
+        if domain is None or domain is not domain_of(field.arrow_type):
+            raise _DifferenceError
+        if domain is Domain.TEXT:
+            return Value(domain, value.toString())
+        if kind.startswith("decimal("):
+            return Value(domain, value.toJavaBigDecimal())
+        if domain.is_float:  # of a float column it is the float, told in full
+            return Value(Domain.FLOAT64, float(value))
+        return Value(domain, bytes(value) if domain is Domain.BYTES else value)
+
+
+def _room(kind: str) -> tuple[int, int] | None:
+    """The digits that an exact type has before and behind the point; None for another type."""
+    if kind in _DIGITS:
+        return _DIGITS[kind], 0
+    if not kind.startswith("decimal("):
+        return None
+    precision, scale = map(int, kind[8:-1].split(","))
+    return precision - scale, scale

@@ -1,0 +1,228 @@
+"""Shows the tables of a database as temporary views of a Spark session."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from threading import RLock
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from dolmen import arguments
+from dolmen.arguments import short_repr
+from dolmen.database import Database
+from dolmen.errors import InputError, SchemaError, TableNotFoundError
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.snapshot import Snapshot
+from dolmen.spark import arguments as given
+from dolmen.spark.origin import Origin, origins_of
+from dolmen.spark.read.frame import active_session, to_spark
+from dolmen.spark.types import quoted
+
+_PREFIX = re.compile(r"[A-Za-z0-9_]{0,64}")
+_log = logging.getLogger("dolmen")
+
+
+@dataclass
+class Attachments:
+    """The databases that are attached to one session.
+
+    Args:
+        lock: held while views are made and statements are analysed, so that each sees one version.
+    """
+
+    lock: RLock = field(default_factory=RLock)
+    all: list[Attachment] = field(default_factory=list)
+
+    def find(self, view: str, *, case_sensitive: bool) -> tuple[Attachment, str] | None:
+        """The attachment that has a view of this name, and the table that it shows."""
+        for attachment in self.all:
+            for table in attachment.tables():
+                name = attachment.view(table)
+                if name == view or (not case_sensitive and name.lower() == view.lower()):
+                    return attachment, table
+        return None
+
+
+_ATTACHED: dict[str, Attachments] = {}
+"""By the id of the session, as long as the process runs."""
+
+
+def attachments_of(spark: SparkSession) -> Attachments:
+    """The attachments of a session."""
+    own = spark.session_id if given.is_remote(spark) else spark._jsparkSession.sessionUUID()
+    return _ATTACHED.setdefault(own, Attachments())
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """The content of a view: a table's entry, in a version."""
+
+    entry: TableEntry
+    origin: Origin
+
+
+class Attachment:
+    """The views of a database's tables in a session; see ``attach``."""
+
+    def __init__(self, spark: SparkSession, database: Database, prefix: str, tables: Sequence[str] | None) -> None:
+        self.spark, self.database, self.prefix = spark, database, prefix
+        self._wanted = None if tables is None else frozenset(tables)
+        self._shown: dict[str, _Shown] = {}
+        self._left_out: dict[str, TableEntry] = {}
+        self._is_attached = True
+
+    def tables(self) -> list[str]:
+        """Names of the tables that are shown, sorted."""
+        return sorted(self._shown)
+
+    def view(self, table: str) -> str:
+        """The name of a table's view."""
+        return self.prefix + table
+
+    def origins(self) -> dict[Origin, str]:
+        """The names of the tables that are shown, by what their views show."""
+        return {shown.origin: table for table, shown in self._shown.items()}
+
+    def refresh(self) -> int:
+        """Makes the views show the newest version: of tables that were changed, made or dropped. Returns the version.
+
+        Sends one GET, and one more if there is a newer version. A view whose table has not changed stays as it is.
+
+        Raises:
+            InputError: a new table has the name of a view or table that Spark has; or this was detached.
+        """
+        with attachments_of(self.spark).lock:
+            self._check()
+            version = self.database.refresh()
+            self.show(self.database.context.head.refresh().manifest)
+        return version
+
+    def show(self, manifest: Manifest) -> None:
+        """Makes the views show a version. The caller holds the session's lock."""
+        snapshot = Snapshot(self.database.context, manifest)
+        wanted = {name: manifest.tables[name] for name in snapshot.tables() if self._wants(name)}
+        for name in [name for name in self._shown if name not in wanted]:
+            self._drop(name)
+        self._left_out = {name: entry for name, entry in self._left_out.items() if name in wanted}
+        for name, entry in wanted.items():
+            shown = self._shown.get(name)
+            is_kept = shown is not None and shown.origin.version >= manifest.horizon
+            if (is_kept and shown is not None and shown.entry == entry) or self._left_out.get(name) == entry:
+                continue
+            self._make(name, entry, snapshot)
+
+    def detach(self) -> None:
+        """Drops the views. Frames that were made of them stay. Calling it twice does no harm."""
+        attached = attachments_of(self.spark)
+        with attached.lock:
+            for name in self.tables():
+                self._drop(name)
+            attached.all = [each for each in attached.all if each is not self]
+            self._is_attached = False
+
+    def _wants(self, name: str) -> bool:
+        return self._wanted is None or name in self._wanted
+
+    def _check(self) -> None:
+        if not self._is_attached:
+            raise InputError("this attachment was detached: attach(spark, db) makes another")
+
+    def _make(self, name: str, entry: TableEntry, snapshot: Snapshot) -> None:
+        view = self.view(name)
+        if name in self._shown:
+            self._check_own(name)
+        elif name not in self._left_out and self.spark.catalog.tableExists(quoted(view)):
+            raise InputError(f"Spark has a table or view {view!r} already: attach with another prefix=, or drop it")
+        try:
+            frame = frame_of(self.spark, self.database, snapshot, name)
+        except SchemaError as error:  # a type that Spark does not have
+            self._drop(name)
+            self._left_out[name] = entry
+            _log.warning("table %s has no view: %s", name, error)
+            return
+        self._left_out.pop(name, None)
+        frame.createOrReplaceTempView(quoted(view))
+        self._shown[name] = _Shown(entry, Origin(entry.uuid, snapshot.version))
+
+    def _check_own(self, name: str) -> None:
+        """Raises InputError if somebody has put another view in the place of a table's."""
+        if not self._is_own(name):
+            view = self.view(name)
+            raise InputError(f"the view {view!r} is not the one of table {name!r} any more: drop it, and attach again")
+
+    def _is_own(self, name: str) -> bool:
+        try:
+            schema = self.spark.table(quoted(self.view(name))).schema
+        except AnalysisException:  # it was dropped
+            return True
+        return origins_of(schema) == {self._shown[name].origin}
+
+    def _drop(self, name: str) -> None:
+        if name in self._shown and self._is_own(name):
+            self.spark.catalog.dropTempView(self.view(name))
+        self._shown.pop(name, None)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(self.view(name) for name in self.tables()) or "no tables"
+        return f"<Attachment of {self.database.url}: {shown}>"
+
+
+def attach(
+    spark: SparkSession, database: Database, prefix: str = "", *, tables: str | Iterable[str] | None = None
+) -> Attachment:
+    """Makes a temporary view of each table of a database, for SQL.
+
+    ``dolmen.spark.sql`` makes views show the newest version before each statement. For ``spark.sql`` itself, call
+    ``refresh()``: a view shows the version at which it was made.
+
+    Args:
+        prefix: begins the names of the views, where several databases are attached, or Spark has tables of their names.
+        tables: the tables to show; by default all, also those that are made later.
+
+    Raises:
+        InputError: Spark has a table or view of such a name; or the database is attached to this session so already.
+        TableNotFoundError: there is no such table.
+    """
+    given.any_session(spark)
+    given.database(database)
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+        raise InputError(f"prefix={short_repr(prefix)}: up to 64 letters, digits and _")
+    names = None if tables is None else arguments.names("tables", tables)
+    attached = attachments_of(spark)
+    with attached.lock:
+        if any(each.prefix == prefix and each.database.url == database.url for each in attached.all):
+            raise InputError(f"{database.url} is attached to this session with prefix {prefix!r}: detach() it first")
+        made = Attachment(spark, database, prefix, names)
+        try:
+            made.refresh()
+            if missing := sorted(set(names or ()).difference(database.tables())):
+                raise TableNotFoundError(f"no table {missing[0]!r} in version {database.version}")
+        except BaseException:
+            made.detach()
+            raise
+        attached.all.append(made)
+    return made
+
+
+def detach(spark: SparkSession, database: Database | None = None) -> None:
+    """Drops the views of a database, or of all that are attached to a session."""
+    for each in list(attachments_of(given.any_session(spark)).all):
+        if database is None or each.database.url == database.url:
+            each.detach()
+
+
+def frame_of(spark: SparkSession, database: Database, snapshot: Snapshot, table: str) -> DataFrame:
+    """A table of a version as a frame: read natively, or by ``format("dolmen")`` in a session of Spark Connect."""
+    if not given.is_remote(spark):
+        return to_spark(snapshot.table(table), spark=spark)
+    options = {"table": table, "version": str(snapshot.version)}
+    return spark.read.format("dolmen").options(**options).load(database.url)
+
+
+def session_of(spark: SparkSession | None) -> SparkSession:
+    """The session that was given, or the active one. Raises InputError."""
+    return active_session() if spark is None else given.any_session(spark)

@@ -1,0 +1,239 @@
+"""MERGE: Spark joins target and source by any condition, and chooses the clause of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+
+from dolmen.errors import InputError, SchemaError
+from dolmen.format.schema import Field
+from dolmen.predicate import Predicate
+from dolmen.spark.failures import marked
+from dolmen.spark.merge.source import Source
+from dolmen.spark.merge.tasks import ACTION, Action, matched_twice
+from dolmen.spark.sql.change import RowChange
+from dolmen.spark.sql.statement import MergeClause, MergeStatement
+from dolmen.spark.sql.store_casts import StoreCasts
+from dolmen.spark.tasks import FILE, ROW
+from dolmen.spark.types import is_own, quoted
+
+_BOTH = "__matched"
+"""Whether a row has both a target row and a source row."""
+_ORDER = ("matched", "not matched", "not matched by source")
+
+
+def merge_matching(change: RowChange, statement: MergeStatement) -> None:
+    """Adds a merge to a transaction.
+
+    Raises:
+        InputError: Spark refuses a piece of it, or several source rows match one target row.
+        SchemaError: a column that is not there, or that can't hold values of this type.
+    """
+    _Matching(change, statement).run()
+
+
+@dataclass(frozen=True)
+class _Matching:
+    change: RowChange
+    statement: MergeStatement
+
+    def run(self) -> None:
+        args = self.change.views.args
+        if args is not None and not isinstance(args, Mapping):
+            raise InputError("a MERGE takes named parameters alone: write :name, and give args a mapping")
+        self._check_reachable()
+        source = self.change.select("*", self.statement.source, self.statement.source)
+        self.change.claim(source)
+        if own := [name for name in source.columns if is_own(name)]:
+            raise SchemaError(f"column {own[0]!r} of the source has a name that merges use themselves: rename it")
+        source = source.persist()  # it is read for its keys, and again for the join
+        try:
+            self._run(source)
+        finally:
+            source.unpersist()
+
+    def _run(self, source: DataFrame) -> None:
+        change, views = self.change, self.change.views
+        given = views.make(source.withColumn(Source.HERE, F.lit(True)))
+        empty = change.empty()
+        self._check_scopes(given, empty)
+        joined = f"{change.from_target(empty)} JOIN {self._source(given)} ON (\n{self.statement.on}\n)"
+        analysed = change.select("1", joined, self.statement.on)
+        change.check(analysed, self.statement.on)
+        needs_target = any(clause.kind != "not matched" for clause in self._clauses)
+        by_source = self._of_kind("not matched by source")
+        where = None if by_source else self._where(analysed, source)
+        plan = self._actions(source.columns)
+        change.check(self._rows(given, empty, plan), self.statement.on)
+        frame = self._rows(given, change.rows(where, whole=needs_target), plan)
+        once = bool(self._of_kind("matched")) and not self._deletes_only
+        if once and any(clause.when is not None for clause in self._of_kind("matched")[-1:]):
+            again = F.sum(F.when(F.col(_BOTH), 1)).over(Window.partitionBy(FILE, ROW)) > 1
+            fails = F.raise_error(F.lit(marked(matched_twice()))).cast("int")
+            frame = frame.withColumn(ACTION, F.when(again, fails).otherwise(F.col(ACTION)))
+        casts = StoreCasts(views.spark)
+        values = [
+            casts.column(frame, f"__value_{place}", field, text).alias(f"__value_{place}")
+            for place, (field, text, _) in enumerate(self._values(plan))
+        ]
+        rows = frame.where(F.col(ACTION).isNotNull()).select(ACTION, FILE, ROW, *values)
+        places = iter(range(len(values)))
+        actions = [
+            Action(
+                clause.kind != "not matched",
+                None if columns is None else tuple((field.name, next(places)) for field, _ in columns),
+            )
+            for clause, columns in plan
+        ]
+        change.write(rows.hint("rebalance"), actions, once=once)
+
+    @cached_property
+    def _clauses(self) -> list[MergeClause]:
+        return [clause for kind in _ORDER for clause in self._of_kind(kind)]
+
+    def _of_kind(self, kind: str) -> list[MergeClause]:
+        return [clause for clause in self.statement.clauses if clause.kind == kind]
+
+    @property
+    def _deletes_only(self) -> bool:
+        """Whether several source rows may match one target row."""
+        return [(clause.action, clause.when) for clause in self._of_kind("matched")] == [("delete", None)]
+
+    def _check_reachable(self) -> None:
+        for kind in _ORDER:
+            for clause in self._of_kind(kind)[:-1]:
+                if clause.when is None:
+                    raise InputError(f"WHEN {kind.upper()}: only the last clause may be without a condition")
+
+    @property
+    def _alias(self) -> str:
+        return quoted(self.statement.source_alias or "__source_rows")
+
+    def _source(self, view: str) -> str:
+        return f"`{view}` AS {self._alias}"
+
+    def _check_scopes(self, given: str, empty: str) -> None:
+        """Raises InputError if a clause names columns of the side that its rows do not have."""
+        for clause in self._clauses:
+            texts = [text for _, text in clause.values or ()] + ([clause.when] if clause.when else [])
+            if clause.kind == "matched" or not texts:
+                continue
+            side = self._source(given) if clause.kind == "not matched" else self.change.from_target(empty)
+            shown = ", ".join(f"(\n{text}\n)" for text in texts)
+            self.change.check(self.change.select(shown, side, ", ".join(texts)), ", ".join(texts))
+
+    def _actions(self, given: Sequence[str]) -> list[tuple[MergeClause, list[tuple[Field, str]] | None]]:
+        """Each clause with the row that it writes: expressions by column."""
+        found: list[tuple[MergeClause, list[tuple[Field, str]] | None]] = []
+        fields = self.change.entry.schema.fields
+        for clause in self._clauses:
+            if clause.action == "delete":
+                found.append((clause, None))
+                continue
+            if clause.values is None:
+                values = [(field, f"{self._alias}.{quoted(self._given(field, given))}") for field in fields]
+            else:
+                values = [(self.change.field(name), text) for name, text in clause.values]
+            names = [field.name for field, _ in values]
+            if repeated := [name for name in names if names.count(name) > 1]:
+                raise InputError(f"{clause.action.upper()} sets column {repeated[0]!r} twice")
+            if clause.action == "update":
+                values += [(field, self.change.own(field.name)) for field in fields if field.name not in names]
+            found.append((clause, values))
+        return found
+
+    def _given(self, field: Field, given: Sequence[str]) -> str:
+        """The source's column for a column of the table, for ``*``. Raises SchemaError."""
+        sensitive = self.change.case_sensitive
+        alike = [name for name in given if name == field.name or (not sensitive and name.lower() == field.name.lower())]
+        if len(alike) != 1:
+            raise SchemaError(f"*: the source has {len(alike) or 'no'} columns {field.name!r}: name the columns")
+        return alike[0]
+
+    @staticmethod
+    def _values(plan: Sequence[tuple[MergeClause, list[tuple[Field, str]] | None]]) -> list[tuple[Field, str, int]]:
+        """All values, with the numbers of their clauses."""
+        return [(*value, number) for number, (_, values) in enumerate(plan) for value in values or ()]
+
+    def _rows(self, given: str, target: str, plan: Sequence[tuple[MergeClause, Any]]) -> DataFrame:
+        """The rows that have an action, or two sides."""
+        own, other = self.change.from_target(target), self._source(given)
+        here, there = f"{self._alias}.`{Source.HERE}` IS NOT NULL", f"{self.change.own(ROW)} IS NOT NULL"
+        matched, new, left = (self._of_kind(kind) for kind in _ORDER)
+        on = f"ON (\n{self.statement.on}\n)"
+        if not (matched or left):
+            joined, there = f"{other} LEFT ANTI JOIN {own} {on}", "FALSE"
+            where = f"CAST(NULL AS STRING) AS `{FILE}`, CAST(NULL AS BIGINT) AS `{ROW}`"
+        else:
+            kind = "FULL" if new and left else "LEFT" if left else "RIGHT" if new else "INNER"
+            joined = f"{own} {kind} JOIN {other} {on}"
+            where = f"{self.change.own(FILE)} AS `{FILE}`, {self.change.own(ROW)} AS `{ROW}`"
+        sides = (f"{there} AND {here}", f"{here} AND NOT ({there})", f"{there} AND NOT ({here})")
+        cases, number = [], 0
+        for side, clauses in zip(sides, (matched, new, left), strict=True):
+            if clauses:
+                inner = []
+                for clause in clauses:
+                    inner.append(f"WHEN (\n{clause.when or 'TRUE'}\n) THEN {number}")
+                    number += 1
+                cases.append(f"WHEN {side} THEN CASE {' '.join(inner)} END")
+        action = f"CAST(CASE {' '.join(cases)} END AS INT) AS {ACTION}"
+        values = [
+            f"CASE WHEN {ACTION} = {number} THEN (\n{text}\n) END AS __value_{place}"
+            for place, (_, text, number) in enumerate(self._values(plan))
+        ]
+        shown = ", ".join([action, f"{sides[0]} AS {_BOTH}", where, *values])
+        return self.change.select(shown, joined, self.statement.on)
+
+    def _where(self, analysed: DataFrame, source: DataFrame) -> Predicate | None:
+        """A predicate for the target rows that may have a source row, by the columns that must be equal."""
+        change = self.change
+        pairs = _equal_columns(analysed, dict(enumerate(change.fields)), source.columns)
+        if not pairs:
+            return None
+        fields = tuple(field for field, _ in pairs)
+        keys = source.select(*(F.col(quoted(name)).alias(field.name) for field, name in pairs)).na.drop()
+        summarized = Source(keys, fields)
+        try:
+            return summarized.summarize().predicate(fields)
+        finally:
+            summarized.close()
+
+
+def _equal_columns(analysed: DataFrame, fields: dict[int, Field], given: Sequence[str]) -> list[tuple[Field, str]]:
+    """Columns of the target with columns of the source and of the same type that a join's condition wants equal."""
+    join = analysed._jdf.queryExecution().analyzed()
+    while (kind := str(join.getClass().getSimpleName())) != "Join":
+        if kind not in ("Project", "WithCTE"):
+            return []
+        join = join.plan() if kind == "WithCTE" else join.child()
+    own, other = join.left().output(), join.right().output()
+    left = {own.apply(place).exprId().id(): field for place, field in fields.items()}
+    right = {other.apply(place).exprId().id(): name for place, name in enumerate(given)}
+    found: list[tuple[Field, str]] = []
+    waiting = [join.condition().get()]
+    while waiting:
+        node = waiting.pop()
+        kind = str(node.getClass().getSimpleName())
+        if kind == "And":
+            waiting += [node.left(), node.right()]
+        if kind != "EqualTo":
+            continue
+        sides = [node.left(), node.right()]
+        if any(str(side.getClass().getSimpleName()) != "AttributeReference" for side in sides):
+            continue
+        ids = [side.exprId().id() for side in sides]
+        if ids[0] not in left:
+            ids.reverse()
+        if ids[0] not in left or ids[1] not in right or given.count(right[ids[1]]) > 1:
+            continue
+        field = left[ids[0]]
+        if not pa.types.is_floating(field.arrow_type) and all(field is not known for known, _ in found):
+            found.append((field, right[ids[1]]))
+    return found

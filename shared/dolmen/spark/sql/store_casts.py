@@ -1,0 +1,58 @@
+"""Gives values the types of the columns that they are for, as Spark does when it stores them."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql import types as s
+
+from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.format.schema import Field
+from dolmen.spark.arguments import is_remote
+from dolmen.spark.failures import marked
+from dolmen.spark.types import quoted, spark_type
+
+_POLICY = "spark.sql.storeAssignmentPolicy"
+
+
+class StoreCasts:
+    """Casts by the ANSI policy of Spark's: what can't be stored by it is refused, and what does not fit fails the job.
+
+    It does not matter whether ``spark.sql.ansi.enabled`` is on.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._policy = (spark.conf.get(_POLICY, None) or "ANSI").upper()
+
+    def column(self, frame: DataFrame, name: str, field: Field, what: str) -> Column:
+        """A frame's column in the type of a table's column.
+
+        Args:
+            what: the piece of SQL that gave it.
+
+        Raises:
+            SchemaError: Spark does not store values of its type in such a column, or dolmen does not.
+        """
+        own, wanted = frame.schema[name].dataType, spark_type(field.arrow_type)
+        column = F.col(quoted(name))
+        if own.simpleString() == wanted.simpleString() or isinstance(own, s.NullType):
+            return column.cast(wanted)
+        said = f"{what}: a value of type {own.simpleString()} for column {field.name!r} of {wanted.simpleString()}"
+        if self._policy != "ANSI":
+            raise InputError(f"{said}: with {_POLICY}={self._policy} write the cast yourself")
+        nested = s.ArrayType, s.MapType, s.StructType, s.VariantType
+        if isinstance(own, nested) or isinstance(wanted, nested) or not self._is_storable(own, wanted):
+            raise SchemaError(f"{said}: cast it")
+        fitting = column.try_cast(wanted)
+        reason = f"a value does not fit {wanted.simpleString()}"
+        misfit = F.raise_error(F.lit(marked(RowError(reason, column=field.name))))
+        return F.when(column.isNotNull() & fitting.isNull(), misfit).otherwise(fitting)
+
+    def _is_storable(self, own: s.DataType, wanted: s.DataType) -> bool:
+        """Whether Spark's ANSI policy stores such values. A session of Spark Connect can't be asked."""
+        if is_remote(self._spark):
+            return False
+        jvm = self._spark._jvm
+        kinds = [jvm.org.apache.spark.sql.types.DataType.fromJson(kind.json()) for kind in (own, wanted)]
+        return bool(jvm.org.apache.spark.sql.catalyst.expressions.Cast.canANSIStoreAssign(*kinds))

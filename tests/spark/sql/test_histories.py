@@ -1,0 +1,256 @@
+"""Random statements leave the rows that plain Spark SQL makes of the same rows, or are refused and leave all.
+
+A condition that dolmen takes over must choose the rows that Spark chooses: in both kinds of ANSI settings, with NULLs,
+casts, comparisons of texts with numbers, decimals, times in the session's zone, NaN and LIKE.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import dolmen
+from dolmen.database import Database
+from dolmen.errors import InputError
+from dolmen.spark import attach, sql
+from dolmen.spark.sql.agreement import agreed_predicate, wider_predicate
+from dolmen.spark.types import to_frame
+
+SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
+LONG = bool(os.environ.get("DOLMEN_LONG"))
+CONDITIONS, HISTORIES, STEPS = (1500, 20, 15) if LONG else (60, 1, 7)
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("i", pa.int32()),
+        ("b", pa.int8()),
+        ("d", pa.decimal128(10, 2)),
+        ("f", pa.float32()),
+        ("x", pa.float64()),
+        ("s", pa.string()),
+        ("t", pa.bool_()),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("loc", pa.timestamp("us")),
+    ]
+)
+NUMBERS = [
+    "0",
+    "1",
+    "-1",
+    "2.5",
+    "127",
+    "128",
+    "3e0",
+    "0.1",
+    "'1'",
+    "' 1 '",
+    "'x'",
+    "NULL",
+    "1.50BD",
+    "9007199254740993",
+]
+TEXTS = ["'a'", "'A'", "'a%'", "'1'", "''", "'ä'", "r'\\'", "'a\\\\_'", "1", "NULL", "concat('a', 'b')"]
+TIMES = [
+    "'2026-11-01 01:30:00'", "TIMESTAMP '2026-03-08 02:30:00'", "DATE '2026-03-08'", "'2026-03-08T06:30:00Z'", "NULL",
+    "TIMESTAMP_NTZ '2026-03-08 02:30:00'", "CAST('2026-11-01' AS DATE)", "to_timestamp('2026-11-01 06:00:00')",
+]  # fmt: skip
+VALUES: dict[str, list[Any]] = {
+    "i": [None, 0, 1, -1, 127, 2**31 - 1],
+    "b": [None, 0, 1, -1, 127],
+    "d": [None, Decimal("0.10"), Decimal("1.50"), Decimal("-1.00"), Decimal("2.50")],
+    "f": [None, 0.0, -0.0, 0.1, float("nan"), 2.5],
+    "x": [None, 0.0, -0.0, 0.1, float("nan"), 1.0, float("inf")],
+    "s": [None, "", "a", "A", "ab", "a_", "a\\", "1", " 1 ", "1.5", "ä", "x"],
+    "t": [None, True, False],
+    "day": [None, date(2026, 3, 8), date(2026, 11, 1)],
+    "at": [None, datetime(2026, 3, 8, 6, 30, tzinfo=UTC), datetime(2026, 11, 1, 5, 30, tzinfo=UTC),
+           datetime(2026, 11, 1, 6, 30, tzinfo=UTC)],
+    "loc": [None, datetime(2026, 3, 8, 2, 30), datetime(2026, 11, 1, 1, 30)],
+}  # fmt: skip
+
+
+def rows(rng: random.Random, first: int, count: int) -> pa.Table:
+    made = [{"id": id_, **{name: rng.choice(of) for name, of in VALUES.items()}} for id_ in range(first, first + count)]
+    return pa.Table.from_pylist(made, SCHEMA)
+
+
+class Conditions:
+    """Random conditions of SQL."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+
+    def literal(self, name: str) -> str:
+        return self.rng.choice(TEXTS if name == "s" else TIMES if name in ("day", "at", "loc") else NUMBERS)
+
+    def simple(self) -> str:
+        rng = self.rng
+        name = rng.choice(SCHEMA.names)
+        kind = rng.randrange(10)
+        if name == "t":
+            return rng.choice(["t", "t = TRUE", "t <=> NULL", "t IN (TRUE, NULL)", "t = 'true'", "t IS NOT TRUE"])
+        if kind == 0:
+            return f"{name} IS {rng.choice(['', 'NOT '])}NULL"
+        if kind == 1:
+            listed = ", ".join(self.literal(name) for _ in range(rng.randint(1, 3)))
+            return f"{name} {rng.choice(['', 'NOT '])}IN ({listed})"
+        if kind == 2:
+            return f"{name} BETWEEN {self.literal(name)} AND {self.literal(name)}"
+        if kind == 3 and name == "s":
+            return rng.choice(
+                ["s LIKE 'a%'", "s LIKE 'a\\\\_'", "s LIKE '_'", "s LIKE 'a/_' ESCAPE '/'", "s ILIKE 'A%'"]
+            )
+        if kind == 4 and name in ("id", "i", "b", "d", "x"):
+            return f"{name} {rng.choice(['/', 'div', '%', '+'])} 2 {rng.choice(['=', '>'])} 1"
+        if kind == 5:
+            other = rng.choice([each for each in SCHEMA.names if each != "t"])
+            return f"{name} {rng.choice(['=', '<', '<=>'])} {other}"
+        sides = [name, self.literal(name)]
+        rng.shuffle(sides)
+        return f"{sides[0]} {rng.choice(['=', '<', '<=', '>', '>=', '<>', '<=>', '!='])} {sides[1]}"
+
+    def any(self, depth: int = 2) -> str:
+        if depth == 0 or self.rng.random() < 0.4:
+            return self.simple()
+        if self.rng.random() < 0.2:
+            return f"NOT ({self.any(depth - 1)})"
+        return f"({self.any(depth - 1)}) {self.rng.choice(['AND', 'OR'])} ({self.any(depth - 1)})"
+
+
+@pytest.fixture(params=["true", "false"])
+def ansi(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
+    spark.conf.set("spark.sql.ansi.enabled", request.param)
+    yield request.param
+    spark.conf.unset("spark.sql.ansi.enabled")
+
+
+def test_a_condition_that_dolmen_takes_over_chooses_sparks_rows(spark: SparkSession, db: Database, ansi: str) -> None:
+    rng = random.Random(SEED)
+    print(f"DOLMEN_TEST_SEED={SEED}")
+    table = db.create_table("t", SCHEMA)
+    table.append(rows(rng, 0, 400))
+    frame = table.to_spark(spark=spark).coalesce(1).cache()
+    fields = dict(enumerate(table.stored_schema.fields))
+    conditions, agreed, wider = [], [], []
+    try:
+        while len(conditions) < CONDITIONS:
+            condition = Conditions(rng).any()
+            try:
+                filtered = frame.where(condition).select("id")
+            except PySparkException:  # Spark compares no such types
+                continue
+            conditions.append(condition)
+            agreed.append(agreed_predicate(filtered, fields))
+            wider.append(wider_predicate(filtered, fields))
+        assert sum(each is not None for each in agreed) > CONDITIONS / 5
+        if ansi == "true":  # a cast that fails would fail the query of all
+            conditions, wider = [c for c, p in zip(conditions, agreed, strict=True) if p], [p for p in agreed if p]
+            agreed = list(wider)
+        chosen = frame.selectExpr("id", *(f"({each}) IS TRUE AS c{n}" for n, each in enumerate(conditions))).toArrow()
+    finally:
+        frame.unpersist()
+    for number, condition in enumerate(conditions):
+        expected = set(chosen["id"].filter(chosen[f"c{number}"]).to_pylist())
+        if (exact := agreed[number]) is not None:
+            assert set(table.scan(["id"], exact).to_arrow()["id"].to_pylist()) == expected, condition
+        if (more := wider[number]) is not None:
+            assert expected <= set(table.scan(["id"], more).to_arrow()["id"].to_pylist()), condition
+
+
+class History:
+    """A table, and the rows that plain Spark makes of the same statements."""
+
+    def __init__(self, spark: SparkSession, seed: int, directory: Path) -> None:
+        self.rng, self.spark = random.Random(seed), spark
+        self.db = dolmen.open(str(directory))
+        self.table = self.db.create_table("t", SCHEMA)
+        self.rows = rows(self.rng, 0, 40)
+        self.table.append(self.rows.slice(0, 25))
+        self.table.append(self.rows.slice(25))
+        self.conditions = Conditions(self.rng)
+        self.told: list[str] = []
+
+    def step(self) -> None:
+        statement, expected = self.rng.choice([self.delete, self.update, self.update, self.merge])()
+        self.told.append(statement)
+        to_frame(self.spark, self.rows).createOrReplaceTempView("mirror")
+        version = self.db.refresh()
+        try:
+            sql(statement, spark=self.spark)
+        except (InputError, PySparkException, Py4JError):
+            assert self.db.refresh() == version, self.told
+            return
+        found = self.table.to_arrow()
+        try:
+            wanted = self.spark.sql(expected).toArrow().cast(SCHEMA)
+        except (PySparkException, Py4JError):  # it evaluates more rows than the statement, and one of them failed
+            wanted = found
+        assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, wanted.to_pylist())), "\n".join(self.told)
+        self.rows = found
+
+    def delete(self) -> tuple[str, str]:
+        condition = self.conditions.any()
+        return f"DELETE FROM t WHERE {condition}", f"SELECT * FROM mirror WHERE ({condition}) IS NOT TRUE"
+
+    def update(self) -> tuple[str, str]:
+        name, value = self.rng.choice(
+            [("i", "id + 1"), ("i", "x"), ("d", "x / 3"), ("s", "i"), ("s", "d * 2"), ("x", "i / 0.5"), ("f", "d"),
+             ("day", "at"), ("at", "day"), ("b", "id % 100"), ("loc", "at"), ("t", "x > 1"), ("at", "NULL")]
+        )  # fmt: skip
+        condition = self.conditions.any(1)
+        new = f"CASE WHEN ({condition}) IS TRUE THEN CAST(({value}) AS {self.type(name)}) ELSE {name} END AS {name}"
+        shown = ", ".join(new if each == name else each for each in SCHEMA.names)
+        return f"UPDATE t SET {name} = {value} WHERE {condition}", f"SELECT {shown} FROM mirror"
+
+    def type(self, name: str) -> str:
+        kind: str = self.table.to_spark([name], spark=self.spark).schema[name].dataType.simpleString()
+        return kind
+
+    def merge(self) -> tuple[str, str]:
+        first = self.rng.randrange(30)
+        source = f"(SELECT id + {first} AS k, id % 7 AS v FROM range(20))"
+        on = self.rng.choice(["t.id = n.k", "n.k = t.id AND t.i > 0", "t.id = n.k AND t.s <=> 'a'"])
+        when = self.conditions.any(1)
+        statement = (
+            f"MERGE INTO t USING {source} n ON {on} WHEN MATCHED AND n.v > 4 THEN DELETE WHEN MATCHED AND {when} THEN "
+            f"UPDATE SET i = n.v, s = 'm' WHEN NOT MATCHED THEN INSERT (id, i) VALUES (n.k + 1000, n.v)"
+        )
+        news = {"i": "CAST(v AS INT)", "s": "'m'"}
+        kept = [
+            f"CASE WHEN k IS NOT NULL AND ({when}) IS TRUE THEN {news[name]} ELSE {name} END AS {name}"
+            if name in news
+            else name
+            for name in SCHEMA.names
+        ]
+        added = ["k + 1000", "CAST(v AS INT)", *("NULL" for _ in SCHEMA.names[2:])]
+        return statement, (
+            f"SELECT {', '.join(kept)} FROM mirror t LEFT JOIN {source} n ON {on} WHERE NOT coalesce(v > 4, FALSE) "
+            f"UNION ALL SELECT {', '.join(added)} FROM {source} n LEFT ANTI JOIN mirror t ON {on}"
+        )
+
+
+def test_random_statements_leave_what_plain_spark_makes(spark: SparkSession, tmp_path: Path, ansi: str) -> None:
+    print(f"DOLMEN_TEST_SEED={SEED}")
+    for number in range(HISTORIES):
+        history = History(spark, SEED + number, tmp_path / str(number))
+        attached = attach(spark, history.db)
+        try:
+            for _ in range(STEPS):
+                history.step()
+        finally:
+            attached.detach()
+            spark.catalog.dropTempView("mirror")
+        assert history.db.verify(deep=True).ok
