@@ -35,7 +35,9 @@ TAGS = "tags"
 """Versions before the horizon, or more of them than settings ask for, are kept by tags or cursors."""
 ERASURES = "erasures"
 """Reads of an older version apply the erasures that the newest manifest lists."""
-FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES})
+INDEXES = "indexes"
+"""Tables may have segments of kind ``index``."""
+FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES, INDEXES})
 """Features of the format, beyond its version, that this code understands."""
 
 

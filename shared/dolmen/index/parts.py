@@ -37,6 +37,10 @@ class OpenPart:
     head: IndexHead
     tree: Tree
 
+    def fits(self, columns: tuple[int, ...], kinds: tuple[str, ...]) -> bool:
+        """Whether its keys consist of these columns, and are encoded as values of these kinds."""
+        return (self.head.columns, self.head.kinds) == (columns, kinds)
+
 
 @dataclass(frozen=True, slots=True)
 class IndexReader:

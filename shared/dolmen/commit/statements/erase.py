@@ -11,6 +11,7 @@ import msgspec
 
 from dolmen.commit.delete_records import record_keys, record_predicate
 from dolmen.commit.draft import Draft
+from dolmen.commit.statements.index_parts import without_index
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import KeysTombstone, Tombstone
@@ -88,7 +89,8 @@ class Erase:
             if not erased:
                 continue
             entry = draft.segments.whole(stub)
-            changed = with_deletes(entry, erased)
+            draft.release(part.object for part in entry.segments_of("index"))  # which hold keys of erased rows
+            changed = without_index(with_deletes(entry, erased))
             draft.tables[name] = msgspec.structs.replace(changed, last_delete_ts=ts)
             draft.counts += Counts(tombstones_added=len(changed.tombstones) - len(entry.tombstones))
         draft.erasures = (*draft.erasures, erasure)
