@@ -8,7 +8,7 @@ others; the invocation fails in the end, and names all of them. The calls, from 
       CompactRequest.of                 the event: tables and steps
       handover.round.job_round          starts jobs: for tables too large for a function, for drops handed over
       Database.maintain                 the other tables: dolmen.maintenance.run, step by step
-        expire, resolve, compact, merge, publish   each a commit, or several
+        expire, resolve, compact, index, merge, publish   each a commit, or several
       measures_of_round, Database.stats the metrics
 
 Jobs are only started where there is an application for them (``dolmen.handover.settings``).

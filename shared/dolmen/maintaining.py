@@ -108,7 +108,7 @@ class MaintainableDatabase:
         deadline: Deadline | None = None,
         progress: Callable[[Done | StepFailure], None] = lambda ended: None,
     ) -> Round:
-        """Runs one round of expire, resolve, compact, merge and publish, as the compact function does at each call.
+        """Runs one round of expire, resolve, compact, index, merge and publish, as the compact function does.
 
         Args:
             tables: names of tables; all by default.

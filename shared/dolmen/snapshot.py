@@ -12,7 +12,7 @@ from dolmen.commit.versions import is_settled, manifest_at_tag, manifest_at_time
 from dolmen.context import Context
 from dolmen.errors import InputError, VersionExpiredError
 from dolmen.format.manifest import EMPTY, Manifest
-from dolmen.reading import ReadableTable
+from dolmen.lookup import KeyedTable
 from dolmen.segments.erasures import as_read_now
 from dolmen.units import SECOND_US
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dolmen.scan.sql import Parameters, SqlResult
 
 
-class PinnedTable(ReadableTable):
+class PinnedTable(KeyedTable):
     """A table in one version, which never changes."""
 
     def __init__(self, context: Context, name: str, manifest: Manifest, *, settled: bool = True) -> None:

@@ -14,13 +14,13 @@ from dolmen.erasures import ErasureResult
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import TABLE_PROPERTIES, shown
+from dolmen.lookup import KeyedTable
 from dolmen.merge.assignments import NewValues
 from dolmen.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.merge.merge import is_upsert
 from dolmen.merge.source import SourceRows
 from dolmen.mutation import Mode
 from dolmen.predicate import Parameters, Where, parse, with_parameters
-from dolmen.reading import ReadableTable
 from dolmen.replay import replay
 from dolmen.results import Commit
 from dolmen.snapshot import PinnedTable, manifest_at, pin
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dolmen.iceberg.publication import IcebergPublication
 
 
-class Table(ReadableTable):
+class Table(KeyedTable):
     """A table of a database. Every read follows the newest version; every write is one commit."""
 
     def _snapshot(self) -> Manifest:

@@ -32,6 +32,7 @@ from dolmen.format.keys import Keys
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.property import check_properties
+from dolmen.lookup import KeyedTable
 from dolmen.merge.assignments import NewValues
 from dolmen.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.merge.merge import check_once, is_upsert, merge_rows
@@ -39,13 +40,12 @@ from dolmen.merge.source import SourceRows
 from dolmen.merge.update import update_rows
 from dolmen.past import Moment, restore_table
 from dolmen.predicate import Parameters, Predicate, Where, with_parameters
-from dolmen.reading import ReadableTable
 from dolmen.scan.view import View
 from dolmen.unit_of_work import UnitOfWork
 from dolmen.write.row_digest import RowDigest, content_digest
 
 
-class TransactionTable(ReadableTable):
+class TransactionTable(KeyedTable):
     """A table inside a transaction: reads see the statements so far, and writes add statements."""
 
     def __init__(self, transaction: UnitOfWork, name: str) -> None:

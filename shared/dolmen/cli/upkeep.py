@@ -100,7 +100,10 @@ def compact(database: DatabaseUrl, table: SomeTable = None, dry_run: DryRun = Fa
 
 @app.command()
 def maintain(database: DatabaseUrl, table: SomeTable = None, as_json: Json = False) -> None:
-    """Run one round of all background work, as the compact function does: expire, resolve, compact, merge, publish."""
+    """Run one round of all background work, as the compact function does.
+
+    The steps are expire, resolve, compact, index, merge and publish.
+    """
     db = dolmen.open(database)
     with _waiting("maintaining", as_json):
         done = db.maintain(None if table is None else [table])

@@ -9,6 +9,7 @@ from dolmen.commit.statements.adopt import AdoptTable
 from dolmen.commit.statements.background import Compact, MergeSegments, Resolve, SetProperties
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.erase import Erase
+from dolmen.commit.statements.index_parts import PutIndexParts
 from dolmen.commit.statements.restore import CloneTable, Restore
 from dolmen.commit.statements.rows import DeletePositions, Overwrite, Write
 from dolmen.commit.statements.schema import AlterTable
@@ -70,6 +71,8 @@ def deed_of(statement: Statement, draft: Draft) -> Deed | None:
             return Deed(statement.name, "compact")
         case MergeSegments():
             return Deed(statement.name or "", "merge")
+        case PutIndexParts():
+            return Deed(statement.name, "index")
     return None
 
 

@@ -147,7 +147,7 @@ def _table(name: str, part: DocumentPart) -> DeclaredTable:
     ids = [stored.field(column).id for column in primary_key]
     properties = _properties({own: members[own] for own in _OWN if own in members}, TABLE_PROPERTIES)
     for own, value in properties.items():
-        members[own].check(check_table_properties, {own: value}, stored)
+        members[own].check(check_table_properties, {own: value}, stored, ids)
     if "ingest" in members:
         given = members["ingest"].members(_INGEST, of=f"table {name!r}, ingest")
         ingest = _properties({_INGEST[short]: given[short] for short in given}, TABLE_PROPERTIES)

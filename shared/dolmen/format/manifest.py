@@ -36,7 +36,9 @@ TAGS = "tags"
 """Versions before the horizon, or more of them than settings ask for, are kept by tags or cursors."""
 ERASURES = "erasures"
 """Reads of an older version apply the erasures that the newest manifest lists."""
-FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES, ADOPTED_FILES})
+INDEXES = "indexes"
+"""Tables may have segments of kind ``index``."""
+FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES, ADOPTED_FILES, INDEXES})
 """Features of the format, beyond its version, that this code understands."""
 
 
@@ -109,16 +111,18 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 SegmentKind: TypeAlias = Literal[
-    "files", "overlays", "removed", "tombstones", "applied", "released", "history", "table", "erasures"
+    "files", "overlays", "removed", "tombstones", "applied", "released", "history", "table", "erasures", "index"
 ]
 
 
 class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
     """Entries that have left the manifest's inline tail, in an object of their own (format/segments.py).
 
+    A segment of kind ``index`` is a part of a table's index (dolmen/index), whose entries were never in a manifest.
+
     Args:
-        kind: what its entries are. ``files``, ``overlays``, ``removed`` and ``tombstones`` belong to a table, ``table``
-            holds idle tables' whole entries, the others belong to the database.
+        kind: what its entries are. ``files``, ``overlays``, ``removed``, ``tombstones`` and ``index`` belong to a
+            table, ``table`` holds idle tables' whole entries, the others belong to the database.
         object: its key.
         size: bytes of the object.
         crc32: of the whole object.
@@ -133,6 +137,7 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
         bloom: of applied ids: (offset, length, CRC-32) of the bloom filter in the object.
         erasing: of files: the least ``erasing`` that an entry in the object has, or has had since by an overlay; 0 =
             none. A file that is gone counts too: its bounds still stand in the object.
+        root: of index: (offset, length, CRC-32) of the root block in the object.
     """
 
     kind: SegmentKind
@@ -151,6 +156,7 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
     created_at: int = 0
     bloom: tuple[int, int, int] | None = None
     erasing: int = 0
+    root: tuple[int, int, int] | None = None
 
     @property
     def applied_through(self) -> int:

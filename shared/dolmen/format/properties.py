@@ -15,7 +15,7 @@ import pyarrow as pa
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.property import Property, check_properties, count, name, one_of, sized, value_of
+from dolmen.format.property import Property, check_properties, count, name, one_of, sized, truth, value_of
 from dolmen.format.schema import Schema
 from dolmen.format.types import can_be_key
 from dolmen.units import GIB, KIB, MIB, parse_duration
@@ -70,6 +70,13 @@ _OWN = {
             "newest",
             one_of("newest", "kept"),
             "which published versions Iceberg's readers can travel to: the newest, or all that are kept",
+        ),
+        Property(
+            "index",
+            "false",
+            truth,
+            "true: rows are found by their primary key through an index",
+            bool,
         ),
         Property("subject", None, name, "the column that says whom a row is about: forget erases by it"),
         Property(
@@ -126,6 +133,7 @@ class TableSettings:
         target_file_bytes: size of a full data file.
         iceberg: the version of Iceberg in which it is published: v2 or v3; None = it is not published.
         iceberg_snapshots: which published versions readers can travel to: newest or kept.
+        index: whether rows are found by their primary key through an index.
         subject: name of the column that says whom a row is about; None = rows are about nobody.
         key_filter_bits: bits of the Bloom filters of new data files for each key.
     """
@@ -134,6 +142,7 @@ class TableSettings:
     target_file_bytes: int
     iceberg: str | None
     iceberg_snapshots: str
+    index: bool
     subject: str | None
     key_filter_bits: int
 
@@ -197,6 +206,8 @@ def check_table_properties(
     checked = check_properties(changes, TABLE_PROPERTIES, "a table")
     if checked.get("ttl") is not None:
         check_ttl_column(parse_ttl(checked["ttl"]), schema)
+    if checked.get("index") is not None and truth(checked["index"]) and not primary_key:
+        raise SchemaError("property index: rows are found by their primary key, and the table has none")
     if checked.get("subject") is not None:
         check_subject_column(name(checked["subject"]), schema)
     if checked.keys() & INGEST_PROPERTIES.keys():

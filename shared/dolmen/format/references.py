@@ -89,7 +89,7 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     Sequences: Sequences.__struct_fields__,
     Segment: (
         "kind", "size", "crc32", "count", "least", "greatest", "least_applied_through", "resolved_through", "rows",
-        "bytes", "deleted", "stats", "created_at", "bloom", "erasing",
+        "bytes", "deleted", "stats", "created_at", "bloom", "erasing", "root",
     ),
     TableEntry: (
         "uuid", "epoch", "schema", "primary_key", "sort_key", "properties", "last_delete_ts", "unseen_delete_ts",

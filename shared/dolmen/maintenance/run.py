@@ -1,7 +1,8 @@
 """One round of maintenance, as the compact function runs it at each call and ``make up`` every minute.
 
-The order is expire, resolve, compact, merge, publish, as each step leaves less work for the next. Tables take turns:
-the one with most work goes first, each gets a share of the time, and time that a table does not need goes to others.
+The order is expire, resolve, compact, index, merge, publish, as each step leaves less work for the next. Tables take
+turns: the one with most work goes first, each gets a share of the time, and time that a table does not need goes to
+others.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from dolmen.iceberg.publication import publish
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.expire import expire_rows
+from dolmen.maintenance.indexing import index_table
 from dolmen.maintenance.merge import merge_segments
 from dolmen.maintenance.resolve.resolution import resolve
 
-Step: TypeAlias = Literal["expire", "resolve", "compact", "merge", "publish"]
-STEPS: tuple[Step, ...] = ("expire", "resolve", "compact", "merge", "publish")
+Step: TypeAlias = Literal["expire", "resolve", "compact", "index", "merge", "publish"]
+STEPS: tuple[Step, ...] = ("expire", "resolve", "compact", "index", "merge", "publish")
 
 
 @dataclass(frozen=True)
@@ -137,10 +139,12 @@ class _Rounder:
         resolving = sorted(names, key=lambda name: (-_deletes(there[name]), name)) if "resolve" in steps else []
         here = [name for name in names if name not in compacted_elsewhere]
         compacting = sorted(here, key=lambda name: (-_files(there[name]), name)) if "compact" in steps else []
+        indexing = [name for name in names if _has_index(there[name])] if "index" in steps else []
         merging = "merge" in steps
-        while resolving or compacting or merging:
+        while resolving or compacting or indexing or merging:
             resolving = self._turns("resolve", resolve, resolving, 0.5 if compacting else 0.9)
-            compacting = self._turns("compact", compact, compacting, 0.9 if merging else 1.0)
+            compacting = self._turns("compact", compact, compacting, 0.9 if merging or indexing else 1.0)
+            indexing = self._turns("index", index_table, indexing, 0.9 if merging else 1.0)
             if merging and not self._deadline():
                 stop = self._deadline.share(self._deadline.left_seconds)
                 merged = self._run_step("merge", None, partial(merge_segments, context, deadline=stop))
@@ -149,7 +153,7 @@ class _Rounder:
                 break
         if "publish" in steps:
             self._publish(names)
-        finished = not (self._deadline.reached or resolving or compacting or merging)
+        finished = not (self._deadline.reached or resolving or compacting or indexing or merging)
         return Round(tuple(self._done), tuple(self._failures), finished)
 
     def _expire(self, tables: Collection[str] | None) -> None:
@@ -211,6 +215,11 @@ class _Rounder:
         else:
             self._failures.append(ended)
         self._progress(ended)
+
+
+def _has_index(entry: TableEntry) -> bool:
+    """Whether a table is to have an index, or has one. An idle table, whose entry is elsewhere, needs nothing."""
+    return not entry.section and (TableSettings.of(entry).index or bool(entry.segments_of("index")))
 
 
 def _deletes(entry: TableEntry) -> int:

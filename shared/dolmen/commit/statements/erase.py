@@ -10,6 +10,7 @@ import msgspec
 
 from dolmen.commit.delete_records import record_predicate
 from dolmen.commit.draft import Draft
+from dolmen.commit.statements.index_parts import without_index
 from dolmen.commit.statements.remembered_keys import RememberedKeys
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import ConflictError, InputError
@@ -86,7 +87,8 @@ class Erase:
             if not erased:
                 continue
             entry = draft.segments.whole(stub)
-            changed = with_deletes(entry, erased)
+            draft.release(part.object for part in entry.segments_of("index"))  # which hold keys of erased rows
+            changed = without_index(with_deletes(entry, erased))
             draft.tables[name] = msgspec.structs.replace(changed, last_delete_ts=ts)
             draft.counts += Counts(tombstones_added=len(changed.tombstones) - len(entry.tombstones))
         draft.erasures = (*draft.erasures, erasure)

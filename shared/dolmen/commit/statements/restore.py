@@ -14,6 +14,7 @@ import msgspec
 
 from dolmen.commit.delete_records import record_predicate
 from dolmen.commit.draft import Draft
+from dolmen.commit.statements.index_parts import without_index
 from dolmen.commit.statements.remembered_keys import RememberedKeys
 from dolmen.commit.statements.rows import _file_count
 from dolmen.commit.uploads import PendingUploads
@@ -239,7 +240,11 @@ def _cloned(entry: TableEntry, uuid: str) -> TableEntry:
 
 
 def _under_new_epoch(entry: TableEntry, draft: Draft, ts: int) -> TableEntry:
-    """The entry as this commit makes it: whoever has read the table before must look again."""
+    """The entry as this commit makes it: whoever has read the table before must look again.
+
+    It has no index, which may hold keys of rows that were erased since.
+    """
+    entry = without_index(entry)
     return msgspec.structs.replace(entry, epoch=draft.version, last_delete_ts=ts, unseen_delete_ts=ts)
 
 

@@ -59,7 +59,7 @@ def reached_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
                 yield from references(entry)
                 for segment in entry.segments:
                     yield from reached_keys(segment, reader)
-        case "removed" | "applied" | "released" | "history":
+        case "removed" | "applied" | "released" | "history" | "index":
             return
 
 

@@ -22,6 +22,7 @@ from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone, Vec
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import is_nested
 from dolmen.format.statistics import bounds
+from dolmen.index.parts import IndexReader
 from dolmen.maintenance.verify.report import FindingLog
 from dolmen.segments.file_table import FileTable
 
@@ -41,6 +42,7 @@ def read_segment(context: Context, segment: Segment, log: FindingLog, table: str
         "history": reader.history,
         "table": reader.tables,
         "erasures": reader.erasures,
+        "index": IndexReader(context.store, context.runtime, context.cache).open,
     }
     return readable(context, segment, lambda: read[segment.kind](segment), log, table)
 

@@ -1,0 +1,140 @@
+"""Looks rows up by primary key: through the index where it covers files, and through statistics elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from dolmen.format.keys import Keys
+from dolmen.format.manifest import TableEntry
+from dolmen.format.values import to_json, to_plain
+from dolmen.format.vectors import keep_mask
+from dolmen.index.key_bytes import KeyEncoding, order
+from dolmen.index.key_bytes import Keys as EncodedKeys
+from dolmen.index.parts import IndexReader
+from dolmen.index.table_index import TableIndex, encoding_of
+from dolmen.predicate import And, Column, In, Predicate
+from dolmen.scan.plan import ScanPlan, plan
+from dolmen.scan.read import PlanReader, RowGroupColumns
+from dolmen.scan.row_groups import RowGroup
+from dolmen.scan.row_masks import column_of, row_mask, to_arrow
+from dolmen.scan.view import View
+
+
+@dataclass(frozen=True)
+class LookupPlan:
+    """The files and positions that a look-up reads.
+
+    Args:
+        scan: the files; those that the index covers are there only if it has rows of them.
+        places: by the uuid of a covered file, the positions of rows with the keys, hidden rows included.
+        covered: number of live files that the index covers.
+    """
+
+    scan: ScanPlan
+    places: dict[str, BitMap]
+    covered: int
+
+
+class Lookup:
+    """Rows of one version of a table by their primary key.
+
+    Args:
+        view: the table, and the version of it.
+        keys: distinct tuples of the primary key's columns.
+        columns: names of the result's columns; all by default.
+        with_commit_ts: adds the column ``_commit_ts``.
+    """
+
+    def __init__(
+        self, view: View, keys: Keys, columns: Sequence[str] | None = None, *, with_commit_ts: bool = False
+    ) -> None:
+        self._view, self._keys, self._columns, self._with_commit_ts = view, keys, columns, with_commit_ts
+        self._entry = view.entry()
+        self.encoding: KeyEncoding = encoding_of(self._entry)
+        encoded = self.encoding.encode([keys[str(id_)].combine_chunks() for id_ in self._entry.primary_key])
+        self._encoded: EncodedKeys = encoded[order(encoded)]
+
+    def to_arrow(self) -> pa.Table:
+        """All rows with these keys, in any order.
+
+        Raises:
+            CorruptionError: an object is missing or damaged.
+        """
+        with self._view.reading():
+            if not len(self._encoded):
+                nothing = plan(self._view, columns=self._columns, limit=0, with_commit_ts=self._with_commit_ts)
+                return nothing.schema.empty_table()
+            found = self.plan()
+            return pa.Table.from_batches(self._batches(found), found.scan.schema)
+
+    def plan(self) -> LookupPlan:
+        """Finds out what has to be read: asks the index, and then the statistics of files that it does not cover."""
+        context = self._view.context
+        where = where_key_in(self._entry, self._keys)
+        scan = plan(self._view, columns=self._columns, where=where, with_commit_ts=self._with_commit_ts)
+        index = TableIndex.of(self._entry, IndexReader(context.store, context.runtime, context.cache))
+        places = index.find(self._encoded) if index.parts else {}
+        covered = [file for file in scan.files if file.file.uuid in index.covered]
+        files = [file for file in scan.files if file.file.uuid not in index.covered or file.file.uuid in places]
+        return LookupPlan(replace(scan, files=tuple(files)), places, len(covered))
+
+    def _batches(self, found: LookupPlan) -> Iterator[pa.RecordBatch]:
+        scan = found.scan
+        reader = PlanReader(self._view.context, scan, self._view.pending)
+        keys = [self._entry.schema.by_id[id_] for id_ in self._entry.primary_key]
+        ids = scan.output_ids | {field.id for field in keys}
+
+        def groups() -> Iterator[RowGroup]:
+            for group in reader.groups():
+                places = found.places.get(group.file.file.uuid)
+                if places is None:
+                    yield group
+                elif places.range_cardinality(group.first, group.first + group.rows):
+                    yield replace(group, filter=None)  # the positions say which rows match
+
+        def work(group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
+            keep = row_mask(group, columns.read(group.tests))
+            places = found.places.get(group.file.file.uuid)
+            if places is not None:
+                there = ~keep_mask(places, group.first, group.rows)
+                keep = there if keep is None else keep & there
+            chosen = pa.array(np.arange(group.rows)) if keep is None else pc.indices_nonzero(to_arrow(keep))
+            if not len(chosen):
+                return None
+            arrays = columns.read(ids)
+            wanted = self._is_wanted([column_of(group, field, arrays).take(chosen) for field in keys])
+            chosen = chosen.filter(pa.array(wanted))
+            output = [column_of(group, field, arrays).take(chosen) for field in scan.output]
+            return pa.record_batch(output, scan.schema)
+
+        for batch in reader.read(work, groups(), ids):
+            if batch is not None and batch.num_rows:
+                yield batch
+
+    def _is_wanted(self, arrays: list[pa.Array]) -> npt.NDArray[np.bool_]:
+        """Which rows have one of the keys: the predicate compares each column by itself, and digests stand for long
+        keys in the index."""
+        wanted = np.zeros(len(arrays[0]), np.bool_)
+        for start, keys in self.encoding.encode_blocks(arrays):
+            at = np.minimum(np.searchsorted(self._encoded, keys), len(self._encoded) - 1)
+            wanted[start : start + len(keys)] = self._encoded[at] == keys
+        return wanted
+
+
+def where_key_in(entry: TableEntry, keys: Keys) -> Predicate:
+    """A predicate that is TRUE for all rows with these keys; for keys of several columns also for others."""
+    terms = []
+    for id_ in entry.primary_key:
+        field = entry.schema.by_id[id_]
+        values = pc.unique(keys[str(id_)])
+        values = values.take(pc.array_sort_indices(values))
+        type_ = str(field.arrow_type)
+        terms.append(In(Column(id_, type_), type_, tuple(to_json(value) for value in to_plain(values))))
+    return terms[0] if len(terms) == 1 else And(tuple(terms))

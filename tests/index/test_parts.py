@@ -1,0 +1,118 @@
+"""Index objects: what is written is read, with few requests, and damage is never taken for an answer."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dolmen.errors import CorruptionError
+from dolmen.format.checksum import crc32
+from dolmen.format.manifest import Segment
+from dolmen.index import pages, tree_writer
+from dolmen.index.key_bytes import KeyEncoding, order
+from dolmen.index.pages import LeafPage
+from dolmen.index.parts import IndexReader, write_part
+from dolmen.runtime import Runtime
+from dolmen.store import MemoryBucket, MemoryStore, ObjectStore
+from dolmen.store.cache import ObjectCache
+from dolmen.store.counting import CountingStore
+
+KEY = "segment/index/x"
+ENCODING = KeyEncoding.of([pa.int64()])
+
+
+def written(store: ObjectStore, numbers: list[int], files: tuple[str, ...] = ("a",)) -> Segment:
+    keys = ENCODING.encode([pa.array(numbers, pa.int64())])
+    found = order(keys)
+    part = write_part(store, KEY, (1,), ENCODING, files, [LeafPage(keys[found], found.astype(np.uint64))])
+    assert part is not None
+    return part
+
+
+def reader(store: ObjectStore, cache_bytes: int = 1 << 20) -> IndexReader:
+    return IndexReader(store, Runtime(threads=1), ObjectCache(cache_bytes))
+
+
+def positions(index: IndexReader, part: Segment, number: int) -> list[int]:
+    keys = ENCODING.encode([pa.array([number], pa.int64())])
+    return [place for _, places in index.open(part).tree.find(keys) for place in places.tolist()]
+
+
+def test_a_part_says_what_it_is_of_and_finds_its_rows() -> None:
+    store = MemoryStore(MemoryBucket())
+    part = written(store, [5, -3, 5, 9], ("a", "b"))
+    body = store.get(KEY).body
+    assert (part.kind, part.count, part.size, part.crc32) == ("index", 4, len(body), crc32(body))
+    index = reader(store)
+    head = index.open(part).head
+    assert (head.columns, head.kinds, head.files) == ((1,), ("signed",), ("a", "b"))
+    assert sorted(positions(index, part, 5)) == [0, 2]
+    assert positions(index, part, 4) == []
+
+
+def test_a_look_up_takes_two_requests_and_then_none() -> None:
+    store = CountingStore(MemoryStore(MemoryBucket()))
+    numbers = np.random.default_rng(1).integers(-(2**63), 2**63, 100_000, endpoint=False).tolist()
+    part = written(store, numbers)
+    index = reader(store)
+    store.reset()
+    assert positions(index, part, numbers[70_000]) == [70_000]
+    assert store.gets == 2
+    assert store.bytes_down < 64 << 10
+    assert positions(index, part, numbers[70_000]) == [70_000]
+    assert store.gets == 2
+    assert sum(len(leaf.keys) for leaf in reader(store).open(part).tree.leaves()) == 100_000
+    assert store.gets == 4, "neighbouring pages are fetched together"
+
+
+def test_the_cache_is_bounded() -> None:
+    store = MemoryStore(MemoryBucket())
+    part = written(store, list(range(0, 10**8, 500)))
+    index = reader(store, 300_000)
+    assert sum(len(leaf.keys) for leaf in index.open(part).tree.leaves()) == 200_000
+    assert 0 < index.cache.bytes <= 300_000
+
+
+def test_every_flipped_byte_is_found_or_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "PAGE_BYTES", 100)
+    monkeypatch.setattr(pages, "MOST_ROWS", 8)
+    monkeypatch.setattr(tree_writer, "MOST_ROWS", 8)
+    store = MemoryStore(MemoryBucket())
+    numbers = list(range(0, 3_000, 50))
+    part = written(store, numbers)
+    body = store.get(KEY).body
+    expected = [[row] for row in range(len(numbers))]
+    harmless = []
+    for at in range(len(body)):
+        damaged = MemoryStore(MemoryBucket())
+        damaged.put(KEY, body[:at] + bytes([body[at] ^ 0x10]) + body[at + 1 :])
+        index = reader(damaged)
+        with suppress(CorruptionError):
+            assert [positions(index, part, number) for number in numbers] == expected
+            harmless.append(at)
+    assert harmless == [0, 1, 2, 3], "no reader needs the magic"
+
+
+def test_a_cut_object_is_damage() -> None:
+    store = MemoryStore(MemoryBucket())
+    part = written(store, list(range(1_000)))
+    cut = MemoryStore(MemoryBucket())
+    cut.put(KEY, store.get(KEY).body[:-1])
+    with pytest.raises(CorruptionError, match="checksum"):
+        reader(cut).open(part)
+
+
+def test_a_missing_object_is_damage() -> None:
+    part = written(MemoryStore(MemoryBucket()), [1])
+    with pytest.raises(CorruptionError, match="missing") as caught:
+        reader(MemoryStore(MemoryBucket())).open(part)
+    assert caught.value.is_missing
+
+
+def test_without_entries_nothing_is_written() -> None:
+    store = MemoryStore(MemoryBucket())
+    assert write_part(store, KEY, (1,), ENCODING, (), []) is None
+    assert list(store.list("")) == []

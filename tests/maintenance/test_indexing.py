@@ -1,0 +1,135 @@
+"""Indexing as background work: collected like segments, whole after a crash at any request, never in a writer's way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dolmen.commit.loop import submit
+from dolmen.commit.statements.index_parts import PutIndexParts
+from dolmen.database import Database
+from dolmen.format.manifest import Segment
+from dolmen.maintenance.indexing import FAN_IN, index_table, parts_to_merge
+from dolmen.store.memory import MemoryStore
+from support.aging import SCHEMA, Place, rows
+from support.crashing_store import Countdown, Crash, CrashingStore
+
+
+def indexed_place() -> Place:
+    place = Place()
+    place.db.create_table("t", SCHEMA, primary_key=["k"], properties={"index": True})
+    for start in range(0, 8, 2):
+        place.db.table("t").append(rows(start, start + 1))
+        if start < 6:
+            index_table(place.context(), "t")
+    return place
+
+
+def parts(place: Place) -> tuple[Segment, ...]:
+    return place.manifest.tables["t"].segments_of("index")
+
+
+def found(db: Database) -> list[int]:
+    return sorted(db.table("t").get_many(range(20))["k"].to_pylist())
+
+
+def test_replaced_parts_are_collected_and_live_ones_kept() -> None:
+    place = indexed_place()
+    before = {part.object for part in parts(place)}
+    assert before <= place.needed_keys()
+    assert index_table(place.context(), "t").finished
+    after = {part.object for part in parts(place)}
+    assert before - after, "some were merged"
+    place.pass_hours(24 * 40)
+    place.db = place.open()
+    place.db.table("t").append(rows(8))
+    place.collect_all()
+    assert place.there("segment/index/") == after
+    assert found(place.db) == list(range(9))
+
+
+def test_the_parts_of_a_dropped_table_are_collected() -> None:
+    place = indexed_place()
+    place.db.drop_table("t")
+    place.pass_hours(24 * 40)
+    place.db = place.open()
+    place.db.create_table("u", SCHEMA)
+    place.db.create_table("v", SCHEMA)
+    place.collect_all()
+    assert place.there("segment/index/") == set()
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_crash_at_any_request_leaves_a_right_index(after: bool) -> None:
+    begun = indexed_place()
+    left = 0
+    while True:
+        left += 1
+        place = begun.copy()
+        crashing: Any = CrashingStore(MemoryStore(place.bucket, place.runtime()), Countdown(left, after=after))
+        try:
+            index_table(place.context(crashing), "t")
+        except Crash:
+            pass
+        else:
+            break
+        assert found(place.open()) == list(range(8))
+        assert index_table(place.context(), "t").finished
+        assert found(place.open()) == list(range(8))
+        assert sum(part.count for part in parts(place)) == 8
+    assert left > 10
+
+
+def test_a_part_is_not_committed_over_another_index_or_after_an_erasure() -> None:
+    place = indexed_place()
+    context = place.context()
+    manifest = context.head.refresh().manifest
+    entry = manifest.tables["t"]
+    seen = frozenset(part.object for part in parts(place))
+
+    def put(through: int, seen: frozenset[str]) -> bool:
+        new = Segment("index", "segment/index/x", 1, 1, 1, root=(0, 1, 1))
+        statement = PutIndexParts("t", entry.uuid, entry.epoch, seen, through, (), (new,))
+        return submit(context.head, "index", [statement]).manifest is not None
+
+    assert not put(manifest.commit_ts, frozenset())
+    place.open().table("t").erase("k = 1")
+    context.head.refresh()
+    assert parts(place) == ()
+    assert not put(manifest.commit_ts, seen)
+    assert not put(manifest.commit_ts, frozenset())
+
+
+def test_appends_and_deletes_do_not_stop_indexing() -> None:
+    place = indexed_place()
+    context = place.context()
+    manifest = context.head.refresh().manifest
+    place.open().table("t").append(rows(50))
+    place.open().table("t").delete("k = 3")
+    assert context.head.cached is not None
+    assert context.head.cached.manifest is manifest
+    assert index_table(context, "t").finished
+    assert 3 not in found(place.open())
+
+
+def test_a_deadline_stops_after_the_part_under_way() -> None:
+    place = indexed_place()
+    answers = iter([False, True])
+    done = index_table(place.context(), "t", deadline=lambda: next(answers))
+    assert (done.commits, done.finished) == (1, False)
+    assert index_table(place.context(), "t").finished
+    again = index_table(place.context(), "t")
+    assert (again.commits, again.finished) == (0, True)
+
+
+def test_parts_of_similar_size_are_merged_and_mostly_dead_ones_rewritten() -> None:
+    def part(name: str, count: int) -> Segment:
+        return Segment("index", name, 1, 1, count, root=(0, 1, 1))
+
+    small = [part(f"s{number}", 10) for number in range(FAN_IN)]
+    large = part("large", 10_000)
+    live = {each.object: 1.0 for each in (*small, large)}
+    assert list(parts_to_merge([large, *small], live)) == small
+    assert list(parts_to_merge([large, *small[1:]], live)) == []
+    assert list(parts_to_merge([large, *small[1:]], {**live, "large": 0.4})) == [large]
