@@ -33,7 +33,7 @@ from dolmen.format.erasures import erasure_id
 from dolmen.functions.deliveries import Deliveries, DeliveryQueues, HalfTimeDeadline, open_queues
 from dolmen.functions.settings import FunctionSettings
 from dolmen.ingest.announcements import Message, read_messages
-from dolmen.ingest.deletes.apply import apply_deletes, request_names, request_values
+from dolmen.ingest.deletes.apply import apply_deletes, request_names, request_tables, request_values
 from dolmen.ingest.deletes.requests import DeleteRequest, parse_request
 from dolmen.ingest.redaction import RequestContent, facts_for_log
 from dolmen.results import Commit
@@ -82,7 +82,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
                 logger.error("delete failed", message_id=message.id, request_id=request.id, final=final, **facts)
                 continue
             counts["DeletesDuplicate" if outcome.status == "duplicate" else "DeletesApplied"] += 1
-            about: dict[str, Any] = {"tables": [delete.table for delete in request.deletes]}
+            about: dict[str, Any] = {"tables": request_tables(deleted.seen, request)}
             if request.erases:
                 about["erasure"] = erasure_id(request.id)
                 if outcome.status == "applied":

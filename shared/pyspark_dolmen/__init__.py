@@ -27,7 +27,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     """``format("dolmen")`` for reads, writes and streams; options and limits are in docs/spark-sql.md."""
 
     pinned: SourceTable | PinnedFeed | None = None
-    """What ``schema`` has pinned, in its version; it is sent to where rows are read."""
+    """The table or feed in the version that ``schema`` chose; Spark sends it to the tasks that read rows."""
 
     @classmethod
     def name(cls) -> str:

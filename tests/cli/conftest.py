@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dolmen.cli import main
+from support.quick_command import quick_command
 
 
 @dataclass
@@ -43,3 +44,10 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         return Outcome(code, captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def program() -> Iterator[str]:
+    """The program ``dolmen``, each run of which is a process of its own, for tests of standard input and output."""
+    with quick_command("duckdb") as programs:
+        yield str(programs / "dolmen")

@@ -21,12 +21,11 @@ from support.ministack import boto3_client, endpoint_environment
 
 Cli = Callable[..., Any]
 CSV = b"id,name\n1,Ada\n2,\n"
-COMMAND = [sys.executable, "-c", "from dolmen.cli import main; main()"]
 
 
-def piped(tmp_path: Path, data: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+def piped(program: str, tmp_path: Path, data: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     environment = os.environ | {"DOLMEN_DATABASE": str(tmp_path / "db")}
-    return subprocess.run([*COMMAND, *arguments], input=data, env=environment, capture_output=True, check=False)
+    return subprocess.run([program, *arguments], input=data, env=environment, capture_output=True, check=False)
 
 
 def in_format(form: str) -> bytes:
@@ -42,26 +41,27 @@ def in_format(form: str) -> bytes:
 
 
 @pytest.mark.parametrize("form", ["csv", "json", "jsonl", "parquet", "arrow"])
-def test_rows_come_from_standard_input(tmp_path: Path, form: str) -> None:
+def test_rows_come_from_standard_input(tmp_path: Path, form: str, program: str) -> None:
     for create in (["--create"], []):
-        done = piped(tmp_path, in_format(form), "append", "users", "-", "--format", form, *create)
+        done = piped(program, tmp_path, in_format(form), "append", "users", "-", "--format", form, *create)
         assert (done.returncode, done.stderr) == (0, b"")
     rows = dolmen.open(tmp_path / "db").table("users").scan().to_arrow().to_pylist()
     assert rows == [{"id": 1, "name": "Ada"}, {"id": 2, "name": None}] * 2
 
 
-def test_keys_and_columns_come_from_standard_input_too(tmp_path: Path) -> None:
-    assert (
-        piped(tmp_path, CSV, "create", "users", "--like", "-", "--format", "csv", "--primary-key", "id").returncode == 0
-    )
-    assert piped(tmp_path, CSV, "append", "users", "-", "--format", "csv").returncode == 0
-    assert piped(tmp_path, b"id\n1\n", "delete", "users", "--keys-file", "-", "--format", "csv").returncode == 0
+def test_keys_and_columns_come_from_standard_input_too(tmp_path: Path, program: str) -> None:
+    for data, *arguments in (
+        (CSV, "create", "users", "--like", "-", "--primary-key", "id"),
+        (CSV, "append", "users", "-"),
+        (b"id\n1\n", "delete", "users", "--keys-file", "-"),
+    ):
+        assert piped(program, tmp_path, data, *arguments, "--format", "csv").returncode == 0
     assert dolmen.open(tmp_path / "db").table("users").scan().to_arrow()["id"].to_pylist() == [2]
 
 
-def test_a_fault_in_standard_input_is_named_so(tmp_path: Path) -> None:
-    assert piped(tmp_path, CSV, "append", "users", "-", "--format", "csv", "--create").returncode == 0
-    done = piped(tmp_path, b"id,name\n3,x\nfour,y\n", "append", "users", "-", "--format", "csv")
+def test_a_fault_in_standard_input_is_named_so(tmp_path: Path, program: str) -> None:
+    assert piped(program, tmp_path, CSV, "append", "users", "-", "--format", "csv", "--create").returncode == 0
+    done = piped(program, tmp_path, b"id,name\n3,x\nfour,y\n", "append", "users", "-", "--format", "csv")
     assert done.returncode == 2
     assert b"'standard input', line 3, row 2, column 'id'" in b" ".join(done.stderr.split())
 
@@ -117,9 +117,9 @@ def test_rows_come_from_s3(ministack: str, tmp_path: Path, cli: Cli, monkeypatch
     assert (absent.code, "s3://cli-inputs/absent.csv" in absent.err.replace("\n", "")) == (3, True)
 
 
-def test_a_table_is_dropped_only_by_who_says_so(cli: Cli, tmp_path: Path) -> None:
+def test_a_table_is_dropped_only_by_who_says_so(cli: Cli, tmp_path: Path, program: str) -> None:
     cli("create", "users", "--columns", "id BIGINT")
-    asked = piped(tmp_path, b"", "drop", "users")
+    asked = piped(program, tmp_path, b"", "drop", "users")
     assert (asked.returncode, b"give --yes" in asked.stderr) == (2, True)
     assert cli("drop", "absent", "--yes").code == 3
     assert cli("drop", "users", "--yes", "--request-id", "r-1").code == 0

@@ -22,7 +22,6 @@ from dolmen.ingest.formats.formats import detect
 
 Cli = Callable[..., Any]
 ROWS = 5_000
-COMMAND = [sys.executable, "-c", "from dolmen.cli import main; main()"]
 
 
 @pytest.fixture
@@ -40,10 +39,10 @@ def environment(tmp_path: Path, columns: int = 100) -> dict[str, str]:
     return os.environ | {"DOLMEN_DATABASE": str(tmp_path / "db"), "COLUMNS": str(columns), "TERM": "dumb"}
 
 
-def on_terminal(tmp_path: Path, *arguments: str, columns: int = 100) -> str:
+def on_terminal(program: str, tmp_path: Path, *arguments: str, columns: int = 100) -> str:
     """What a person sees."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen([*COMMAND, *arguments], stdout=theirs, env=environment(tmp_path, columns)) as process:
+    with subprocess.Popen([program, *arguments], stdout=theirs, env=environment(tmp_path, columns)) as process:
         os.close(theirs)
         seen = b""
         while True:
@@ -67,8 +66,10 @@ HUNDREDS = [str(i) for i in range(100, 2100, 100)] + ["…"] + [str(i) for i in 
 
 @pytest.mark.parametrize("command", [["scan", "events"], ["sql", "SELECT * FROM events ORDER BY id"]])
 @pytest.mark.usefixtures("db")
-def test_a_terminal_shows_the_first_and_the_last_rows_and_their_number(tmp_path: Path, command: list[str]) -> None:
-    seen = on_terminal(tmp_path, *command)
+def test_a_terminal_shows_the_first_and_the_last_rows_and_their_number(
+    tmp_path: Path, command: list[str], program: str
+) -> None:
+    seen = on_terminal(program, tmp_path, *command)
     assert first_cells(seen) == ENDS
     assert "5,000 rows: the first and the last 20" in seen
     assert "NULL" in seen
@@ -86,8 +87,10 @@ def test_a_terminal_shows_the_first_and_the_last_rows_and_their_number(tmp_path:
         (["--where", "name LIKE 'user %00'"], HUNDREDS, "49 rows: the first and the last 20"),
     ],
 )
-def test_what_was_asked_for_is_shown(tmp_path: Path, arguments: list[str], cells: list[str], told: str) -> None:
-    seen = on_terminal(tmp_path, "scan", "events", *arguments)
+def test_what_was_asked_for_is_shown(
+    tmp_path: Path, arguments: list[str], cells: list[str], told: str, program: str
+) -> None:
+    seen = on_terminal(program, tmp_path, "scan", "events", *arguments)
     assert first_cells(seen) == cells
     assert told in seen.splitlines()[-1]
 
@@ -132,11 +135,11 @@ def test_the_ends_of_a_stream_are_all_of_it_up_to_twice_what_is_shown(rows: int,
     assert ends.rows == rows
 
 
-def test_many_columns_are_counted_and_awkward_text_is_harmless(tmp_path: Path) -> None:
+def test_many_columns_are_counted_and_awkward_text_is_harmless(tmp_path: Path, program: str) -> None:
     names = [f"column_{i}" for i in range(60)]
     table = dolmen.open(tmp_path / "db").create_table("wide", pa.schema([(name, pa.string()) for name in names]))
     table.append({name: ["\x1b[31mred\nline" + "x" * 200] for name in names})
-    seen = on_terminal(tmp_path, "scan", "wide")
+    seen = on_terminal(program, tmp_path, "scan", "wide")
     assert max(map(len, seen.splitlines())) <= 100
     assert "columns do not fit here" in seen
     assert "\x1b[31mred" not in seen
@@ -199,10 +202,10 @@ def test_a_wrong_output_is_refused_and_nothing_is_written(
 
 
 @pytest.mark.usefixtures("db")
-def test_a_pipe_gets_csv_and_other_formats_on_request(tmp_path: Path) -> None:
+def test_a_pipe_gets_csv_and_other_formats_on_request(tmp_path: Path, program: str) -> None:
     def piped(*arguments: str) -> bytes:
         return subprocess.run(
-            [*COMMAND, "scan", "events", "--where", "id < 2", *arguments],
+            [program, "scan", "events", "--where", "id < 2", *arguments],
             env=environment(tmp_path),
             capture_output=True,
             check=True,

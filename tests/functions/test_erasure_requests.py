@@ -44,6 +44,7 @@ def test_an_erasure_of_a_table_and_of_a_person_are_applied_once(world: World) ->
     assert world.versions("delete") == 1
     applied = world.log_entries("delete applied")
     assert [entry.get("erasure") for entry in applied] == [*(each.id for each in db.erasures()), None]
+    assert [entry["tables"] for entry in applied] == [["other"], ["other"], ["events"], ["events"], ["other"]]
     assert not any("hush" in str(entry) or "43" in str(entry.get("reason")) for entry in world.listener.entries)
 
 

@@ -30,7 +30,7 @@ def published_keys(place: Place) -> set[str]:
 
 
 def needed_keys(table: Table, numbers: list[int]) -> set[str]:
-    """What some metadata files need, found by following them."""
+    """The keys of some metadata files, and of all objects to which they lead."""
     context = table.context
     directory = PublicationDirectory(context.store, context.runtime, table._entry.uuid)
     needed = {directory.hint_key}

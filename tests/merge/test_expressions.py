@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pyarrow as pa
 import pytest
 
@@ -112,3 +114,26 @@ def test_names_that_sql_cannot_tell_apart_are_refused() -> None:
     with pytest.raises(InputError, match="the same to SQL"):
         evaluator.evaluate(["a + 1"], {"target": rows})
     evaluator.close()
+
+
+def test_evaluators_at_once_see_their_own_rows_and_errors() -> None:
+    first, second = Evaluator(), Evaluator()
+    [before] = first.evaluate(["now()"], {"target": TARGET})
+    for evaluator, step in ((first, 1), (second, 2), (first, 3)):
+        rows = pa.record_batch({"n": [step]})
+        assert evaluator.evaluate(["n * 10"], {"target": rows})[0].to_pylist() == [step * 10]
+    with pytest.raises(InputError, match="of a row"):
+        second.evaluate(["error('of a row')"], {"target": TARGET})
+    assert first.evaluate(["now()"], {"target": TARGET})[0].equals(before)
+    first.close()
+    assert second.evaluate(["n"], {"target": TARGET})[0].to_pylist() == [1, None, 3]
+    second.close()
+
+
+def test_a_process_that_was_forked_evaluates_too() -> None:
+    Evaluator().close()
+    child = os.fork()
+    if child == 0:
+        found = Evaluator().evaluate(["n"], {"target": TARGET})[0].to_pylist()
+        os._exit(0 if found == [1, None, 3] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

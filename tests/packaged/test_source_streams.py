@@ -23,7 +23,7 @@ CHANGES = 60
 
 
 def files_of(source: LiveSource, form: str, rng: random.Random) -> list[str]:
-    """What a connector writes about a source, in files of some lines."""
+    """The change files that a connector writes for a source; each has some of the lines."""
     if form == "dms":
         return list(dms_files(source.told))
     connector, _, schemas = form.partition(" ")

@@ -2,9 +2,9 @@
 
 A server imports the command and the libraries behind it once. Each command is a process of its own that the server
 forks: it has the arguments, folder, environment, input and output of whoever calls it, and its exit code is theirs.
-``tests/cli`` and ``tests/project/test_dist.py`` start the command as users do.
+``tests/project/test_dist.py`` and some of ``tests/cli`` start the command as users do.
 
-``python -m support.quick_command SOCKET`` is the server. It lives until its standard input ends.
+``python -m support.quick_command SOCKET [LEFT OUT ...]`` is the server. It lives until its standard input ends.
 """
 
 from __future__ import annotations
@@ -48,15 +48,20 @@ with socket.socket(socket.AF_UNIX) as server:
 
 
 @contextmanager
-def quick_command() -> Iterator[Path]:
-    """Starts a server, and gives the folder of a program ``dolmen`` that runs its commands there."""
+def quick_command(*left_out: str) -> Iterator[Path]:
+    """Starts a server, and gives the folder of a program ``dolmen`` that runs its commands there.
+
+    Args:
+        left_out: some of ``LIBRARIES``, which commands import themselves. DuckDB writes to standard error what of it is
+            left at the end of a process that did not import it.
+    """
     with TemporaryDirectory(prefix="dolmen-") as scratch:
         folder, address = Path(scratch), str(Path(scratch) / "socket")
         program = folder / "dolmen"
         program.write_text(_PROGRAM.format(python=sys.executable, address=address))
         program.chmod(0o755)
         server = subprocess.Popen(
-            [sys.executable, "-m", __name__, address],
+            [sys.executable, "-m", __name__, address, *left_out],
             cwd=Path(__file__).resolve().parents[1],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -70,11 +75,12 @@ def quick_command() -> Iterator[Path]:
             server.stdin.close()
 
 
-def main(address: str) -> None:
+def main(address: str, *left_out: str) -> None:
     """Serves until standard input ends; in each forked process, runs its command."""
     run_command = import_module("dolmen.cli").main
     for name in LIBRARIES:
-        import_module(name)
+        if name not in left_out:
+            import_module(name)
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
@@ -113,4 +119,4 @@ def _is_command(caller: socket.socket) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

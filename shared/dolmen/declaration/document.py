@@ -54,12 +54,12 @@ class DocumentPart:
 
     @property
     def is_list(self) -> bool:
-        """Whether it is a list."""
+        """True for a list."""
         return bool(self.node.id == "sequence")
 
     @property
     def is_mapping(self) -> bool:
-        """Whether it is a mapping."""
+        """True for a mapping."""
         return bool(self.node.id == "mapping")
 
     def members(self, known: Iterable[str] | None = None, *, of: str = "{}") -> dict[str, DocumentPart]:

@@ -20,7 +20,7 @@ from dolmen.predicate.domain import Domain, Op
 from dolmen.predicate.limits import MAX_MEMBERS, check_characters, check_count, short_repr
 
 LISTS = (list, tuple, set, frozenset, range)
-"""What is taken for a list of values."""
+"""The types that count as a list of values."""
 _COMPARISONS: dict[str, Op] = {
     "=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="
 }  # fmt: skip

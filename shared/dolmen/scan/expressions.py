@@ -17,7 +17,7 @@ from dolmen.arguments import short_repr
 from dolmen.errors import InputError
 from dolmen.format.schema import same_names
 from dolmen.scan.optional import optional
-from dolmen.scan.sandbox import open_sandbox
+from dolmen.scan.sandbox import join_sandbox
 
 Sides: TypeAlias = Mapping[str, pa.RecordBatch]
 """Rows by the name of their side; all have as many."""
@@ -40,8 +40,7 @@ class Evaluator:
 
     def __init__(self) -> None:
         # Rewritten, ``u + 1 = 18446744073709551615`` fails inside of DuckDB: expressions are evaluated as they stand.
-        self._connection = open_sandbox(threads="1", disabled_optimizers="expression_rewriter")
-        self._connection.execute("BEGIN TRANSACTION")
+        self._connection = join_sandbox(threads="1", disabled_optimizers="expression_rewriter")
         self._words: dict[str, frozenset[str]] = {}
         self._errors: Any = optional("duckdb", "dolmen[sql]").Error
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from dolmen.scan.optional import optional
 
@@ -32,5 +34,38 @@ def open_sandbox(temp_directory: str = "", **settings: str) -> duckdb.DuckDBPyCo
     engine = optional("duckdb", "dolmen[sql]")
     config = {**_SETTINGS, **settings, "temp_directory": temp_directory}
     connection: duckdb.DuckDBPyConnection = engine.connect(":memory:", config=config)
-    connection.execute("SET TimeZone = 'UTC'; SET lock_configuration = true")
+    connection.execute("SET GLOBAL TimeZone = 'UTC'; SET lock_configuration = true")
+    return connection
+
+
+def join_sandbox(**settings: str) -> duckdb.DuckDBPyConnection:
+    """Opens a connection to the sandbox that this process has for these settings, with a transaction begun.
+
+    It sees only what is registered with it, as one of ``open_sandbox`` does, but opens in a tenth of a millisecond
+    rather than in 20: making a database takes DuckDB that long. Its statements must make nothing in that database.
+
+    Args:
+        settings: settings of DuckDB.
+
+    Raises:
+        InputError: DuckDB is not installed.
+    """
+    errors: Any = optional("duckdb", "dolmen[sql]").Error
+    options = tuple(sorted(settings.items()))
+    try:
+        return _begin(_process_sandbox(os.getpid(), options))
+    except errors:  # the database has failed inside, and takes no more
+        _process_sandbox.cache_clear()
+        return _begin(_process_sandbox(os.getpid(), options))
+
+
+@cache
+def _process_sandbox(process: int, options: tuple[tuple[str, str], ...]) -> duckdb.DuckDBPyConnection:
+    """One per process: what a fork inherits, another process may be in the middle of using."""
+    return open_sandbox(**dict(options))
+
+
+def _begin(database: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    connection = database.cursor()
+    connection.execute("BEGIN TRANSACTION")
     return connection

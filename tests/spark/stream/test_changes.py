@@ -82,7 +82,7 @@ class Stream:
         return sorted(found, key=lambda row: row["_version"])
 
     def all(self) -> list[list[tuple[str, int]]]:
-        """What happened to which ids, by batch."""
+        """The changes and their ids, sorted, as a list for each batch."""
         found = []
         while (batch := self.batch()) is not None:
             found.append(sorted((row["_change"], row["id"]) for row in batch))

@@ -10,6 +10,7 @@ from dolmen.database import Database
 from dolmen.ingest.batch import BatchRequest, Decision, RequestOutcome, apply_together
 from dolmen.ingest.deletes.requests import DeleteRequest
 from dolmen.results import Commit
+from dolmen.segments.erasures import SUBJECT
 from dolmen.transaction import Transaction
 
 
@@ -55,6 +56,13 @@ def request_names(seen: Transaction | None, request: DeleteRequest) -> frozenset
     there = [name for name in tables if seen is not None and name in seen.manifest.tables]
     columns = (field.name for name in there for field in seen.entry(name).schema.fields) if seen is not None else ()
     return frozenset(tables).union(columns)
+
+
+def request_tables(seen: Transaction | None, request: DeleteRequest) -> list[str]:
+    """The tables that a request names; if it forgets somebody, those with a subject when the batch began."""
+    if request.subjects and seen is not None:
+        return sorted(name for name, entry in seen.base.tables.items() if entry.properties.get(SUBJECT) is not None)
+    return [delete.table for delete in request.deletes]
 
 
 def add_request(transaction: Transaction, request: DeleteRequest) -> None:
