@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 from dolmen.context import Context
 from dolmen.errors import TableNotFoundError
 from dolmen.format.manifest import TableEntry
+from dolmen.format.properties import TableSettings
 from dolmen.iceberg.erased_tables import asks_for_publication
 from dolmen.iceberg.publication import publish
 from dolmen.maintenance.compact.compaction import compact
