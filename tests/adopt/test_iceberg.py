@@ -56,6 +56,8 @@ def test_tables_of_pyiceberg_have_the_same_rows(db: Database, tmp_path: Path, ki
 @needs_iceberg
 def test_the_newest_metadata_of_a_folder_is_taken(db: Database, tmp_path: Path) -> None:
     _, rows = write_iceberg("evolved", tmp_path / "lake")
+    with pytest.raises(AdoptionError, match="it is the data of an Iceberg table: name the folder of the table"):
+        db.adopt("t", str(tmp_path / "lake" / "t" / "data"))
     assert db.adopt("t", str(tmp_path / "lake" / "t")).rows == rows.num_rows
 
 

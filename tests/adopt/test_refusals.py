@@ -191,6 +191,7 @@ def test_a_manifest_cannot_make_readers_look_into_other_kinds_of_stores(db: Data
     path.write_bytes(seal(forged))
     with pytest.raises(CorruptionError, match="cannot have adopted it"):
         dolmen.open(db.url).table("t").scan().to_arrow()
+    assert {finding.kind for finding in dolmen.open(db.url).verify(deep=True).findings} == {"file-missing"}
 
 
 def test_older_readers_are_told(db: Database, lake: Path) -> None:

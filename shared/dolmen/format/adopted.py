@@ -102,6 +102,12 @@ def is_adopted(path: str) -> bool:
     return path.startswith(PREFIX)
 
 
+def file_label(path: str) -> str:
+    """A data file as messages name it: an adopted one by its URL, or its key in the database, any other by its path."""
+    adopted = AdoptedPath.parse(path)
+    return adopted.label if adopted else path
+
+
 def key_fault(key: str) -> str:
     """Why a file of this key cannot be adopted; "" if it can."""
     parts = key.split("/")
