@@ -17,7 +17,6 @@ from dolmen.format.adopted import ColumnsBy, MappedColumn
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, TypeJson, check_column_names, field_id
 from dolmen.scan.adopted_columns import AdoptedColumn, column_named
 
-
 _GREATEST_ID = 2_147_483_447
 """Iceberg reserves greater field ids for columns of its own, such as the ids of rows."""
 

@@ -77,11 +77,14 @@ class AdoptedPath:
         if match is None:
             return None
         scheme, _, root = match[2].partition("/")
+        columns_by: ColumnsBy = "ids" if match[1] == "ids" else "names"
+        if "%" not in path:  # as most are: then it could not be written otherwise
+            return cls(columns_by, scheme, root, match[3], match[4]) if key_fault(match[3]) == "" else None
         try:
             key, root = unquote(match[3], errors="strict"), unquote(root, errors="strict")
         except UnicodeDecodeError:
             return None
-        found = cls("ids" if match[1] == "ids" else "names", scheme, root, key, match[4])
+        found = cls(columns_by, scheme, root, key, match[4])
         return found if key_fault(key) == "" and found.encode() == path else None
 
     def encode(self) -> str:
