@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,42 @@ def test_large_strings_and_categories_of_polars_are_read_as_strings(db: Database
     found = db.table("t").scan(where="kind = 'a'").to_arrow()
     assert found.schema.types == [pa.int64(), pa.string(), pa.string()]
     assert found["name"].to_pylist() == [f"name {i}" for i in range(1, 100, 2)]
+
+
+def test_types_of_arrow_that_dolmen_has_not_are_read_as_those_that_it_has(db: Database, lake: Path) -> None:
+    start = datetime.datetime(2026, 1, 1)
+    times = [None if i == 3 else start + datetime.timedelta(seconds=i) for i in range(200)]
+    rows = pa.table({
+        "id": range(200),
+        "second": pa.array(times, pa.timestamp("s")),
+        "milli": pa.array(times, pa.timestamp("ms", "Europe/Berlin")),
+        "clock": pa.array([None if at is None else at.time() for at in times], pa.time32("ms")),
+        "kind": pa.array([f"k{i % 3}" for i in range(200)]).dictionary_encode(),
+        "view": pa.array([f"v{i}" for i in range(200)], pa.string_view()),
+        "bytes": pa.array([b"%03d" % i for i in range(200)], pa.large_binary()),
+        "small": pa.array([Decimal(i) / 4 for i in range(200)], pa.decimal32(7, 2)),
+        "uuid": pa.array([i.to_bytes(16, "big") for i in range(200)], pa.uuid()),
+        "pair": pa.array([[i, None] for i in range(200)], pa.list_(pa.int32(), 2)),
+        "deep": pa.array(
+            [None if i == 5 else [{"a": f"a{i}", "at": times[i]}] for i in range(200)],
+            pa.large_list(pa.struct([("a", pa.large_string()), ("at", pa.timestamp("ms"))])),
+        ),
+    })  # fmt: skip
+    write_plain(lake / "1.parquet", rows.slice(0, 100), 30)
+    write_plain(lake / "2.parquet", rows.slice(100), 30)
+    db.adopt("t", str(lake))
+    table = db.table("t")
+    own = db.create_table("own", rows.schema)
+    own.append(rows)
+    assert table.scan().to_arrow().schema.types == own.scan().to_arrow().schema.types
+    assert table.scan().to_arrow().to_pylist() == own.scan().to_arrow().to_pylist()
+    for where, count in (
+        ("second < '2026-01-01 00:00:02'", 2), ("milli >= '2026-01-01T00:03:19Z'", 1), ("clock = '00:00:07'", 1),
+        ("clock IS NULL", 1), ("kind = 'k2'", 66), ("view = 'v199'", 1), ("small < 0.5", 2), ("small >= 49.75", 1),
+    ):  # fmt: skip
+        assert table.count(where) == own.count(where) == count, where
+    assert len(table.scan(where="clock > '00:03:00'").plan.files) == 1
+    assert db.verify(deep=True).ok
 
 
 def test_a_column_that_some_files_lack_is_null_there(db: Database, lake: Path) -> None:
