@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import pyarrow as pa
 
 from dolmen import arguments
-from dolmen.adopt.adoption import Adoption, AdoptionProgress, NewTableSettings, adopt
 from dolmen.commit.applied import applied_by
 from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
@@ -32,6 +31,7 @@ from dolmen.table import Table
 from dolmen.transaction import Transaction
 
 if TYPE_CHECKING:  # imported only when needed
+    from dolmen.adopt.adoption import Adoption, AdoptionProgress
     from dolmen.maintenance.verify.report import Progress, VerifyReport
     from dolmen.scan.sql import Parameters, SqlResult
 
@@ -214,6 +214,8 @@ class Database(MaintainableDatabase):
             TableExistsError: the name is taken.
             InputError: the source is in a store of another kind than the database.
         """
+        from dolmen.adopt.adoption import NewTableSettings, adopt  # imports what reads Iceberg's metadata
+
         transaction = Transaction(self._context, "adopt", message=message)
         settings = NewTableSettings.of(primary_key, sort_key, properties)
         return adopt(transaction, name, source, settings, request, progress, dry_run=arguments.flag("dry_run", dry_run))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,8 @@ def test_tables_of_pyiceberg_have_the_same_rows(db: Database, tmp_path: Path, ki
 @needs_iceberg
 def test_the_newest_metadata_of_a_folder_is_taken(db: Database, tmp_path: Path) -> None:
     _, rows = write_iceberg("evolved", tmp_path / "lake")
+    with pytest.raises(AdoptionError, match="it is the data of an Iceberg table: name the folder of the table"):
+        db.adopt("t", str(tmp_path / "lake" / "t" / "data"))
     assert db.adopt("t", str(tmp_path / "lake" / "t")).rows == rows.num_rows
 
 
@@ -106,6 +109,38 @@ def test_deleted_rows_stay_deleted(db: Database, tmp_path: Path, version: str) -
     db.maintain()
     assert db.table("t").count() == sum(row["id"] % 2 for row in wanted)
     assert other.verify(deep=True).ok
+
+
+def test_defaults_of_older_rows_and_changed_columns_are_taken_over(db: Database, tmp_path: Path) -> None:
+    other = dolmen.open(tmp_path / "other")
+    table = other.create_table(
+        "t", pa.schema([("id", pa.int32()), ("x", pa.float32()), ("s", pa.struct([("a", pa.int32())]))])
+    )
+    table.append({"id": [1, 2], "x": [0.5, None], "s": [{"a": 1}, None]})
+    for name, value in (("c", 7), ("t", "text"), ("day", datetime.date(2026, 1, 2)), ("f", 0.25)):
+        table.add_column(name, pa.scalar(value).type, value, comment=f"about {name}")
+    table.widen_column("id", pa.int64())
+    table.widen_column("x", pa.float64())
+    table.widen_column("s.a", pa.int64())
+    table.rename_column("c", "d")
+    table.append({"id": [3], "x": [1.0], "s": [{"a": 3}], "d": [8]})
+    table.set(iceberg="v3")
+    published = table.publish_iceberg()
+    assert not published.left_out
+    db.adopt("t", published.metadata_location)
+    adopted = db.table("t")
+    assert plain(adopted.scan().to_arrow()) == plain(table.scan().to_arrow())
+    assert adopted.schema.equals(table.schema)
+    assert adopted.count("d = 7 AND day = '2026-01-02'") == 2
+    assert adopted.count("x = 0.5 AND f < 1") == 1
+    adopted.append({"id": [4]})  # defaults of new rows
+    table.append({"id": [4]})
+    assert plain(adopted.scan().to_arrow()) == plain(table.scan().to_arrow())
+    assert [field.comment for field in db.context.head.refresh().manifest.tables["t"].schema.fields][-4:] == [
+        "about c", "about t", "about day", "about f",
+    ]  # fmt: skip
+    db.maintain()
+    assert db.verify(deep=True).ok
 
 
 def change_manifests(folder: Path, name: str, change: Callable[[dict[str, Any]], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.parquet import encryption
 
 import dolmen
 from dolmen.database import Database
@@ -67,6 +69,39 @@ def test_old_timestamps_of_96_bits_are_refused(db: Database, lake: Path) -> None
     times = pa.table({"at": pa.array([1, 2], pa.timestamp("us"))})
     pq.write_table(times, lake / "1.parquet", use_deprecated_int96_timestamps=True)
     assert "INT96" in reasons(db, lake)
+
+
+class OpenKeys(encryption.KmsClient):
+    """Keeps keys as they are."""
+
+    def __init__(self, _: object) -> None:
+        super().__init__()
+
+    def wrap_key(self, key: bytes, _: str) -> bytes:
+        return base64.b64encode(key)
+
+    def unwrap_key(self, key: bytes, _: str) -> bytes:
+        return base64.b64decode(key)
+
+
+@pytest.mark.parametrize("plain_footer", [True, False])
+def test_encrypted_files_are_refused(db: Database, lake: Path, plain_footer: bool) -> None:
+    lake.mkdir()
+    table = pa.table({"a": [1], "b": [2]})
+    wanted = encryption.EncryptionConfiguration("k", column_keys={"k": ["b"]}, plaintext_footer=plain_footer)
+    factory = encryption.CryptoFactory(OpenKeys)
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), wanted)
+    with pq.ParquetWriter(lake / "1.parquet", table.schema, encryption_properties=properties) as writer:
+        writer.write_table(table)
+    assert "encrypted" in reasons(db, lake)
+
+
+def test_summaries_of_other_files_are_refused(db: Database, lake: Path) -> None:
+    write_plain(lake / "1.parquet", pa.table({"a": [1]}))
+    metadata = pq.read_metadata(lake / "1.parquet")
+    metadata.set_file_path("1.parquet")
+    metadata.write_metadata_file(lake / "summary.parquet")
+    assert "its rows are in other files" in reasons(db, lake)
 
 
 def test_field_ids_that_contradict_each_other_are_refused(db: Database, lake: Path) -> None:
@@ -191,6 +226,7 @@ def test_a_manifest_cannot_make_readers_look_into_other_kinds_of_stores(db: Data
     path.write_bytes(seal(forged))
     with pytest.raises(CorruptionError, match="cannot have adopted it"):
         dolmen.open(db.url).table("t").scan().to_arrow()
+    assert {finding.kind for finding in dolmen.open(db.url).verify(deep=True).findings} == {"file-missing"}
 
 
 def test_older_readers_are_told(db: Database, lake: Path) -> None:

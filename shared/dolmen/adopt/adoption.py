@@ -160,6 +160,9 @@ class _Adopter:
         """The files at these places: files themselves, or all files below a folder."""
         found: dict[tuple[str, str, str], tuple[FilePlace, int | None]] = {}
         for place in places:
+            if place.is_data_of_iceberg:
+                self._faults.add("", "it is the data of an Iceberg table: name the folder of the table")
+                continue
             count = len(found)
             for info, parts in () if place.key.endswith(".parquet") else place.files():
                 if kind := next((kind for folder, kind in _OTHER_TABLES.items() if folder in parts), ""):

@@ -17,6 +17,9 @@ from dolmen.format.adopted import ColumnsBy, MappedColumn
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, TypeJson, check_column_names, field_id
 from dolmen.scan.adopted_columns import AdoptedColumn, column_named
 
+_GREATEST_ID = 2_147_483_447
+"""Iceberg reserves greater field ids for columns of its own, such as the ids of rows."""
+
 
 @dataclass(frozen=True)
 class FilesOfShape:
@@ -141,7 +144,7 @@ def _columns_by(each: FilesOfShape, faults: AdoptionFaults) -> ColumnsBy:
         faults.add(each.first, "some columns of the file have field ids, and others have none", files=each.files)
     elif len(set(ids)) < len(ids):
         faults.add(each.first, "two columns of the file have the same field id", files=each.files)
-    elif any(not 0 < (id_ or 0) < COMMIT_TS_ID for id_ in ids):
+    elif any(not 0 < (id_ or 0) <= _GREATEST_ID for id_ in ids):
         faults.add(each.first, "a field id of the file is less than 1, or too great", files=each.files)
     return "ids"
 

@@ -103,6 +103,8 @@ def read_facts(place: FilePlace, size: int | None, keys: Collection[str] = ()) -
         metadata = pq.read_metadata(pa.BufferReader(body[start:]))
     except (pa.ArrowException, OSError) as error:
         raise AdoptionError(place.label, [f"its Parquet footer cannot be read: {error}"]) from None
+    if metadata.serialized_size != len(body) - start - _END:  # a signature, by which columns are known to be encrypted
+        raise AdoptionError(place.label, ["its columns are encrypted"])
     faults = list(_file_faults(metadata))
     if faults:
         raise AdoptionError(place.label, faults)
@@ -142,6 +144,11 @@ def _file_faults(metadata: pq.FileMetaData) -> list[str]:
     faults = []
     if metadata.num_rows > _MOST_ROWS:
         faults.append(f"it has {metadata.num_rows:,} rows, and a file may have {_MOST_ROWS:,}")
+    if sum(_rows(metadata)) != metadata.num_rows:
+        faults.append("its footer tells of more or fewer rows than its row groups have")
+    groups = (metadata.row_group(group) for group in range(metadata.num_row_groups))
+    if any(group.num_columns and group.column(0).file_path for group in groups):
+        faults.append("its rows are in other files, as those of a summary (_metadata) are")
     codecs = {
         metadata.row_group(group).column(leaf).compression
         for group in range(metadata.num_row_groups)

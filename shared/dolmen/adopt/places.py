@@ -67,6 +67,14 @@ class FilePlace:
         """Whether it is among the objects of the database, which dolmen deletes."""
         return self.scheme == OWN and self.key.partition("/")[0] in RESERVED
 
+    @property
+    def is_data_of_iceberg(self) -> bool:
+        """Whether it is the folder ``data`` beside the metadata of an Iceberg table: one LIST if it is called so."""
+        folder, _, name = self.key.rpartition("/")
+        if name != "data":
+            return False
+        return any(info.key.endswith(".metadata.json") for info in self.store.list(f"{folder}/metadata/".lstrip("/")))
+
     def files(self) -> Iterator[tuple[ObjectInfo, tuple[str, ...]]]:
         """The files below this folder, and the parts of their names from here: one LIST."""
         prefix = f"{self.key}/" if self.key else ""

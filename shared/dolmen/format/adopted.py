@@ -28,11 +28,10 @@ OWN = "own"
 """The place of a file in the database's own directory or prefix."""
 
 _SAFE = "=/"  # with what ``quote`` always keeps: letters, digits, and _ . - ~
-_QUOTED = r"(?:[A-Za-z0-9_.~=-]|%[0-9A-F]{2})+"
-_PATH = re.compile(
-    rf"adopted/(ids|names)/(own|file|s3/[A-Za-z0-9][A-Za-z0-9._-]{{2,254}}|memory/{_QUOTED})"
-    rf"/({_QUOTED}(?:/{_QUOTED})*)/([0-9a-f]{{32}})\.parquet"
-)
+_NAME = re.compile(r"[0-9a-f]{32}\.parquet")
+_QUOTED = re.compile(r"[A-Za-z0-9_.~=/%-]+")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")
+_WITH_ROOT = ("s3", "memory")
 _LONGEST = 3_500
 
 ColumnsBy = Literal["ids", "names"]
@@ -73,20 +72,27 @@ class AdoptedPath:
     @classmethod
     def parse(cls, path: str) -> AdoptedPath | None:
         """Reads a path. Returns None if it is none of an adopted file, or could be written otherwise."""
-        match = _PATH.fullmatch(path) if len(path) <= _LONGEST else None
-        if match is None:
+        head, _, name = path.rpartition("/")
+        parts = head.split("/", 3)
+        if len(path) > _LONGEST or len(parts) < 4 or f"{parts[0]}/" != PREFIX or not _NAME.fullmatch(name):
             return None
-        scheme, _, root = match[2].partition("/")
+        _, columns_by, scheme, key = parts
+        root, _, key = key.partition("/") if scheme in _WITH_ROOT else ("", "", key)
+        if columns_by not in ("ids", "names") or scheme not in (OWN, "file", *_WITH_ROOT) or not _QUOTED.fullmatch(key):
+            return None
+        if (scheme == "s3" and not _BUCKET.fullmatch(root)) or (scheme == "memory" and not _QUOTED.fullmatch(root)):
+            return None
         try:
-            key, root = unquote(match[3], errors="strict"), unquote(root, errors="strict")
+            root, key = (unquote(each, errors="strict") if "%" in each else each for each in (root, key))
         except UnicodeDecodeError:
             return None
-        found = cls("ids" if match[1] == "ids" else "names", scheme, root, key, match[4])
-        return found if key_fault(key) == "" and found.encode() == path else None
+        found = cls("ids" if columns_by == "ids" else "names", scheme, root, key, name[:32])
+        is_sound = key_fault(key) == "" and ("%" not in path or found.encode() == path)
+        return found if is_sound and (scheme != "memory" or found.encode() == path) else None
 
     def encode(self) -> str:
         """The path."""
-        place = f"{self.scheme}/{quote(self.root, safe='')}" if self.scheme in ("s3", "memory") else self.scheme
+        place = f"{self.scheme}/{quote(self.root, safe='')}" if self.scheme in _WITH_ROOT else self.scheme
         return f"{PREFIX}{self.columns_by}/{place}/{quote(self.key, safe=_SAFE)}/{self.uuid}.parquet"
 
     @property
@@ -100,6 +106,12 @@ class AdoptedPath:
 def is_adopted(path: str) -> bool:
     """Whether a data file's path is that of an adopted one."""
     return path.startswith(PREFIX)
+
+
+def file_label(path: str) -> str:
+    """A data file as messages name it: an adopted one by its URL, or its key in the database, any other by its path."""
+    adopted = AdoptedPath.parse(path)
+    return adopted.label if adopted else path
 
 
 def key_fault(key: str) -> str:

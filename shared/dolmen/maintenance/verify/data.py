@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from dolmen.context import Context
 from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.format.adopted import file_label
 from dolmen.format.checksum import crc32
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
@@ -94,8 +95,7 @@ class DataCheck:
             self._judge(file, facts)
 
     def _add_finding(self, kind: str, file: DataFile, reason: str) -> None:
-        name = data_object(self._context.store, file.path).label
-        self._log.add(kind, name, reason, table=self._name, rows=file.rows)
+        self._log.add(kind, file_label(file.path), reason, table=self._name, rows=file.rows)
 
     # ---- footers
 
@@ -111,11 +111,14 @@ class DataCheck:
             yield opened
 
     def _open(self, file: DataFile) -> tuple[DataFile, Opened | tuple[str, str]]:
-        wanted, there = first_request(file), data_object(self._context.store, file.path)
+        wanted = first_request(file)
         try:
+            there = data_object(self._context.store, file.path)
             body = there.store.get(there.key, wanted).body
         except ObjectNotFoundError:
             return file, ("file-missing", "it is missing")
+        except CorruptionError as error:
+            return file, ("file-missing", error.reason)
         tail = body[file.footer[0] - wanted.start :]
         if len(body) != file.size - wanted.start:
             return file, ("file-size", f"{len(body) + wanted.start:,} bytes, not {file.size:,}")
@@ -137,6 +140,8 @@ class DataCheck:
                 yield f"column {column.name!r}, which can't be NULL, is not there"
             elif own is not None and not _fits(own.type, column.arrow_type):
                 yield f"column {column.name!r} is {own.type}, which is no {column.arrow_type}"
+        if opened.footer.is_adopted:
+            return  # other writers have columns of their own, which no table has
         schema = self._entry.schema
         known = {COMMIT_TS_ID, *schema.by_id}
         if strange := sorted(id_ for id_ in there if id_ >= schema.next_id and id_ not in known):

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.errors import ObjectNotFoundError
+from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Manifest
 from dolmen.maintenance.verify.report import FindingLog, Unreferenced
@@ -247,10 +247,10 @@ def _confirm_missing(store: ObjectStore, runtime: Runtime, missing: Iterable[Mis
     """Missing objects that a request does not find either, so that no inconsistent listing looks like damage."""
 
     def look(one: Missing) -> Missing | None:
-        there = data_object(store, one.key)
         try:
+            there = data_object(store, one.key)
             there.store.head(there.key)
-        except ObjectNotFoundError:
+        except (ObjectNotFoundError, CorruptionError):  # also an adopted file in a store of another kind
             return one
         return None
 

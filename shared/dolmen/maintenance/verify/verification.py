@@ -31,6 +31,7 @@ from dolmen.errors import (
     VersionExpiredError,
     VersionNotFoundError,
 )
+from dolmen.format.adopted import file_label
 from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry
@@ -151,7 +152,9 @@ class _Verification:
     def _report(self, version: int, missing: Iterable[Missing], orphans: dict[str, Unreferenced]) -> VerifyReport:
         log = self._log
         for one in missing:
-            log.add(one.kind, one.key, "it is missing", table=one.table, rows=one.rows, versions=one.versions)
+            log.add(
+                one.kind, file_label(one.key), "it is missing", table=one.table, rows=one.rows, versions=one.versions
+            )
         url = self._context.store.url
         return VerifyReport(url, version, tuple(log.findings), dict(log.counts), dict(log.checked), orphans, self._deep)
 

@@ -1,0 +1,56 @@
+"""``dolmen adopt``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from cli.conftest import Cli
+from support.lake import digests, write_plain
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    for part in range(3):
+        write_plain(tmp_path / "a lake" / f"{part}.parquet", pa.table({"id": range(part * 10, part * 10 + 10)}))
+    return tmp_path / "a lake"
+
+
+def test_a_folder_becomes_a_table(cli: Cli, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(lake.parent)  # paths are of this machine, as the shell completes them
+    before = digests(lake)
+    dry = cli("adopt", "t", "a lake", "--dry-run")
+    assert dry.code == 0, dry.err
+    assert "t would be adopted" in dry.out
+    assert "rows: 30" in dry.out
+    assert cli("show", "t").code == 3
+    done = cli("adopt", "t", "a lake", "--primary-key", "id", "--request-id", "a1", "--message", "from the lake")
+    assert done.code == 0, done.err
+    assert "t was adopted" in done.out
+    assert "was adopted under this id before" in cli(
+        "adopt", "t", "a lake", "--primary-key", "id", "--request-id", "a1"
+    ).out  # fmt: skip
+    assert cli("delete", "t", "--keys", "1,2,25").code == 0
+    assert cli("scan", "t", "--count").out.split() == ["27"]
+    assert "adopt t" in cli("history").out
+    assert cli("verify", "--deep").code == 0
+    assert digests(lake) == before
+
+
+def test_named_files_and_json(cli: Cli, lake: Path) -> None:
+    done = cli("adopt", "t", lake / "0.parquet", lake / "2.parquet", "--sort-key", "id", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert (found["files"], found["rows"], found["version"], found["columns"]) == (2, 20, 1, ["id"])
+
+
+def test_all_reasons_are_shown(cli: Cli, lake: Path) -> None:
+    write_plain(lake / "4.parquet", pa.table({"id": ["x"], "half": pa.array([1], pa.float16())}))
+    (lake / "5.txt").write_text("not a file with rows")
+    done = cli("adopt", "t", lake)
+    assert done.code == 2
+    for reason in ("AdoptionError", "column 'id': it is int64 in ", "column 'half': type halffloat", "5.txt"):
+        assert reason in done.err
