@@ -293,7 +293,7 @@ class _History:
 
     def _read_all(self, auditor: Database, version: int) -> None:
         ledger, snapshot = self.network.ledger, auditor.at(version=version)
-        state = ledger.seen(version, ledger.version)
+        landed, state = ledger.states[version], ledger.seen(version, ledger.version)
         if version == ledger.version:
             self._compare_references(auditor)
         there = snapshot.tables()
@@ -303,7 +303,8 @@ class _History:
             data = snapshot.table(name).scan(with_commit_ts=True).to_arrow()
             check_all(ledger, data, version, name, f"version {version}", ledger.version)
             memory = memory_name(name)
-            check_memory(snapshot.table(memory).to_arrow() if memory in there else None, rows, f"version {version}")
+            remembered = snapshot.table(memory).to_arrow() if memory in there else None
+            check_memory(remembered, rows, landed[name], f"version {version}")
 
     def _compare_references(self, auditor: Database) -> None:
         """Raises ViolationError unless collection would keep every object that the newest version needs."""

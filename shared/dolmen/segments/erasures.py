@@ -81,9 +81,13 @@ def with_erasures(
         return entry
     entry = reader.whole(entry)
     for erasure in wanted:
-        erased = tables_of(erasure, entry) or _of_subject(erasure, entry, record or _for_readers)
-        entry = with_deletes(entry, erased)
+        entry = with_deletes(entry, deletes_of(erasure, entry, record or _for_readers))
     return entry
+
+
+def deletes_of(erasure: Erasure, entry: TableEntry, record: Record) -> tuple[ErasedTable, ...]:
+    """The deletes of an erasure in a table that it reaches, by the table's whole entry."""
+    return tables_of(erasure, entry) or _of_subject(erasure, entry, record)
 
 
 def reaches(erasure: Erasure, entry: TableEntry) -> bool:

@@ -69,13 +69,11 @@ def see_erasures_gone(network: Network, bucket: MemoryBucket, rng: random.Random
 
 
 def _erased_everywhere(chronicle: Chronicle) -> set[int]:
-    """The numbers of the rows that were erased from all tables that ever had them."""
+    """The numbers of the erased rows that no table has in any version, as it is seen now."""
     numbers = {number for _, number in chronicle.erased}
-    judged = set[int]()
-    for table in (table for state in chronicle.states for table in state.values()):
-        if id(table) not in judged:
-            judged.add(id(table))
-            numbers.difference_update(row.u for row in table.rows if (table.identity, row.u) not in chronicle.erased)
+    for version in range(chronicle.version + 1):
+        for table in chronicle.seen(version, chronicle.version).values():
+            numbers.difference_update(row.u for row in table.rows)
     return numbers
 
 

@@ -52,31 +52,33 @@ class ErasureReach:
 
     def concerns(self, table: TableRows) -> bool:
         """Whether it may take rows of a table."""
-        return bool(self._named(table)) or (self.subject is not None and SUBJECT in table.settings)
+        return bool(self._in(table))
 
     def left(self, table: TableRows, rows: Iterable[Row]) -> tuple[Row, ...]:
         """Those of some rows of a table that it leaves."""
-        tests = [each.matches for each in self._named(table)]
-        if not tests and self.subject is not None and SUBJECT in table.settings:
-            tests = [_about(table.settings[SUBJECT], self.subject)]
-        return tuple(row for row in rows if not any(test(row) for test in tests))
+        named = self._in(table)
+        return tuple(row for row in rows if not any(each.matches(row) for each in named))
 
     def take_from(self, table: TableRows) -> TableRows:
         """The table without the rows, and without the memory of their keys."""
-        if not self.concerns(table):
+        named = self._in(table)
+        if not named:
             return table
         rows, deleted = self.left(table, table.rows), self._remembered(table)
-        widened = narrow_columns(table) & frozenset[str]().union(*(each.wide for each in self._named(table)))
+        widened = narrow_columns(table) & frozenset[str]().union(*(each.wide for each in named))
         if len(rows) == len(table.rows) and len(deleted) == len(table.deleted) and not widened:
             return table
         return table._replace(rows=rows, deleted=deleted, widened=table.widened | widened)
 
     def _remembered(self, table: TableRows) -> Mapping[int, int]:
-        tests = [each.matches for each in self._named(table) if each.columns <= _KEY]
+        tests = [each.matches for each in self._in(table) if each.columns <= _KEY]
         return {k: v for k, v in table.deleted.items() if not any(test(Row(k, None, 0)) for test in tests)}
 
-    def _named(self, table: TableRows) -> list[NamedRows]:
-        return [each for each in self.rows if each.table in table.lineage]
+    def _in(self, table: TableRows) -> list[NamedRows]:
+        named = [each for each in self.rows if each.table in table.lineage]
+        if named or self.subject is None or SUBJECT not in table.settings:
+            return named
+        return [_rows_about(table, self.subject)]
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,8 @@ class ForgetEffect:
 
     def reach(self, state: State) -> ErasureReach:
         """The rows that it takes, if it lands on this version."""
-        about = [(table, table.settings[SUBJECT]) for table in state.values() if SUBJECT in table.settings]
-        named = (NamedRows.of(table, _about(name, self.subject), frozenset({name})) for table, name in about)
-        return ErasureReach(tuple(named), self.subject)
+        about = (table for table in state.values() if SUBJECT in table.settings)
+        return ErasureReach(tuple(_rows_about(table, self.subject) for table in about), self.subject)
 
     def apply(self, state: State, seen: State, version: int) -> None:
         """See Effect. What earlier versions show from then on is the ledger's."""
@@ -144,8 +145,9 @@ class LandedErasure:
         return dropped_us is None or dropped_us <= self.requested_at + _STEP_US
 
 
-def _about(column: str, subject: int) -> Matches:
-    return lambda row: getattr(row, column) == subject
+def _rows_about(table: TableRows, subject: int) -> NamedRows:
+    column: str = table.settings[SUBJECT]
+    return NamedRows.of(table, lambda row: getattr(row, column) == subject, frozenset({column}))
 
 
 def _erase(state: State, reach: ErasureReach) -> None:

@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import msgspec
 
-from dolmen.commit.delete_records import record_keys, record_predicate
+from dolmen.commit.delete_records import record_predicate
 from dolmen.commit.draft import Draft
+from dolmen.commit.statements.remembered_keys import RememberedKeys
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import ConflictError, InputError
-from dolmen.format.entries import KeysTombstone, Tombstone
+from dolmen.format.entries import Tombstone
 from dolmen.format.erasures import ErasedTable, Erasure
 from dolmen.format.evolution import same_column
-from dolmen.format.keys import decode_keys, inline_keys
 from dolmen.format.manifest import ERASURES, Counts, TableEntry
 from dolmen.format.properties import erase_within_us
 from dolmen.format.schema import Field, Schema
 from dolmen.format.values import Json
-from dolmen.predicate import from_builtins, from_json, to_builtins
 from dolmen.segments.erasures import SUBJECT, fitting_values, subject_predicate, tables_of, with_deletes
 
 
@@ -160,36 +158,7 @@ def _tables_with_subject(draft: Draft) -> list[tuple[str, TableEntry, Field]]:
     return found
 
 
-@dataclass(frozen=True)
-class _DeleteMemory:
-    """A table that remembers the deleted keys of another one (CDC), for which it has columns of the same names."""
-
-    name: str
-    entry: TableEntry
-    owner: TableEntry
-
-    def delete(self, erased: ErasedTable, uploads: PendingUploads) -> ErasedTable:
-        """The delete of the same keys from the memory."""
-        there, target = self.entry.schema, partial(uploads.shared_object, self.name)
-        ids = {id_: there.field(self.owner.schema.by_id[id_].name).id for id_ in erased.tombstone.columns}
-        tombstone: Tombstone | None
-        if isinstance(erased.tombstone, KeysTombstone):
-            keys = inline_keys(erased.tombstone)
-            if keys is None:
-                keys = decode_keys(uploads.read_blob(erased.tombstone.blob), erased.tombstone)
-            order = sorted(ids, key=ids.__getitem__)
-            names = [str(ids[id_]) for id_ in order]
-            renamed = keys.select([str(id_) for id_ in order]).rename_columns(names)
-            tombstone = record_keys(target, renamed.sort_by([(name, "ascending") for name in names]))
-        else:
-            inline = erased.tombstone.predicate
-            body = to_builtins(from_json(uploads.read_blob(erased.tombstone.blob))) if inline is None else inline
-            tombstone = record_predicate(target, there, from_builtins(_with_ids(body, ids)))
-        assert tombstone is not None, "it names rows, as the one that it is made of"
-        return ErasedTable(self.entry.uuid, tombstone, _fields(self.entry, tombstone.columns))
-
-
-def _memories(draft: Draft, erased: ErasedTable) -> Iterator[_DeleteMemory]:
+def _memories(draft: Draft, erased: ErasedTable) -> Iterator[RememberedKeys]:
     """The tables that remember the deleted keys of tables whose rows are erased by their key."""
     names = {entry.uuid: name for name, entry in draft.tables.items()}
     seen: set[str] = set()
@@ -197,17 +166,9 @@ def _memories(draft: Draft, erased: ErasedTable) -> Iterator[_DeleteMemory]:
     for stub in sorted(owners, key=lambda stub: len(stub.lineage)):
         owner = draft.segments.whole(stub)
         name = names.get(owner.sequences.memory) if owner.sequences is not None else None
-        if name is None or not set(erased.tombstone.columns) <= set(owner.primary_key):
+        if name is None:
             continue
-        entry = draft.segments.whole(draft.tables[name])
-        if not seen & set(entry.lineage):  # otherwise the delete reaches it as a clone
-            seen.add(entry.uuid)
-            yield _DeleteMemory(name, entry, owner)
-
-
-def _with_ids(node: Any, ids: dict[int, int]) -> Any:
-    """A predicate as JSON, with other ids of columns."""
-    if isinstance(node, dict):
-        changed = {name: _with_ids(value, ids) for name, value in node.items()}
-        return {**changed, "id": ids[node["id"]]} if node.get("kind") == "column" else changed
-    return [_with_ids(each, ids) for each in node] if isinstance(node, list | tuple) else node
+        memory = RememberedKeys(name, draft.segments.whole(draft.tables[name]), owner)
+        if memory.may_hold(erased) and not seen & set(memory.entry.lineage):  # else the delete reaches it as a clone
+            seen.add(memory.entry.uuid)
+            yield memory

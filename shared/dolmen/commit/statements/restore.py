@@ -6,36 +6,39 @@ So the same entry, in a later version, shows the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import msgspec
 
 from dolmen.commit.delete_records import record_predicate
 from dolmen.commit.draft import Draft
+from dolmen.commit.statements.remembered_keys import RememberedKeys
 from dolmen.commit.statements.rows import _file_count
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import TableExistsError
 from dolmen.format.entries import Tombstone
-from dolmen.format.erasures import Erasure
+from dolmen.format.erasures import ErasedTable, Erasure
 from dolmen.format.layout import check_table_name, memory_name
 from dolmen.format.manifest import Counts, TableEntry
 from dolmen.predicate import Predicate
-from dolmen.segments.erasures import with_erasures
+from dolmen.segments.erasures import deletes_of, reaches, tables_of, with_deletes, with_erasures
 
 
 @dataclass(frozen=True)
 class SubjectDeletes:
-    """Deletes of who was forgotten since an earlier version, in tables of then that the erasures do not name.
+    """Deletes of what was erased since an earlier version, in tables of then that the erasures do not name.
 
     Args:
-        made: tombstones that are recorded for this commit, by uuid of the table and id of the erasure; None where no
-            row can match.
+        made: tombstones of who was forgotten, that are recorded for this commit, by uuid of the table and id of the
+            erasure; None where no row can match.
+        keys: deletes from memories of deleted keys (CDC), which may be others than those of now; likewise.
         prepared_on: key of the base that they were made for.
     """
 
     made: Mapping[tuple[str, str], Tombstone | None]
+    keys: Mapping[tuple[str, str], tuple[ErasedTable, ...]] = field(default_factory=dict)
     prepared_on: str = ""
 
     def prepare(
@@ -47,7 +50,7 @@ class SubjectDeletes:
             tables: whole entries of then, by the name that each gets.
             then_ts: commit timestamp of then.
         """
-        made = dict(self.made)
+        made, keys = dict(self.made), dict(self.keys)
 
         def record(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone | None:
             place = entry.uuid, erasure.id
@@ -59,7 +62,13 @@ class SubjectDeletes:
         erasures = draft.erasures_after(then_ts)
         for entry in tables.values() if erasures else ():
             with_erasures(entry, erasures, draft.segments, record)
-        return SubjectDeletes(made, draft.base.key)
+        for memory in RememberedKeys.each(tables) if erasures else ():
+            for erasure in erasures:
+                place = memory.entry.uuid, erasure.id
+                if place not in keys and reaches(erasure, memory.owner) and not tables_of(erasure, memory.entry):
+                    deletes = deletes_of(erasure, memory.owner, record)
+                    keys[place] = tuple(memory.delete(each, uploads) for each in deletes if memory.may_hold(each))
+        return SubjectDeletes(made, keys, draft.base.key)
 
     def hide(self, tables: Mapping[str, TableEntry], then_ts: int, draft: Draft) -> dict[str, TableEntry]:
         """The entries of then with the deletes of all erasures since."""
@@ -69,7 +78,20 @@ class SubjectDeletes:
         def recorded(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone | None:
             return self.made[entry.uuid, erasure.id]
 
-        return {name: with_erasures(entry, erasures, draft.segments, recorded) for name, entry in tables.items()}
+        hidden = {name: with_erasures(entry, erasures, draft.segments, recorded) for name, entry in tables.items()}
+        return {name: self._without_keys(entry, erasures) for name, entry in hidden.items()}
+
+    def _without_keys(self, entry: TableEntry, erasures: Iterable[Erasure]) -> TableEntry:
+        deletes = [
+            msgspec.structs.replace(each, tombstone=each.tombstone.stamped(erasure.ts))
+            for erasure in erasures
+            for each in self.keys.get((entry.uuid, erasure.id), ())
+        ]
+        if not deletes:
+            return entry
+        entry = with_deletes(entry, deletes)
+        by_time = tuple(sorted(entry.tombstones, key=lambda tombstone: tombstone.ts))
+        return msgspec.structs.replace(entry, tombstones=by_time)
 
 
 _UNPREPARED = SubjectDeletes({})
