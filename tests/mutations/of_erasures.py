@@ -100,7 +100,7 @@ ERASURES: tuple[Mutation, ...] = (
         "an erasure by key reaches the memory of deleted keys",
         "commit/statements/erase.py",
         "            memories = _memories(draft, erased)\n",
-        "            memories = iter[RememberedKeys](())\n",
+        "            memories: list[RememberedKeys] = []\n",
     ),
     mutation(
         "a restore brings the keys of erased rows back",
