@@ -103,13 +103,6 @@ ERASURES: tuple[Mutation, ...] = (
         "            memories: list[RememberedKeys] = []\n",
     ),
     mutation(
-        "a restore brings the keys of erased rows back",
-        "a restored memory of deleted keys gets the deletes of its table, whichever memory it is",
-        "commit/statements/restore.py",
-        "        return {name: self._without_keys(entry, erasures) for name, entry in hidden.items()}\n",
-        "        return hidden\n",
-    ),
-    mutation(
         "erasures that have left the root are forgotten",
         "the list is that of the root and of its segments",
         "segments/erasures.py",
