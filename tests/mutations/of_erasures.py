@@ -100,14 +100,7 @@ ERASURES: tuple[Mutation, ...] = (
         "an erasure by key reaches the memory of deleted keys",
         "commit/statements/erase.py",
         "            memories = _memories(draft, erased)\n",
-        "            memories = iter[RememberedKeys](())\n",
-    ),
-    mutation(
-        "a restore brings the keys of erased rows back",
-        "a restored memory of deleted keys gets the deletes of its table, whichever memory it is",
-        "commit/statements/restore.py",
-        "        return {name: self._without_keys(entry, erasures) for name, entry in hidden.items()}\n",
-        "        return hidden\n",
+        "            memories: list[RememberedKeys] = []\n",
     ),
     mutation(
         "erasures that have left the root are forgotten",

@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from dolmen.errors import InputError
+from dolmen.predicate import Where
 from dolmen.results import Commit
 from dolmen.write.row_digest import content_digest
 from dolmen_simulator.actors.writers import KEYS, NAMES, Actor, World
 from dolmen_simulator.judge.erasing import SUBJECT, EraseEffect, ForgetEffect
+from dolmen_simulator.judge.ingesting import IngestEffect
 from dolmen_simulator.judge.model import Matches, SettingsEffect
+from dolmen_simulator.world.landing import DropQueue
 from dolmen_simulator.world.process import Process
 
 _SELDOM = 0.3
@@ -48,8 +50,11 @@ class Eraser(Actor):
             self._set_subject(process)
         elif chance < 0.65 and any(SUBJECT in table.settings for table in process.ledger.states[-1].values()):
             self._make(process, self._forget())
+        elif chance < 0.85 and (dropped := self._dropped_row(process)) is not None:
+            table, k = dropped
+            self._make(process, self._erase(table, {"k": k}, lambda row: row.k == k, frozenset("k")))
         elif (name := self.target(process, NAMES)) is not None:
-            self._make(process, self._erase(name))
+            self._make(process, self._erase(name, *self._rows_named()))
 
     def _make(self, process: Process, request: _Request) -> None:
         self._last = request if request.effect.request is not None else self._last
@@ -62,9 +67,20 @@ class Eraser(Actor):
             effect = SettingsEffect(name, changes)
             process.write(f"set {name} {changes}", [effect], lambda: process.db.table(name).set(**changes))
 
-    def _erase(self, name: str) -> _Request:
+    def _dropped_row(self, process: Process) -> tuple[str, int] | None:
+        """Draws a row of a file that was dropped and is not ingested yet: its table and its key."""
+        state = process.ledger.states[-1]
+        files = [effect for dropped in self.world.shared(DropQueue).pending for effect in dropped.effects]
+        rows = [
+            (effect.table, row.k)
+            for effect in files
+            if isinstance(effect, IngestEffect) and effect.table in state
+            for row in effect.rows
+        ]
+        return self.random.choice(rows) if rows else None
+
+    def _erase(self, name: str, where: Where, matches: Matches, columns: frozenset[str]) -> _Request:
         id_ = None if self.random.random() < 0.6 else f"e{self.world.unique()}"
-        where, matches, columns = self._rows_named()
 
         def call(process: Process) -> Commit:
             if id_ is None:
@@ -77,7 +93,7 @@ class Eraser(Actor):
 
         return _Request(f"erase {where} from {name}", EraseEffect(name, matches, columns, id_), call)
 
-    def _rows_named(self) -> tuple[str | dict[str, Any], Matches, frozenset[str]]:
+    def _rows_named(self) -> tuple[Where, Matches, frozenset[str]]:
         """Draws a predicate, with the columns that it names."""
         if self.random.random() < 0.5:
             k = self.random.randrange(KEYS)

@@ -71,6 +71,11 @@ class SimulatedQueue(Generic[AnyMessage]):
         """Whether there is room for new messages."""
         return len(self._pending) < _PENDING
 
+    @property
+    def pending(self) -> list[AnyMessage]:
+        """The messages that no batch has acknowledged."""
+        return list(self._pending.values())
+
     def send(self, letter: AnyMessage) -> None:
         """Adds a message."""
         self._pending[letter.id] = letter
@@ -82,7 +87,7 @@ class SimulatedQueue(Generic[AnyMessage]):
 
     def receive(self, rng: random.Random) -> list[AnyMessage]:
         """Receives a batch without duplicates. Its messages may be in progress in other batches."""
-        pending = list(self._pending.values())
+        pending = self.pending
         batch = rng.sample(pending, min(len(pending), rng.randint(1, 4)))
         if self._finished and (not batch or rng.random() < 0.25):
             batch.insert(rng.randint(0, len(batch)), rng.choice(self._finished))
