@@ -61,6 +61,14 @@ class IcebergReaders:
             with pa.ipc.open_file(answer.name) as file:
                 return file.read_all()
 
+    def write(self, what: str, name: str, properties: dict[str, str]) -> str | None:
+        """Lets pyiceberg ``append`` a row to a table of a Glue catalog, ``delete`` all rows, or ``alter`` it.
+
+        Returns:
+            its error; None if there was none.
+        """
+        return self._ask({"reader": "write", "what": what, "location": name, "properties": properties})
+
     def _ask(self, question: dict[str, Any]) -> str | None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -101,6 +109,19 @@ def _pyiceberg(question: dict[str, Any]) -> pa.Table:
     from pyiceberg.table import StaticTable
 
     return _scan(StaticTable.from_metadata(question["location"], question["properties"]), question)
+
+
+def _write(question: dict[str, Any]) -> None:
+    from pyiceberg.catalog.glue import GlueCatalog
+
+    table = GlueCatalog("glue", **question["properties"]).load_table(question["location"])
+    if question["what"] == "append":
+        table.append(table.scan().to_arrow().slice(0, 1))
+    elif question["what"] == "delete":
+        table.delete("id >= 0")
+    else:
+        with table.update_schema() as update:
+            update.rename_column("name", "other")
 
 
 def _glue(question: dict[str, Any]) -> pa.Table:
@@ -185,6 +206,9 @@ _opened: Any = None
 
 
 def _answer(question: dict[str, Any]) -> None:
+    if question["reader"] == "write":
+        _write(question)
+        return
     read = {"pyiceberg": _pyiceberg, "glue": _glue, "polars": _polars, "duckdb": _duckdb}[question["reader"]]
     found = read(question)
     with pa.ipc.new_file(question["to"], found.schema) as out:

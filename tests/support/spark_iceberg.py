@@ -25,15 +25,16 @@ def names(folder: str) -> list[str]:
 
 
 def write(folder: str, statement: str) -> str:
-    """Runs a statement on the publication as table ``{table}``; returns its error, or "" if there was none."""
+    """Runs a statement on the publication as ``{table}`` of ``{catalog}``; returns its error, or "" without one."""
     spark = _session()
     warehouse, _, name = folder.rpartition("/")
-    spark.conf.set("spark.sql.catalog.here", "org.apache.iceberg.spark.SparkCatalog")
-    spark.conf.set("spark.sql.catalog.here.type", "hadoop")
-    spark.conf.set("spark.sql.catalog.here.warehouse", warehouse)
-    spark.conf.set("spark.sql.catalog.here.cache-enabled", "false")
+    catalog = f"of_{name}"  # a catalog keeps its first settings
+    spark.conf.set(f"spark.sql.catalog.{catalog}", "org.apache.iceberg.spark.SparkCatalog")
+    spark.conf.set(f"spark.sql.catalog.{catalog}.type", "hadoop")
+    spark.conf.set(f"spark.sql.catalog.{catalog}.warehouse", warehouse)
+    spark.conf.set(f"spark.sql.catalog.{catalog}.cache-enabled", "false")
     try:
-        spark.sql(statement.format(table=f"here.`{name}`", name=f"`{name}`"))
+        spark.sql(statement.format(table=f"{catalog}.`{name}`", catalog=catalog, name=f"`{name}`"))
     except Exception as error:  # noqa: BLE001 - whatever it is, the test looks at it
         return f"{type(error).__name__}: {error}"
     return ""
