@@ -11,6 +11,7 @@ from dolmen.format.tags import RESERVED_TAGS
 from dolmen.iceberg.directory import PublicationDirectory
 from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list
 from dolmen.iceberg.metadata import TableMetadata
+from dolmen.iceberg.pins import pin_version
 from dolmen.table import Table
 from support.aging import EAGER, SCHEMA, Place, rows
 
@@ -78,6 +79,25 @@ def test_a_reader_may_go_on_for_reader_grace_in_what_was_replaced(place: Place) 
     place.pass_hours(1)
     assert place.collect(QUICK).deleted["publications"].objects > 0
     assert published_keys(place) >= needed_keys(place.open().table("t"), [2])
+
+
+def test_what_a_catalog_may_still_name_stays_until_the_next_publication_is_registered(place: Place) -> None:
+    table = place.db.table("t")
+    shown = place.manifest
+    assert table.publish_iceberg().version == shown.version
+    for step in range(2):
+        place.pass_hours(2)
+        table.append(rows(100 + step))
+        table.publish_iceberg()
+    pin_version(table.context, shown, table._entry.uuid)  # as it is left when Glue could not be told
+    assert place.db.stats().tables["t"].publication_lag_us > 0
+    place.pass_hours(100)
+    place.collect(QUICK)
+    assert published_keys(place) == needed_keys(place.open().table("t"), [1, 3])
+    assert not table.publish_iceberg().is_new
+    place.collect(QUICK)
+    assert published_keys(place) == needed_keys(place.open().table("t"), [3])
+    assert place.db.stats().tables["t"].publication_lag_us == 0
 
 
 def test_objects_of_a_publication_under_way_stay(place: Place) -> None:
