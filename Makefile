@@ -62,6 +62,7 @@ setup: .venv/.installed .venv-sam/.installed .venv-iceberg/.installed ## what de
 test: setup ## install what tests need, then run them all, or those of AREA=scan
 	@scripts/minio.sh install --try
 	@scripts/spark_jars.sh install --try
+	@scripts/spark_jars.sh install iceberg --try
 	@[ -e .venv/spark.jsa ] || $(DEV)/python tests/support/spark_jvm.py 2>/dev/null || true
 	@unset PYTHONDONTWRITEBYTECODE; paths=$$($(DEV)/python tests/support/areas.py $(AREA)) && \
 		$(DEV)/python -m pytest -n $(WORKERS) $(PYTEST_FLAGS) $$paths
@@ -115,8 +116,9 @@ minio-install: ## build that server once, into ~/.cache/dolmen
 	@scripts/minio.sh install
 
 .PHONY: spark-jars
-spark-jars: .venv/.installed ## fetch the jars by which Spark reads S3, into ~/.cache/dolmen
+spark-jars: .venv/.installed ## fetch the jars by which Spark reads S3 and Iceberg, into ~/.cache/dolmen
 	@scripts/spark_jars.sh install
+	@scripts/spark_jars.sh install iceberg
 
 .PHONY: soak
 soak: setup ## the whole pipeline on MinIO, its processes killed at random, for MINUTES=60

@@ -4,6 +4,7 @@
 #   scripts/spark_jars.sh install          fetches them once from Maven Central (640 MB), checks them, says where they are
 #   scripts/spark_jars.sh install --try    the same, but only says so where they can't be had, for want of a network for one
 #   scripts/spark_jars.sh path             their class path; fails, and says why, if they are not there
+#   scripts/spark_jars.sh install iceberg [--try], path iceberg    the same of the jar by which Spark reads Iceberg (48 MB)
 #
 # They are hadoop-aws, of the version of Hadoop that the environment's PySpark brings, and the AWS SDK that it was built
 # with; for a session, by spark.driver.extraClassPath and spark.executor.extraClassPath (docs/spark.md). PYTHON is the
@@ -13,6 +14,11 @@ cd "$(dirname "$0")/.."
 
 python=${PYTHON:-.venv/bin/python}
 hadoop=3.4.2
+what=s3
+if [ "${2:-}" = iceberg ]; then
+    what=iceberg
+    set -- "$1" "${@:3}"
+fi
 jars=(
     # organisation, name, version, SHA-256
     "org.apache.hadoop hadoop-aws $hadoop d2d24e6b715b5656b9d238bf13b6682a07e2004dd36aad74a73aeb854319f4d9"
@@ -20,6 +26,12 @@ jars=(
 )
 # Outside the checkout, so that the next clean one finds them.
 folder=${XDG_CACHE_HOME:-${HOME:-$PWD}/.cache}/dolmen/spark-jars/$hadoop
+contents="hadoop-aws $hadoop and its AWS SDK" size="640 MB" reads="S3" remedy="make spark-jars fetches them"
+if [ $what = iceberg ]; then
+    jars=("org.apache.iceberg iceberg-spark-runtime-4.1_2.13 1.11.0 d6ea6c5d099288daeb7d5a92061bd3d7d8f296492632b42378e5f2f0e3066242")
+    folder=${folder%/*}/iceberg-1.11.0
+    contents="Iceberg's runtime for Spark 4.1" size="48 MB" reads="Iceberg" remedy="scripts/spark_jars.sh install iceberg fetches them"
+fi
 
 is_there() {
     local organisation name version
@@ -39,8 +51,10 @@ why_not() {
         echo "Spark needs Java 17 or newer, and there is none: apt install openjdk-17-jre-headless, brew install openjdk"
     elif ! found=$(spark_folder); then
         echo "There is no PySpark in the environment of $python: make setup installs it."
-    elif [ ! -f "$found/hadoop-client-api-$hadoop.jar" ]; then
+    elif [ $what = s3 ] && [ ! -f "$found/hadoop-client-api-$hadoop.jar" ]; then
         echo "These jars are for Hadoop $hadoop, and the PySpark of $python brings another one."
+    elif [ $what = iceberg ] && ! compgen -G "$found/spark-core_2.13-4.1.*" >/dev/null; then
+        echo "This jar is for Spark 4.1, and $python has another one."
     else
         return 1
     fi
@@ -55,7 +69,7 @@ install() (
     if why_not >&2; then
         exit 1
     fi
-    echo "Fetching hadoop-aws $hadoop and its AWS SDK into $folder (once; 640 MB)" >&2
+    echo "Fetching $contents into $folder (once; $size)" >&2
     mkdir -p "$folder" && fetching=$(mktemp -d "$folder/fetching-XXXXXX") || exit 1
     trap 'rm -rf "$fetching"' EXIT
     ivy=("$(spark_folder)"/ivy-*.jar)
@@ -87,16 +101,16 @@ class_path() {
 case ${1:-} in
 install)
     if install; then
-        echo "Spark's jars for S3: $(class_path)"
+        echo "Spark's jars for $reads: $(class_path)"
     elif [ "${2:-}" = --try ]; then
-        echo "There are no jars by which Spark reads S3, so the tests that need them are left out."
+        echo "There are no jars by which Spark reads $reads, so the tests that need them are left out."
     else
         exit 1
     fi
     ;;
 path)
     if ! is_there; then
-        echo "The jars by which Spark reads S3 are not there; make spark-jars fetches them." >&2
+        echo "The jars by which Spark reads $reads are not there; $remedy." >&2
         why_not >&2 || true
         exit 1
     fi

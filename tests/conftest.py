@@ -77,10 +77,12 @@ def pytest_report_header() -> list[str]:
     """Says what the tests run on that need what not every machine has, or that they are left out, and why."""
     binary, no_minio = find_minio()
     jars, no_jars = find_jars()
+    iceberg, no_iceberg = find_jars("iceberg")
     return [
         f"Random tests: DOLMEN_TEST_SEED={SEED}",
         f"MinIO: {binary}" if binary else f"MinIO: its tests are LEFT OUT. {no_minio}",
         f"Spark on S3: {jars}" if jars else f"Spark on S3: the tests of its own readers are LEFT OUT. {no_jars}",
+        f"Spark on Iceberg: {iceberg}" if iceberg else f"Spark on Iceberg: its tests are LEFT OUT. {no_iceberg}",
     ]
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from support.iceberg_readers import PYTHON
+from support.spark import require_java
+from support.spark_jars import find_jars
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "iceberg.md").read_text()
@@ -55,3 +57,19 @@ def test_a_recipe_shows_what_the_page_says(name: str, location: str, tmp_path: P
         before += "from iceberg_readers import connect_duckdb\nconnection = connect_duckdb()\n"
     source = code(f"recipe: {name}")
     assert run([str(PYTHON), "-W", "ignore"], before + source, tmp_path) == promised(source)
+
+
+def test_the_recipe_for_spark_shows_what_the_page_says(location: str, tmp_path: Path) -> None:
+    require_java()
+    class_path, missing = find_jars("iceberg")
+    if class_path is None:
+        pytest.skip(missing)
+    before = f"""
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").config(
+    "spark.driver.extraClassPath", {class_path!r}).config("spark.sql.warehouse.dir", {str(tmp_path)!r}).getOrCreate()
+spark.sparkContext.setLogLevel("ERROR")
+location = {location!r}
+"""
+    source = code("recipe: spark")
+    assert run([sys.executable, "-W", "ignore"], before + source, tmp_path) == promised(source)

@@ -116,6 +116,25 @@ def test_objects_of_a_publisher_that_stopped_before_its_first_publication_go(pla
     assert published_keys(place) == set()
 
 
+def test_what_a_catalog_may_still_name_stays_until_the_next_publication_is_registered(place: Place) -> None:
+    table = place.db.table("t")
+    shown = place.manifest
+    assert table.publish_iceberg().version == shown.version
+    for step in range(2):
+        place.pass_hours(2)
+        table.append(rows(100 + step))
+        table.publish_iceberg()
+    pin_version(table.context, shown, table._entry.uuid)  # as it is left when Glue could not be told
+    assert place.db.stats().tables["t"].publication_lag_us > 0
+    place.pass_hours(100)
+    place.collect(QUICK)
+    assert published_keys(place) == needed_keys(place.open().table("t"), [1, 3])
+    assert not table.publish_iceberg().is_new
+    place.collect(QUICK)
+    assert published_keys(place) == needed_keys(place.open().table("t"), [3])
+    assert place.db.stats().tables["t"].publication_lag_us == 0
+
+
 def test_objects_of_a_publication_under_way_stay(place: Place) -> None:
     table = place.db.table("t")
     table.publish_iceberg()

@@ -55,9 +55,13 @@ class Lake:
 
     def ids(self, readers: IcebergReaders, table: str = "t") -> list[int]:
         """What pyiceberg reads through Glue."""
+        return sorted(readers.read("glue", f"{self.name}.{table}", properties=self.properties)["id"].to_pylist())
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """pyiceberg's, for the catalog and the files."""
         s3 = on_s3(self.endpoint)
-        properties = {**s3, **{name.replace("s3.", "glue."): value for name, value in s3.items()}}
-        return sorted(readers.read("glue", f"{self.name}.{table}", properties=properties)["id"].to_pylist())
+        return {**s3, **{name.replace("s3.", "glue."): value for name, value in s3.items()}}
 
 
 @pytest.fixture
@@ -185,6 +189,20 @@ def test_an_entry_that_another_writer_changed_is_made_right(lake: Lake, readers:
         assert lake.entry()["Parameters"]["metadata_location"] == found.metadata_location
     lake.client.delete_table(DatabaseName=lake.name, Name="t")
     table.publish_iceberg(glue=lake.name)
+    assert lake.ids(readers) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("what", ["append", "delete", "alter"])
+def test_pyiceberg_finds_no_place_for_new_files_not_even_for_metadata(
+    what: str, lake: Lake, readers: IcebergReaders
+) -> None:
+    table = lake.open().table("t")
+    table.publish_iceberg(glue=lake.name)
+    before = lake.entry()
+    refused = readers.write(what, f"{lake.name}.t", lake.properties)
+    assert refused is not None
+    assert "ThisTableIsReadOnly" in refused
+    assert lake.entry() == before
     assert lake.ids(readers) == [1, 2, 3]
 
 

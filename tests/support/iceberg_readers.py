@@ -64,6 +64,14 @@ class IcebergReaders:
             with pa.ipc.open_file(answer.name) as file:
                 return file.read_all()
 
+    def write(self, what: str, name: str, properties: dict[str, str]) -> str | None:
+        """Lets pyiceberg ``append`` a row to a table of a Glue catalog, ``delete`` all rows, or ``alter`` it.
+
+        Returns:
+            its error; None if there was none.
+        """
+        return self._ask({"reader": "write", "what": what, "location": name, "properties": properties})
+
     def _ask(self, question: dict[str, Any]) -> str | None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -104,6 +112,19 @@ def sql(condition: Condition) -> str:
 
 def _pyiceberg(question: dict[str, Any]) -> pa.Table:
     return _scan(_static_table(question["location"], question["properties"]), question)
+
+
+def _write(question: dict[str, Any]) -> None:
+    from pyiceberg.catalog.glue import GlueCatalog
+
+    table = GlueCatalog("glue", **question["properties"]).load_table(question["location"])
+    if question["what"] == "append":
+        table.append(table.scan().to_arrow().slice(0, 1))
+    elif question["what"] == "delete":
+        table.delete("id >= 0")
+    else:
+        with table.update_schema() as update:
+            update.rename_column("name", "other")
 
 
 def _glue(question: dict[str, Any]) -> pa.Table:
@@ -202,6 +223,9 @@ _table: tuple[str, Any] | None = None
 
 
 def _answer(question: dict[str, Any]) -> None:
+    if question["reader"] == "write":
+        _write(question)
+        return
     read = {"pyiceberg": _pyiceberg, "glue": _glue, "polars": _polars, "duckdb": _duckdb}[question["reader"]]
     found = read(question)
     with pa.ipc.new_file(question["to"], found.schema) as out:

@@ -32,7 +32,7 @@ class Newest:
     Args:
         number: its N; 0 if there is none.
         metadata: None if there is none, or if another writer made it.
-        hint: the N that the hint has; 0 if there is no hint.
+        hint: the N that the hint has; 0 if there is no hint, or no such metadata.
         hint_etag: None if there is no hint.
     """
 
@@ -96,6 +96,7 @@ class PublicationDirectory:
         hint, etag = self._hint()
         number, body = hint, self._body(hint) if hint else None
         if body is None:
+            hint = 0  # another writer's, or none
             number = max((found for found, _ in self.numbers()), default=0)
             body = self._body(number) if number else None
         while (following := self._body(number + 1)) is not None:

@@ -115,13 +115,12 @@ class FileGroups:
             yield file, found[file.path]
 
     def _all(self) -> Iterator[FileGroup]:
-        segments = self._live.segments
-        others = self._live.live_segments([segment for segment in segments if not self._is_untouched(segment)])
-        for segment in segments:
-            if self._is_untouched(segment):
-                yield FileGroup(segment, np.arange(segment.count), {})
-            else:
-                yield self._of_segment(next(others))
+        untouched = [self._is_untouched(segment) for segment in self._live.segments]
+        others = self._live.live_segments(
+            segment for segment, is_whole in zip(self._live.segments, untouched, strict=True) if not is_whole
+        )
+        for segment, is_whole in zip(self._live.segments, untouched, strict=True):
+            yield FileGroup(segment, np.arange(segment.count), {}) if is_whole else self._of_segment(next(others))
         files = self._entry.files
         counts = {place: file.rows - file.live_rows for place, file in enumerate(files)}
         self._judge(enumerate(files), counts)

@@ -1,0 +1,46 @@
+"""What Spark does with publications, by Iceberg's own runtime; run in a process of its own (``SparkProcess.run``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+
+def read(folder: str, columns: Sequence[str], where: str | None = None, snapshot: int | None = None) -> pa.Table:
+    """The rows that Spark sees in a publication, by the folder above its ``metadata/``."""
+    reader = _session().read.format("iceberg")
+    if snapshot is not None:
+        reader = reader.option("versionAsOf", str(snapshot))
+    frame = reader.load(folder)
+    if where is not None:
+        frame = frame.where(where)
+    return frame.select([f"`{name}`" for name in columns]).toArrow()
+
+
+def names(folder: str) -> list[str]:
+    """The columns that Spark sees."""
+    return list(_session().read.format("iceberg").load(folder).columns)
+
+
+def write(folder: str, statement: str) -> str:
+    """Runs a statement on the publication as ``{table}`` of ``{catalog}``; returns its error, or "" without one."""
+    spark = _session()
+    warehouse, _, name = folder.rpartition("/")
+    catalog = f"of_{name}"  # a catalog keeps its first settings
+    spark.conf.set(f"spark.sql.catalog.{catalog}", "org.apache.iceberg.spark.SparkCatalog")
+    spark.conf.set(f"spark.sql.catalog.{catalog}.type", "hadoop")
+    spark.conf.set(f"spark.sql.catalog.{catalog}.warehouse", warehouse)
+    spark.conf.set(f"spark.sql.catalog.{catalog}.cache-enabled", "false")
+    try:
+        spark.sql(statement.format(table=f"{catalog}.`{name}`", catalog=catalog, name=f"`{name}`"))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the test looks at it
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _session() -> SparkSession:
+    found = SparkSession.getActiveSession()
+    assert found is not None
+    return found
