@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from dolmen.context import Context
-from dolmen.errors import ConflictError, VersionExpiredError
+from dolmen.errors import ConflictError, CorruptionError, VersionExpiredError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.iceberg.base import BaseManifests
 from dolmen.iceberg.bounds import metrics
 from dolmen.iceberg.deletes import DeletesWriter, write_deletes
-from dolmen.iceberg.directory import Newest, PublicationDirectory
+from dolmen.iceberg.directory import PREFIX, Newest, PublicationDirectory
 from dolmen.iceberg.groups import FileGroup, FileGroups
 from dolmen.iceberg.manifests import FileEntry, ManifestFile, decode_manifest_list, encode_manifest_list
 from dolmen.iceberg.metadata import PublishedSnapshot, TableMetadata
@@ -110,7 +110,8 @@ def publish(context: Context, name: str, *, anew: bool = False, dry_run: bool = 
     Raises:
         TableNotFoundError: no such table.
         ConflictError: others published again and again.
-        CorruptionError: an object that it needs is damaged or missing.
+        CorruptionError: an object of the table is damaged or missing. One of the last publication is not needed: then
+            the table is published anew.
     """
     for _ in attempts(context.runtime, _RACES):
         manifest = context.head.refresh().manifest
@@ -118,6 +119,11 @@ def publish(context: Context, name: str, *, anew: bool = False, dry_run: bool = 
             with context.reading(manifest.version):
                 found = _Publisher(context, name, manifest).run(anew, dry_run)
         except VersionExpiredError:
+            continue
+        except CorruptionError as error:
+            if anew or not error.key.startswith(PREFIX):
+                raise
+            anew = True  # nothing of what is damaged is carried over
             continue
         if found is not None:
             return found
@@ -154,7 +160,7 @@ class _Publisher:
 
     def run(self, anew: bool, dry_run: bool) -> IcebergPublication | None:
         """Publishes. Returns None if others published meanwhile."""
-        newest = self._directory.newest()
+        newest = self._directory.newest(thorough=anew)
         own = self._own(newest.metadata)
         if anew and own is not None and own.current.version > self._manifest.version:
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from dolmen.context import Context
+from dolmen.errors import CorruptionError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.iceberg.directory import PREFIX, Newest, PublicationDirectory
@@ -52,7 +53,10 @@ class PublicationSweep:
             if self._deadline():
                 return False
             if table in there:
-                self._sweep(table)
+                try:
+                    self._sweep(table)
+                except CorruptionError as error:
+                    self._eraser.errors[error.key] = f"{error.reason}: publish the table anew"
                 continue
             failed = self._erase_before(table, set(), self._now_us + 1 if table in pinned else self._before_us)
             if table in pinned and not failed and not self._dry_run:
@@ -65,17 +69,20 @@ class PublicationSweep:
         The newest metadata of each publication must be of this version or a later one, and nothing that it does not
         need may be left.
         """
-        for table in self._listed():
-            directory = PublicationDirectory(self._context.store, self._context.runtime, table)
-            newest = directory.newest()
-            metadata = newest.metadata
-            if metadata is None or metadata.location != directory.location or metadata.snapshots[0].version < version:
-                return True
-            needed = {directory.hint_key, directory.key(directory.metadata_path(newest.number))}
+        return any(self._may_hold(table, version) for table in self._listed())
+
+    def _may_hold(self, table: str, version: int) -> bool:
+        directory = PublicationDirectory(self._context.store, self._context.runtime, table)
+        newest = directory.newest()
+        metadata = newest.metadata
+        if metadata is None or metadata.location != directory.location or metadata.snapshots[0].version < version:
+            return True
+        needed = {directory.hint_key, directory.key(directory.metadata_path(newest.number))}
+        try:
             self._add(directory, metadata, needed, set())
-            if any(info.key not in needed for info in self._context.store.list(f"{PREFIX}{table}/")):
-                return True
-        return False
+        except CorruptionError:
+            return True
+        return any(info.key not in needed for info in self._context.store.list(f"{PREFIX}{table}/"))
 
     @property
     def _before_us(self) -> int:
@@ -91,7 +98,7 @@ class PublicationSweep:
 
     def _sweep(self, table: str) -> None:
         directory = PublicationDirectory(self._context.store, self._context.runtime, table)
-        newest = directory.newest()
+        newest = directory.newest(thorough=True)
         needed = set[str]()
         if newest.number:  # else a publisher stopped before its first publication
             if newest.metadata is None or newest.metadata.location != directory.location:
@@ -107,6 +114,8 @@ class PublicationSweep:
         self._add(directory, metadata, needed, read)
         if 0 < newest.hint < newest.number:  # its publisher stopped: readers that trust the hint are still there
             needed |= self._named(directory, directory.metadata_path(newest.hint), read)
+            between = range(newest.hint + 1, newest.number)  # through which the newest is found from the hint
+            needed.update(directory.key(directory.metadata_path(number)) for number in between)
         for published_ms, path in reversed(metadata.log):
             if replaced_ms * 1_000 < self._now_us - self._settings.reader_grace_us:
                 break
