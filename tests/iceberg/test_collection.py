@@ -96,6 +96,19 @@ def test_what_the_hint_names_stays_while_its_publisher_has_not_replaced_it(place
     assert published_keys(place) == needed_keys(table, [hint, 2])
 
 
+def test_the_newest_publication_is_found_from_an_old_hint_after_collections(place: Place) -> None:
+    table = place.db.table("t")
+    for step in range(4):
+        table.append(rows(100 + step))
+        table.publish_iceberg()
+    directory = PublicationDirectory(table.context.store, table.context.runtime, table._entry.uuid)
+    place.bucket.objects[directory.hint_key] = replace(place.bucket.objects[directory.hint_key], body=b"1")
+    place.pass_hours(100)
+    place.collect(QUICK)
+    assert directory.newest().number == 4
+    needed_keys(table, [1, 4])
+
+
 def test_what_a_publication_anew_replaced_stays_for_reader_grace(place: Place) -> None:
     table = place.db.table("t")
     table.publish_iceberg()

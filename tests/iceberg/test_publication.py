@@ -163,10 +163,11 @@ def test_publication_anew_puts_no_older_version_in_place_of_a_newer_one(db: Data
     assert db.table("t").publish_iceberg().metadata_location == found.metadata_location
 
 
-def test_a_lost_hint_is_made_again(db: Database) -> None:
+@pytest.mark.parametrize("body", [None, "", "9", "none"])
+def test_a_lost_or_damaged_hint_is_made_again(db: Database, body: str | None) -> None:
     found = db.table("t").publish_iceberg()
     hint = Path(found.metadata_location.removeprefix("file://")).with_name("version-hint.text")
-    hint.unlink()
+    hint.unlink() if body is None else hint.write_text(body)
     assert not db.table("t").publish_iceberg().is_new
     assert hint.read_text() == "1"
 
