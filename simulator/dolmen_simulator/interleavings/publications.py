@@ -38,6 +38,7 @@ def restored_table(db: Database) -> None:
     """Makes a table that hides as many rows as when it was published, but others."""
     published_table(db, "v3")
     db.table("t").restore(2)
+    db.table("t").set(iceberg="v3", iceberg_snapshots="kept")  # the settings were restored, too
     db.table("t").delete("k = 3")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from dolmen.context import Context
 from dolmen.errors import CorruptionError
@@ -13,6 +13,7 @@ from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.pins import published_tables, unpin_versions
 from dolmen.maintenance.gc.eraser import ObjectEraser
+from dolmen.store.base import ObjectInfo
 
 REASON = "publications"
 
@@ -147,10 +148,19 @@ class PublicationSweep:
                 needed.add(own)
 
     def _erase_before(self, table: str, needed: set[str], before_us: int) -> bool:
-        """Deletes objects that were last modified before a time. Returns whether some could not be deleted."""
+        """Deletes objects that were last modified before a time: metadata first, and the rest only if that is gone.
+
+        Otherwise a table that is restored after its drop would be published with snapshots of which objects are gone.
+        Returns whether some could not be deleted.
+        """
         found = [
             info
             for info in self._context.store.list(f"{PREFIX}{table}/")
             if info.key not in needed and info.last_modified_us < before_us
         ]
+        documents = [info for info in found if info.key.endswith(".json")]
+        others = [info for info in found if not info.key.endswith(".json")]
+        return self._erase(documents) or self._erase(others)
+
+    def _erase(self, found: Sequence[ObjectInfo]) -> bool:
         return bool(self._eraser.erase(REASON, [info.key for info in found], [info.size for info in found]))
