@@ -64,13 +64,6 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "            elif plan.tombstones and not plan.file.rows:\n",
     ),
     mutation(
-        "rows of row groups that are hidden as a whole are shown",
-        "row groups that are wholly deleted are hidden rows, too",
-        "iceberg/hidden.py",
-        "(file.vector or BitMap()) | whole_groups(file, some)",
-        "BitMap()",
-    ),
-    mutation(
         "deletes have the sequence number of the files",
         "deletes apply to data files with the same or a lower sequence number",
         "iceberg/deletes.py",

@@ -51,6 +51,19 @@ def twice_published_table(db: Database) -> None:
     db.table("t").delete("k = 1")
 
 
+def published_segment(db: Database) -> None:
+    """Makes a table that is published with a segment of files, of which one is wholly deleted since."""
+    db.set(root_bytes="4KB")
+    one_table(db)
+    table = db.table("t")
+    for k in range(10, 30):
+        table.append(arrow([(k, k, None)]))
+    db.merge()
+    table.set(iceberg="v3")
+    table.publish_iceberg()
+    table.delete("k = 12")
+
+
 PUBLICATIONS: tuple[Pair, ...] = (
     Pair("publish/publish", published_table, (publication(), publication()), quick=(0,)),
     Pair("publish/append", restored_table, (publication(), append((5, 50, None)))),
@@ -64,6 +77,6 @@ PUBLICATIONS: tuple[Pair, ...] = (
     ),
     Pair("publish/erase", published_table, (publication(), erase()), quick=(0,)),
     Pair("publish/compact", published_table_with_vectors, (publication(), compaction()), quick=(0,)),
-    Pair("publish/add column", published_table, (publication(), add_column()), quick=(0,)),
+    Pair("publish/add column", published_segment, (publication(), add_column()), quick=(0,)),
     Pair("publish/restore", published_table, (publication(), restore(_PUBLISHED, 4)), quick=(0,)),
 )
