@@ -441,6 +441,8 @@ def check_published(bucket: MemoryBucket, model: ExpectedTables, newest: dict[st
                 if f"iceberg.{entry.uuid}.{version}" not in manifest.tags:
                     raise MalformedError(f"version {version} is published without a pin")
                 fields = table.schema(table.current["schema-id"])  # without columns that have no place in v2
+                if {field["name"] for field in fields} - set(db.at(version).table(name).schema.names):
+                    raise MalformedError(f"it has other columns than version {version}")
                 there = rows_of(db.at(version).table(name).scan([field["name"] for field in fields]).to_arrow())
                 shown = (tuple(row[field["id"]] for field in fields) for row in reader.rows(table, table.current))
                 rows = sorted(shown, key=repr)

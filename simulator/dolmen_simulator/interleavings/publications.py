@@ -52,16 +52,19 @@ def twice_published_table(db: Database) -> None:
 
 
 def published_segment(db: Database) -> None:
-    """Makes a table that is published with a segment of files, of which one is wholly deleted since."""
+    """Makes a table that is published with a segment of files, of which one is wholly deleted since, and a column has
+    another name."""
     db.set(root_bytes="4KB")
     one_table(db)
     table = db.table("t")
     for k in range(10, 30):
         table.append(arrow([(k, k, None)]))
+    table.delete("k = 2", mode="positions")
     db.merge()
     table.set(iceberg="v3")
     table.publish_iceberg()
     table.delete("k = 12")
+    table.rename_column("t", "at")
 
 
 PUBLICATIONS: tuple[Pair, ...] = (
