@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,9 @@ from dolmen.iceberg.directory import PublicationDirectory
 from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.pins import pin_version
+from dolmen.maintenance.gc.collection import collect
+from dolmen.store.base import Deleted
+from dolmen.store.memory import MemoryStore
 from dolmen.table import Table
 from support.aging import EAGER, SCHEMA, Place, rows
 
@@ -96,6 +100,19 @@ def test_what_the_hint_names_stays_while_its_publisher_has_not_replaced_it(place
     assert published_keys(place) == needed_keys(table, [hint, 2])
 
 
+def test_the_newest_publication_is_found_from_an_old_hint_after_collections(place: Place) -> None:
+    table = place.db.table("t")
+    for step in range(4):
+        table.append(rows(100 + step))
+        table.publish_iceberg()
+    directory = PublicationDirectory(table.context.store, table.context.runtime, table._entry.uuid)
+    place.bucket.objects[directory.hint_key] = replace(place.bucket.objects[directory.hint_key], body=b"1")
+    place.pass_hours(100)
+    place.collect(QUICK)
+    assert directory.newest().number == 4
+    needed_keys(table, [1, 4])
+
+
 def test_what_a_publication_anew_replaced_stays_for_reader_grace(place: Place) -> None:
     table = place.db.table("t")
     table.publish_iceberg()
@@ -155,6 +172,28 @@ def test_the_publication_of_a_dropped_table_goes_with_its_pin(place: Place) -> N
     place.collect(QUICK)
     assert published_keys(place) == set()
     assert not [name for name in place.open().tags() if name.startswith(RESERVED_TAGS)]
+
+
+class StubbornStore(MemoryStore):
+    """Deletes no metadata."""
+
+    def delete(self, keys: Sequence[str]) -> list[Deleted]:
+        refused = [key for key in keys if key.endswith(".json")]
+        done = super().delete([key for key in keys if key not in refused])
+        return [*done, *(Deleted(key, "try again") for key in refused)]
+
+
+def test_nothing_of_a_dropped_publication_goes_before_its_metadata(place: Place) -> None:
+    place.db.table("t").publish_iceberg()
+    place.db.drop_table("t")
+    before = published_keys(place)
+    place.pass_hours(1)
+    runtime = place.runtime()
+    context = place.context(StubbornStore(place.bucket, runtime))
+    assert list(collect(context, settings=QUICK).errors.values()) == ["try again"]
+    assert published_keys(place) == before
+    place.collect(QUICK)
+    assert published_keys(place) == set()
 
 
 def test_without_its_pin_a_dropped_publication_is_found_by_a_full_collection(place: Place) -> None:

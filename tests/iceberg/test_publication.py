@@ -26,6 +26,7 @@ from dolmen.store.memory import MemoryStore
 from support.crashing_store import Countdown, Crash, CrashingStore
 from support.iceberg_readers import READERS, IcebergReaders
 from support.stores import run_in_threads
+from support.tables import write_file
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -163,10 +164,11 @@ def test_publication_anew_puts_no_older_version_in_place_of_a_newer_one(db: Data
     assert db.table("t").publish_iceberg().metadata_location == found.metadata_location
 
 
-def test_a_lost_hint_is_made_again(db: Database) -> None:
+@pytest.mark.parametrize("body", [None, "", "9", "none"])
+def test_a_lost_or_damaged_hint_is_made_again(db: Database, body: str | None) -> None:
     found = db.table("t").publish_iceberg()
     hint = Path(found.metadata_location.removeprefix("file://")).with_name("version-hint.text")
-    hint.unlink()
+    hint.unlink() if body is None else hint.write_text(body)
     assert not db.table("t").publish_iceberg().is_new
     assert hint.read_text() == "1"
 
@@ -207,6 +209,21 @@ def test_an_empty_table_and_one_whose_rows_are_all_deleted_have_no_rows(
     for found in (empty, deleted):
         for reader in READERS:
             assert ids(readers, found.metadata_location, reader) == []
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+def test_row_groups_whose_rows_are_all_deleted_are_published_as_deleted(
+    db: Database, readers: IcebergReaders, version: str
+) -> None:
+    table = db.create_table("groups", SCHEMA, properties={"iceberg": version})
+    with db.transaction() as tx:
+        entry = tx.entry("groups")
+        tx.begin_upload()
+        file = write_file(db.context.store, "groups", entry, rows(*range(40)), 10)
+        tx.add(Write("groups", entry.uuid, files=(file,)))
+    table.delete("id BETWEEN 10 AND 19", mode="positions")
+    table.delete("id = 35")
+    assert ids(readers, table.publish_iceberg().metadata_location) == [*range(10), *range(20, 35), *range(36, 40)]
 
 
 @pytest.mark.parametrize("version", ["v2", "v3"])

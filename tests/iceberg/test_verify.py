@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 
 import dolmen
 from dolmen.database import Database
+from dolmen.iceberg.metadata import TableMetadata
 from dolmen.maintenance.verify.publications import check_publications
 from dolmen.maintenance.verify.report import FindingLog
 
@@ -67,8 +69,15 @@ def test_a_publication_of_other_rows_is_found(db: Database, tmp_path: Path) -> N
     db.table("t").delete("id = 99")
     db.table("t").publish_iceberg()
     (new_list,) = set(objects(tmp_path, "snap-*.avro")) - {old_list}
-    new_list.write_bytes(body)
+    (path,) = objects(tmp_path, "v2.metadata.json")
+    metadata = TableMetadata.decode(path.read_bytes())
+    assert metadata is not None
+    stale = metadata.current.manifest_list.replace(new_list.name, old_list.name)
+    path.write_bytes(replace(metadata, snapshots=(replace(metadata.current, manifest_list=stale),)).encode())
     assert kinds(db) == ["publication-differs"]
+    new_list.write_bytes(body)
+    path.write_bytes(metadata.encode())
+    assert kinds(db) == ["publication-damaged"]
 
 
 def test_metadata_of_another_writer_is_a_warning(db: Database, tmp_path: Path) -> None:

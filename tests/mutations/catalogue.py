@@ -9,11 +9,12 @@ from mutations.of_deletes import DELETES
 from mutations.of_erasures import ERASURES
 from mutations.of_feeds import FEEDS
 from mutations.of_past import PAST
+from mutations.of_publications import PUBLICATIONS
 from mutations.of_renames import RENAMES
 from mutations.of_stores import STORES
 from mutations.of_updates import UPDATES
 from mutations.of_upkeep import UPKEEP
 
 MUTATIONS: tuple[Mutation, ...] = (
-    *COMMITS, *RENAMES, *DELETES, *UPDATES, *UPKEEP, *COLUMNS, *PAST, *STORES, *FEEDS, *ERASURES
+    *COMMITS, *RENAMES, *DELETES, *UPDATES, *UPKEEP, *COLUMNS, *PAST, *STORES, *FEEDS, *ERASURES, *PUBLICATIONS
 )  # fmt: skip

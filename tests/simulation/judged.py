@@ -35,6 +35,7 @@ class Judged(MemoryStore):
         super().__init__(bucket, runtime)
         self.ledger, self.run = ledger, OperationRun(Operation("nothing", "nobody", 0, 0))
         self.forgery: Forgery | None = None
+        self.publication_forgery: Callable[[bytes], bytes] | None = None
 
     def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
         content = bytes(body)
@@ -47,7 +48,11 @@ class Judged(MemoryStore):
             content = msgspec.json.encode(document)
         if key == POINTER:
             self.ledger.record_sent(content, self.run)
+        if key.endswith(".metadata.json") and self.publication_forgery:
+            content = self.publication_forgery(content)
         outcome = super().put(key, content, if_match=if_match)
+        if isinstance(outcome, Stored):
+            self.ledger.publications.record_put(key, self.bucket.clock_us())
         if key == POINTER and isinstance(outcome, Stored):
             self.ledger.record_version(content, self.bucket.clock_us())
         return outcome
@@ -55,6 +60,7 @@ class Judged(MemoryStore):
     def delete(self, keys: Sequence[str]) -> Sequence[Deleted]:
         for key in keys:
             self.ledger.retention.check_delete(key, self.bucket.clock_us())
+            self.ledger.publications.check_delete(key, self.bucket.clock_us())
         return super().delete(keys)
 
 

@@ -6,6 +6,7 @@ where to begin to look. Readers that trust the hint see a publication when the h
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from dolmen.store.schemes import FILE, scheme_of
 PREFIX = "iceberg/"
 _METADATA = re.compile(r"v([1-9]\d{0,17})\.metadata\.json")
 _HINT = "version-hint.text"
+_WRITTEN = re.compile(r".*-[0-9a-f]{16}([0-9a-f]{16})\.(?:avro|parquet|puffin)")
+"""The name of an object that ``write`` created ends with a digest of its bytes."""
 
 
 @dataclass(frozen=True)
@@ -91,17 +94,23 @@ class PublicationDirectory:
         """The absolute path of ``v<number>.metadata.json``."""
         return self.path(self._metadata_key(number))
 
-    def newest(self) -> Newest:
-        """Finds the newest metadata: 3 GETs, or 2 and a LIST if the hint is missing."""
+    def newest(self, *, thorough: bool = False) -> Newest:
+        """Finds the newest metadata: 3 GETs, or 2 and a LIST if the hint is missing or wrong.
+
+        Args:
+            thorough: list all metadata whatever the hint says, since it may be damaged.
+        """
         hint, etag = self._hint()
         number, body = hint, self._body(hint) if hint else None
         if body is None:
             hint = 0  # another writer's, or none
+        if body is None or thorough:
             number = max((found for found, _ in self.numbers()), default=0)
             body = self._body(number) if number else None
         while (following := self._body(number + 1)) is not None:
             number, body = number + 1, following
-        return Newest(number, None if body is None else TableMetadata.decode(body), hint, etag)
+        metadata = None if body is None else TableMetadata.decode(body)
+        return Newest(number, metadata, hint if hint <= number else 0, etag)
 
     def numbers(self) -> list[tuple[int, str]]:
         """The numbers and keys of all metadata files, by a LIST."""
@@ -110,16 +119,19 @@ class PublicationDirectory:
         return [(int(match[1]), key) for match, key in matches if match]
 
     def read(self, path: str) -> bytes:
-        """The bytes of an object by its absolute path. Raises CorruptionError if it is missing."""
+        """The bytes of an object by its absolute path. Raises CorruptionError if it is missing or damaged."""
         key = self.key(path)
         try:
-            return self._store.get(key).body
+            body = self._store.get(key).body
         except ObjectNotFoundError as error:
             raise CorruptionError(key, "it is missing, and the newest publication names it") from error
+        if (match := _WRITTEN.fullmatch(key)) and match[1] != _digest(body):
+            raise CorruptionError(key, "its bytes are not those that were written")
+        return body
 
     def write(self, kind: str, ending: str, body: bytes) -> str:
         """Creates an object under a fresh name and returns its absolute path. Raises StoreUnavailableError."""
-        key = f"{self.prefix}{kind}-{self._runtime.uuid()}.{ending}"
+        key = f"{self.prefix}{kind}-{self._runtime.uuid()[:16]}{_digest(body)}.{ending}"
         create(self._store, key, body, self._runtime)
         self._count(len(body))
         return self.path(key)
@@ -183,6 +195,10 @@ class PublicationDirectory:
 
     def _metadata_key(self, number: int) -> str:
         return f"{self.prefix}v{number}.metadata.json"
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:16]
 
 
 def _root(store: ObjectStore) -> str:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from dolmen.context import Context
-from dolmen.errors import ConflictError, VersionExpiredError
+from dolmen.errors import ConflictError, CorruptionError, VersionExpiredError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.iceberg.base import BaseManifests
 from dolmen.iceberg.bounds import metrics
 from dolmen.iceberg.deletes import DeletesWriter, write_deletes
-from dolmen.iceberg.directory import Newest, PublicationDirectory
+from dolmen.iceberg.directory import PREFIX, Newest, PublicationDirectory
 from dolmen.iceberg.glue import GlueCatalog
 from dolmen.iceberg.groups import FileGroup, FileGroups
 from dolmen.iceberg.manifests import FileEntry, ManifestFile, decode_manifest_list, encode_manifest_list
@@ -129,7 +129,8 @@ def publish(
         TableNotFoundError: no such table.
         LimitError: there are more such bytes. When the deletes are resolved there are fewer.
         ConflictError: others published again and again.
-        CorruptionError: an object that it needs is damaged or missing.
+        CorruptionError: an object of the table is damaged or missing. One of the last publication is not needed: then
+            the table is published anew.
         NotFoundError, TableExistsError, AccessDeniedError, StoreUnavailableError: of Glue. The metadata is there then,
             and the next publication registers it.
     """
@@ -140,6 +141,11 @@ def publish(
             with context.reading(manifest.version):
                 found = _Publisher(context, name, manifest, catalog).run(anew, dry_run, lookup_bytes)
         except VersionExpiredError:
+            continue
+        except CorruptionError as error:
+            if anew or not error.key.startswith(PREFIX):
+                raise
+            anew = True  # nothing of what is damaged is carried over
             continue
         if found is not None:
             return found
@@ -176,7 +182,7 @@ class _Publisher:
 
     def run(self, anew: bool, dry_run: bool, lookup_bytes: int | None) -> IcebergPublication | None:
         """Publishes. Returns None if others published meanwhile."""
-        newest = self._directory.newest()
+        newest = self._directory.newest(thorough=anew)
         own = self._own(newest.metadata)
         if anew and own is not None and own.current.version > self._manifest.version:
             return None

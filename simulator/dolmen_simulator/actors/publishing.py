@@ -36,15 +36,22 @@ class Publisher(Upkeep):
                 lambda: process.db.table(name).set(**changes),
             )
             return
+        began = process.ledger.version
         anew, dry_run = self.random.random() < 0.05, self.random.random() < 0.05
         found = process.upkeep("publish", lambda: publish(process.context, name, anew=anew, dry_run=dry_run), (name,))
         if found is not None and not dry_run:
-            self._check(process, found)
+            self._check(process, found, began)
 
     @staticmethod
-    def _check(process: Process, found: IcebergPublication) -> None:
-        """Checks an answer: readers see that version, or a later one, as long as the table is there."""
-        shown = process.ledger.publications.newest_version(found.metadata_location.split("/")[-3])
+    def _check(process: Process, found: IcebergPublication, began: int) -> None:
+        """Checks an answer: readers see that version, or a later one, as long as the table is there, and the rows of a
+        version that was the newest during the call."""
+        publications, table = process.ledger.publications, found.metadata_location.split("/")[-3]
+        if not publications.is_of(table, found.version, range(began, process.ledger.version + 1)):
+            raise ViolationError(
+                Never.MISREPORTED, f"version {found.version} of {found.table!r} was published as if it were the newest"
+            )
+        shown = publications.newest_version(table)
         if 0 < shown < found.version:
             raise ViolationError(
                 Never.MISREPORTED, f"version {found.version} of {found.table!r} was published; readers see {shown}"

@@ -227,8 +227,8 @@ class Judge:
             if version >= horizon and versions[version] != _without_erased(rows, model):
                 never = Never.SEEN if versions[version] == rows else Never.LOST
                 raise ViolationError(never, f"version {version} has changed to {versions[version]}")
-        self._check_verification(db.context, execution)
         self._check_publications(execution.bucket, model)
+        self._check_verification(db.context, execution)
         self._check_maintenance(execution, versions.get(db.version, {}))
 
     def _read(self, db: Database, execution: Execution) -> dict[int, Rows]:
@@ -441,9 +441,13 @@ def check_published(bucket: MemoryBucket, model: ExpectedTables, newest: dict[st
                 if f"iceberg.{entry.uuid}.{version}" not in manifest.tags:
                     raise MalformedError(f"version {version} is published without a pin")
                 fields = table.schema(table.current["schema-id"])  # without columns that have no place in v2
+                if {field["name"] for field in fields} - set(db.at(version).table(name).schema.names):
+                    raise MalformedError(f"it has other columns than version {version}")
                 there = rows_of(db.at(version).table(name).scan([field["name"] for field in fields]).to_arrow())
                 shown = (tuple(row[field["id"]] for field in fields) for row in reader.rows(table, table.current))
                 rows = sorted(shown, key=repr)
+                if newest is not None:  # it has just been published
+                    there = rows_of(db.table(name).scan([field["name"] for field in fields]).to_arrow())
                 if model.without_erased(rows) != there:
                     raise MalformedError(f"it shows {rows}, and version {version} {there}")
         except (MalformedError, KeyError) as error:

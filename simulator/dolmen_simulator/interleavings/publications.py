@@ -18,15 +18,28 @@ def publication() -> PairedCall:
     return upkeep("publish", lambda peer: publish(peer.context, "t"))
 
 
-def published_table(db: Database) -> None:
+def published_table(db: Database, version: str = "v2") -> None:
     """Makes a table that is published with a hidden row, and has changed since."""
     one_table(db)
     table = db.table("t")
     table.delete("k = 2")
-    table.set(iceberg="v2", iceberg_snapshots="kept")
+    table.set(iceberg=version, iceberg_snapshots="kept")
     table.publish_iceberg()
     table.append(arrow([(4, 40, None)]))
     table.delete("k = 3")
+
+
+def published_table_with_vectors(db: Database) -> None:
+    """Makes the same in v3."""
+    published_table(db, "v3")
+
+
+def restored_table(db: Database) -> None:
+    """Makes a table that hides as many rows as when it was published, but others."""
+    published_table(db, "v3")
+    db.table("t").restore(2)
+    db.table("t").set(iceberg="v3", iceberg_snapshots="kept")  # the settings were restored, too
+    db.table("t").delete("k = 3")
 
 
 def twice_published_table(db: Database) -> None:
@@ -38,9 +51,25 @@ def twice_published_table(db: Database) -> None:
     db.table("t").delete("k = 1")
 
 
+def published_segment(db: Database) -> None:
+    """Makes a table that is published with a segment of files, of which one is wholly deleted since, and a column has
+    another name."""
+    db.set(root_bytes="4KB")
+    one_table(db)
+    table = db.table("t")
+    for k in range(10, 30):
+        table.append(arrow([(k, k, None)]))
+    table.delete("k = 2", mode="positions")
+    db.merge()
+    table.set(iceberg="v3")
+    table.publish_iceberg()
+    table.delete("k = 12")
+    table.rename_column("t", "at")
+
+
 PUBLICATIONS: tuple[Pair, ...] = (
     Pair("publish/publish", published_table, (publication(), publication()), quick=(0,)),
-    Pair("publish/append", published_table, (publication(), append((5, 50, None)))),
+    Pair("publish/append", restored_table, (publication(), append((5, 50, None)))),
     Pair(
         "publish/GC",
         twice_published_table,
@@ -50,7 +79,7 @@ PUBLICATIONS: tuple[Pair, ...] = (
         quick_fates=(),
     ),
     Pair("publish/erase", published_table, (publication(), erase()), quick=(0,)),
-    Pair("publish/compact", published_table, (publication(), compaction()), quick=(0,)),
-    Pair("publish/add column", published_table, (publication(), add_column()), quick=(0,)),
+    Pair("publish/compact", published_table_with_vectors, (publication(), compaction()), quick=(0,)),
+    Pair("publish/add column", published_segment, (publication(), add_column()), quick=(0,)),
     Pair("publish/restore", published_table, (publication(), restore(_PUBLISHED, 4)), quick=(0,)),
 )

@@ -171,6 +171,18 @@ class Publications:
         published = self._tables.get(table)
         return published.versions.get(published.number, 0) if published else 0
 
+    def is_of(self, table: str, version: int, versions: Iterable[int]) -> bool:
+        """Whether a table had the same rows and columns in a version as in one of others, or was not in all of them."""
+        shown = self._rows_in(table, version)
+        return any((there := self._rows_in(table, each)) is None or there == shown for each in versions)
+
+    def _rows_in(self, table: str, version: int) -> tuple[Any, ...] | None:
+        name = self._facts[version].names.get(table)
+        if name is None:
+            return None
+        found = self._states[version][name]
+        return set(found.rows), [column.name for column in found.columns]
+
     def leftovers(self) -> set[str]:
         """The objects of publications that nothing needs."""
         needed = {key for published in self._tables.values() for n in published.shown for key in published.needs[n]}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from dolmen.context import Context
+from dolmen.errors import CorruptionError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.iceberg.directory import PREFIX, Newest, PublicationDirectory
@@ -12,6 +13,7 @@ from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.pins import pins_of, published_tables, unpin_versions
 from dolmen.maintenance.gc.eraser import ObjectEraser
+from dolmen.store.base import ObjectInfo
 
 REASON = "publications"
 
@@ -52,7 +54,10 @@ class PublicationSweep:
             if self._deadline():
                 return False
             if table in there:
-                self._sweep(table)
+                try:
+                    self._sweep(table)
+                except CorruptionError as error:
+                    self._eraser.errors[error.key] = f"{error.reason}: publish the table anew"
                 continue
             failed = self._erase_before(table, set(), self._now_us + 1 if table in pinned else self._before_us)
             if table in pinned and not failed and not self._dry_run:
@@ -65,17 +70,20 @@ class PublicationSweep:
         The newest metadata of each publication must be of this version or a later one, and nothing that it does not
         need may be left.
         """
-        for table in self._listed():
-            directory = PublicationDirectory(self._context.store, self._context.runtime, table)
-            newest = directory.newest()
-            metadata = newest.metadata
-            if metadata is None or metadata.location != directory.location or metadata.snapshots[0].version < version:
-                return True
-            needed = {directory.hint_key, directory.key(directory.metadata_path(newest.number))}
+        return any(self._may_hold(table, version) for table in self._listed())
+
+    def _may_hold(self, table: str, version: int) -> bool:
+        directory = PublicationDirectory(self._context.store, self._context.runtime, table)
+        newest = directory.newest()
+        metadata = newest.metadata
+        if metadata is None or metadata.location != directory.location or metadata.snapshots[0].version < version:
+            return True
+        needed = {directory.hint_key, directory.key(directory.metadata_path(newest.number))}
+        try:
             self._add(directory, metadata, needed, set())
-            if any(info.key not in needed for info in self._context.store.list(f"{PREFIX}{table}/")):
-                return True
-        return False
+        except CorruptionError:
+            return True
+        return any(info.key not in needed for info in self._context.store.list(f"{PREFIX}{table}/"))
 
     @property
     def _before_us(self) -> int:
@@ -91,7 +99,7 @@ class PublicationSweep:
 
     def _sweep(self, table: str) -> None:
         directory = PublicationDirectory(self._context.store, self._context.runtime, table)
-        newest = directory.newest()
+        newest = directory.newest(thorough=True)
         needed = set[str]()
         if newest.number:  # else a publisher stopped before its first publication
             if newest.metadata is None or newest.metadata.location != directory.location:
@@ -108,6 +116,8 @@ class PublicationSweep:
         self._add(directory, metadata, needed, read)
         if 0 < newest.hint < newest.number:  # its publisher stopped: readers that trust the hint are still there
             needed |= self._named(directory, directory.metadata_path(newest.hint), read)
+            between = range(newest.hint + 1, newest.number)  # through which the newest is found from the hint
+            needed.update(directory.key(directory.metadata_path(number)) for number in between)
         for published_ms, path in reversed(metadata.log):
             is_late = replaced_ms * 1_000 < self._now_us - self._settings.reader_grace_us
             if is_late and (not pinned or not directory.has(directory.number(path))):
@@ -145,10 +155,19 @@ class PublicationSweep:
                 needed.add(own)
 
     def _erase_before(self, table: str, needed: set[str], before_us: int) -> bool:
-        """Deletes objects that were last modified before a time. Returns whether some could not be deleted."""
+        """Deletes objects that were last modified before a time: metadata first, and the rest only if that is gone.
+
+        Otherwise a table that is restored after its drop would be published with snapshots of which objects are gone.
+        Returns whether some could not be deleted.
+        """
         found = [
             info
             for info in self._context.store.list(f"{PREFIX}{table}/")
             if info.key not in needed and info.last_modified_us < before_us
         ]
+        documents = [info for info in found if info.key.endswith(".json")]
+        others = [info for info in found if not info.key.endswith(".json")]
+        return self._erase(documents) or self._erase(others)
+
+    def _erase(self, found: Sequence[ObjectInfo]) -> bool:
         return bool(self._eraser.erase(REASON, [info.key for info in found], [info.size for info in found]))

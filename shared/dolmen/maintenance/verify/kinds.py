@@ -235,6 +235,14 @@ _ALL: tuple[Kind, ...] = (
         _KEEP.format("publish the table again, and find out who writes to iceberg/ without dolmen."),
     ),
     Kind(
+        "publication-hint",
+        "warning",
+        "the hint of a publication names its newest metadata",
+        _KEEP.format(
+            "publish the table again: until then some readers of Iceberg see an earlier publication, or none."
+        ),
+    ),
+    Kind(
         "publication-damaged",
         "error",
         "every object that a publication names can be read",

@@ -40,10 +40,10 @@ def check_publications(context: Context, newest: Manifest, log: FindingLog) -> N
             name = manifest.name_of(uuid)
             if name is None:
                 break  # dropped: the next collection deletes the publication
-            found, own = directory.newest(), FindingLog()
+            found, own = directory.newest(thorough=True), FindingLog()
             if found.number:  # else a publisher stopped before its first publication
                 _check_newest(context, manifest, name, directory, found, own)
-            is_newest = not own.findings or directory.newest().number == found.number
+            is_newest = not own.findings or directory.newest(thorough=True).number == found.number
             if own.findings:
                 manifest = context.head.refresh().manifest
             if is_newest and manifest.name_of(uuid) is not None:
@@ -59,6 +59,8 @@ def _check_newest(
     if metadata is None or metadata.location != directory.location:
         log.add("publication-foreign", key, "it is not as dolmen wrote it for this place", table=name)
         return
+    if found.hint != found.number:
+        log.add("publication-hint", directory.hint_key, f"it does not name v{found.number}.metadata.json", table=name)
     if metadata.current.version > newest.version:  # it was published after this check began
         newest = context.head.refresh().manifest
     try:

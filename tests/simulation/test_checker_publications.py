@@ -1,0 +1,106 @@
+"""The judge of publications sees what is wrong about them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dolmen.iceberg.pins import unpin_versions
+from dolmen.iceberg.publication import publish
+from dolmen_simulator.judge import model
+from dolmen_simulator.judge.never import Never, ViolationError
+from simulation.judged import World
+
+Document = dict[str, Any]
+
+
+@pytest.fixture(params=["v2", "v3"])
+def world(request: pytest.FixtureRequest) -> World:
+    world = World()
+    world.create()
+    changes = {"iceberg": request.param}
+    world.do("set", [model.SettingsEffect("left", changes)], lambda: world.db.table("left").set(**changes))
+    world.append(1, 2, 3)
+    world.delete(2)
+    return world
+
+
+def publish_left(world: World) -> None:
+    world.upkeep("publish", lambda: publish(world.db.context, "left"))
+
+
+def test_publications_that_are_right_pass(world: World) -> None:
+    for key in (7, 8):
+        publish_left(world)
+        world.append(key)
+        world.delete(3)
+    world.upkeep("resolve", lambda: world.db.resolve("left"))
+    publish_left(world)
+    world.ledger.publications.check_all()
+    assert world.ledger.counts["publications"] == 3
+    assert world.ledger.publications.leftovers()  # the first two are of no use any more
+
+
+def other_version(found: Document) -> None:
+    (snapshot,) = found["snapshots"]
+    snapshot["snapshot-id"] = found["current-snapshot-id"] = 3
+
+
+def other_rows(found: Document) -> None:
+    """The version before the delete, but for its manifest list."""
+    other_version(found)
+    (snapshot,) = found["snapshots"]
+    snapshot["sequence-number"] = found["last-sequence-number"] = found["then"]["commit_ts"]
+    snapshot["timestamp-ms"] = found["then"]["created_at"] // 1000
+    snapshot["summary"]["dolmen.commit-id"] = found["then"]["commit_id"]
+
+
+def other_columns(found: Document) -> None:
+    found["schemas"][0]["fields"].pop()
+
+
+def other_totals(found: Document) -> None:
+    found["snapshots"][0]["summary"]["total-records"] = "4"
+
+
+@pytest.mark.parametrize(
+    ("forge", "told"),
+    [
+        (other_version, "another commit"),
+        (other_rows, "of a later snapshot"),
+        (other_columns, "has columns"),
+        (other_totals, "total-records"),
+    ],
+)
+def test_forged_metadata_is_seen(world: World, forge: Any, told: str) -> None:
+    then = world.ledger.chain[3]
+
+    def forgery(content: bytes) -> bytes:
+        found = msgspec.json.decode(content)
+        found["then"] = {"commit_ts": then.commit_ts, "created_at": then.created_at, "commit_id": then.commit_id}
+        forge(found)
+        return msgspec.json.encode(found)
+
+    world.store.publication_forgery = forgery
+    with pytest.raises(ViolationError, match=told) as caught:
+        publish_left(world)
+    assert caught.value.never is Never.MISPUBLISHED
+
+
+def test_no_object_of_what_is_published_may_be_deleted(world: World) -> None:
+    publish_left(world)
+    needed = [key for key in world.bucket.objects if key.startswith(("iceberg/", "data/"))]
+    assert len(needed) >= 6
+    for key in needed:
+        with pytest.raises(ViolationError, match="was deleted"):
+            world.store.delete([key])
+
+
+def test_the_pin_of_what_is_published_may_not_go(world: World) -> None:
+    publish_left(world)
+    uuid = world.table["uuid"]
+    with pytest.raises(ViolationError, match="has no pin") as caught:
+        world.upkeep("publish", lambda: unpin_versions(world.db.context, uuid, None))
+    assert caught.value.never is Never.MISPUBLISHED
