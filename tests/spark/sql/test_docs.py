@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen.spark import detach
 
-PAGE = Path(__file__).parents[2] / "docs" / "spark-statements.md"
+PAGE = Path(__file__).parents[3] / "docs" / "spark-statements.md"
 
 
 def test_the_examples_run(spark: SparkSession, tmp_path: Path) -> None:
