@@ -97,9 +97,9 @@ class Attachment:
         """
         with attachments_of(self.spark).lock:
             self._check()
-            version = self.database.refresh()
-            self.show(self.database.context.head.refresh().manifest)
-        return version
+            manifest = self.database.context.head.refresh().manifest
+            self.show(manifest)
+        return manifest.version
 
     def show(self, manifest: Manifest) -> None:
         """Makes the views show a version. The caller holds the session's lock."""
