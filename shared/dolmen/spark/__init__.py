@@ -7,19 +7,31 @@ Begin with ``dolmen.spark.read.frame``, then ``dolmen.spark.write.frame``. docs/
 
 from __future__ import annotations
 
-from dolmen.merge.clauses import Delete, Insert, Update
-from dolmen.spark.collection import gc
-from dolmen.spark.compact.compaction import compact
-from dolmen.spark.export import export
-from dolmen.spark.failures import raising_dolmen_errors
-from dolmen.spark.load.load import load
-from dolmen.spark.merge.merge import merge
-from dolmen.spark.read.frame import to_spark
-from dolmen.spark.source.register import register
-from dolmen.spark.sql.attachment import attach, detach
-from dolmen.spark.sql.run import sql
-from dolmen.spark.stream.batches import batches_into
-from dolmen.spark.write.frame import append, delete, overwrite, upsert
+import pyspark
+
+from dolmen.errors import InputError
+
+try:
+    from dolmen.merge.clauses import Delete, Insert, Update
+    from dolmen.spark.collection import gc
+    from dolmen.spark.compact.compaction import compact
+    from dolmen.spark.export import export
+    from dolmen.spark.failures import raising_dolmen_errors
+    from dolmen.spark.load.load import load
+    from dolmen.spark.merge.merge import merge
+    from dolmen.spark.read.frame import to_spark
+    from dolmen.spark.source.register import register
+    from dolmen.spark.sql.attachment import attach, detach
+    from dolmen.spark.sql.run import sql
+    from dolmen.spark.stream.batches import batches_into
+    from dolmen.spark.write.frame import append, delete, overwrite, upsert
+except ImportError as error:
+    if int(pyspark.__version__.partition(".")[0]) >= 4:
+        raise
+    raise InputError(
+        f"dolmen.spark needs PySpark 4.1, and this is {pyspark.__version__}, which has no data sources in Python: "
+        "publish the table as Iceberg (docs/iceberg.md), and read it with Iceberg's runtime for this Spark"
+    ) from error
 
 __all__ = [
     "Delete",

@@ -45,7 +45,7 @@ def marking_dolmen_errors() -> Iterator[None]:
         yield
     except Error as error:
         found = _placed(error)
-        found.add_note(marked(found))
+        found.add_note(mark_of(found))
         raise found.with_traceback(error.__traceback__) from error.__cause__
 
 
@@ -66,7 +66,7 @@ def raising_dolmen_errors() -> Iterator[None]:
         raise
 
 
-def marked(error: Error) -> str:
+def mark_of(error: Error) -> str:
     """A text that says all of an error: where a job fails with it, ``dolmen_error`` finds the error."""
     return _MARK + msgspec.json.encode(_described(error)).decode()
 

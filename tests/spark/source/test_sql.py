@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from dolmen.database import Database, Table
@@ -75,3 +76,35 @@ def test_a_name_in_the_catalog_is_refused_as_spark_forgets_its_options(
     finally:
         spark.sql("DROP TABLE of_catalog")
     assert table.count() == 100  # dropping its name in the catalog drops nothing
+
+
+def test_names_of_other_formats_for_a_version_are_understood(spark: SparkSession, db: Database, table: Table) -> None:
+    version, then = db.refresh(), db.history(1)[0].created_at.isoformat()
+    table.delete("id < 50")
+
+    def count(**options: object) -> int:
+        register(spark)
+        with raising_dolmen_errors():
+            return spark.read.format("dolmen").option("table", "t").options(**options).load(db.url).count()
+
+    assert count() == 50
+    assert (count(versionAsOf=version), count(timestampAsOf=then)) == (100, 100)
+    for options, reason in [
+        ({"versionAsOf": version, "version": version}, "say two things"),
+        ({"versionAsOf": version, "timestampAsOf": then}, "two things|time travel"),
+        ({"timestampAsOf": "2026-11-21"}, "which zone"),
+        ({"timestampAsOf": "soon"}, "write it as"),
+        ({"versionAsOf": "audit"}, "a whole number"),
+    ]:
+        with pytest.raises((InputError, AnalysisException), match=reason):
+            count(**options)
+
+
+def test_a_table_is_not_made_by_saving_it_under_a_name(spark: SparkSession, db: Database, table: Table) -> None:
+    register(spark)
+    writer = spark.range(3).write.format("dolmen").option("table", "t").mode("append")
+    with pytest.raises((InputError, AnalysisException)) as raised, raising_dolmen_errors():
+        writer.saveAsTable("saved")
+    print(raised.value)
+    assert not spark.catalog.tableExists("saved")
+    assert table.count() == 100

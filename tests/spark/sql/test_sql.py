@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +14,12 @@ import dolmen
 from dolmen.database import Database
 from dolmen.errors import AppliedIdError, InputError, RowError, SchemaError, TagNotFoundError, VersionNotFoundError
 from dolmen.results import Commit
+from dolmen.runtime import Runtime
 from dolmen.spark import attach, sql
 from dolmen.spark.sql.attachment import Attachment
+from dolmen.spark.sql.change import RowChange
+from dolmen.store.counting import CountingStore
+from dolmen.store.url import open_store
 
 pytestmark = pytest.mark.usefixtures("attached")
 
@@ -233,3 +238,50 @@ def test_case_counts_where_the_session_says_so(spark: SparkSession) -> None:
                 sql(statement)
     finally:
         spark.conf.unset("spark.sql.caseSensitive")
+
+
+def test_statements_cost_the_requests_that_their_changes_need(spark: SparkSession, db: Database) -> None:
+    store = CountingStore(open_store(db.url, Runtime()))
+    counted = attach(spark, Database(store, Runtime()), "c_")
+    try:
+        store.reset()
+        do("DELETE FROM c_t WHERE id = 1")
+        assert (store.puts, store.lists, store.heads) == (3, 0, 0)
+        assert store.gets <= 3  # pointers: of each database that is attached, and of the transaction
+        ask("SELECT count(*) FROM c_t")
+        store.reset()
+        frame = sql("SELECT * FROM c_t")
+        assert (store.gets, store.puts) == (1, 0)  # nothing has changed: the views stay
+        assert isinstance(frame, DataFrame)
+    finally:
+        counted.detach()
+
+
+def test_a_statement_starts_again_when_others_change_what_it_reads(
+    db: Database, attached: Attachment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.table("u").append([{"id": 1, "v": "first"}])
+    write, others = RowChange.write, iter(["second"])
+
+    def write_after_others(change: RowChange, *args: Any, **more: Any) -> None:
+        for v in others:
+            dolmen.open(db.url).table("u").append([{"id": 2, "v": v}])
+        write(change, *args, **more)
+
+    monkeypatch.setattr(RowChange, "write", write_after_others)
+    do("UPDATE t SET s = 'seen' WHERE id IN (SELECT id FROM u)")
+    assert db.table("t").count("s = 'seen'") == 2
+
+
+def test_several_databases_are_attached_to_a_session(spark: SparkSession, db: Database, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a variable"):
+        sql("DELETE FROM t WHERE id = ${x}")
+    other = dolmen.open(str(tmp_path / "other"))
+    other.create_table("t", db.table("t").schema).append(db.table("t").to_arrow().slice(0, 3))
+    second = attach(spark, other, "o_")
+    try:
+        do("DELETE FROM t WHERE id IN (SELECT id FROM o_t)")
+        do("INSERT INTO o_t SELECT * FROM t WHERE id > 8")
+    finally:
+        second.detach()
+    assert (ids(db), ids(other)) == ([3, 4, 5, 6, 7, 8, 9], [0, 1, 2, 9])

@@ -82,6 +82,7 @@ def _kind(node: Any) -> str:
 class _TreeReader:
     def __init__(self, fields: Mapping[int, Field]) -> None:
         self._fields, self._left = fields, MOST_NODES
+        self._common: dict[str, Any] = {}
 
     def try_predicate(self, node: Any) -> Predicate | None:
         try:
@@ -106,6 +107,11 @@ class _TreeReader:
             return bind.negation(bind.is_null(self._bare(node.child())))
         if kind == "Between":
             return self._predicate(node.replacement())
+        if kind == "With":
+            defined = node.defs()
+            for place in range(defined.size()):
+                self._common[defined.apply(place).id().toString()] = defined.apply(place).child()
+            return self._predicate(node.child())
         if kind == "In":
             return self._in(node)
         if kind == "AttributeReference":
@@ -139,6 +145,8 @@ class _TreeReader:
 
     def _bare(self, node: Any) -> Field:
         """A column by itself."""
+        if _kind(node) == "CommonExpressionRef":
+            node = self._common.get(node.id().toString(), node)
         if _kind(node) != "AttributeReference":
             raise _DifferenceError
         field = self._fields.get(node.exprId().id())

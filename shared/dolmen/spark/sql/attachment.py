@@ -58,7 +58,7 @@ def attachments_of(spark: SparkSession) -> Attachments:
 
 
 @dataclass(frozen=True)
-class _Shown:
+class _ShownTable:
     """The content of a view: a table's entry, in a version."""
 
     entry: TableEntry
@@ -71,7 +71,7 @@ class Attachment:
     def __init__(self, spark: SparkSession, database: Database, prefix: str, tables: Sequence[str] | None) -> None:
         self.spark, self.database, self.prefix = spark, database, prefix
         self._wanted = None if tables is None else frozenset(tables)
-        self._shown: dict[str, _Shown] = {}
+        self._shown: dict[str, _ShownTable] = {}
         self._left_out: dict[str, TableEntry] = {}
         self._is_attached = True
 
@@ -97,9 +97,9 @@ class Attachment:
         """
         with attachments_of(self.spark).lock:
             self._check()
-            version = self.database.refresh()
-            self.show(self.database.context.head.refresh().manifest)
-        return version
+            manifest = self.database.context.head.refresh().manifest
+            self.show(manifest)
+        return manifest.version
 
     def show(self, manifest: Manifest) -> None:
         """Makes the views show a version. The caller holds the session's lock."""
@@ -146,7 +146,7 @@ class Attachment:
             return
         self._left_out.pop(name, None)
         frame.createOrReplaceTempView(quoted(view))
-        self._shown[name] = _Shown(entry, Origin(entry.uuid, snapshot.version))
+        self._shown[name] = _ShownTable(entry, Origin(entry.uuid, snapshot.version))
 
     def _check_own(self, name: str) -> None:
         """Raises InputError if somebody has put another view in the place of a table's."""

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import Field
 from dolmen.predicate import Predicate
-from dolmen.spark.failures import marked
+from dolmen.spark.failures import mark_of
 from dolmen.spark.merge.source import Source
 from dolmen.spark.merge.tasks import ACTION, Action, matched_twice
 from dolmen.spark.sql.change import RowChange
@@ -75,7 +75,7 @@ class _Matching:
         once = bool(self._of_kind("matched")) and not self._deletes_only
         if once and any(clause.when is not None for clause in self._of_kind("matched")[-1:]):
             again = F.sum(F.when(F.col(_BOTH), 1)).over(Window.partitionBy(FILE, ROW)) > 1
-            fails = F.raise_error(F.lit(marked(matched_twice()))).cast("int")
+            fails = F.raise_error(F.lit(mark_of(matched_twice()))).cast("int")
             frame = frame.withColumn(ACTION, F.when(again, fails).otherwise(F.col(ACTION)))
         casts = StoreCasts(views.spark)
         values = [

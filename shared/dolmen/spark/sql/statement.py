@@ -177,6 +177,8 @@ def _begin(sql: str) -> tuple[SqlReader, str, Kind]:
     ctes = _ctes(reader)
     for kind in KINDS:
         if reader.take(kind):
+            if "${" in sql:
+                raise InputError("Spark would put a variable in the place of ${: give values as parameters, :name")
             return reader, ctes, kind
     if reader.word() not in _QUERIES:
         raise InputError(

@@ -9,7 +9,7 @@ from pyspark.sql import types as s
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.schema import Field
 from dolmen.spark.arguments import is_remote
-from dolmen.spark.failures import marked
+from dolmen.spark.failures import mark_of
 from dolmen.spark.types import quoted, spark_type
 
 _POLICY = "spark.sql.storeAssignmentPolicy"
@@ -46,7 +46,7 @@ class StoreCasts:
             raise SchemaError(f"{said}: cast it")
         fitting = column.try_cast(wanted)
         reason = f"a value does not fit {wanted.simpleString()}"
-        misfit = F.raise_error(F.lit(marked(RowError(reason, column=field.name))))
+        misfit = F.raise_error(F.lit(mark_of(RowError(reason, column=field.name))))
         return F.when(column.isNotNull() & fitting.isNull(), misfit).otherwise(fitting)
 
     def _is_storable(self, own: s.DataType, wanted: s.DataType) -> bool:
