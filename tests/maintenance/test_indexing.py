@@ -10,10 +10,13 @@ from dolmen.commit.loop import submit
 from dolmen.commit.statements.index_parts import PutIndexParts
 from dolmen.database import Database
 from dolmen.format.manifest import Segment
+from dolmen.index.parts import IndexReader
 from dolmen.maintenance.indexing import FAN_IN, index_table, parts_to_merge
 from dolmen.store.memory import MemoryStore
 from support.aging import SCHEMA, Place, rows
 from support.crashing_store import Countdown, Crash, CrashingStore
+from support.erased import SCHEMA as PEOPLE
+from support.erased import collect_own, maintain, people
 
 
 def indexed_place() -> Place:
@@ -133,3 +136,30 @@ def test_parts_of_similar_size_are_merged_and_mostly_dead_ones_rewritten() -> No
     assert list(parts_to_merge([large, *small], live)) == small
     assert list(parts_to_merge([large, *small[1:]], live)) == []
     assert list(parts_to_merge([large, *small[1:]], {**live, "large": 0.4})) == [large]
+
+
+def test_erased_keys_leave_the_disk_with_the_index() -> None:
+    place = Place()
+    place.db.set(erase_within="10d", erasure_memory="1d", orphan_age="1d")
+    table = place.db.create_table("t", PEOPLE, primary_key=["who"], properties={"index": True})
+    table.append(people("anna", "bert"))
+    table.append(people("carl", "anna"))
+    index_table(place.context(), "t")
+    place.db.tag("then")
+    held = {part.object for part in parts(place)}
+    done = table.erase("who = 'anna'")
+    for _ in range(30):
+        place.pass_hours(24)
+        maintain(place)
+        index_table(place.context(), "t")
+        collect_own(place)
+        assert table.get("anna") is None
+        assert len(table.get_many(["bert", "carl"])) == 20
+    assert place.open().receipt(done.id).state == "gone"
+    left = place.there("segment/index/")
+    assert not left & held
+    assert left == {part.object for part in parts(place)}
+    context = place.context()
+    index = IndexReader(context.store, context.runtime, context.cache)
+    keys = {key for part in parts(place) for leaf in index.open(part).tree.leaves() for key in leaf.keys.tolist()}
+    assert keys == {b"bert", b"carl"}
