@@ -9,10 +9,11 @@ import pytest
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.index_parts import PutIndexParts
 from dolmen.database import Database
+from dolmen.errors import CorruptionError
 from dolmen.format.manifest import Segment
 from dolmen.index.parts import IndexReader
 from dolmen.maintenance.indexing import FAN_IN, index_table, parts_to_merge
-from dolmen.store.memory import MemoryStore
+from dolmen.store.memory import MemoryObject, MemoryStore
 from support.aging import SCHEMA, Place, rows
 from support.crashing_store import Countdown, Crash, CrashingStore
 from support.erased import SCHEMA as PEOPLE
@@ -163,3 +164,28 @@ def test_erased_keys_leave_the_disk_with_the_index() -> None:
     index = IndexReader(context.store, context.runtime, context.cache)
     keys = {key for part in parts(place) for leaf in index.open(part).tree.leaves() for key in leaf.keys.tolist()}
     assert keys == {b"bert", b"carl"}
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_verification_finds_damaged_parts_and_they_are_made_anew(deep: bool) -> None:
+    place = Place()
+    table = place.db.create_table("t", SCHEMA, primary_key=["k"], properties={"index": True})
+    table.append(rows(*(number * 10**9 for number in range(40_000))))
+    index_table(place.context(), "t")
+    (part,) = parts(place)
+    assert place.open().verify(deep=deep).findings == ()
+    there = place.bucket.objects[part.object]
+    assert part.root is not None
+    at = 100 if deep else part.root[0] + 20
+    body = bytearray(there.body)
+    body[at] ^= 1
+    place.bucket.objects[part.object] = MemoryObject(bytes(body), there.etag, there.last_modified_us)
+    assert [found.kind for found in place.open().verify(deep=deep).findings] == ["segment-damaged"]
+    with pytest.raises(CorruptionError, match="checksum"):
+        place.open().table("t").get(0)
+    table.set(index=False)
+    assert index_table(place.context(), "t").commits == 1
+    table.set(index=True)
+    assert index_table(place.context(), "t").commits == 1
+    assert place.open().table("t").get(0) is not None
+    assert place.open().verify(deep=deep).findings == ()
