@@ -189,3 +189,14 @@ def test_verification_finds_damaged_parts_and_they_are_made_anew(deep: bool) -> 
     assert index_table(place.context(), "t").commits == 1
     assert place.open().table("t").get(0) is not None
     assert place.open().verify(deep=deep).findings == ()
+
+
+def test_a_reader_of_changes_skips_commits_of_an_index() -> None:
+    place = Place()
+    table = place.db.create_table("t", SCHEMA, primary_key=["k"], properties={"index": True})
+    table.append(rows(1))
+    since = place.open().version
+    index_table(place.context(), "t")
+    place.open().table("t").append(rows(2))
+    found = place.open().table("t").changes(since).read_all()
+    assert found["k"].to_pylist() == [2]
