@@ -178,8 +178,9 @@ class ReadableTable:
             ``table``, ``version``, ``rows_in_files`` (including rows that unresolved deletes may hide), ``files``,
             ``bytes``, ``primary_key``, ``sort_key``, ``columns`` (types by name), ``defaults`` (in JSON form, of rows
             that are written without a column; without those that are NULL) and ``comments`` by column,
-            ``properties``, and ``unresolved_deletes`` (each with ``commit_ts``, and ``rows``: the deleted rows in
-            words).
+            ``properties``, ``index`` (its ``parts``, ``bytes``, and ``entries``, those of rows that are gone included;
+            empty without an index), and ``unresolved_deletes`` (each with ``commit_ts``, and ``rows``: the deleted rows
+            in words).
         """
         manifest = self._cached_snapshot()
         segments = self._context.segments
@@ -197,6 +198,7 @@ class ReadableTable:
             "defaults": entry.schema.write_defaults,
             "comments": {field.name: field.comment for field in entry.schema.fields if field.comment},
             "properties": entry.properties,
+            "index": _index_facts(entry),
             "unresolved_deletes": [
                 {"commit_ts": tombstone.ts, "rows": _in_words(tombstone, entry)}
                 for tombstone in tombstones_of(entry, segments)
@@ -226,6 +228,18 @@ class ReadableTable:
 
         columns = self.describe()["columns"].items()
         return f"<b>{escape(self.name)}</b><table>{rows(self._headline())}</table><table>{rows(columns)}</table>"
+
+
+def _index_facts(entry: TableEntry) -> dict[str, int]:
+    """How far the index of a table has come, by the manifest alone."""
+    parts = entry.segments_of("index")
+    if not parts:
+        return {}
+    return {
+        "parts": len(parts),
+        "entries": sum(part.count for part in parts),
+        "bytes": sum(part.size for part in parts),
+    }
 
 
 def _in_words(tombstone: Tombstone, entry: TableEntry) -> str:

@@ -22,7 +22,9 @@ def events(db: Database) -> dolmen.Table:
 def own(table: dolmen.Table) -> dict[str, Any]:
     """The settings that are not about files dropped for it, or about its publication."""
     return {
-        name: value for name, value in table.settings().items() if not name.startswith(("ingest_", "cdc_", "iceberg"))
+        name: value
+        for name, value in table.settings().items()
+        if not name.startswith(("ingest_", "cdc_", "iceberg", "index"))
     }
 
 

@@ -257,3 +257,17 @@ def test_a_plan_is_shown_as_it_is_laid_out(cli: Cli) -> None:
     assert len(shown.out.splitlines()) > 5
     assert "explain_key" not in shown.out
     assert cli("sql", "EXPLAIN SELECT id FROM events", "--format", "csv").out.startswith("explain_key,explain_value\n")
+
+
+def test_get_reads_the_row_with_a_key(cli: Cli, db: dolmen.Database) -> None:
+    assert cli("get", "events", "17", "--columns", "id,name", "--format", "csv").out.splitlines() == [
+        "id,name",
+        '17,"user 17"',
+    ]
+    db.table("events").set(index=True)
+    db.maintain()
+    assert '"user 17"' in cli("get", "events", "17", "--format", "csv").out
+    assert "entries" in cli("show", "events").out
+    assert "5,000 entries for 5,000 rows" in cli("stats").out
+    assert "a value for each column" in cli("get", "events", "17", "18").err
+    assert "does not fit" in cli("get", "events", "x").err

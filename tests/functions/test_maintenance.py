@@ -75,7 +75,7 @@ def test_a_schedule_may_name_tables_and_steps(filled: World) -> None:
         ("compact", {"tables": []}, "list of names"),
         ("compact", {"tables": [1]}, "list of names"),
         ("compact", {"tables": ["No Table"]}, "No Table"),
-        ("compact", {"steps": ["vacuum"]}, "expire, resolve, compact, merge, publish"),
+        ("compact", {"steps": ["vacuum"]}, "expire, resolve, compact, index, merge, publish"),
         ("compact", [], "not an object"),
         ("compact", {"detail-type": "Scheduled Event", "detail": "{"}, "not JSON"),
         ("compact", {"detail-type": "Scheduled Event", "detail": {"dry_run": True}}, "dry_run"),

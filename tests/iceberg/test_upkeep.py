@@ -12,6 +12,7 @@ import dolmen
 from dolmen.cli.commands import command_line
 from dolmen.database import Database
 from dolmen.errors import InputError
+from dolmen.maintenance.debt import debts
 from dolmen.maintenance.measures import measures_of_debt, measures_of_round
 from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
@@ -126,3 +127,13 @@ def test_the_command_publishes_and_says_what(tmp_path: Path, capsys: pytest.Capt
     assert Path(found["a"]["metadata_location"].removeprefix("file://")).is_file()
     assert "shows the newest rows" in " ".join(run().split())
     assert json.loads(run("--table", "b", "--json"))["b"]["format_version"] == 2
+
+
+def test_an_index_is_no_change_that_is_published(db: Database) -> None:
+    db.table("a").set(iceberg="v3")
+    db.maintain()
+    db.table("a").set(index=True)
+    again = db.maintain()
+    assert [one.commits for one in again.results("index")] == [1]
+    assert [one.is_new for one in again.results("publish")] == [False]
+    assert debts(db.table("a").context).publication_lag_us == 0

@@ -9,11 +9,15 @@ import pytest
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.index_parts import PutIndexParts
 from dolmen.database import Database
+from dolmen.errors import CorruptionError
 from dolmen.format.manifest import Segment
+from dolmen.index.parts import IndexReader
 from dolmen.maintenance.indexing import FAN_IN, index_table, parts_to_merge
-from dolmen.store.memory import MemoryStore
+from dolmen.store.memory import MemoryObject, MemoryStore
 from support.aging import SCHEMA, Place, rows
 from support.crashing_store import Countdown, Crash, CrashingStore
+from support.erased import SCHEMA as PEOPLE
+from support.erased import collect_own, maintain, people
 
 
 def indexed_place() -> Place:
@@ -133,3 +137,66 @@ def test_parts_of_similar_size_are_merged_and_mostly_dead_ones_rewritten() -> No
     assert list(parts_to_merge([large, *small], live)) == small
     assert list(parts_to_merge([large, *small[1:]], live)) == []
     assert list(parts_to_merge([large, *small[1:]], {**live, "large": 0.4})) == [large]
+
+
+def test_erased_keys_leave_the_disk_with_the_index() -> None:
+    place = Place()
+    place.db.set(erase_within="10d", erasure_memory="1d", orphan_age="1d")
+    table = place.db.create_table("t", PEOPLE, primary_key=["who"], properties={"index": True})
+    table.append(people("anna", "bert"))
+    table.append(people("carl", "anna"))
+    index_table(place.context(), "t")
+    place.db.tag("then")
+    held = {part.object for part in parts(place)}
+    done = table.erase("who = 'anna'")
+    for _ in range(30):
+        place.pass_hours(24)
+        maintain(place)
+        index_table(place.context(), "t")
+        collect_own(place)
+        assert table.get("anna") is None
+        assert len(table.get_many(["bert", "carl"])) == 20
+    assert place.open().receipt(done.id).state == "gone"
+    left = place.there("segment/index/")
+    assert not left & held
+    assert left == {part.object for part in parts(place)}
+    context = place.context()
+    index = IndexReader(context.store, context.runtime, context.cache)
+    keys = {key for part in parts(place) for leaf in index.open(part).tree.leaves() for key in leaf.keys.tolist()}
+    assert keys == {b"bert", b"carl"}
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_verification_finds_damaged_parts_and_they_are_made_anew(deep: bool) -> None:
+    place = Place()
+    table = place.db.create_table("t", SCHEMA, primary_key=["k"], properties={"index": True})
+    table.append(rows(*(number * 10**9 for number in range(40_000))))
+    index_table(place.context(), "t")
+    (part,) = parts(place)
+    assert place.open().verify(deep=deep).findings == ()
+    there = place.bucket.objects[part.object]
+    assert part.root is not None
+    at = 100 if deep else part.root[0] + 20
+    body = bytearray(there.body)
+    body[at] ^= 1
+    place.bucket.objects[part.object] = MemoryObject(bytes(body), there.etag, there.last_modified_us)
+    assert [found.kind for found in place.open().verify(deep=deep).findings] == ["segment-damaged"]
+    with pytest.raises(CorruptionError, match="checksum"):
+        place.open().table("t").get(0)
+    table.set(index=False)
+    assert index_table(place.context(), "t").commits == 1
+    table.set(index=True)
+    assert index_table(place.context(), "t").commits == 1
+    assert place.open().table("t").get(0) is not None
+    assert place.open().verify(deep=deep).findings == ()
+
+
+def test_a_reader_of_changes_skips_commits_of_an_index() -> None:
+    place = Place()
+    table = place.db.create_table("t", SCHEMA, primary_key=["k"], properties={"index": True})
+    table.append(rows(1))
+    since = place.open().version
+    index_table(place.context(), "t")
+    place.open().table("t").append(rows(2))
+    found = place.open().table("t").changes(since).read_all()
+    assert found["k"].to_pylist() == [2]

@@ -20,7 +20,7 @@ from dolmen.segments.reader import SegmentReader
 _AHEAD = 8
 """Manifests that are fetched at once, each of which takes some megabytes when it is decoded."""
 
-_SAME_ROWS = frozenset(("resolve", "compact", "merge", "set", "alter", "rename"))
+_SAME_ROWS = frozenset(("resolve", "compact", "index", "merge", "set", "alter", "rename"))
 """Effects after which a scan returns the same rows."""
 
 _REACHING = frozenset(("erase", "forget"))

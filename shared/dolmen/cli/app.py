@@ -6,6 +6,7 @@ import sys
 from functools import partial
 from typing import Annotated, Any, Optional
 
+import pyarrow as pa
 import typer
 
 import dolmen
@@ -205,6 +206,37 @@ def scan(
         show_scan(found, limit, sorts=bool(order_by))
     else:
         send_rows(found(limit).to_reader(), output, format, as_json=as_json)
+
+
+@app.command()
+def get(
+    table: TableName,
+    key: Annotated[list[str], typer.Argument(help="The primary key: a value for each of its columns.")],
+    database: DatabaseUrl,
+    columns: Annotated[str, typer.Option(help="Columns to read, with commas; all by default.")] = "",
+    version: Version = None,
+    at: At = None,
+    tag: Tag = None,
+    output: Output = None,
+    form: Form = None,
+    as_json: Json = False,
+) -> None:
+    """Read the rows with a primary key, through the index if the table has one."""
+    format = destination(output, form, as_json=as_json)
+    source = snapshot_of(dolmen.open(database), version, at, tag).table(table)
+    if len(key) != len(source.primary_key):
+        names = ", ".join(source.primary_key) or "none"
+        raise InputError(f"give a value for each column of the primary key, which are: {names}")
+    types = [source.schema.field(name).type for name in source.primary_key]
+    try:
+        arrays = [pa.array([text]).cast(kind) for text, kind in zip(key, types, strict=True)]
+    except pa.ArrowInvalid as error:
+        raise InputError(f"the key does not fit: {error}") from error
+    rows = source.get_many(pa.table(arrays, names=list(source.primary_key)), _names(columns)).to_reader()
+    if format is None:
+        show_ends(ends_of(rows, None))
+    else:
+        send_rows(rows, output, format, as_json=as_json)
 
 
 @app.command()

@@ -33,7 +33,7 @@ COMMANDS = {
     "publishing": ("publish-iceberg",),
     "updates": ("update", "merge"),
     "upkeep": ("set", "settings", "resolve", "compact", "maintain", "gc", "verify", "stats"),
-    "app": ("create", "append", "delete", "drop", "rename", "scan", "sql"),
+    "app": ("create", "append", "delete", "drop", "rename", "scan", "get", "sql"),
 }
 """The commands of each module of ``dolmen.cli``, in the order of ``dolmen --help``."""
 

@@ -50,6 +50,10 @@ def _lines(debts: Debts) -> Iterator[tuple[str, float | None, str]]:
     if debts.released_trees:
         waiting += f", {debts.released_trees:,} dropped trees of {debts.released_bytes:,} bytes"
     yield "waiting for gc", None, waiting
+    with_index = [table for table in debts.tables.values() if table.index_entries is not None]
+    if with_index:
+        entries, rows = sum(table.index_entries or 0 for table in with_index), sum(table.rows for table in with_index)
+        yield "index", None, f"{entries:,} entries for {rows:,} rows of {len(with_index):,} tables"
     published = [table for table in debts.tables.values() if table.published_version is not None]
     if published:
         lag = debts.publication_lag_us

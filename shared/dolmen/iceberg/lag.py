@@ -11,7 +11,7 @@ from dolmen.units import SECOND_US
 
 _CLOCKS_DIFFER_US = 10 * SECOND_US
 """The timestamp of a commit may be so far ahead of the time of its version, in microseconds."""
-_SHOWS_THE_SAME = frozenset(("set", "resolve", "compact", "merge"))
+_SHOWS_THE_SAME = frozenset(("set", "resolve", "compact", "index", "merge"))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from dolmen.commit.statements.index_parts import without_index
 from dolmen.context import Context
 from dolmen.errors import ConflictError, CorruptionError, VersionExpiredError
 from dolmen.format.manifest import Manifest, TableEntry
@@ -159,7 +160,13 @@ def state_of(entry: TableEntry) -> str:
         entry: the whole entry.
     """
     bare = msgspec.structs.replace(
-        entry, properties={}, last_delete_ts=0, unseen_delete_ts=0, sequences=None, source="", primary_key=()
+        without_index(entry),
+        properties={},
+        last_delete_ts=0,
+        unseen_delete_ts=0,
+        sequences=None,
+        source="",
+        primary_key=(),
     )
     return hashlib.sha256(msgspec.json.encode(bare)).hexdigest()[:32]
 

@@ -61,6 +61,8 @@ class TableDebt:
         published_version: the version that Iceberg's readers see; 0 if there is none yet, None if the table is not
             published.
         publication_lag_us: age of the oldest change that they do not see, at the newest commit, in microseconds.
+        index_entries: number of entries in the index, those of rows that are gone included; None if there is none, and
+            none is to be made.
     """
 
     name: str
@@ -86,6 +88,7 @@ class TableDebt:
     idle: bool
     published_version: int | None = None
     publication_lag_us: int | None = None
+    index_entries: int | None = None
 
     @property
     def live_rows(self) -> int:
@@ -204,7 +207,8 @@ def debts(context: Context, *, exact: bool = False) -> Debts:
 
 def _table(context: Context, manifest: Manifest, name: str, root: TableEntry, exact: bool) -> TableDebt:
     entry = context.segments.whole(root)
-    target = TableSettings.of(entry).target_file_bytes
+    settings, parts = TableSettings.of(entry), entry.segments_of("index")
+    target = settings.target_file_bytes
     spilled = entry.segments_of("tombstones")
     tombstones: tuple[Tombstone, ...] = tombstones_of(entry, context.segments) if exact else entry.tombstones
     keys = [tombstone for tombstone in tombstones if not isinstance(tombstone, WhereTombstone)]
@@ -246,6 +250,7 @@ def _table(context: Context, manifest: Manifest, name: str, root: TableEntry, ex
         idle=root.section is not None,
         published_version=None if lag is None else lag.version,
         publication_lag_us=None if lag is None else lag.lag_us,
+        index_entries=sum(part.count for part in parts) if parts or settings.index else None,
     )
 
 

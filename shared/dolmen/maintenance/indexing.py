@@ -41,7 +41,7 @@ FAN_IN = 4
 """The number of parts of similar size that become one."""
 MOST_ENTRIES = 1 << 26
 """Parts are not merged into a larger one."""
-_ROWS_AT_ONCE = 1 << 22
+_ROWS_AT_ONCE = 1 << 24
 """A new part is of files with about so many rows."""
 _MOST_LOST = 3
 _CACHE_BYTES = 16 * MIB

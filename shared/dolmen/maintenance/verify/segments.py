@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -177,6 +177,19 @@ class TableContents:
                     stamps = [getattr(each, stamp) for each in self._read(segment) or ()]
                     check_dated(segment, stamps, self._log, self.name)
         self._log.count("segments", len(self.segments))
+
+    def check_index(self, *, deep: bool) -> None:
+        """Reads the parts of the table's index: with ``deep`` all pages of them, else their root blocks."""
+        for part in self._inline.segments_of("index"):
+            readable(self._context, part, partial(self._walk_index, part, deep=deep), self._log, self.name)
+
+    def _walk_index(self, part: Segment, *, deep: bool) -> None:
+        opened = IndexReader(self._context.store, self._context.runtime, self._context.cache).open(part)
+        if not deep:
+            return
+        entries = sum(len(leaf.keys) for leaf in opened.tree.leaves())
+        if entries != part.count:
+            raise CorruptionError(part.object, f"{entries} entries, not the {part.count} of its reference")
 
     @property
     def _inline(self) -> TableEntry:

@@ -202,6 +202,7 @@ class _Verification:
             self._deletes.add_vector(file, view.name, entry)
             if place % step == 0 and not self._deep:
                 sample.append(file)
+        view.check_index(deep=self._deep)
         return _Checked(view, entry, sample)
 
     def _own(self, manifest: Manifest, kind: SegmentKind, log: FindingLog) -> Iterator[Any]:
