@@ -23,7 +23,7 @@ from corruption.worlds import WORLDS, World, kept, kinds, spilled
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 FIXED_SEED = 20_260_101
 FRESH_SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(10**9)))
-TRIALS = {"kinds": 16_000, "spilled": 12_000, "kept": 22_000} if LONG else {"kinds": 100, "spilled": 80, "kept": 140}
+TRIALS = {"kinds": 16_000, "spilled": 12_000, "kept": 22_000} if LONG else {"kinds": 50, "spilled": 40, "kept": 70}
 """By database, how many damages are tried; in the long mode with more acts for each."""
 SELDOM = 10
 """Kinds of damage that are drawn at most this often in a hundred are not required of every hundred."""

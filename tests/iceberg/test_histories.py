@@ -18,7 +18,7 @@ from support.iceberg_readers import READERS, Condition, IcebergReaders, sql
 from support.random_tables import TYPES, random_column
 
 SEED = os.environ["DOLMEN_TEST_SEED"]
-HISTORIES = 2000 if os.environ.get("DOLMEN_LONG") else 24
+HISTORIES = 2000 if os.environ.get("DOLMEN_LONG") else 12
 STEPS = 12
 PREDICATES = 20 if os.environ.get("DOLMEN_LONG") else 2
 CHANGES = ("append", "append", "upsert", "delete", "delete_keys", "positions", "overwrite")
