@@ -70,7 +70,7 @@ def test_damage_is_told_of_or_harms_nobody(
     assert memory < MOST_MEMORY
     assert {kind_of(key) for key in world.objects if "orphan" not in key} == set(by_kind(world))
     assert set(tally.hows()) >= {how.__name__ for how, often in HOW.items() if LONG or often > SELDOM}
-    assert tally.hows()["flip"] > TRIALS[world.name] * 0.7
+    assert tally.hows()["flip"] > TRIALS[world.name] * (0.7 if LONG else 0.5), "of 85 in a hundred drawn"
 
 
 def test_the_databases_hold_every_kind_of_object_and_all_of_them_are_read() -> None:
