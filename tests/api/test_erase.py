@@ -19,6 +19,7 @@ from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 
 SEED = os.environ.get("DOLMEN_TEST_SEED", "")
+HISTORIES = 60 if os.environ.get("DOLMEN_LONG") else 3
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("user", pa.int64()), ("x", pa.string())])
 
@@ -372,7 +373,7 @@ def test_a_restore_or_a_clone_that_lands_after_an_erasure_heeds_it(db: Database)
 # ---- random histories ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("turn", range(6))
+@pytest.mark.parametrize("turn", range(HISTORIES))
 def test_after_every_erasure_every_kept_version_is_without_the_rows(turn: int, tmp_path: Path) -> None:
     rng = random.Random(f"{SEED} erase {turn}")
     db = dolmen.open(str(tmp_path / "db"))

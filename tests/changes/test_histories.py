@@ -16,7 +16,7 @@ import dolmen
 from support.feed_history import History, Rows, counted
 
 SEED = os.environ["DOLMEN_TEST_SEED"]
-HISTORIES = 1500 if os.environ.get("DOLMEN_LONG") else 24
+HISTORIES = 1500 if os.environ.get("DOLMEN_LONG") else 16
 STEPS = 22
 
 

@@ -23,7 +23,7 @@ from corruption.worlds import WORLDS, World, kept, kinds, spilled
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 FIXED_SEED = 20_260_101
 FRESH_SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(10**9)))
-TRIALS = {"kinds": 16_000, "spilled": 12_000, "kept": 22_000} if LONG else {"kinds": 100, "spilled": 80, "kept": 140}
+TRIALS = {"kinds": 16_000, "spilled": 12_000, "kept": 22_000} if LONG else {"kinds": 50, "spilled": 40, "kept": 70}
 """By database, how many damages are tried; in the long mode with more acts for each."""
 SELDOM = 10
 """Kinds of damage that are drawn at most this often in a hundred are not required of every hundred."""
@@ -70,7 +70,7 @@ def test_damage_is_told_of_or_harms_nobody(
     assert memory < MOST_MEMORY
     assert {kind_of(key) for key in world.objects if "orphan" not in key} == set(by_kind(world))
     assert set(tally.hows()) >= {how.__name__ for how, often in HOW.items() if LONG or often > SELDOM}
-    assert tally.hows()["flip"] > TRIALS[world.name] * 0.7
+    assert tally.hows()["flip"] > TRIALS[world.name] * (0.7 if LONG else 0.5), "of 85 in a hundred drawn"
 
 
 def test_the_databases_hold_every_kind_of_object_and_all_of_them_are_read() -> None:

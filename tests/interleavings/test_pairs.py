@@ -1,6 +1,6 @@
 """Two calls at once, in every order of their requests, with every single fault at every point.
 
-By default a 32nd of the faults is tried, and a sixth of the pairs with very many orders, both drawn anew for
+By default a 64th of the faults is tried, and an eighth of the pairs with very many orders, both drawn anew for
 each seed; the long mode tries all of them.
 """
 
@@ -22,9 +22,9 @@ from dolmen_simulator.world.fates import Fate
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 SEED = os.environ["DOLMEN_TEST_SEED"]
-DRAWN = 32
+DRAWN = 64
 """One of so many faults is tried by default."""
-LARGE, LARGE_DRAWN = 140, 6
+LARGE, LARGE_DRAWN = 140, 8
 """Pairs with at least this many executions have one in so many tried by default."""
 
 #: Executions that differ with all faults: about half of the usual number. With fewer, a pair does not do what it did.

@@ -97,7 +97,7 @@ def run(
 
 @TIMEOUT
 def test_every_kept_version_of_a_directory_is_what_the_model_says(run: Callable[..., None]) -> None:
-    run(LocalPlace, *((600, 100) if LONG else (10, 50)))
+    run(LocalPlace, *((600, 100) if LONG else (7, 50)))
 
 
 @TIMEOUT

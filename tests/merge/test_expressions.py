@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
@@ -137,3 +139,10 @@ def test_a_process_that_was_forked_evaluates_too() -> None:
         found = Evaluator().evaluate(["n"], {"target": TARGET})[0].to_pylist()
         os._exit(0 if found == [1, None, 3] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_process_that_has_evaluated_ends_without_a_word() -> None:
+    """Even if Python's collector is off, so that it finds nothing at the end either."""
+    source = "import gc; gc.disable(); from dolmen.scan.expressions import Evaluator; Evaluator().close()"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")

@@ -19,7 +19,7 @@ from support.writers import SCHEMA, context, start
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 WRITERS = 6
-KILLS = 60 if os.environ.get("DOLMEN_LONG") else 5
+KILLS = 60 if os.environ.get("DOLMEN_LONG") else 3
 BETWEEN = 6
 """The number of commits, by all writers together, between two kills of the server."""
 

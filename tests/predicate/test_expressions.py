@@ -60,6 +60,14 @@ OVERFLOWS = {
 """What stops DuckDB with an error: dolmen computes on, or gives NULL."""
 
 
+@pytest.fixture(scope="module")
+def oracle() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(config={"threads": 1})
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.register("t", TABLE)
+    return connection
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -132,15 +140,12 @@ OVERFLOWS = {
         *OVERFLOWS,
     ],
 )
-def test_what_is_computed_is_what_duckdb_computes(text: str) -> None:
+def test_what_is_computed_is_what_duckdb_computes(text: str, oracle: duckdb.DuckDBPyConnection) -> None:
     p = parse(text, SCHEMA, now_us=0)
     found = evaluate(p, COLUMNS, len(TABLE)).to_pylist()
     if text in OVERFLOWS:
         assert found == OVERFLOWS[text]
     else:
-        oracle = duckdb.connect()
-        oracle.execute("SET TimeZone = 'UTC'")
-        oracle.register("t", TABLE)
         assert found == oracle.sql(f"SELECT ({text}) AS found FROM t").to_arrow_table()["found"].to_pylist()
     rows = [{id_: column.slice(at, 1) for id_, column in COLUMNS.items()} for at in range(len(TABLE))]
     assert [evaluate(p, row, 1)[0].as_py() for row in rows] == found, "each row alone may be computed in another way"

@@ -18,7 +18,7 @@ from dolmen.store.url import open_store
 from support.writers import SCHEMA, context, rows, start
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
-PROCESSES, THREADS = (8, 8) if LONG else (4, 8)
+PROCESSES, THREADS = (8, 8) if LONG else (2, 8)
 WRITERS = PROCESSES * THREADS
 COMMITS = 100 if LONG else 2
 """Commits of each writer."""

@@ -17,7 +17,7 @@ from dolmen_simulator.simulation import WEATHER, HistorySummary, simulate
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 STEPS = 4_000
-HISTORIES = 2_500 if LONG else 8
+HISTORIES = 2_500 if LONG else 6
 PER_POOL = 250
 """Arrow holds what a process died over where Python's collector does not look: some MB for every other history."""
 FIXED_SEED = 20_260_101

@@ -11,7 +11,7 @@ import pytest
 from soak.run import Soak
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
-SECONDS = float(os.environ.get("DOLMEN_SOAK_SECONDS", "12"))
+SECONDS = float(os.environ.get("DOLMEN_SOAK_SECONDS", "9"))
 KILLED = ("appender", "upserter", "transactor", "dropper", "pipeline", "schedule", "keeper", "reader", "minio")
 
 

@@ -22,7 +22,7 @@ from dolmen.store.keys import TEMPORARY
 from support.stores import keys, put
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "4711"))
-KILLS = 60 if os.environ.get("DOLMEN_LONG") else 12
+KILLS = 60 if os.environ.get("DOLMEN_LONG") else 6
 
 
 @pytest.fixture

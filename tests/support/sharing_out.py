@@ -1,8 +1,8 @@
 """Which process of ``pytest -n`` runs which test modules: what is dear to start is started in as few as can be.
 
-A module stays together, and its fixtures with it. Half of the processes begin a Spark session, and take all modules
-that need one, as long as there are any; the others take those only once nothing else is left. What takes longest goes
-first, so that in the end none waits for the last.
+A module stays together, and its fixtures with it. One process, or two of eight, begins a Spark session, and takes all
+modules that need one, as long as there are any; the others take those only once nothing else is left. What takes
+longest goes first, so that in the end none waits for the last.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class SharingOut(LoadScopeScheduling):
         def began_spark(worker: WorkerController) -> bool:
             return any(map(needs_spark, self.assigned_work.get(worker, ())))
 
-        takes_spark = began_spark(node) or sum(map(began_spark, self.nodes)) < max(1, len(self.nodes) // 2)
+        takes_spark = began_spark(node) or sum(map(began_spark, self.nodes)) < max(1, len(self.nodes) // 4)
         return min(self.workqueue, key=lambda share: (needs_spark(share) != takes_spark, place_of(share)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -131,15 +132,22 @@ def _match_long(array: Any, parts: Pattern) -> Any:
     found = pc.greater_equal(pc.binary_length(array), least)
     mask = found.fill_null(False)
     texts = array.filter(mask).cast(pa.binary()).to_pylist()
-    matched = [_matches(text.decode(errors="replace"), parts.runs) for text in texts]
+    runs = parts.runs
+    sources = ["".join(re.escape(piece) if isinstance(piece, str) else "." for piece in run) for run in runs]
+    compiled = {source: re.compile(source, re.DOTALL) for source in set(sources)}
+    expressions = [compiled[source] for source in sources]
+    last = sum(len(piece) if isinstance(piece, str) else 1 for piece in runs[-1])
+    matched = [_matches(text.decode(errors="replace"), expressions, last) for text in texts]
     return pc.replace_with_mask(found, mask, pa.array(matched, pa.bool_()))
 
 
-def _matches(text: str, runs: tuple[tuple[str | bool, ...], ...]) -> bool:
-    """Whether one text matches: each run between two ``%`` is taken at its first place, the last one at the end."""
-    sources = ["".join(re.escape(piece) if isinstance(piece, str) else "." for piece in run) for run in runs]
-    compiled = {source: re.compile(source, re.DOTALL) for source in set(sources)}
-    first, *others = (compiled[source] for source in sources)
+def _matches(text: str, runs: Sequence[re.Pattern[str]], last: int) -> bool:
+    """Whether one text matches: each run between two ``%`` is taken at its first place, the last one at the end.
+
+    Args:
+        last: number of characters of the last run.
+    """
+    first, *others = runs
     if not others:
         return first.fullmatch(text) is not None
     begin = first.match(text)
@@ -151,5 +159,4 @@ def _matches(text: str, runs: tuple[tuple[str | bool, ...], ...]) -> bool:
         if next_one is None:
             return False
         at = next_one.end()
-    length = sum(len(piece) if isinstance(piece, str) else 1 for piece in runs[-1])
-    return len(text) - at >= length and others[-1].fullmatch(text, len(text) - length) is not None
+    return len(text) - at >= last and others[-1].fullmatch(text, len(text) - last) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,7 @@ def join_sandbox(**settings: str) -> duckdb.DuckDBPyConnection:
 @cache
 def _process_sandbox(process: int, options: tuple[tuple[str, str], ...]) -> duckdb.DuckDBPyConnection:
     """One per process: what a fork inherits, another process may be in the middle of using."""
+    atexit.register(_process_sandbox.cache_clear)  # or DuckDB may write to standard error that it is open
     return open_sandbox(**dict(options))
 
 
