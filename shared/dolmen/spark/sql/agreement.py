@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from dolmen.errors import InputError
@@ -87,7 +88,12 @@ class _TreeReader:
     def try_predicate(self, node: Any) -> Predicate | None:
         try:
             return self._predicate(node)
-        except (_DifferenceError, InputError, Py4JError):  # Py4JError: a value that Spark can't evaluate by itself
+        except (
+            _DifferenceError,
+            InputError,
+            Py4JError,
+            PySparkException,
+        ):  # the last two: Spark can't evaluate a value
             return None
 
     def _predicate(self, node: Any) -> Predicate:
