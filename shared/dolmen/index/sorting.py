@@ -19,7 +19,7 @@ _BLOCK_ROWS = 1 << 16
 _BLOCK_BYTES = 4 * MIB
 
 
-class _Run(NamedTuple):
+class _KeyRun(NamedTuple):
     """Sorted entries in a file: all keys, and behind them all places."""
 
     dtype: np.dtype[np.generic]
@@ -37,7 +37,7 @@ class EntrySorter:
     def __init__(self, run_bytes: int = RUN_BYTES) -> None:
         self._run_bytes, self._bytes = run_bytes, 0
         self._waiting: list[tuple[Keys, Places]] = []
-        self._runs: list[_Run] = []
+        self._runs: list[_KeyRun] = []
         self._file: IO[bytes] | None = None
 
     def add(self, keys: Keys, places: Places) -> None:
@@ -70,11 +70,11 @@ class EntrySorter:
         if self._file is None:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115 - ``sorted`` closes it
         run = self._run()
-        self._runs.append(_Run(run.keys.dtype, len(run.keys), self._file.tell()))
+        self._runs.append(_KeyRun(run.keys.dtype, len(run.keys), self._file.tell()))
         self._file.write(run.keys.tobytes())
         self._file.write(run.places.tobytes())
 
-    def _read(self, run: _Run) -> Iterator[LeafPage]:
+    def _read(self, run: _KeyRun) -> Iterator[LeafPage]:
         assert self._file is not None
         width = run.dtype.itemsize
         rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // width))

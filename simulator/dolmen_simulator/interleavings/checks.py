@@ -376,7 +376,7 @@ class Judge:
                 raise ViolationError(Never.KEPT, f"receipt {id_}: {'; '.join(check.findings)}")
 
     def _check_publications(self, bucket: MemoryBucket, model: ExpectedTables) -> None:
-        """What is published must be the version that it names, and a later publication must show the newest."""
+        """Checks that publications show the versions they name, and that a later one shows the newest."""
         if not any(key.startswith(PREFIX) for key in bucket.objects):
             return
         check_published(bucket, model)

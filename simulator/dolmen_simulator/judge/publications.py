@@ -54,7 +54,7 @@ class Published:
 
 
 class VersionFacts(NamedTuple):
-    """What a snapshot must say about its version.
+    """Facts about a version that its snapshot must have.
 
     Args:
         names: the table's name by its uuid.

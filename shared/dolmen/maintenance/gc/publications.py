@@ -115,7 +115,7 @@ class PublicationSweep:
         pinned = [version for version in pins_of(self._manifest, table) if version < metadata.current.version]
         self._add(directory, metadata, needed, read)
         if 0 < newest.hint < newest.number:  # its publisher stopped: readers that trust the hint are still there
-            needed |= self._named(directory, directory.metadata_path(newest.hint), read)
+            needed |= self._objects_of(directory, directory.metadata_path(newest.hint), read)
             between = range(newest.hint + 1, newest.number)  # through which the newest is found from the hint
             needed.update(directory.key(directory.metadata_path(number)) for number in between)
         for published_ms, path in reversed(metadata.log):
@@ -127,11 +127,11 @@ class PublicationSweep:
                 if earlier is None or earlier.current.version < min(pinned):
                     break
             if not is_late or earlier is None or earlier.current.version in pinned:
-                needed |= self._named(directory, path, read)
+                needed |= self._objects_of(directory, path, read)
             replaced_ms = published_ms
         return needed
 
-    def _named(self, directory: PublicationDirectory, path: str, read: set[str]) -> set[str]:
+    def _objects_of(self, directory: PublicationDirectory, path: str, read: set[str]) -> set[str]:
         """Keys of earlier metadata and of all that it names."""
         needed = {directory.key(path)}
         earlier = TableMetadata.decode(directory.read(path))
