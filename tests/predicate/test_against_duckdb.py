@@ -37,7 +37,7 @@ from support.random_tables import FLAT, random_table
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 FIXED_SEED = 1
 """The seed of shard 0 is fixed, so that what must hold of all cases together does not depend on luck."""
-CASES = 10_000 if os.environ.get("DOLMEN_LONG") else 400
+CASES = 10_000 if os.environ.get("DOLMEN_LONG") else 600
 PER_TABLE = 25
 SHARDS = 5
 

@@ -23,7 +23,7 @@ from support.tables import World
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 FIXED_SEED = 2
 """The seed of the queries that are judged together is fixed, so that the verdict does not depend on luck."""
-QUERIES = 20_000 if os.environ.get("DOLMEN_LONG") else 100
+QUERIES = 20_000 if os.environ.get("DOLMEN_LONG") else 160
 
 EVENTS = pa.table(
     {
