@@ -153,3 +153,17 @@ def test_replays_are_exact_at_every_version_as_it_is_read_now(turn: int, tmp_pat
 
 def content(table: Any, names: list[str]) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row[name] for name in names) for row in table.to_arrow().to_pylist())
+
+
+def test_rows_of_a_time_when_the_table_had_a_subject_are_not_fed(tmp_path: Path) -> None:
+    """Found by the simulation: reading that version hides them, though the table has no subject any more."""
+    db = dolmen.open(tmp_path / "db")
+    table = db.create_table("t", pa.schema([("id", pa.int64())]), primary_key="id", properties={"subject": "id"})
+    since = db.version
+    table.append({"id": [1, 2]})
+    table.delete("id = 1")
+    table.set(subject=None)
+    db.create_table("people", pa.schema([("id", pa.int64())]), properties={"subject": "id"})
+    db.forget(1)
+    assert [row["id"] for row in table.changes(since).read_all().to_pylist() if row["_change"] == "insert"] == [2]
+    assert db.at(since + 1).table("t").to_arrow()["id"].to_pylist() == [2]

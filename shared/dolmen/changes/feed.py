@@ -117,9 +117,12 @@ class ChangeFeed:
 
 
 def erasures_reaching(context: Context, newest: Manifest, entry: TableEntry, *, after: Manifest) -> tuple[Erasure, ...]:
-    """The erasures of a table's rows that are younger than a version, oldest first."""
+    """The erasures that are younger than a version, and may reach a table as any version has it, oldest first.
+
+    An earlier version may have a subject where ``entry`` has none.
+    """
     younger = erasures_of(newest, context.segments, after=after.commit_ts)
-    return tuple(erasure for erasure in younger if reaches(erasure, entry))
+    return tuple(erasure for erasure in younger if erasure.subject or reaches(erasure, entry))
 
 
 def feed_schema(output: Iterable[Field], erasures: Sequence[Erasure]) -> pa.Schema:
