@@ -81,12 +81,12 @@ def test_a_job_gets_its_packages_and_what_the_functions_are_told_about_files() -
 
 def test_the_stack_sets_all_of_them_but_the_timeout_and_only_where_jobs_are_started() -> None:
     both = {"DOLMEN_SPARK_PARAMETERS", *COMPLETE} - {"DOLMEN_DATABASE"}
-    dead = "DOLMEN_DEAD_LETTERS"
+    dead, glue = "DOLMEN_DEAD_LETTERS", "DOLMEN_GLUE_DATABASE"
     told = {
         "IngestFunction": both | {"DOLMEN_HANDOVER_BYTES", "DOLMEN_HANDOVER_BACKLOG"} | {"DOLMEN_INGEST_QUEUE", dead},
-        "CompactFunction": both | {"DOLMEN_HANDOVER_COMPACT_BYTES"},
-        "DeleteFunction": {"DOLMEN_DELETE_QUEUE", dead},
-        "GcFunction": set(),
+        "CompactFunction": both | {"DOLMEN_HANDOVER_COMPACT_BYTES", glue},
+        "DeleteFunction": {"DOLMEN_DELETE_QUEUE", dead, glue},
+        "GcFunction": {"DOLMEN_OUTSIDE"},
     }
     for function, names in told.items():
         variables = set(TEMPLATE["Resources"][function]["Properties"]["Environment"]["Variables"])

@@ -30,9 +30,11 @@ def test_readers_see_every_published_version_as_it_is(tenth: int, readers: Icebe
 
 
 def columns_for_spark(history: PublishedHistory, found: IcebergPublication) -> list[pa.Field]:
-    """The published columns; no nested ones beside unsigned ones, as Spark's reader of these refuses such files."""
+    """The published columns; no nested ones beside unsigned ones and times, as Spark's reader of these refuses files
+    that have such columns, even if nobody asks for them."""
     published = [field for field in history.table.schema if field.name not in (found.left_out or {})]
-    if "uint" not in str(history.table.schema):
+    first = str(history.db.at(history.created).table("t").schema)
+    if "uint" not in first and "time64" not in first:
         return published
     return [field for field in published if not pa.types.is_nested(field.type)]
 

@@ -159,8 +159,8 @@ def test_publication_anew_puts_no_older_version_in_place_of_a_newer_one(db: Data
     older = db.context.head.refresh().manifest
     db.table("t").append(rows(11))
     found = db.table("t").publish_iceberg()
-    late = _Publisher(db.context, "t", older)
-    assert late.run(anew=True, dry_run=False) is None
+    late = _Publisher(db.context, "t", older, None)
+    assert late.run(anew=True, dry_run=False, lookup_bytes=None) is None
     assert db.table("t").publish_iceberg().metadata_location == found.metadata_location
 
 

@@ -52,7 +52,7 @@ AT_LEAST = {
     "reads by time": 70,
     "versions audited": 700,
     "commits of compact": 240,
-    "files compacted": 500,
+    "files compacted": 400,
     "groups dropped": 45,
     "commits of resolve": 230,
     "files resolved": 350,

@@ -17,6 +17,9 @@ from dolmen.iceberg.schemas import FormatVersion
 Content: TypeAlias = Literal["data", "deletes"]
 _CONTENTS: tuple[Content, Content] = ("data", "deletes")
 
+_SYNC_MARKER = b"dolmen-publisher"
+"""What stands between the blocks of an Avro file. It may be any 16 bytes; always the same make the same file."""
+
 DATA, POSITION_DELETES = 0, 1
 """Values of ``content`` of a file."""
 _EXISTING, _ADDED = 0, 1
@@ -258,7 +261,9 @@ def _write(schema: Any, records: Iterable[dict[str, Any]], metadata: dict[str, s
     import fastavro  # takes a while, and most functions publish nothing
 
     out = io.BytesIO()
-    fastavro.writer(out, fastavro.parse_schema(schema), records, codec="deflate", metadata=metadata)
+    fastavro.writer(
+        out, fastavro.parse_schema(schema), records, codec="deflate", metadata=metadata, sync_marker=_SYNC_MARKER
+    )
     return out.getvalue()
 
 

@@ -92,10 +92,12 @@ class Publications:
         self._reader = IcebergReader(bucket, content)
         self._facts: list[VersionFacts] = [VersionFacts(0, 0, "", {})]
         self._tables: dict[str, Published] = {}
+        self._pins: frozenset[str] = frozenset()
 
     def record_version(self, view: StoredVersion) -> None:
         """Records a version that has landed, and checks its pins. Raises ViolationError."""
         manifest = view.manifest
+        self._pins = frozenset(name for name in manifest.tags if name.startswith(PINS))
         names = {table.uuid: name for name, table in view.tables.items()}
         self._facts.append(VersionFacts(manifest.commit_ts, manifest.created_at, manifest.commit_id, names))
         for table in self._tables.keys() - names.keys():
@@ -184,8 +186,12 @@ class Publications:
         return set(found.rows), [column.name for column in found.columns]
 
     def leftovers(self) -> set[str]:
-        """The objects of publications that nothing needs."""
-        needed = {key for published in self._tables.values() for n in published.shown for key in published.needs[n]}
+        """The objects of publications that nothing needs: no reader finds them, and no pin keeps their version."""
+        needed = set[str]()
+        for table, published in self._tables.items():
+            pinned = {n for n, version in published.versions.items() if f"{PINS}{table}.{version}" in self._pins}
+            for number in (published.shown | pinned) & published.needs.keys():
+                needed |= published.needs[number]
         return {key for key in self._bucket.objects if key.startswith(PREFIX)} - needed
 
     def _publish(self, table: str, number: int, now_us: int) -> None:
