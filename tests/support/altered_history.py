@@ -208,7 +208,12 @@ class AlteredHistory:
         if column.name == "id":
             return
         value, where = self.value(column), self.predicate(shown.columns)
-        self.oracle.execute(f"UPDATE {shown.rows} SET {column.id} = ? WHERE {where[1]}", [value])
+        found = self.oracle.execute(f"SELECT rowid FROM {shown.rows} WHERE {where[1]}").fetchall()
+        for new in (None, value):  # DuckDB leaves -0.0 as it is where it is to become 0.0, which equals it
+            self.oracle.execute(
+                f"UPDATE {shown.rows} SET {column.id} = ? WHERE rowid IN (SELECT unnest(?))",
+                [new, [row for (row,) in found]],
+            )
         self.db.table(name).update({column.name: value}, where[0])
 
     # ---- columns
