@@ -203,17 +203,16 @@ class AlteredHistory:
         return pa.table(columns)
 
     def update(self, name: str) -> None:
-        shown = self.tables[name] = self.copied(self.tables[name])
+        shown = self.tables[name]
         column = self.rng.choice(shown.columns)
         if column.name == "id":
             return
         value, where = self.value(column), self.predicate(shown.columns)
-        found = self.oracle.execute(f"SELECT rowid FROM {shown.rows} WHERE {where[1]}").fetchall()
-        for new in (None, value):  # DuckDB leaves -0.0 as it is where it is to become 0.0, which equals it
-            self.oracle.execute(
-                f"UPDATE {shown.rows} SET {column.id} = ? WHERE rowid IN (SELECT unnest(?))",
-                [new, [row for (row,) in found]],
-            )
+        rows, kind = self.new("r"), VALUES[column.kind][1]
+        # DuckDB's UPDATE would leave -0.0 as it is where it is to become 0.0, which equals it.
+        changed = f"CASE WHEN {where[1]} THEN CAST(? AS {kind}) ELSE {column.id} END AS {column.id}"
+        self.oracle.execute(f"CREATE TABLE {rows} AS SELECT * REPLACE ({changed}) FROM {shown.rows}", [value])
+        self.tables[name] = Shown(shown.columns, rows)
         self.db.table(name).update({column.name: value}, where[0])
 
     # ---- columns
