@@ -295,7 +295,7 @@ class _History:
 
     def _read_all(self, auditor: Database, version: int) -> None:
         ledger, snapshot = self.network.ledger, auditor.at(version=version)
-        landed, state = ledger.states[version], ledger.seen(version, ledger.version)
+        landed, state = ledger.states[version], ledger.visible_state(version, ledger.version)
         if version == ledger.version:
             self._compare_references(auditor)
         there = snapshot.tables()

@@ -32,7 +32,7 @@ RESERVED = frozenset(
 """The first parts of names in a database whose objects dolmen moves or deletes."""
 
 HIDDEN = ("_", ".")
-"""What names of files and folders begin with that hold no rows, such as ``_SUCCESS``."""
+"""The first characters of names of files and folders without rows, such as ``_SUCCESS``."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class FilePlace:
 
     @property
     def is_reserved(self) -> bool:
-        """Whether it is among the objects of the database, which dolmen deletes."""
+        """True for an object of the database itself, which dolmen may delete."""
         return self.scheme == OWN and self.key.partition("/")[0] in RESERVED
 
     @property
     def is_data_of_iceberg(self) -> bool:
-        """Whether it is the folder ``data`` beside the metadata of an Iceberg table: one LIST if it is called so."""
+        """True for the folder ``data`` beside the metadata of an Iceberg table. Costs one LIST if it has that name."""
         folder, _, name = self.key.rpartition("/")
         if name != "data":
             return False

@@ -17,7 +17,7 @@ from dolmen.units import SECOND_US
 POINTER = "_latest_manifest"
 
 SEGMENTS = "segment/"
-"""What keys of segments begin with."""
+"""The beginning of all keys of segments."""
 
 _TABLE_NAME = re.compile(r"[a-z0-9_]{1,64}")
 _MANIFEST = re.compile(r"manifest/v(\d{20})-([0-9a-f]{8})\.json")

@@ -38,7 +38,7 @@ _CONFIG = {"retries": {"mode": "standard", "total_max_attempts": 3}, "connect_ti
 _RACES = 20
 _LONGEST_TEXT = 255
 _KEPT = ("Description", "Owner", "Retention", "PartitionKeys")
-"""What an update leaves as it is; Glue removes all that an update does not name."""
+"""The members that an update gives back unchanged: Glue removes all that an update does not name."""
 _HIVE = {"long": "bigint", "timestamptz": "timestamp"}
 
 
@@ -133,7 +133,7 @@ class _Registration:
     metadata: TableMetadata
 
     def is_later_than(self, known: Mapping[str, Any], name: str) -> bool:
-        """Whether it is to replace what Glue says. Raises TableExistsError if that is no publication of the database.
+        """True if Glue's entry is to be replaced. Raises TableExistsError if that is no publication of the database.
 
         Args:
             known: Glue's answer.

@@ -18,7 +18,7 @@ Content: TypeAlias = Literal["data", "deletes"]
 _CONTENTS: tuple[Content, Content] = ("data", "deletes")
 
 _SYNC_MARKER = b"dolmen-publisher"
-"""What stands between the blocks of an Avro file. It may be any 16 bytes; always the same make the same file."""
+"""The mark between the blocks of an Avro file: any 16 bytes. With the same ones the same records make the same file."""
 
 DATA, POSITION_DELETES = 0, 1
 """Values of ``content`` of a file."""

@@ -98,7 +98,7 @@ class PlanReader:
     row_groups_seen: int = field(default=0, init=False)
     """Row groups in all files open_one so far."""
     filters: FilterUse = field(default_factory=FilterUse, init=False)
-    """What the Bloom filters of files were asked so far."""
+    """Counts of the questions to Bloom filters so far."""
 
     def __post_init__(self) -> None:
         self._blobs = BlobReader(self.context.store, self.context.runtime, self.pending, self.context.cache)

@@ -42,7 +42,7 @@ class Asker(Reader):
 
     def _ask(self, process: Process, version: int, name: str) -> None:
         table = process.db.at(version=version).table(name)
-        there = process.ledger.seen(version, process.db.version)[name]
+        there = process.ledger.visible_state(version, process.db.version)[name]
         where, matches = self._where()
         columns = self.random.choice((None, ["v", "u"], ["u"], ["t", "k", "u"]))
         limit = self.random.choice((None, None, None, 1, 7))
@@ -84,7 +84,7 @@ class Asker(Reader):
 
     def _sql(self, process: Process, version: int, name: str) -> None:
         """Queries a kept version in SQL, without faults, as DuckDB reads in threads of its own."""
-        network, state = process.network, process.ledger.seen(version, process.ledger.version)
+        network, state = process.network, process.ledger.visible_state(version, process.ledger.version)
         if name not in state:
             return
         runtime = runtime_without_faults(network, self.random)

@@ -77,7 +77,7 @@ def _erased_everywhere(chronicle: Chronicle) -> set[int]:
     """The numbers of the erased rows that no table has in any version, as it is seen now."""
     numbers = {number for _, number in chronicle.erased}
     for version in range(chronicle.version + 1):
-        for table in chronicle.seen(version, chronicle.version).values():
+        for table in chronicle.visible_state(version, chronicle.version).values():
             numbers.difference_update(row.u for row in table.rows)
     return numbers
 

@@ -27,7 +27,7 @@ def erase_in_copy(network: Network, rng: random.Random) -> None:
         db = Database(MemoryStore(bucket, runtime), runtime)
         kept = range(max(ledger.retention.horizon, 1), ledger.version + 1)
         versions = {*rng.sample(kept, min(_VERSIONS, len(kept))), *ledger.tags[-1].values()}
-        states = [ledger.seen(version, ledger.version) for version in sorted(versions)]
+        states = [ledger.visible_state(version, ledger.version) for version in sorted(versions)]
         keys = sorted({row.k for state in states for rows in state.values() for row in rows.rows})
         if not keys:
             return
@@ -59,7 +59,7 @@ def _check(network: Network, db: Database, versions: set[int], key: int, erased:
 def _check_table_rows(network: Network, db: Database, version: int, then: int, key: int, erased: set[str]) -> None:
     """Checks the rows of a version against those that version ``then`` had, less the erased ones."""
     snapshot = db.at(version=version)
-    for name, table in network.ledger.seen(then, network.ledger.version).items():
+    for name, table in network.ledger.visible_state(then, network.ledger.version).items():
         is_erased = bool(erased & set(snapshot.manifest.tables[name].lineage))
         expected = {row for row in table.rows if row.k != key or not is_erased}
         found = rows_from(snapshot.table(name).scan().to_arrow())

@@ -63,7 +63,7 @@ class Reader(Actor):
     def _by_number(self, process: Process, version: int) -> None:
         snapshot = process.db.at(version=version)
         known = process.db.version
-        state = process.ledger.seen(version, known)
+        state = process.ledger.visible_state(version, known)
         if user_tables(snapshot.tables()) != sorted(state):
             raise ViolationError(Never.LOST, f"version {version} shows tables {snapshot.tables()}, not {sorted(state)}")
         for name in self.random.sample(sorted(state), min(2, len(state))):
@@ -96,7 +96,7 @@ class Reader(Actor):
         ledger, scheduler = process.ledger, process.network.scheduler
         snapshot = process.db.at(version=version)
         known = process.db.version
-        state = ledger.seen(version, known)
+        state = ledger.visible_state(version, known)
         pace_us = self.random.choice((MINUTE_US, MINUTE_US, 20 * MINUTE_US))
         scheduler.pause(self.random.randint(0, pace_us))
         try:

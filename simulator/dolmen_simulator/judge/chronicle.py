@@ -61,7 +61,7 @@ class Chronicle:
         self.recording = Recording()
         self.retention = Retention(bucket, self.reader, counts)
         self.publications = Publications(
-            bucket, self.content, self.retention, self.states, self.seen, self.erasures, self.settings, counts
+            bucket, self.content, self.retention, self.states, self.visible_state, self.erasures, self.settings, counts
         )
         self.upkeep_version = 0
         self.spilled_segments: set[str] = set()
@@ -73,7 +73,7 @@ class Chronicle:
         """The newest version."""
         return len(self.chain) - 1
 
-    def seen(self, version: int, known: int) -> State:
+    def visible_state(self, version: int, known: int) -> State:
         """A version as whoever knows version ``known`` sees it: without the rows that were erased in between."""
         since = [erasure for erasure in self.erasures if version < erasure.version <= known]
         if not since:

@@ -51,7 +51,7 @@ class ErasureReach:
     subject: int | None = None
 
     def concerns(self, table: TableRows) -> bool:
-        """Whether it may take rows of a table."""
+        """True if it may take rows of a table."""
         return bool(self._in(table))
 
     def left(self, table: TableRows, rows: Iterable[Row]) -> tuple[Row, ...]:
@@ -141,7 +141,7 @@ class LandedErasure:
     reach: ErasureReach
 
     def is_later_than(self, dropped_us: int | None) -> bool:
-        """Whether it holds for rows that were dropped at a time by the server's clock; None if nobody knows when."""
+        """True if it holds for rows that were dropped at this time by the server's clock; None = nobody knows when."""
         return dropped_us is None or dropped_us <= self.requested_at + _STEP_US
 
 

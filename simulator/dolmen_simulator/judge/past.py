@@ -12,7 +12,7 @@ from dolmen_simulator.judge.never import Never, ViolationError
 class SeenVersions(Protocol):
     """The versions as whoever knows a later one may see them; see ``chronicle``."""
 
-    def seen(self, version: int, known: int) -> State:
+    def visible_state(self, version: int, known: int) -> State:
         """A version without the rows that were erased since, up to version ``known``."""
 
 
@@ -36,7 +36,7 @@ class RestoreEffect:
             if each is seen and self.table not in seen:
                 continue
             now = rows_of(each, self.table)
-            then = self.past.seen(self.then, version - 1)
+            then = self.past.visible_state(self.then, version - 1)
             there = [rows for rows in then.values() if rows.identity == now.identity]
             if not there and each is state:
                 raise ViolationError(
@@ -60,7 +60,7 @@ class RestoreAllEffect:
         for each in (state, seen):
             writes = max((rows.writes for rows in each.values()), default=0)
             each.clear()
-            then = self.past.seen(self.then, version - 1)
+            then = self.past.visible_state(self.then, version - 1)
             each.update({name: _again(rows, writes) for name, rows in then.items()})
 
 
@@ -83,7 +83,7 @@ class CloneEffect:
         """See Effect."""
         if self.table in state:
             raise ViolationError(Never.MISREPORTED, f"table {self.table!r} was created twice")
-        then = rows_of(self.past.seen(self.then, version - 1), self.source)
+        then = rows_of(self.past.visible_state(self.then, version - 1), self.source)
         clone = then._replace(epoch=version, created_as=self.table, origins=then.lineage)
         state[self.table] = seen[self.table] = clone
 

@@ -109,7 +109,7 @@ class _Sight(NamedTuple):
         name = name_in(chronicle.states[version], table)
         if name is None:
             return cls(Counter(), Counter())
-        return cls(*(Counter(chronicle.seen(version, at)[name].rows) for at in (version, known)))
+        return cls(*(Counter(chronicle.visible_state(version, at)[name].rows) for at in (version, known)))
 
     @property
     def hidden(self) -> Counter[Row]:

@@ -28,7 +28,7 @@ class VersionRecords(Protocol):
     def erased(self) -> Collection[tuple[Identity, int]]:
         """The rows that were erased, each by its table and its number."""
 
-    def seen(self, version: int, known: int) -> State:
+    def visible_state(self, version: int, known: int) -> State:
         """A version without the rows that were erased since, up to version ``known``."""
 
     def check_timestamps(self, table: str, timestamps: Mapping[int, int]) -> None:
@@ -51,7 +51,7 @@ def check_rows(
         what: description of the read, for the message.
         known: the version that the reader knew, without whose erased rows it reads; None for the version itself.
     """
-    state = ledger.seen(version, version if known is None else known)
+    state = ledger.visible_state(version, version if known is None else known)
     _check(ledger, found, [state], version, name, what)
 
 
