@@ -220,6 +220,8 @@ class AlteredHistory:
     def add_column(self, table: Any, name: str) -> None:
         shown = self.tables[name]
         free = [each for each in NAMES if each not in {column.name for column in shown.columns}]
+        if not free:
+            return
         kind = self.rng.choice(list(VALUES))
         default = self.rng.choice([None, *VALUES[kind][2]])
         added = Column(self.rng.choice(free), self.new("c"), kind, default is None or self.rng.random() < 0.6, default)
