@@ -1,4 +1,4 @@
-"""What cannot be adopted is refused with all reasons at once, and what is changed afterwards is noticed."""
+"""Adoption refuses with all reasons at once, and readers notice files that are changed afterwards."""
 
 from __future__ import annotations
 

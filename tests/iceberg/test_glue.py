@@ -54,7 +54,7 @@ class Lake:
         self.client.update_table(DatabaseName=self.name, TableInput=kept)
 
     def ids(self, readers: IcebergReaders, table: str = "t") -> list[int]:
-        """What pyiceberg reads through Glue."""
+        """The rows that pyiceberg reads through Glue."""
         return sorted(readers.read("glue", f"{self.name}.{table}", properties=self.properties)["id"].to_pylist())
 
     @property

@@ -22,13 +22,6 @@ PAST: tuple[Mutation, ...] = (
         "            if parsed is None:\n",
     ),
     mutation(
-        "a segment goes before the data that a lost tag's manifest finds by it",
-        "of what was released, segments stay until all data is deleted that trees and manifests find by them",
-        "maintenance/gc/release.py",
-        " if self._last.get(key, 0) <= version]\n",
-        "]\n",
-    ),
-    mutation(
         "a version that has expired is tagged",
         "a tag lands on a version in which the tagged one is kept",
         "commit/statements/tags.py",

@@ -22,7 +22,7 @@ HISTORIES = 1000 if os.environ.get("DOLMEN_LONG") else 12
 
 
 @pytest.fixture(autouse=True)
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def exclusions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Asks all filters that can be asked, and lists how many files each answer excluded."""
     monkeypatch.setattr(filter_choice, "REQUEST_BYTES", -(1 << 40))
     monkeypatch.setattr(filter_choice, "_LEAST_SPARED", -1.0)
@@ -38,13 +38,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return excluded
 
 
-def test_versions_of_altered_tables_show_what_duckdb_says(asked: list[int]) -> None:
+def test_versions_of_altered_tables_show_what_duckdb_says(exclusions: list[int]) -> None:
     for number in range(HISTORIES):
         print(f"DOLMEN_TEST_SEED={SEED} history {number}")
         history = in_memory(f"filters {SEED} {number}")
         history.run()
         history.check(sql_share=0.05)
-    assert sum(asked) > HISTORIES, "hardly any filter excluded a file"
+    assert sum(exclusions) > HISTORIES, "hardly any filter excluded a file"
 
 
 EPOCH = datetime(2020, 1, 1)
@@ -73,7 +73,7 @@ def value(kind: str, arrow_type: pa.DataType, number: int) -> Any:
 @pytest.mark.parametrize("kind", WIDENED)
 @pytest.mark.parametrize("composite", [False, True])
 def test_keys_are_found_and_deleted_in_every_type_that_their_column_had(
-    kind: str, composite: bool, asked: list[int]
+    kind: str, composite: bool, exclusions: list[int]
 ) -> None:
     rng, types = random.Random(f"{SEED} {kind} {composite}"), WIDENED[kind]
     world = World()
@@ -116,7 +116,7 @@ def test_keys_are_found_and_deleted_in_every_type_that_their_column_had(
             assert _values(table.to_arrow()) == sorted(v for _, _, v in model)
             assert table.count() == len(model)
     assert world.db.verify(deep=True).ok
-    assert sum(asked) > 0 or kind == "decimal"
+    assert sum(exclusions) > 0 or kind == "decimal"
 
 
 def _check(

@@ -1,4 +1,4 @@
-"""What Spark does with publications, by Iceberg's own runtime; run in a process of its own (``SparkProcess.run``)."""
+"""Reads and writes of publications by Spark with Iceberg's own runtime, in another process (``SparkProcess.run``)."""
 
 from __future__ import annotations
 
