@@ -49,6 +49,15 @@ def test_rows_come_from_standard_input(tmp_path: Path, form: str, program: str) 
     assert rows == [{"id": 1, "name": "Ada"}, {"id": 2, "name": None}] * 2
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet", "arrow"])
+def test_a_column_that_a_file_lacks_has_its_default(tmp_path: Path, form: str, program: str) -> None:
+    table = dolmen.open(tmp_path / "db").create_table("users", pa.schema([("id", pa.int64()), ("name", pa.string())]))
+    table.add_column("source", pa.string(), "import", nullable=False)
+    done = piped(program, tmp_path, in_format(form), "append", "users", "-", "--format", form)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert table.scan(["source"]).to_arrow()["source"].to_pylist() == ["import", "import"]
+
+
 def test_keys_and_columns_come_from_standard_input_too(tmp_path: Path, program: str) -> None:
     for data, *arguments in (
         (CSV, "create", "users", "--like", "-", "--primary-key", "id"),

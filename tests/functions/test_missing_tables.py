@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dolmen import unit_of_work
@@ -195,4 +196,49 @@ def test_what_was_found_bad_by_settings_that_have_changed_since_is_not_rejected(
     assert world.ids() == [1]
     reports = [info.key for info in world.landing.list("rejected/") if info.key.endswith(".error.json")]
     assert [key for key in reports if ".rows.jsonl" not in key] == []
+    assert len(world.log_entries("drop rejected")) == 0
+
+
+def test_what_was_read_by_columns_that_have_changed_since_is_read_anew(world: World) -> None:
+    """History 41200010: between reading and commit another delivery read the file by new columns, and rejected it."""
+    world.create()
+    record = world.drop("events/a.csv", BODY)
+
+    def changed_and_rejected() -> None:
+        world.database.table("events").rename_column("kind", "sort")
+        assert deliver(world, record) == []
+        assert len(world.log_entries("drop rejected")) == 1
+
+    with before(Transaction, "commit", changed_and_rejected):
+        assert world.ingest(record) == []
+    assert world.ids() == []
+    assert len(world.log_entries("drop rejected")) == 2
+
+
+def test_rows_read_by_older_columns_come_by_the_new_ones_if_they_fit(world: World) -> None:
+    world.create()
+    record = world.drop("events/a.csv", BODY)
+    with before(Transaction, "commit", lambda: world.database.table("events").add_column("note", pa.string(), "none")):
+        assert world.ingest(record) == []
+    assert world.ids() == [1]
+    assert world.database.table("events").scan(columns=["note"]).to_arrow()["note"].to_pylist() == ["none"]
+
+
+@pytest.mark.parametrize("and_ingested", [True, False])
+def test_what_was_found_bad_by_columns_that_have_changed_since_is_not_rejected(
+    world: World, and_ingested: bool
+) -> None:
+    """Another delivery may read it by the new ones. It comes again."""
+    world.create()
+    record = world.drop("events/a.csv", BODY.replace("kind", "sort"))
+
+    def changed() -> None:
+        world.database.table("events").rename_column("kind", "sort")
+        if and_ingested:
+            assert deliver(world, record) == []
+
+    with before(ingestion, "reject_drop", changed):
+        assert world.ingest(record) == ["message-0"]
+    assert world.ingest(record) == []
+    assert world.ids() == [1]
     assert len(world.log_entries("drop rejected")) == 0

@@ -33,6 +33,25 @@ def adding(world: World, **settings: Any) -> None:
     world.database.table("events").set(ingest_new_columns="add", **settings)
 
 
+def test_files_that_lack_a_column_have_its_default(world: World) -> None:
+    """As rows from Python have. In JSON lines a key that is missing is NULL."""
+    world.create()
+    table = world.database.table("events")
+    table.add_column("source", pa.string(), "before", nullable=False)
+    table.set_default("source", "web")
+    assert world.ingest(world.drop("events/a.csv", f"{HEAD}\n1,1,x\n")) == []
+    table.set(ingest_on_bad_row="quarantine")
+    assert world.ingest(world.drop("events/b.csv", f"{HEAD}\n2,1,x\nthree,1,x\n")) == []
+    parquet = BytesIO()
+    pq.write_table(pa.table({"id": [4]}), parquet)
+    assert world.ingest(world.drop("events/c.parquet", parquet.getvalue())) == []
+    assert table.scan(["id", "source"]).to_arrow().sort_by("id").to_pylist() == [
+        {"id": 1, "source": "web"},
+        {"id": 2, "source": "web"},
+        {"id": 4, "source": "web"},
+    ]
+
+
 def types(world: World) -> dict[str, str]:
     """The columns of the table, without the three that it was created with."""
     return {field.name: str(field.type) for field in list(world.database.table("events").schema)[3:]}

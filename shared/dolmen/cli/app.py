@@ -103,7 +103,7 @@ def append(
         target = tx.create_table(table, watched[0].infer()) if makes else tx.table(table)
         write = target.upsert if upsert else target.append
         for file in watched:
-            write(file.read(target.schema), request=request_id)
+            write(file.read(tx.entry(table).schema), request=request_id)
         commit = tx.commit()
     print_commit(commit, as_json)
 

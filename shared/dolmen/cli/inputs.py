@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from dolmen.errors import InputError, ObjectNotFoundError
 from dolmen.format.file_formats import FORMATS, FileKind, kind_of
+from dolmen.format.schema import Schema
 from dolmen.ingest.formats.options import ReadOptions
 from dolmen.ingest.formats.source import Format, SourceFile
 from dolmen.reading import ReadableTable
@@ -54,11 +55,14 @@ class Input:
         rows = self.read(schema).read_all()
         return rows.select(names) if names else rows
 
-    def read(self, schema: pa.Schema | None) -> pa.RecordBatchReader:
-        """Reads its rows with these columns; None infers the columns."""
+    def read(self, schema: Schema | pa.Schema | None) -> pa.RecordBatchReader:
+        """Reads its rows with these columns; None infers the columns. Those that it lacks have a table's defaults."""
         from dolmen.ingest.formats.formats import read
 
-        return read(self.source, schema)
+        if not isinstance(schema, Schema):
+            return read(self.source, schema)
+        options = replace(self.source.options, defaults=schema.write_defaults)
+        return read(replace(self.source, options=options), schema.arrow)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ row and column.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -51,17 +51,24 @@ class CastPlan:
     columns: tuple[CastColumn, ...]
 
 
-def plan_conform(source: pa.Schema, target: Schema | pa.Schema, find: FindCast = lossless) -> CastPlan:
+def plan_conform(
+    source: pa.Schema,
+    target: Schema | pa.Schema,
+    find: FindCast = lossless,
+    defaults: Mapping[str, Json] | None = None,
+) -> CastPlan:
     """How batches of ``source`` are made to fit ``target`` (a table's schema, or an Arrow schema of stored types).
 
     Args:
         find: how values without children are cast.
+        defaults: JSON forms of the values of columns that are missing, by name; by default those of a table's schema.
 
     Raises:
         SchemaError: a column is there twice, is unknown, is missing and not nullable, or is of another kind.
     """
     schema = target.arrow if isinstance(target, Schema) else target
-    defaults = target.write_defaults if isinstance(target, Schema) else {}
+    if defaults is None:
+        defaults = target.write_defaults if isinstance(target, Schema) else {}
     with readable_names():
         matched = matching(list(source), list(schema), find, defaults)
     columns = (
@@ -72,7 +79,10 @@ def plan_conform(source: pa.Schema, target: Schema | pa.Schema, find: FindCast =
 
 
 def conform(
-    batches: pa.RecordBatchReader, schema: Schema | pa.Schema, find: FindCast = lossless
+    batches: pa.RecordBatchReader,
+    schema: Schema | pa.Schema,
+    find: FindCast = lossless,
+    defaults: Mapping[str, Json] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of ``batches`` as batches of exactly ``schema``, neither too long nor too large.
 
@@ -80,13 +90,14 @@ def conform(
 
     Args:
         find: how values without children are cast.
+        defaults: see ``plan_conform``.
 
     Raises:
         SchemaError: the columns do not match; raised by the call, before any row is read.
         RowError: a value does not fit, or is none of its type; ``row`` counts from 1 over the whole stream. Rows
             before its batch have been handed out by then.
     """
-    return _conform(batches, plan_conform(batches.schema, schema, find))
+    return _conform(batches, plan_conform(batches.schema, schema, find, defaults))
 
 
 def _conform(batches: Iterable[pa.RecordBatch], plan: CastPlan) -> Iterator[pa.RecordBatch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import bz2
 import csv
+import datetime as dt
 import gzip
 import io
 import json
@@ -19,7 +20,7 @@ from pyarrow import ipc, parquet
 
 from dolmen.errors import InputError
 from dolmen.format.schema import Schema
-from dolmen.ingest.formats.formats import Format, SourceFile, detect, infer, read
+from dolmen.ingest.formats.formats import BadRow, Format, ReadOptions, SourceFile, detect, infer, read
 
 TABLE = pa.table(
     {
@@ -219,6 +220,21 @@ def test_columns_come_in_any_order_and_missing_ones_are_null() -> None:
     schema = pa.schema([("b", pa.string()), ("c", pa.float64()), ("a", pa.int64())])
     for name, data in (("t.csv", b"a,b\n1,x\n"), ("t.jsonl", b'{"a": 1, "b": "x"}\n')):
         assert _read(name, data, schema).to_pylist() == [{"b": "x", "c": None, "a": 1}]
+
+
+@pytest.mark.parametrize("tolerant", [False, True])
+@pytest.mark.parametrize("name", [name for name in FILES if not name.endswith(".jsonl")])
+def test_a_column_that_a_file_lacks_has_its_default_though_it_is_not_nullable(name: str, tolerant: bool) -> None:
+    added = [pa.field("source", pa.string(), nullable=False), pa.field("day", pa.date32()), pa.field("n", pa.int8())]
+    options = ReadOptions(defaults={"source": "old", "day": 19_000})
+    source = SourceFile(lambda: io.BytesIO(FILES[name]()), detect(name), name, options)
+    bad: list[BadRow] = []
+    rows = read(source, pa.schema([*SCHEMA, *added]), on_bad_row=bad.append if tolerant else None).read_all()
+    assert rows.select(SCHEMA.names).to_pylist() == TABLE.to_pylist()
+    assert rows.select(["source", "day", "n"]).to_pylist() == [
+        {"source": "old", "day": dt.date(2022, 1, 8), "n": None}
+    ] * len(TABLE)
+    assert bad == []
 
 
 @pytest.mark.parametrize(

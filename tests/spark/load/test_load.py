@@ -78,6 +78,15 @@ def test_files_of_all_formats_and_compressions_are_one_commit_and_loaded_once(
     assert db.verify(deep=True).ok
 
 
+def test_files_that_lack_a_column_have_its_default(db: Database, landing: Path, loaded: Load) -> None:
+    table = db.create_table("events", SCHEMA)
+    table.add_column("source", pa.string(), "old", nullable=False)
+    put(landing, "events/a.csv", rows_of(0, 50))
+    put(landing, "events/b.parquet", rows_of(50, 50))
+    assert loaded().outcomes == {"ingested": 2}
+    assert table.scan(["source"]).to_arrow()["source"].to_pylist() == ["old"] * 100
+
+
 def test_rows_that_were_erased_since_files_were_dropped_are_left_out(db: Database, landing: Path, loaded: Load) -> None:
     table = db.create_table("events", SCHEMA)
     put(landing, "events/old.csv", rows_of(0, 50))

@@ -1,4 +1,4 @@
-"""A statement that changes nothing: it makes the commit depend on settings that its writer has seen."""
+"""A statement that changes nothing: it makes the commit depend on settings and columns that its writer has seen."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 from dolmen.commit.draft import Draft
 from dolmen.errors import ConflictError
+from dolmen.format.schema import Schema
 
 
 @dataclass(frozen=True)
 class Expect:
-    """Requires that settings are unchanged. Otherwise the whole commit fails.
+    """Requires that settings, and perhaps columns, are unchanged. Otherwise the whole commit fails.
 
     Args:
         name: the table's name; None for the database.
@@ -20,6 +21,7 @@ class Expect:
         properties: the settings as the writer saw them.
         names: the settings to compare; all by default.
         request: the request that this belongs to; if it was applied before, nothing is compared.
+        columns: the table's columns as the writer saw them, if a file was read by them; None = they do not matter.
     """
 
     name: str | None
@@ -27,10 +29,20 @@ class Expect:
     properties: Mapping[str, Any]
     names: Collection[str] | None = None
     request: str | None = None
+    columns: Schema | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Raises ConflictError if the settings have changed, TableNotFoundError if the table is gone."""
-        now = draft.properties if self.name is None else draft.table(self.name, self.uuid).properties
+        """Raises ConflictError if something has changed, TableNotFoundError if the table is gone."""
+        if self.name is None:
+            now = draft.properties
+        else:
+            entry = draft.table(self.name, self.uuid)
+            now = entry.properties
+            if self.columns is not None and _read_files_by(self.columns) != _read_files_by(entry.schema):
+                raise ConflictError(
+                    f"somebody changed columns of table {self.name!r} meanwhile, in version {draft.base.version} or "
+                    "one before it: read the file again"
+                )
         names = {*now, *self.properties} if self.names is None else self.names
         if changed := sorted(name for name in names if now.get(name) != self.properties.get(name)):
             what = "the database" if self.name is None else f"table {self.name!r}"
@@ -38,3 +50,8 @@ class Expect:
                 f"somebody changed {', '.join(changed)} of {what} meanwhile, in version {draft.base.version} or one "
                 "before it: look at the differences again"
             )
+
+
+def _read_files_by(schema: Schema) -> list[tuple[Any, ...]]:
+    """What decides how a file is read into a table's columns, and whether it fits them."""
+    return [(field.id, field.name, field.type, field.nullable, field.write_default) for field in schema.fields]

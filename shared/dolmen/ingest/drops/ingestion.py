@@ -57,8 +57,7 @@ class Ingestion:
         may_wait: whether it will be delivered again if its table does not exist.
         create_error: why its table could not be created.
         settings: the settings of its table, once the file was read by them.
-        expected: holds a commit to these settings, and to this table.
-        columns: the columns of its table when it was read.
+        expected: holds a commit to these settings, to the columns that it was read by, and to this table.
         columns_added: how many columns the table gets for it.
         columns_widened: how many columns of the table get a wider type for it.
         quarantined_to: where its bad rows are, if there are any and the others are ingested.
@@ -77,7 +76,6 @@ class Ingestion:
     expected: Expect | None = None
     counts: RowCounts = NO_ROWS
     final_outcome: DropOutcome | None = None
-    columns: Schema | None = None
     columns_added: int = 0
     columns_widened: int = 0
     quarantined_to: Reject | None = None
@@ -87,7 +85,7 @@ class Ingestion:
         """Adds the file's rows to the transaction, or settles what becomes of the file instead."""
         drop = self.drop
         self.counts, self.settings, self.quarantined_to, self.expected = NO_ROWS, None, None, None
-        self.columns, self.columns_added, self.columns_widened = None, 0, 0
+        self.columns_added, self.columns_widened = 0, 0
         if self.follow_earlier_reject():
             return "settle"
         try:
@@ -141,10 +139,6 @@ class Ingestion:
             raise ConflictError(f"{self.place.path!r} was ingested by another delivery meanwhile")
         if self.expected is not None:
             self.expected.apply(Draft(newest, segments), newest.commit_ts + 1)
-            if segments.whole(newest.tables[self.place.table]).schema != self.columns:
-                raise ConflictError(
-                    f"table {self.place.table!r}: its columns changed while {self.place.path!r} was read"
-                )
 
     def _ingest_or_find_fault(self, transaction: Transaction) -> Error | None:
         """Adds the file's rows to the transaction, or adds nothing and returns what is wrong with the file.
@@ -261,16 +255,17 @@ class Ingestion:
         except TableNotFoundError:
             raise self.create_error or self._no_table_error() from None
         entry = transaction.entry(self.place.table)
-        # Deliveries of one event come to one end: none adds by old settings what another has rejected by new ones.
-        self.expected = Expect(self.place.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id)
-        self.columns = entry.schema
+        # Deliveries of one event come to one end: none adds by old settings or columns what another rejected by new.
+        self.expected = Expect(
+            self.place.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id, entry.schema
+        )
         settings = IngestSettings.of(entry)
         settings.check(entry.schema, entry.primary_key)
         transaction.add(self.expected)
         expect_erasures(transaction, self.place.table, self.drop.created_us, self.drop.id)
         erased = ErasedRows.of(transaction, self.place.table, self.drop.created_us)
         self.settings = settings
-        source = self._source(settings)
+        source = self._source(settings, entry.schema if settings.mode != "cdc" else None)
 
         def ingest(settings: IngestSettings, new: NewColumns) -> None:
             self._ingest_rows(transaction, table, source, settings, new, erased)
@@ -334,9 +329,9 @@ class Ingestion:
         upsert_in_portions(table, rows.reader, self.drop.id)
         return RowCounts(upserted=rows.count)
 
-    def _source(self, settings: IngestSettings) -> SourceFile:
-        """The dropped file, to be read as the table's settings ask for."""
-        path, options = self.place.path, self.limit_options(ReadOptions.of(settings))
+    def _source(self, settings: IngestSettings, schema: Schema | None) -> SourceFile:
+        """The dropped file, to be read as the table's settings ask for, with the defaults of columns that it lacks."""
+        path, options = self.place.path, self.limit_options(ReadOptions.of(settings, schema))
         return SourceFile(self.open, detect(path, settings.format), path, options)
 
     def _read(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
 from dolmen.errors import InputError
 from dolmen.format.ingest_properties import IngestSettings
+from dolmen.format.schema import Schema
+from dolmen.format.values import Json
 from dolmen.ingest.formats.text.times import TimeFormat
 from dolmen.units import GIB
 
@@ -36,6 +38,8 @@ class ReadOptions:
         max_bytes: what one file may hold once it is unpacked, bytes: a small file can unpack to terabytes.
         max_temporary_bytes: the same for compressed Parquet and Arrow files, which are unpacked into a temporary file:
             what fits the disk for these.
+        defaults: JSON forms of the values of columns that a file lacks, by name; NULL by default. In JSON lines each
+            row may lack others, so a key that is missing is NULL there.
 
     Raises:
         InputError: the delimiter or the time format is none.
@@ -49,6 +53,7 @@ class ReadOptions:
     null_lines: Literal["reject", "skip"] = "reject"
     max_bytes: int = MAX_BYTES
     max_temporary_bytes: int = MAX_TEMPORARY_BYTES
+    defaults: Mapping[str, Json] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         delimiter = self.delimiter
@@ -57,14 +62,19 @@ class ReadOptions:
         TimeFormat.of(self.timestamp_format)
 
     @classmethod
-    def of(cls, settings: IngestSettings) -> ReadOptions:
-        """The options that a table's properties ask for."""
+    def of(cls, settings: IngestSettings, schema: Schema | None = None) -> ReadOptions:
+        """The options that a table's properties ask for.
+
+        Args:
+            schema: the table's columns, whose defaults are the values of those that a file lacks; None = NULL is.
+        """
         return cls(
             delimiter=settings.delimiter,
             header=settings.header,
             nulls=settings.nulls,
             timestamp_format=settings.timestamp_format,
             extra="ignore" if settings.new_columns == "ignore" else "reject",
+            defaults={} if schema is None else schema.write_defaults,
         )
 
     @property

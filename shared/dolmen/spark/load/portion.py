@@ -188,7 +188,7 @@ class _Work:
         self._file_bytes = TableSettings.of(entry).target_file_bytes
         self._uuid, self._properties, self._schema = entry.uuid, entry.properties, entry.schema
         self._entry = msgspec.json.encode(without_files(entry))
-        self._options = one.limit_options(ReadOptions.of(self._settings))
+        self._options = one.limit_options(ReadOptions.of(self._settings, entry.schema))
 
     def write(self, drops: Sequence[Drop]) -> _Written:
         """Reads files, and writes their rows into data files under the transaction's intent."""
@@ -199,7 +199,7 @@ class _Work:
 
     def add_to(self, transaction: Transaction, ids: Sequence[str], files: tuple[DataFile, ...]) -> None:
         """Adds what was read of these drops. The commit is refused if the table's files are to be read otherwise."""
-        transaction.add(Expect(self._table, self._uuid, self._properties, INGEST_PROPERTIES, ids[0]))
+        transaction.add(Expect(self._table, self._uuid, self._properties, INGEST_PROPERTIES, ids[0], self._schema))
         if files:
             transaction.add(Write(self._table, self._uuid, files, requests=frozenset(ids), schema=self._schema))
 

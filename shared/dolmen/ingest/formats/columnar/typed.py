@@ -9,7 +9,7 @@ import base64
 import datetime as dt
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from pyarrow import types as t
 
 from dolmen.errors import InputError, LimitError, RowError, SchemaError
 from dolmen.format.schema import storable
+from dolmen.format.values import Json
 from dolmen.ingest.formats.bad_rows import good_rows
 from dolmen.ingest.formats.options import OnBadRow, is_closed
 from dolmen.ingest.formats.source import SourceFile
@@ -68,7 +69,7 @@ def conform_file(
         kept = common_schema(own, schema, name)
         batches, own = (_keep(batch, kept) for batch in batches), kept
     try:
-        checked = conform(pa.RecordBatchReader.from_batches(own, batches), schema)
+        checked = conform(pa.RecordBatchReader.from_batches(own, batches), schema, defaults=source.options.defaults)
         if on_bad_row is None:
             yield from checked
             return
@@ -78,7 +79,7 @@ def conform_file(
         raise SchemaError(f"file {name!r}: {error}") from None
     row = 1
     for batch in batches:
-        yield from _read_good(batch, schema, row, on_bad_row)
+        yield from _read_good(_TypedRows(batch, schema, row, source.options.defaults), on_bad_row)
         row += batch.num_rows
 
 
@@ -159,34 +160,30 @@ def _check_size(batches: Iterator[pa.RecordBatch], name: str, max_bytes: int) ->
         yield batch
 
 
-def _read_good(
-    batch: pa.RecordBatch, schema: pa.Schema, first_row: int, on_bad_row: OnBadRow
-) -> Iterator[pa.RecordBatch]:
+def _read_good(rows: _TypedRows, on_bad_row: OnBadRow) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a batch that fit, and reports the others."""
     try:
-        made = list(_conform_batch(batch, schema))
+        made = list(rows.conform(rows.batch))
     except RowError:
         yield pa.concat_batches(
-            [
-                pa.RecordBatch.from_pylist([], schema),
-                *good_rows(_TypedRows(batch, schema, first_row), first_row, on_bad_row),
-            ]
+            [pa.RecordBatch.from_pylist([], rows.schema), *good_rows(rows, rows.first_row, on_bad_row)]
         )
     else:
         yield from made
 
 
-def _conform_batch(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    return conform(pa.RecordBatchReader.from_batches(batch.schema, [batch]), schema)
-
-
 @dataclass(frozen=True)
 class _TypedRows:
-    """The rows of a batch that has some that do not fit."""
+    """The rows of a batch, some of which may not fit.
+
+    Args:
+        defaults: JSON forms of the values of columns that the file lacks.
+    """
 
     batch: pa.RecordBatch
     schema: pa.Schema
     first_row: int
+    defaults: Mapping[str, Json]
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
@@ -194,10 +191,14 @@ class _TypedRows:
     def convert(self, start: int, stop: int) -> pa.RecordBatch:
         """Some of the rows. Raises RowError for the first that does not fit."""
         try:
-            return pa.concat_batches(list(_conform_batch(self.batch.slice(start, stop - start), self.schema)))
+            return pa.concat_batches(list(self.conform(self.batch.slice(start, stop - start))))
         except RowError as error:
             row = self.first_row + start + (error.row or 1) - 1
             raise RowError(error.reason, row=row, column=error.column) from None
+
+    def conform(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Rows made to fit. Raises RowError for the first that does not, counted from 1."""
+        return conform(pa.RecordBatchReader.from_batches(batch.schema, [batch]), self.schema, defaults=self.defaults)
 
     def text(self, place: int) -> bytes | None:
         """A row as a JSON object; None if it has a value that Python has no words for."""

@@ -33,6 +33,7 @@ class DelimitedConverter:
     def __init__(self, file: DelimitedFile, schema: pa.Schema, options: ReadOptions) -> None:
         self._file = file
         times = options.times
+        self._defaults = options.defaults
         self._find_cast = partial(cell_cast, times=times, ignore_extra=options.ignore_extra)
         native = {field.name: kind for field in schema if (kind := native_type(field.type, times)) is not None}
         self._suspects = [suspect for suspect in SUSPECTS if any(map(suspect.concerns, native.values()))]
@@ -48,7 +49,7 @@ class DelimitedConverter:
 
     def _ask(self, native: dict[str, pa.DataType], schema: pa.Schema) -> _AskedTypes:
         types = {column: native.get(column, pa.string()) for column in self._file.kept}
-        return _AskedTypes(types, plan_conform(pa.schema(types), schema, self._find_cast))
+        return _AskedTypes(types, plan_conform(pa.schema(types), schema, self._find_cast, self._defaults))
 
     def convert(self, block: Block, row: int) -> tuple[pa.RecordBatch, int]:
         """The block's rows, and how many. Raises RowError for the first that is malformed or does not fit."""
