@@ -271,10 +271,10 @@ class UnitOfWork:
         done = commit_change(self.context.head, change, self.uploads)
         if self._intent and done.manifest is not None:
             self._intent.finish()
-        if done.manifest is None:
+        if done.entry is None:
             return Commit.nothing(self.base.as_history(), done.already)
         requests = [id_ for id_ in applied if id_ not in done.already]
-        return Commit.of(done.manifest.as_history(), requests, attempts=done.attempts, already=done.already)
+        return Commit.of(done.entry, requests, attempts=done.attempts, already=done.already)
 
     def __enter__(self) -> Self:
         return self

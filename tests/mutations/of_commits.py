@@ -101,16 +101,16 @@ COMMITS: tuple[Mutation, ...] = (
         "a rebase keeps the timestamp of its first attempt",
         "T stands in manifest entries and is given anew by each attempt",
         "commit/change.py",
-        "        first_ts = max(base.commit_ts, now_us) + 1\n",
-        "        first_ts = vars(type(self)).get(self.commit_id) or max(base.commit_ts, now_us) + 1\n"
-        "        setattr(type(self), self.commit_id, first_ts)\n",
+        "    first_ts = max(base.commit_ts, now_us) + 1\n",
+        "    first_ts = vars(Change).get(changes[0].commit_id) or max(base.commit_ts, now_us) + 1\n"
+        "    setattr(Change, changes[0].commit_id, first_ts)\n",
     ),
     mutation(
         "timestamps follow the clock, also backwards",
         "commit_ts is strictly increasing: max(previous, server now) + 1 + i",
         "commit/change.py",
-        "        first_ts = max(base.commit_ts, now_us) + 1\n",
-        "        first_ts = now_us + 1\n",
+        "    first_ts = max(base.commit_ts, now_us) + 1\n",
+        "    first_ts = now_us + 1\n",
     ),
     mutation(
         "a transaction's statements share one timestamp",
@@ -151,8 +151,8 @@ COMMITS: tuple[Mutation, ...] = (
         "a batch is committed without one of its ids",
         "each applied id stands in the manifest of the commit that applied it",
         "commit/change.py",
-        "for id_, digest in self.applied.items()),\n        )\n",
-        "for id_, digest in [*self.applied.items()][len(self.applied) > 1 :]),\n        )\n",
+        "for id_, digest in self.applied.items())\n        return",
+        "for id_, digest in [*self.applied.items()][len(self.applied) > 1 :])\n        return",
     ),
     mutation(
         "applied ids are looked for in the root alone",
