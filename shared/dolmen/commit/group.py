@@ -45,7 +45,7 @@ class Committed:
 
     @property
     def entry(self) -> HistoryEntry | None:
-        """What the history says of this change alone; None if there was nothing left to apply."""
+        """The entry of the history for this change alone; None if there was nothing left to apply."""
         if self.manifest is None:
             return None
         entry = self.manifest.as_history()
