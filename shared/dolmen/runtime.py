@@ -123,6 +123,10 @@ class Runtime:
                     raise  # raised by the function itself
                 meanwhile()
 
+    def start(self, function: Callable[[], None], name: str) -> None:
+        """Runs a function in a thread of its own until it returns. The thread does not keep the process alive."""
+        threading.Thread(target=function, name=name, daemon=True).start()
+
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self.threads, thread_name_prefix="dolmen")
