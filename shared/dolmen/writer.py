@@ -63,7 +63,7 @@ class Acknowledgement(Future[Commit]):
 
 
 @dataclass
-class _Call:
+class _BufferedCall:
     """The rows, or the delete, of one call.
 
     Args:
@@ -91,7 +91,7 @@ class _Call:
 class _Buffer:
     """The calls that wait for the next commit."""
 
-    calls: list[_Call] = field(default_factory=list)
+    calls: list[_BufferedCall] = field(default_factory=list)
     rows: int = 0
     size_bytes: int = 0
     since: float = 0.0
@@ -127,8 +127,8 @@ class BufferedWriter:
         self._max_seconds = max_seconds
         self._changed = threading.Condition()
         self._buffer = _Buffer()
-        self._under_way: list[_Call] = []
-        self._requests: dict[str, _Call] = {}
+        self._under_way: list[_BufferedCall] = []
+        self._requests: dict[str, _BufferedCall] = {}
         self._held_bytes = 0
         self._is_hurried = self._is_closed = False
         self._failed: list[Acknowledgement] = []
@@ -154,7 +154,7 @@ class BufferedWriter:
         digest = None if request is None else RowDigest(entry.schema.arrow)
         if request is not None:
             arguments.request_id(request)
-        call = _Call(Acknowledgement(self), request=request)
+        call = _BufferedCall(Acknowledgement(self), request=request)
         batches = list[pa.RecordBatch]()
         for batch in mutation.rows_of(entry, mutation.cast_rows(entry, data) if cast else data, digest):
             batches.append(batch)
@@ -186,7 +186,7 @@ class BufferedWriter:
         entry, where = self._table_entry(), with_parameters(where, parameters)
         if (keys is None) == (where is None):
             raise InputError("delete takes either a predicate or keys=...")
-        call = _Call(Acknowledgement(self), size_bytes=_DELETE_BYTES)
+        call = _BufferedCall(Acknowledgement(self), size_bytes=_DELETE_BYTES)
         if keys is None:
             call.where = mutation.parse_where(self._context, entry, where)
         else:
@@ -250,7 +250,7 @@ class BufferedWriter:
         found = cached.manifest.tables.get(self._table) if cached else None
         return self._context.segments.whole(found) if found else Transaction(self._context).entry(self._table)
 
-    def _add(self, call: _Call) -> Acknowledgement:
+    def _add(self, call: _BufferedCall) -> Acknowledgement:
         runtime = self._context.runtime
         with self._changed:
             while True:
@@ -288,7 +288,7 @@ class BufferedWriter:
             return 0.0
         return self._buffer.since + self._max_seconds - self._context.runtime.monotonic()
 
-    def _take(self) -> list[_Call]:
+    def _take(self) -> list[_BufferedCall]:
         """Takes all calls out of the buffer; the next ones wait for the next commit."""
         with self._changed:
             calls, self._buffer, self._is_hurried = self._buffer.calls, _Buffer(), False
@@ -298,7 +298,7 @@ class BufferedWriter:
                     self._release(call)
             return self._under_way
 
-    def _release(self, call: _Call) -> None:
+    def _release(self, call: _BufferedCall) -> None:
         self._held_bytes -= call.size_bytes
         if call.request is not None:
             self._requests.pop(call.request, None)
@@ -313,7 +313,7 @@ class BufferedWriter:
                     self._changed.wait(seconds if self._buffer.calls else None)
             self._commit(self._take())
 
-    def _commit(self, calls: list[_Call]) -> None:
+    def _commit(self, calls: list[_BufferedCall]) -> None:
         """Commits calls, and tells each its commit or its error."""
         if not calls:
             return
@@ -333,7 +333,7 @@ class BufferedWriter:
             self._under_way = []
             self._changed.notify_all()
 
-    def _commit_calls(self, calls: Sequence[_Call]) -> list[Commit | BaseException]:
+    def _commit_calls(self, calls: Sequence[_BufferedCall]) -> list[Commit | BaseException]:
         """Makes one commit of calls, without those whose requests were applied before."""
         for last in (*[False] * _REPLAYS, True):
             transaction = Transaction(self._context, "write")
@@ -362,7 +362,7 @@ class BufferedWriter:
             return outcomes
         raise AssertionError("unreachable")
 
-    def _runs(self, calls: Sequence[_Call]) -> Iterator[list[_Call]]:
+    def _runs(self, calls: Sequence[_BufferedCall]) -> Iterator[list[_BufferedCall]]:
         """Yields calls that can be one statement. Rows do not change places with deletes."""
         for is_delete, run in groupby(calls, key=lambda call: call.is_delete):
             if is_delete:
@@ -374,8 +374,8 @@ class BufferedWriter:
                     yield some
             yield from ([call] for call in rows if not call.rows and call.request is not None)
 
-    def _delete_runs(self, deletes: list[_Call]) -> Iterator[list[_Call]]:
-        run, columns, keys = list[_Call](), list[str](), 0
+    def _delete_runs(self, deletes: list[_BufferedCall]) -> Iterator[list[_BufferedCall]]:
+        run, columns, keys = list[_BufferedCall](), list[str](), 0
         for call in deletes:
             if call.keys is None:
                 yield [call]
@@ -388,7 +388,7 @@ class BufferedWriter:
         if run:
             yield run
 
-    def _state(self, transaction: Transaction, run: Sequence[_Call]) -> None:
+    def _state(self, transaction: Transaction, run: Sequence[_BufferedCall]) -> None:
         """Adds one statement for calls that can be one."""
         first, table = run[0], transaction.table(self._table)
         if first.where is not None:

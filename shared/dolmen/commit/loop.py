@@ -152,9 +152,8 @@ class Leader:
         try:
             now_us, stamped = head.server_now(base.manifest)
             changes = [each.change for each in applied]
-            made, effects = make_version(
-                changes, base.manifest, now_us, self._runtime.attempt(), commit_id, head.segments
-            )
+            attempt = self._runtime.attempt()
+            made, effects = make_version(changes, base.manifest, now_us, attempt, commit_id, head.segments)
             if made is None:
                 self._queue.settle(own.member, Committed(None, own.member.already, own.member.tries))
                 return
