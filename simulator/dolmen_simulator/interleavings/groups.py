@@ -14,17 +14,18 @@ from dolmen.errors import AppliedIdError, ConflictError, Error, UnknownOutcomeEr
 from dolmen.results import Commit
 from dolmen.transaction import Transaction
 from dolmen_simulator.interleavings.checks import ExpectedTables, Pair, PairedCall, Row, arrow
+from dolmen_simulator.interleavings.doubt import FOR_GOOD, MOMENT
 from dolmen_simulator.interleavings.execution import Peer
 from dolmen_simulator.interleavings.pairs import (
     RENAMED,
-    _no_result,
-    _request_row,
-    _table,
     append,
     batch,
+    expected_rows,
+    no_result,
     one_table,
     rename,
     replace,
+    request_row,
     update,
 )
 
@@ -79,7 +80,7 @@ def writes(*rows: Row) -> PairedCall:
     first, last = rows
 
     def effect(model: ExpectedTables) -> None:
-        left = [row for row in _table(model) if row[1] != 10]
+        left = [row for row in expected_rows(model) if row[1] != 10]
         model.tables["t"] = [*(row for row in [*left, first] if row[1] < 30), last]
 
     def task(peer: Peer) -> Any:
@@ -94,14 +95,14 @@ def writes(*rows: Row) -> PairedCall:
         versions = {each.version for each in outcomes if isinstance(each, Commit) and each.commit_id}
         assert len(versions) == 1, f"changes that wait together became versions {versions}"
 
-    return PairedCall(f"four writes with {list(rows)}", task, effect, _no_result)
+    return PairedCall(f"four writes with {list(rows)}", task, effect, no_result)
 
 
 def positions_twice() -> PairedCall:
     """Deletes two rows of one file by position, in two changes; returns how many rows each has deleted."""
 
     def effect(model: ExpectedTables) -> list[int]:
-        rows = _table(model)
+        rows = expected_rows(model)
         model.tables["t"] = [row for row in rows if row[1] not in (10, 30)]
         return [sum(row[1] == value for row in rows) for value in (10, 30)]
 
@@ -121,7 +122,7 @@ def read_and_write_twice() -> PairedCall:
     """Adds to the value of a row in two changes that have read the same: the second must be refused."""
 
     def effect(model: ExpectedTables) -> list[str]:
-        old = next(v for k, v, _ in _table(model) if k == 1)
+        old = next(v for k, v, _ in expected_rows(model) if k == 1)
         replace(model, "t", [(1, old + 1, None)])
         return ["Commit", "ConflictError"]
 
@@ -150,14 +151,14 @@ def requests(*ids: str) -> PairedCall:
             statuses.append("duplicate" if id_ in model.applied else "applied")
             if id_ not in model.applied:
                 model.applied.add(id_)
-                _table(model).append(_request_row(id_))
+                expected_rows(model).append(request_row(id_))
         return statuses
 
     def apply(id_: str) -> Statements:
         def statements(transaction: Transaction) -> None:
             transaction.bind(id_, f"digest of {id_}")
             if not transaction.has_applied(id_):
-                transaction.table("t").append(arrow([_request_row(id_)]), request=id_)
+                transaction.table("t").append(arrow([request_row(id_)]), request=id_)
 
         return statements
 
@@ -176,6 +177,14 @@ OTHER_ROWS: tuple[Row, ...] = ((6, 60, None), (7, 70, None))
 GROUPS: tuple[Pair, ...] = (
     Pair("group/append", one_table, (writes(*FIRST_ROWS), append((8, 80, None)))),
     Pair("group/group", one_table, (writes(*FIRST_ROWS), writes(*OTHER_ROWS)), quick=(0,)),
+    Pair(
+        "group in an outage/append",
+        one_table,
+        (requests("a", "b"), append((8, 80, None))),
+        quick=(0,),
+        events=True,
+        outages=(MOMENT, FOR_GOOD),
+    ),
     Pair("group/update", one_table, (writes(*FIRST_ROWS), update(20, 21))),
     Pair("group/rename", one_table, (altered(writes(*FIRST_ROWS), allowed_errors=RENAMED), rename("u"))),
     Pair("group of positions/update", one_table, (positions_twice(), update(20, 21))),
